@@ -1,0 +1,1 @@
+"""varve: a log store that speaks Kafka's bytes."""

@@ -1,0 +1,1 @@
+"""One module per command; the only place that builds the whole from settings."""

@@ -1,0 +1,1 @@
+"""Segment, indexes, append, read, recovery, producer state, epochs, log directories."""

@@ -1,0 +1,1 @@
+"""File system protocol: real, in memory, faulty; atomic write; directory sync; locks."""

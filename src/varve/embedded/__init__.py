@@ -1,0 +1,1 @@
+"""The public face: open a directory, its topics, append and read."""

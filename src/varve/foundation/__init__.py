@@ -1,0 +1,1 @@
+"""Errors, clock, settings, supervised workers."""

@@ -1,0 +1,92 @@
+"""Errors, sorted by what the caller does next.
+
+Every message names what went wrong, where, the value and the limit, and the remedy where there is one.
+"""
+
+
+class StoreError(Exception):
+    """Base of everything varve raises on purpose."""
+
+    retriable = False
+
+
+class InvalidRequest(StoreError):
+    """The request is wrong: change it."""
+
+
+class OffsetOutOfRange(InvalidRequest):
+    """The offset lies before the log start offset or after the log end offset."""
+
+
+class InvalidRecord(InvalidRequest):
+    """A batch breaks a rule of its topic or of the format as producers may use it."""
+
+
+class InvalidTimestamp(InvalidRecord):
+    """A record's timestamp lies outside the topic's bounds, or has the wrong type."""
+
+
+class RecordTooLarge(InvalidRequest):
+    """A batch exceeds `max.message.bytes` or `segment.bytes`."""
+
+
+class OutOfOrderSequence(InvalidRequest):
+    """An idempotent producer skipped or repeated sequence numbers."""
+
+
+class UnexpectedOffset(InvalidRequest):
+    """A replicated batch lies below the log end offset, or offsets do not ascend."""
+
+
+class InvalidTransactionState(InvalidRequest):
+    """A batch does not fit the producer's open transaction."""
+
+
+class InvalidSetting(InvalidRequest):
+    """A setting is unknown, of the wrong type or out of its range."""
+
+
+class PolicyViolation(InvalidRequest):
+    """The topic's settings forbid the operation."""
+
+
+class NotFound(InvalidRequest):
+    """No such topic, partition or file."""
+
+
+class InconsistentTopicId(InvalidRequest):
+    """The directory belongs to another topic of the same name."""
+
+
+class Unavailable(StoreError):
+    """Cannot be done now: try again later."""
+
+    retriable = True
+
+
+class DiskFull(Unavailable):
+    """The disk has no room for the write; nothing was changed."""
+
+
+class Locked(Unavailable):
+    """Another process holds the directory."""
+
+
+class DirectoryOffline(Unavailable):
+    """The log directory failed and its partitions are offline: mend the disk and reopen."""
+
+
+class Fenced(StoreError):
+    """A newer owner exists: reopen."""
+
+
+class InvalidProducerEpoch(Fenced):
+    """A newer instance of this producer has written."""
+
+
+class Corrupt(StoreError):
+    """Stored or received bytes break their format: never retry."""
+
+
+class UnsupportedFormat(Corrupt):
+    """Bytes of a format varve does not read, such as message formats 0 and 1."""

@@ -1,0 +1,1 @@
+"""Batches and records as bytes, checksums, compression."""
