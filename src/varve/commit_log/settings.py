@@ -1,0 +1,240 @@
+"""What a topic and a store may be told: Kafka's names, defaults, ranges and meanings."""
+
+from dataclasses import dataclass
+
+from varve.foundation.settings import INT_MAX, LONG_MAX, check_settings, setting
+
+__all__ = ["INT_MAX", "LONG_MAX", "LogSettings", "StoreSettings"]
+
+FLUSH_INTERVAL = "interval"
+FLUSH_ACK = "ack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """The settings of one topic, shared by the logs of its partitions."""
+
+    cleanup_policy: tuple[str, ...] = setting(
+        ("delete",),
+        "What happens to old records: delete them by age and size, compact them by key, or both.",
+        "cleanup.policy",
+        broker_name="log.cleanup.policy",
+        choices=("compact", "delete"),
+        ignore_case=True,
+    )
+    segment_bytes: int = setting(
+        1 << 30,
+        "Roll to a new segment before its data file would exceed this size; also bounds one append.",
+        "segment.bytes",
+        broker_name="log.segment.bytes",
+        at_least=14,
+    )
+    segment_ms: int = setting(
+        604_800_000,
+        "Roll to a new segment when the active one holds records and is this old.",
+        "segment.ms",
+        broker_name="log.roll.ms",
+        at_least=1,
+        long=True,
+    )
+    segment_jitter_ms: int = setting(
+        0,
+        "Shorten segment.ms by a random time up to this, so that segments do not all roll at once.",
+        "segment.jitter.ms",
+        broker_name="log.roll.jitter.ms",
+        at_least=0,
+        long=True,
+    )
+    segment_index_bytes: int = setting(
+        10 << 20,
+        "Largest size of an offset index or time index; a full index rolls the segment.",
+        "segment.index.bytes",
+        broker_name="log.index.size.max.bytes",
+        at_least=4,
+    )
+    index_interval_bytes: int = setting(
+        4096,
+        "Bytes of records between two entries of the offset index.",
+        "index.interval.bytes",
+        broker_name="log.index.interval.bytes",
+        at_least=0,
+    )
+    file_delete_delay_ms: int = setting(
+        60_000,
+        "Wait between marking a file deleted and removing it, so that readers in flight can finish.",
+        "file.delete.delay.ms",
+        broker_name="log.segment.delete.delay.ms",
+        at_least=0,
+        long=True,
+    )
+    flush: str = setting(
+        FLUSH_INTERVAL,
+        "When appended records reach the disk: by flush.messages and flush.ms (interval), or before each append is "
+        "acknowledged (ack).",
+        "flush",
+        choices=(FLUSH_INTERVAL, FLUSH_ACK),
+        is_own=True,
+    )
+    flush_messages: int = setting(
+        LONG_MAX,
+        "Sync the log to disk after this many records; the default leaves it to the operating system.",
+        "flush.messages",
+        broker_name="log.flush.interval.messages",
+        at_least=1,
+        long=True,
+    )
+    flush_ms: int = setting(
+        LONG_MAX,
+        "Sync the log to disk when its last sync is this long ago; the default leaves it to the operating system.",
+        "flush.ms",
+        broker_name="log.flush.interval.ms",
+        at_least=0,
+        long=True,
+    )
+    max_message_bytes: int = setting(
+        1_048_588,
+        "Largest record batch, with its header and after compression.",
+        "max.message.bytes",
+        broker_name="message.max.bytes",
+        at_least=0,
+    )
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        "Whether a record keeps its producer's timestamp or gets the time of its append.",
+        "message.timestamp.type",
+        broker_name="log.message.timestamp.type",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    message_timestamp_before_max_ms: int = setting(
+        LONG_MAX,
+        "How far a CreateTime timestamp may lie before the time of the append.",
+        "message.timestamp.before.max.ms",
+        broker_name="log.message.timestamp.before.max.ms",
+        at_least=0,
+        long=True,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        LONG_MAX,
+        "How far a CreateTime timestamp may lie after the time of the append.",
+        "message.timestamp.after.max.ms",
+        broker_name="log.message.timestamp.after.max.ms",
+        at_least=0,
+        long=True,
+    )
+    compression_type: str = setting(
+        "producer",
+        "The codec batches are stored with; producer keeps what the producer chose.",
+        "compression.type",
+        broker_name="compression.type",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    )
+    compression_gzip_level: int = setting(
+        -1,
+        "Level used where batches are compressed with gzip; -1 is the codec's own default.",
+        "compression.gzip.level",
+        broker_name="compression.gzip.level",
+        at_least=1,
+        at_most=9,
+        also=(-1,),
+    )
+    compression_lz4_level: int = setting(
+        9,
+        "Level used where batches are compressed with lz4.",
+        "compression.lz4.level",
+        broker_name="compression.lz4.level",
+        at_least=1,
+        at_most=17,
+    )
+    compression_zstd_level: int = setting(
+        3,
+        "Level used where batches are compressed with zstd.",
+        "compression.zstd.level",
+        broker_name="compression.zstd.level",
+        at_least=-131_072,
+        at_most=22,
+    )
+    preallocate: bool = setting(
+        False,
+        "Give a new segment's data file its full size at once.",
+        "preallocate",
+        broker_name="log.preallocate",
+    )
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX,
+        "On a compacted topic, the longest a record may stay out of reach of compaction: the active segment rolls "
+        "by then.",
+        "max.compaction.lag.ms",
+        broker_name="log.cleaner.max.compaction.lag.ms",
+        at_least=1,
+        long=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def syncs_every_append(self) -> bool:
+        return self.flush == FLUSH_ACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The settings of a whole store: its background work, recovery and producer state."""
+
+    log_flush_scheduler_interval_ms: int = setting(
+        LONG_MAX,
+        "Time between two looks for logs whose flush.ms has passed.",
+        "log.flush.scheduler.interval.ms",
+        at_least=1,  # Kafka states no bound; below this the worker would spin
+        long=True,
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        60_000,
+        "Time between two writes of the recovery points, from which an unclean log is checked.",
+        "log.flush.offset.checkpoint.interval.ms",
+        at_least=0,
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        60_000,
+        "Time between two writes of the log start offsets.",
+        "log.flush.start.offset.checkpoint.interval.ms",
+        at_least=0,
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        5_000,
+        "Time between two writes of the high watermarks.",
+        "replica.high.watermark.checkpoint.interval.ms",
+        at_least=1,  # Kafka states no bound; below this the worker would spin
+        long=True,
+    )
+    num_recovery_threads_per_data_dir: int = setting(
+        1,
+        "Threads per log directory that load logs at the start and close them at the end.",
+        "num.recovery.threads.per.data.dir",
+        at_least=1,
+    )
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "Forget a producer that has written nothing for this long and has no open transaction.",
+        "producer.id.expiration.ms",
+        at_least=1,
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        600_000,
+        "Time between two looks for producers to forget.",
+        "producer.id.expiration.check.interval.ms",
+        at_least=1,
+    )
+    transaction_max_timeout_ms: int = setting(
+        900_000,
+        "Longest time a transaction may stay open before it counts as late.",
+        "transaction.max.timeout.ms",
+        at_least=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)

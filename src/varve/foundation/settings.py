@@ -1,0 +1,296 @@
+"""Settings declared once: default, bounds, Kafka's name and help in one place.
+
+A settings class is a frozen dataclass whose fields are made by `setting(...)`. Parsing, validation, the way back to
+Kafka's names and docs/configuration.md are all derived from those declarations.
+
+Invariant  an instance that exists is valid: `check_settings` in `__post_init__` sees every value.
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from varve.foundation.errors import InvalidSetting
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Value = bool | int | float | str | tuple[str, ...]
+GivenValue = bool | int | float | str
+
+_DECLARATION = "varve.setting"
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+class SettingType(StrEnum):
+    """The types of Kafka's configuration tables."""
+
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+
+
+class Settings(Protocol):
+    """Any dataclass whose fields were made by `setting`."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T", bool, int, float, str, tuple[str, ...])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SettingDeclaration:
+    """Everything known about one setting.
+
+    `also` lists values outside the range that are valid too; `broker_name` is the broker-wide name of a topic setting's
+    default, empty where there is none; `is_own` marks a setting Kafka does not have.
+    """
+
+    name: str
+    kafka_name: str
+    broker_name: str
+    type: SettingType
+    default: Value
+    help: str
+    at_least: int | float | None
+    at_most: int | float | None
+    also: tuple[int, ...]
+    choices: tuple[str, ...]
+    ignore_case: bool
+    is_own: bool
+
+    @property
+    def valid_text(self) -> str:
+        """The valid values in words, as the configuration page and error messages show them."""
+        if self.choices:
+            one_or_many = "any of" if self.type is SettingType.LIST else "one of"
+            return f"{one_or_many} {', '.join(self.choices)}"
+        if self.type is SettingType.BOOLEAN:
+            return "true or false"
+        return " or ".join(
+            [*([self._range_text()] if self._range_text() else []), *map(str, self.also)]
+        )
+
+    @property
+    def default_text(self) -> str:
+        return format_value(self.default)
+
+    def _range_text(self) -> str:
+        low, high = self.at_least, self.at_most
+        is_type_limit = high in (INT_MAX, LONG_MAX)
+        if low is not None and high is not None and not is_type_limit:
+            return f"{low} to {high}"
+        if low is not None:
+            return f"at least {low}"
+        return f"at most {high}" if high is not None and not is_type_limit else ""
+
+
+def setting(
+    default: T,
+    help: str,
+    kafka_name: str,
+    *,
+    broker_name: str = "",
+    at_least: int | float | None = None,
+    at_most: int | float | None = None,
+    also: tuple[int, ...] = (),
+    choices: tuple[str, ...] = (),
+    ignore_case: bool = False,
+    long: bool = False,
+    is_own: bool = False,
+) -> T:
+    """Declare one field of a settings class; `long` gives a whole number Kafka's 64 bits instead of 32."""
+    type = _type_of(default, long=long)
+    if at_most is None and type in (SettingType.INT, SettingType.LONG):
+        at_most = LONG_MAX if long else INT_MAX
+    declaration = SettingDeclaration(
+        name="",
+        kafka_name=kafka_name,
+        broker_name=broker_name,
+        type=type,
+        default=default,
+        help=help,
+        at_least=at_least,
+        at_most=at_most,
+        also=also,
+        choices=choices,
+        ignore_case=ignore_case,
+        is_own=is_own,
+    )
+    return dataclasses.field(default=default, metadata={_DECLARATION: declaration})
+
+
+def declared(settings: type[Settings] | Settings) -> list[SettingDeclaration]:
+    """The declarations of a settings class, in the order of its fields."""
+    return [
+        dataclasses.replace(field.metadata[_DECLARATION], name=field.name)
+        for field in dataclasses.fields(settings)
+    ]
+
+
+def parse_settings(
+    cls: type[S],
+    values: Mapping[str, GivenValue],
+    where: str = "settings",
+    *,
+    base: S | None = None,
+) -> S:
+    """Make settings from Kafka's names; what is not named comes from `base`, or is the default.
+
+    Raises InvalidSetting for an unknown name, a value of the wrong type and a value out of range, naming `where`.
+    """
+    known = {declaration.kafka_name: declaration for declaration in declared(cls)}
+    parsed: dict[str, Value] = {}
+    for kafka_name, given in values.items():
+        declaration = known.get(kafka_name)
+        if declaration is None:
+            raise InvalidSetting(_unknown_name_message(kafka_name, known, where))
+        value = _parse(declaration, given, where)
+        _check(declaration, value, where)
+        parsed[declaration.name] = value
+    if base is not None:
+        return dataclasses.replace(base, **parsed)
+    return cls(**parsed)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise InvalidSetting unless every value has its type and lies in its range."""
+    where = type(settings).__name__
+    for declaration in declared(settings):
+        value = getattr(settings, declaration.name)
+        if not _has_type(declaration.type, value):
+            raise InvalidSetting(_wrong_type_message(declaration, value, where))
+        _check(declaration, value, where)
+
+
+def to_kafka_names(settings: Settings, *, only_changed: bool = False) -> dict[str, str]:
+    """The values as text under Kafka's names; `only_changed` leaves out those that equal their default."""
+    texts: dict[str, str] = {}
+    for declaration in declared(settings):
+        value: Value = getattr(settings, declaration.name)
+        if not only_changed or value != declaration.default:
+            texts[declaration.kafka_name] = format_value(value)
+    return texts
+
+
+def format_value(value: Value) -> str:
+    """The text Kafka uses for a value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _type_of(default: Value, *, long: bool) -> SettingType:
+    if isinstance(default, bool):
+        return SettingType.BOOLEAN
+    if isinstance(default, int):
+        return SettingType.LONG if long else SettingType.INT
+    if isinstance(default, float):
+        return SettingType.DOUBLE
+    return SettingType.LIST if isinstance(default, tuple) else SettingType.STRING
+
+
+def _has_type(type: SettingType, value: object) -> bool:
+    match type:
+        case SettingType.BOOLEAN:
+            return isinstance(value, bool)
+        case SettingType.INT | SettingType.LONG:
+            return isinstance(value, int) and not isinstance(value, bool)
+        case SettingType.DOUBLE:
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case SettingType.STRING:
+            return isinstance(value, str)
+        case SettingType.LIST:
+            return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+
+
+def _parse(declaration: SettingDeclaration, given: GivenValue, where: str) -> Value:
+    value: Value | None = given
+    if isinstance(given, str):
+        value = _parse_text(declaration, given.strip())
+    if value is None or not _has_type(declaration.type, value):
+        raise InvalidSetting(_wrong_type_message(declaration, given, where))
+    return (
+        float(value) if declaration.type is SettingType.DOUBLE and isinstance(value, int) else value
+    )
+
+
+def _parse_text(declaration: SettingDeclaration, text: str) -> Value | None:
+    """The value that the text stands for, None where it is not of the declared type."""
+    match declaration.type:
+        case SettingType.BOOLEAN:
+            return {"true": True, "false": False}.get(text.lower())
+        case SettingType.INT | SettingType.LONG:
+            # Longer text is out of range for certain; int() on it would cost time squared.
+            return int(text) if len(text) <= 40 and _WHOLE_NUMBER.fullmatch(text) else None
+        case SettingType.DOUBLE:
+            try:
+                return float(text)
+            except ValueError:
+                return None
+        case SettingType.STRING:
+            return text.lower() if declaration.ignore_case else text
+        case SettingType.LIST:
+            items = (item.strip() for item in text.split(","))
+            folded = (item.lower() if declaration.ignore_case else item for item in items if item)
+            return tuple(dict.fromkeys(folded))
+
+
+def _check(declaration: SettingDeclaration, value: Value, where: str) -> None:
+    if not _is_valid(declaration, value):
+        raise InvalidSetting(
+            f"{declaration.kafka_name} in {where} is {_shown(value)}, "
+            f"but must be {_limit_text(declaration)} (default {declaration.default_text})"
+        )
+
+
+def _is_valid(declaration: SettingDeclaration, value: Value) -> bool:
+    if isinstance(value, tuple):
+        return not declaration.choices or set(value) <= set(declaration.choices)
+    if isinstance(value, str):
+        return not declaration.choices or value in declaration.choices
+    if isinstance(value, bool) or value in declaration.also:
+        return True
+    # Written so that a NaN, which compares false with everything, is refused.
+    is_high_enough = declaration.at_least is None or value >= declaration.at_least
+    is_low_enough = declaration.at_most is None or value <= declaration.at_most
+    return value == value and is_high_enough and is_low_enough
+
+
+def _limit_text(declaration: SettingDeclaration) -> str:
+    if declaration.at_most in (INT_MAX, LONG_MAX):
+        text = f"at most {declaration.at_most}"
+        return f"{declaration.valid_text} and {text}" if declaration.valid_text else text
+    return declaration.valid_text
+
+
+def _unknown_name_message(name: str, known: Mapping[str, SettingDeclaration], where: str) -> str:
+    nearest = difflib.get_close_matches(name.replace("_", "."), known, n=1, cutoff=0.5)
+    if nearest:
+        remedy = (
+            f"did you mean {nearest[0]!r} ({known[nearest[0]].type}, {known[nearest[0]].help})?"
+        )
+    else:
+        remedy = f"known names are {', '.join(sorted(known))}"
+    return f"unknown setting {_shown(name)} in {where}: {remedy}"
+
+
+def _wrong_type_message(declaration: SettingDeclaration, given: object, where: str) -> str:
+    limit = _limit_text(declaration)
+    return (
+        f"{declaration.kafka_name} in {where} is {_shown(given)}, but must be of type {declaration.type}"
+        f"{f': {limit}' if limit else ''} (default {declaration.default_text})"
+    )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
