@@ -24,7 +24,7 @@ class LogSettings:
     )
     segment_bytes: int = setting(
         1 << 30,
-        "Roll to a new segment before its data file would exceed this size; also bounds one append.",
+        "Roll to a new segment before its data file would exceed this size; also bounds an append.",
         "segment.bytes",
         broker_name="log.segment.bytes",
         at_least=14,
@@ -61,7 +61,7 @@ class LogSettings:
     )
     file_delete_delay_ms: int = setting(
         60_000,
-        "Wait between marking a file deleted and removing it, so that readers in flight can finish.",
+        "Wait between marking a file deleted and removing it, so that readers can finish.",
         "file.delete.delay.ms",
         broker_name="log.segment.delete.delay.ms",
         at_least=0,
@@ -69,15 +69,15 @@ class LogSettings:
     )
     flush: str = setting(
         FLUSH_INTERVAL,
-        "When appended records reach the disk: by flush.messages and flush.ms (interval), or before each append is "
-        "acknowledged (ack).",
+        "When appended records reach the disk: by flush.messages and flush.ms (interval), or "
+        "before each append is acknowledged (ack).",
         "flush",
         choices=(FLUSH_INTERVAL, FLUSH_ACK),
         is_own=True,
     )
     flush_messages: int = setting(
         LONG_MAX,
-        "Sync the log to disk after this many records; the default leaves it to the operating system.",
+        "Sync the log to disk after this many records; the default leaves it to the system.",
         "flush.messages",
         broker_name="log.flush.interval.messages",
         at_least=1,
@@ -85,7 +85,7 @@ class LogSettings:
     )
     flush_ms: int = setting(
         LONG_MAX,
-        "Sync the log to disk when its last sync is this long ago; the default leaves it to the operating system.",
+        "Sync the log to disk when its last sync is this old; the default leaves it to the system.",
         "flush.ms",
         broker_name="log.flush.interval.ms",
         at_least=0,
@@ -161,8 +161,8 @@ class LogSettings:
     )
     max_compaction_lag_ms: int = setting(
         LONG_MAX,
-        "On a compacted topic, the longest a record may stay out of reach of compaction: the active segment rolls "
-        "by then.",
+        "On a compacted topic, the longest a record may stay out of reach of compaction: the "
+        "active segment rolls by then.",
         "max.compaction.lag.ms",
         broker_name="log.cleaner.max.compaction.lag.ms",
         at_least=1,

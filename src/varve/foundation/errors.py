@@ -1,6 +1,6 @@
 """Errors, sorted by what the caller does next.
 
-Every message names what went wrong, where, the value and the limit, and the remedy where there is one.
+Every message names what went wrong, where, the value and the limit, and the remedy if there is one.
 """
 
 

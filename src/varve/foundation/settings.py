@@ -1,7 +1,7 @@
 """Settings declared once: default, bounds, Kafka's name and help in one place.
 
-A settings class is a frozen dataclass whose fields are made by `setting(...)`. Parsing, validation, the way back to
-Kafka's names and docs/configuration.md are all derived from those declarations.
+A settings class is a frozen dataclass whose fields are made by `setting(...)`. Parsing, validation,
+the way back to Kafka's names and docs/configuration.md are all derived from those declarations.
 
 Invariant  an instance that exists is valid: `check_settings` in `__post_init__` sees every value.
 """
@@ -36,6 +36,12 @@ class SettingType(StrEnum):
     LIST = "list"
 
 
+_TYPE_LIMITS: dict[SettingType, tuple[int, int]] = {
+    SettingType.INT: (-INT_MAX - 1, INT_MAX),
+    SettingType.LONG: (-LONG_MAX - 1, LONG_MAX),
+}
+
+
 class Settings(Protocol):
     """Any dataclass whose fields were made by `setting`."""
 
@@ -50,8 +56,9 @@ T = TypeVar("T", bool, int, float, str, tuple[str, ...])
 class SettingDeclaration:
     """Everything known about one setting.
 
-    `also` lists values outside the range that are valid too; `broker_name` is the broker-wide name of a topic setting's
-    default, empty where there is none; `is_own` marks a setting Kafka does not have.
+    `at_least` and `at_most` are None where only the type bounds the value; `also` lists values that
+    are valid outside the range; `broker_name` is the broker-wide name of a topic setting's default,
+    empty where there is none; `is_own` marks a setting Kafka does not have.
     """
 
     name: str
@@ -75,22 +82,28 @@ class SettingDeclaration:
             return f"{one_or_many} {', '.join(self.choices)}"
         if self.type is SettingType.BOOLEAN:
             return "true or false"
-        return " or ".join(
-            [*([self._range_text()] if self._range_text() else []), *map(str, self.also)]
-        )
+        return " or ".join(text for text in (self._range_text(), *map(str, self.also)) if text)
 
     @property
     def default_text(self) -> str:
         return format_value(self.default)
 
+    @property
+    def limits(self) -> tuple[int | float | None, int | float | None]:
+        """The ends of the range, those of the type where none are declared."""
+        type_min, type_max = _TYPE_LIMITS.get(self.type, (None, None))
+        return (
+            type_min if self.at_least is None else self.at_least,
+            type_max if self.at_most is None else self.at_most,
+        )
+
     def _range_text(self) -> str:
         low, high = self.at_least, self.at_most
-        is_type_limit = high in (INT_MAX, LONG_MAX)
-        if low is not None and high is not None and not is_type_limit:
+        if low is not None and high is not None:
             return f"{low} to {high}"
         if low is not None:
             return f"at least {low}"
-        return f"at most {high}" if high is not None and not is_type_limit else ""
+        return "" if high is None else f"at most {high}"
 
 
 def setting(
@@ -107,15 +120,12 @@ def setting(
     long: bool = False,
     is_own: bool = False,
 ) -> T:
-    """Declare one field of a settings class; `long` gives a whole number Kafka's 64 bits instead of 32."""
-    type = _type_of(default, long=long)
-    if at_most is None and type in (SettingType.INT, SettingType.LONG):
-        at_most = LONG_MAX if long else INT_MAX
+    """Declare one field of a settings class; a whole number has 32 bits, or 64 if `long`."""
     declaration = SettingDeclaration(
         name="",
         kafka_name=kafka_name,
         broker_name=broker_name,
-        type=type,
+        type=_type_of(default, long=long),
         default=default,
         help=help,
         at_least=at_least,
@@ -145,7 +155,8 @@ def parse_settings(
 ) -> S:
     """Make settings from Kafka's names; what is not named comes from `base`, or is the default.
 
-    Raises InvalidSetting for an unknown name, a value of the wrong type and a value out of range, naming `where`.
+    Raises InvalidSetting, naming `where`, for an unknown name and for a value of the wrong type or
+    out of range.
     """
     known = {declaration.kafka_name: declaration for declaration in declared(cls)}
     parsed: dict[str, Value] = {}
@@ -172,7 +183,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def to_kafka_names(settings: Settings, *, only_changed: bool = False) -> dict[str, str]:
-    """The values as text under Kafka's names; `only_changed` leaves out those that equal their default."""
+    """The values as text under Kafka's names; `only_changed` leaves out those at their default."""
     texts: dict[str, str] = {}
     for declaration in declared(settings):
         value: Value = getattr(settings, declaration.name)
@@ -259,25 +270,23 @@ def _is_valid(declaration: SettingDeclaration, value: Value) -> bool:
         return not declaration.choices or value in declaration.choices
     if isinstance(value, bool) or value in declaration.also:
         return True
-    # Written so that a NaN, which compares false with everything, is refused.
-    is_high_enough = declaration.at_least is None or value >= declaration.at_least
-    is_low_enough = declaration.at_most is None or value <= declaration.at_most
-    return value == value and is_high_enough and is_low_enough
+    if value != value:  # NaN compares false with every limit
+        return False
+    low, high = declaration.limits
+    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _limit_text(declaration: SettingDeclaration) -> str:
-    if declaration.at_most in (INT_MAX, LONG_MAX):
-        text = f"at most {declaration.at_most}"
-        return f"{declaration.valid_text} and {text}" if declaration.valid_text else text
-    return declaration.valid_text
+    if declaration.type not in _TYPE_LIMITS or declaration.at_most is not None:
+        return declaration.valid_text
+    low, high = declaration.limits
+    return " or ".join([f"{low} to {high}", *map(str, declaration.also)])
 
 
 def _unknown_name_message(name: str, known: Mapping[str, SettingDeclaration], where: str) -> str:
     nearest = difflib.get_close_matches(name.replace("_", "."), known, n=1, cutoff=0.5)
     if nearest:
-        remedy = (
-            f"did you mean {nearest[0]!r} ({known[nearest[0]].type}, {known[nearest[0]].help})?"
-        )
+        remedy = f"did you mean {nearest[0]!r}?"
     else:
         remedy = f"known names are {', '.join(sorted(known))}"
     return f"unknown setting {_shown(name)} in {where}: {remedy}"
@@ -286,8 +295,9 @@ def _unknown_name_message(name: str, known: Mapping[str, SettingDeclaration], wh
 def _wrong_type_message(declaration: SettingDeclaration, given: object, where: str) -> str:
     limit = _limit_text(declaration)
     return (
-        f"{declaration.kafka_name} in {where} is {_shown(given)}, but must be of type {declaration.type}"
-        f"{f': {limit}' if limit else ''} (default {declaration.default_text})"
+        f"{declaration.kafka_name} in {where} is {_shown(given)}, "
+        f"but must be of type {declaration.type}{f': {limit}' if limit else ''} "
+        f"(default {declaration.default_text})"
     )
 
 

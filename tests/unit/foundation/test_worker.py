@@ -1,0 +1,142 @@
+import logging
+import threading
+
+import pytest
+
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Unavailable
+from varve.foundation.worker import RETRY_MAX_MS, Worker
+
+HOUR_MS = 3_600_000
+PATIENCE_S = 10
+
+
+def test_a_wake_runs_at_once_with_the_clocks_time() -> None:
+    clock = ManualClock(now_ms=42)
+    seen: list[int] = []
+    ran = threading.Event()
+
+    def run_once(now_ms: int) -> None:
+        seen.append(now_ms)
+        ran.set()
+
+    with Worker("test", run_once, HOUR_MS, clock) as worker:
+        worker.wake()
+        assert ran.wait(PATIENCE_S)
+    assert seen == [42]
+    assert worker.health().last_run_ms == 42
+
+
+def test_runs_repeat_by_the_interval() -> None:
+    ran_thrice = threading.Semaphore(0)
+    with Worker("test", lambda now_ms: ran_thrice.release(), 1, ManualClock()):
+        for _ in range(3):
+            assert ran_thrice.acquire(timeout=PATIENCE_S)
+
+
+def test_nothing_runs_before_the_interval_has_passed() -> None:
+    runs: list[int] = []
+    with Worker("test", runs.append, HOUR_MS, ManualClock()):
+        pass
+    assert runs == []
+
+
+def test_a_failing_run_is_kept_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    tries = threading.Semaphore(0)
+    recovered = threading.Event()
+    error = OSError("disk went away")
+    failures_left = [error]
+
+    def run_once(now_ms: int) -> None:
+        tries.release()
+        if failures_left:
+            raise failures_left.pop()
+        recovered.set()
+
+    with caplog.at_level(logging.ERROR), Worker("test", run_once, 10, ManualClock()) as worker:
+        assert recovered.wait(PATIENCE_S)
+        worker.wake()
+        assert worker.last_error is error
+    health = worker.health()
+    assert (health.failures, health.failures_total) == (0, 1)
+    assert health.last_error is error
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
+
+
+def test_even_an_exit_in_a_run_does_not_end_the_thread() -> None:
+    ran_again = threading.Semaphore(0)
+
+    def run_once(now_ms: int) -> None:
+        ran_again.release()
+        raise SystemExit(1)
+
+    with Worker("test", run_once, 1, ManualClock()) as worker:
+        assert ran_again.acquire(timeout=PATIENCE_S)
+        assert ran_again.acquire(timeout=PATIENCE_S)
+        assert worker.health().is_running
+        assert not worker.health().is_healthy
+
+
+def test_back_off_grows_and_is_capped_by_the_interval_and_the_maximum() -> None:
+    def fail(now_ms: int) -> None:
+        raise OSError("no")
+
+    def delays(interval_ms: int, failures: int) -> list[int]:
+        worker = Worker("test", fail, interval_ms, ManualClock())
+        found = []
+        for _ in range(failures):
+            worker._note_run(0, OSError("no"))
+            found.append(worker._delay_ms_locked())
+        return found
+
+    assert delays(HOUR_MS, 4) == [100, 200, 400, 800]
+    assert delays(HOUR_MS, 50)[-1] == RETRY_MAX_MS
+    assert delays(150, 3) == [100, 150, 150]
+
+
+def test_an_interval_of_ages_still_starts_and_stops() -> None:
+    with Worker("test", lambda now_ms: None, 2**63 - 1, ManualClock()) as worker:
+        assert worker.health().is_running
+    assert not worker.health().is_running
+
+
+def test_stop_waits_for_the_run_in_flight_and_names_it_when_it_overruns() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def run_once(now_ms: int) -> None:
+        entered.set()
+        assert leave.wait(PATIENCE_S)
+
+    worker = Worker("slow-worker", run_once, HOUR_MS, ManualClock()).start()
+    worker.wake()
+    assert entered.wait(PATIENCE_S)
+    with pytest.raises(Unavailable, match=r"slow-worker.*10 ms"):
+        worker.stop(deadline_ms=10)
+    leave.set()
+    worker.stop()
+    worker.stop()
+    assert worker.health().runs == 1
+
+
+def test_a_run_may_stop_its_own_worker() -> None:
+    stopped = threading.Event()
+
+    def run_once(now_ms: int) -> None:
+        worker.stop()
+        stopped.set()
+
+    worker = Worker("test", run_once, 1, ManualClock()).start()
+    assert stopped.wait(PATIENCE_S)
+    worker.stop()
+
+
+def test_a_worker_starts_once_only() -> None:
+    with (
+        Worker("test", lambda now_ms: None, HOUR_MS, ManualClock()) as worker,
+        pytest.raises(RuntimeError, match="already"),
+    ):
+        worker.start()
+
+
+def test_stop_before_start_is_harmless() -> None:
+    Worker("test", lambda now_ms: None, HOUR_MS, ManualClock()).stop()
