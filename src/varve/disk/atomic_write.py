@@ -1,0 +1,32 @@
+"""Replace a small file as a whole.
+
+Crash      the target is the old file or the new one, complete; a `.tmp` beside it may be left.
+"""
+
+import contextlib
+import posixpath
+
+from varve.disk.file_system import FileSystem
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def write_atomically(file_system: FileSystem, path: str, data: bytes) -> None:
+    """Write aside, sync, rename over the target, sync the directory: durable on return.
+
+    After an `OSError` the target is whole, old or new, and the temporary file is removed if that
+    works.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    try:
+        with file_system.open_writable(temporary) as file:
+            if file.size():
+                file.truncate(0)
+            file.write_at(0, data)
+            file.sync()
+        file_system.rename(temporary, path)
+        file_system.sync_directory(posixpath.dirname(path) or ".")
+    except OSError:
+        with contextlib.suppress(OSError):
+            file_system.remove(temporary)
+        raise

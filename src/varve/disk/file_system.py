@@ -1,0 +1,128 @@
+"""What the store asks of a disk: files by position, directories by name, each made durable.
+
+Invariant  paths are plain strings joined by '/'; a handle outlives its name's rename or removal.
+Crash      bytes are durable after `File.sync`, names (created, renamed, removed) only after
+           `sync_directory` of their directory; a new directory needs its parent synced.
+Threads    both may be shared; a handle is closed only when no call on it is in flight.
+Errors     the operating system's own `OSError` family, naming the path; `Locked` from `lock`.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes to write; a memoryview is one-dimensional and counts bytes (format 'B')."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One directory entry; `size` is 0 for a directory."""
+
+    name: str
+    size: int
+    modified_ms: int
+    is_directory: bool
+
+
+class File(Protocol):
+    """An open file. There is no cursor: every call names its position."""
+
+    path: str
+    """The path it was opened by; a later rename does not change it."""
+
+    def write_at(self, position: int, *buffers: Buffer) -> None:
+        """Write all buffers one after the other, or raise with any prefix of them written.
+
+        A position past the end leaves a gap of zeros.
+        """
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Read `size` bytes; fewer only at the end of the file."""
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill a writable buffer and return the bytes read; fewer only at the end of the file."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or extend it with zeros."""
+
+    def sync(self) -> None:
+        """Make content and size durable. After a failure unsynced bytes may never become so."""
+
+    def close(self) -> None:
+        """Give the handle back; closing twice is harmless. Does not sync."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Lock(Protocol):
+    """An exclusive lock that is held until released or until the process ends."""
+
+    path: str
+
+    def release(self) -> None:
+        """Let others in; releasing twice is harmless. The lock file stays."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Files and directories by path."""
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading (and syncing)."""
+
+    def open_writable(self, path: str) -> File:
+        """Open for reading and writing; created empty if missing, never truncated."""
+
+    def scan(self, path: str) -> list[FileInfo]:
+        """The directory's entries sorted by name; entries that vanish meanwhile are left out."""
+
+    def names(self, path: str) -> list[str]:
+        """The directory's names, sorted; cheaper than `scan`."""
+
+    def info(self, path: str) -> FileInfo: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def read(self, path: str) -> bytes:
+        """The whole content of a file."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename atomically; an existing target file is replaced."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file's name."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all below it, children first; not atomic."""
+
+    def make_directory(self, path: str) -> None:
+        """Create the directory and missing parents; an existing one is fine."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in this directory durable."""
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None: ...
+
+    def lock(self, path: str) -> Lock:
+        """Lock this file exclusively, creating it if missing.
+
+        Raises `Locked` at once when anyone, this process included, holds it.
+        """

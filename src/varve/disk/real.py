@@ -1,0 +1,273 @@
+"""The machine's own file system.
+
+Threads    every call is one system call, or a loop of them; nothing is shared in Python.
+           A handle closes with its last reference: where readers may be in flight, drop the
+           reference instead of calling `close`, since a closed descriptor's number is used again.
+Crash      `sync` is fdatasync, which includes the size; on macOS F_FULLFSYNC, since fsync there
+           stops at the drive's cache.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import struct
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from varve.disk.file_system import Buffer, FileInfo
+from varve.foundation.errors import Locked
+
+BUFFERS_PER_CALL_MAX = 1024
+"""IOV_MAX of Linux and macOS."""
+
+
+class RealFile:
+    """A file descriptor; system calls by position."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def write_at(self, position: int, *buffers: Buffer) -> None:
+        try:
+            if len(buffers) == 1:
+                written = os.pwrite(self._descriptor, buffers[0], position)
+                if written == len(buffers[0]):
+                    return
+            elif len(buffers) <= BUFFERS_PER_CALL_MAX:
+                written = os.pwritev(self._descriptor, buffers, position)
+                if written == sum(map(len, buffers)):
+                    return
+            else:
+                written = 0
+            self._write_rest(position, buffers, written)
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
+        """Go on after a short write, buffer by buffer."""
+        start = 0
+        for buffer in buffers:
+            end = start + len(buffer)
+            while written < end:
+                rest = memoryview(buffer)[written - start :]
+                count = os.pwrite(self._descriptor, rest, position + written)
+                if count == 0:
+                    raise OSError(errno.EIO, f"write at {position + written} took no bytes")
+                written += count
+            start = end
+
+    def read_at(self, position: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, size, position)
+            if len(data) == size:
+                return data
+            parts = [data]
+            while parts[-1] and size > (count := sum(map(len, parts))):
+                parts.append(os.pread(self._descriptor, size - count, position + count))
+            return b"".join(parts)
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        try:
+            count = os.preadv(self._descriptor, (buffer,), position)
+            total = count
+            while count and total < len(buffer):
+                count = os.preadv(self._descriptor, (buffer[total:],), position + total)
+                total += count
+            return total
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def sync(self) -> None:
+        try:
+            if sys.platform == "darwin":
+                fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
+            else:
+                os.fdatasync(self._descriptor)
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealLock:
+    """A locked descriptor; closing it, or the end of the process, unlocks.
+
+    Kafka's `FileChannel.tryLock` takes a POSIX record lock. On Linux `flock` is blind to those, and
+    a record lock of our own would neither stop this process from locking twice nor survive the
+    close of any other descriptor of the file. An open file description lock conflicts with record
+    locks and with its like, and belongs to the descriptor. Elsewhere `flock` and record locks
+    exclude each other already.
+    """
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = -1
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _lock_descriptor(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                error.filename = path
+                raise
+            raise Locked(
+                f"lock file {path} is held by another owner of its directory (varve or Kafka): "
+                "stop that owner, or close the store that this process has open"
+            ) from error
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            _unlock_descriptor(descriptor)
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class RealFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: str) -> RealFile:
+        file = RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        if stat.S_ISDIR(os.fstat(file._descriptor).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return file
+
+    def open_writable(self, path: str) -> RealFile:
+        return RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    def scan(self, path: str) -> list[FileInfo]:
+        found = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue
+                found.append(_file_info(entry.name, status))
+        found.sort(key=lambda info: info.name)
+        return found
+
+    def names(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def info(self, path: str) -> FileInfo:
+        return _file_info(os.path.basename(path.rstrip("/")), os.stat(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(descriptor)
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        modified_ns = modified_ms * 1_000_000
+        os.utime(path, ns=(modified_ns, modified_ns))
+
+    def lock(self, path: str) -> RealLock:
+        return RealLock(path)
+
+
+def _file_info(name: str, status: os.stat_result) -> FileInfo:
+    is_directory = stat.S_ISDIR(status.st_mode)
+    return FileInfo(
+        name=name,
+        size=0 if is_directory else status.st_size,
+        modified_ms=status.st_mtime_ns // 1_000_000,
+        is_directory=is_directory,
+    )
+
+
+def _lock_descriptor(descriptor: int) -> None:
+    if sys.platform == "linux":
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unlock_descriptor(descriptor: int) -> None:
+    """Unlock before closing: a forked child may still share the open file description."""
+    if sys.platform == "linux":
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_UNLCK))
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _whole_file(kind: int) -> bytes:
+    """Linux's `struct flock`: type, whence, start, length (0: to the end), pid (must be 0)."""
+    return struct.pack("hhqqi0q", kind, os.SEEK_SET, 0, 0, 0)
