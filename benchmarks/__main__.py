@@ -1,0 +1,5 @@
+"""`python -m benchmarks NAME [--json] [--quick] [sizes…]`."""
+
+from benchmarks.command import main
+
+main()

@@ -1,0 +1,158 @@
+"""The command line of the benchmarks."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.harness import Case, plan_cases, run_cases
+from benchmarks.machine import REPOSITORY, describe_commit, describe_load, describe_machine
+from benchmarks.measure import Scale, Suite
+from benchmarks.report import Row, json_line, make_row, print_table
+from benchmarks.sampling import FULL_POLICY, QUICK_POLICY, QUICK_SECONDS, Budget
+from benchmarks.sizes import SizeUnit, parse_size, parse_size_argument
+from benchmarks.suites import SUITES
+from benchmarks.workspace import Workspace, open_workspace
+from varve.foundation.errors import InvalidRequest, StoreError
+
+_DEFAULT_DIRECTORY = REPOSITORY / ".cache" / "benchmarks"
+
+
+def run(
+    name: Annotated[str | None, typer.Argument(help="Suite, or `all`; none lists them.")] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Argument(help="16KiB (all measures in bytes), 10000 (counts) or MEASURE=SIZE,SIZE."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Within 45 seconds.")] = False,
+    measure: Annotated[list[str] | None, typer.Option(help="Run only this measure.")] = None,
+    batch_bytes: Annotated[
+        str, typer.Option(help="Batch size where the size is that of a record.")
+    ] = "128KiB",
+    directory: Annotated[
+        Path, typer.Option(help="Parent of the temporary files: the disk under test.")
+    ] = _DEFAULT_DIRECTORY,
+) -> None:
+    """Measures varve against real baselines in the same run on the same disk.
+
+    Repeats of both sides are interleaved; the median and the spread from least to most are shown.
+    """
+    if name is None:
+        _list_suites()
+        return
+    requests = [parse_size_argument(text) for text in sizes or []]
+    scale = Scale(quick=quick, batch_bytes=_parse_batch_bytes(batch_bytes))
+    planned = [
+        (suite, plan_cases(suite, requests, only=measure or [], quick=quick))
+        for suite in _suites_named(name)
+    ]
+    case_count = sum(len(cases) for _, cases in planned)
+    budget = Budget(case_count, time.perf_counter, total_seconds=QUICK_SECONDS if quick else None)
+    with _ending_cleanly_on_sigterm(), open_workspace(directory) as workspace:
+        for suite, cases in planned:
+            _run_suite(suite, cases, workspace, scale, budget, as_json=json)
+
+
+def _run_suite(
+    suite: Suite,
+    cases: list[Case],
+    workspace: Workspace,
+    scale: Scale,
+    budget: Budget,
+    *,
+    as_json: bool,
+) -> None:
+    machine, commit = describe_machine(), describe_commit()
+    note = Console(stderr=True)
+    note.print(f"{machine}; commit {commit}; load {describe_load()}", highlight=False)
+    rows: list[Row] = []
+    with _progress(note, len(cases)) as show:
+        for outcome in run_cases(
+            cases,
+            workspace,
+            scale,
+            policy=QUICK_POLICY if scale.quick else FULL_POLICY,
+            budget=budget,
+            ticker=time.perf_counter,
+            progress=show,
+        ):
+            rows.append(make_row(outcome))
+            if as_json:
+                print(json_line(rows[-1], machine=machine, commit=commit), flush=True)
+    if not as_json:
+        print_table(Console(), suite.title, rows, machine=machine, commit=commit)
+
+
+@contextmanager
+def _progress(console: Console, case_count: int) -> Iterator[Callable[[str], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
+        task = bar.add_task("", total=case_count)
+
+        def show(text: str) -> None:
+            is_new_case = text.endswith("preparing") and bar.tasks[0].description
+            bar.update(task, description=text, advance=1 if is_new_case else 0)
+
+        yield show
+
+
+def _suites_named(name: str) -> list[Suite]:
+    if name == "all":
+        return list(SUITES)
+    found = [suite for suite in SUITES if suite.name == name]
+    if not found:
+        known = ", ".join([*(suite.name for suite in SUITES), "all"])
+        raise InvalidRequest(f"no benchmark {name!r}: choose from {known}")
+    return found
+
+
+def _list_suites() -> None:
+    for suite in SUITES:
+        print(f"{suite.name}  {suite.title}")
+        for measure in suite.measures:
+            print(f"    {measure.name:<10} {measure.title}")
+
+
+def _parse_batch_bytes(text: str) -> int:
+    size = parse_size(text)
+    if size.unit is not SizeUnit.BYTES or not 1 << 10 <= size.amount <= 1 << 26:
+        raise InvalidRequest(f"--batch-bytes {text!r} is outside 1KiB..64MiB")
+    return size.amount
+
+
+@contextmanager
+def _ending_cleanly_on_sigterm() -> Iterator[None]:
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signal_number)
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def main() -> None:
+    """Entry point: errors of ours end in one line on stderr and exit code 2."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name="benchmarks")(run)
+    try:
+        app(prog_name="python -m benchmarks")
+    except StoreError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        raise SystemExit(2) from error

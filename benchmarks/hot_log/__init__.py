@@ -1,0 +1,1 @@
+"""The hot log: append, build, read, parse, recover, open."""

@@ -1,0 +1,97 @@
+"""What a benchmark is made of: measures, their contests, and what came out.
+
+A `Measure` prepares its data at one size and offers one or more `Contest`s. A contest has two
+callables, ours and the baseline; each does its untimed preparation itself and gives one figure
+in the contest's unit, so that the harness can alternate them.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from benchmarks.sizes import Size, SizeUnit
+from benchmarks.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A bound on the ratio of ours to the baseline."""
+
+    limit: float
+    at_least: bool
+
+    def is_met(self, ratio: float) -> bool:
+        return ratio >= self.limit if self.at_least else ratio <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.limit:g}"
+
+
+def at_least(limit: float) -> Aim:
+    return Aim(limit, at_least=True)
+
+
+def at_most(limit: float) -> Aim:
+    return Aim(limit, at_least=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Ours beside its baseline; `baseline` is None for a figure that stands alone."""
+
+    measure: str
+    unit: str
+    ours: Callable[[], float]
+    baseline: Callable[[], float] | None
+    aim: Aim | None = None
+    note: str = ""
+    repeat_count_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much work a run does: `quick` shortens volumes, never what is compared."""
+
+    quick: bool
+    batch_bytes: int
+
+
+class Measure(Protocol):
+    """One question asked at several sizes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def size_unit(self) -> SizeUnit: ...
+
+    def default_sizes(self, *, quick: bool) -> Sequence[int]: ...
+
+    def prepare(
+        self, size: int, workspace: Workspace, scale: Scale
+    ) -> AbstractContextManager[Sequence[Contest]]:
+        """Makes the data of one size; leaving the context removes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The measures behind one NAME of the command line."""
+
+    name: str
+    title: str
+    measures: tuple[Measure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Figures of one contest at one size, in the order they were taken."""
+
+    contest: Contest
+    size: Size
+    ours: tuple[float, ...]
+    baseline: tuple[float, ...]

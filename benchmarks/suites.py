@@ -1,0 +1,5 @@
+"""Every suite the command line knows."""
+
+from benchmarks.hot_log.suite import HOT_LOG
+
+SUITES = (HOT_LOG,)
