@@ -1,0 +1,53 @@
+"""How this room compiles: one decorator for kernels, one for the small functions inside them.
+
+Cache      machine code is kept in numba's cache beside the source (or in NUMBA_CACHE_DIR, or in the
+           user's cache directory when the source is read-only). numba keys an entry by the CPU's
+           name and features, so a cache shared between machines never runs code a CPU lacks.
+Threads    kernels release the GIL and keep no state.
+"""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+as_int = cast(Callable[[Any], int], np.int64)
+"""Inside kernels: any integer as a signed one of 64 bits. A plain int to the type checker."""
+
+_ROOM_IMPORT = re.compile(r"^from varve\.kernels\.(\w+) import", re.MULTILINE)
+
+
+@cache
+def _sources(path: Path) -> frozenset[Path]:
+    """A module's file and those of the room that it imports, directly or not."""
+    found = {path}
+    for name in _ROOM_IMPORT.findall(path.read_text()):
+        found |= _sources(path.with_name(f"{name}.py"))
+    return frozenset(found)
+
+
+@cache
+def _stamp(path: Path) -> tuple[float, int]:
+    """The latest change and the total size of a module's sources."""
+    stats = [source.stat() for source in _sources(path)]
+    return max(stat.st_mtime for stat in stats), sum(stat.st_size for stat in stats)
+
+
+def kernel(function: F) -> F:
+    """Compile at the first call for each set of argument types, without the GIL, and cache."""
+    dispatcher: Any = njit(nogil=True, cache=True, error_model="numpy")(function)
+    # numba notices a change of the file that holds a function, not of the files it calls into.
+    # Kernels call across files, so an entry is made stale by a change of any file it is made of.
+    dispatcher._cache._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename))
+    return cast(F, dispatcher)
+
+
+def inlined(function: F) -> F:
+    """A function for use inside kernels only: it always dissolves into its caller."""
+    return cast(F, njit(nogil=True, forceinline=True, error_model="numpy")(function))
