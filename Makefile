@@ -1,0 +1,76 @@
+# The words of this house; `make help` lists them. Nothing but python3 (3.11 or newer) is needed
+# for `make setup check test run`; `make conformance` wants a JDK and Maven besides.
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run test check bench conformance crash docs lock format clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv from the lock, install varve into it, compile the kernels
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "varve needs Python 3.11 or newer, but '$(PYTHON)' is missing or older:" \
+	    "install one and run 'make setup PYTHON=/path/to/python3'" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { \
+	  echo "'$(PYTHON)' has no venv module: install it (Debian and Ubuntu: apt install python3-venv)" \
+	    "and run 'make setup' again" >&2; exit 1; }
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m varve.kernels
+	@touch $@
+
+run: $(READY) ## show what varve does: write, crash, recover, and a picture of the segments
+	$(BIN)/varve demo
+
+test: $(READY) ## every test that needs no Java
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not java"
+
+check: $(READY) ## format, lint, types, import contracts, generated pages, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m varve.cli.generate_docs --check
+	$(BIN)/codespell
+
+format: $(READY) ## let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## all benchmarks; one: .venv/bin/python -m benchmarks NAME [--json] [--quick]
+	$(BIN)/python -m benchmarks all
+
+conformance: $(READY) ## exchange bytes with Apache Kafka's own code; needs a JDK and Maven
+	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
+	  set -x; $(BIN)/python -m pytest tests/conformance; \
+	else \
+	  echo "SKIPPED the tests against Apache Kafka's own code: 'java' and 'mvn' are not both on PATH;" \
+	    "install a JDK (17 or newer) and Maven to run them. Running the Python clients only." >&2; \
+	  set -x; $(BIN)/python -m pytest -m "not java" tests/conformance; \
+	fi
+
+crash: $(READY) ## the crash and property tests with many more rounds
+	VARVE_ROUNDS=long $(BIN)/python -m pytest -n $(WORKERS) tests/crash tests/property
+
+docs: $(READY) ## write the generated pages: docs/configuration.md, docs/cli.md
+	$(BIN)/python -m varve.cli.generate_docs
+
+lock: $(READY) ## choose the newest versions anew and write requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
+
+clean: ## remove .venv and everything that was made
+	rm -rf $(VENV) build dist demo-data .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .import_linter_cache src/*.egg-info
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

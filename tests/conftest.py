@@ -1,0 +1,19 @@
+"""How long the tests search: VARVE_ROUNDS=long (as `make crash` sets it) multiplies the rounds."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
+
+# Kernels compile during the first example, so single examples have no deadline.
+settings.register_profile("default", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=5_000)
+settings.load_profile("long" if IS_LONG else "default")
+
+
+@pytest.fixture(scope="session")
+def rounds_factor() -> int:
+    """What a test that counts its own rounds multiplies them with."""
+    return 50 if IS_LONG else 1
