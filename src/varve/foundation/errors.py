@@ -84,9 +84,21 @@ class InvalidProducerEpoch(Fenced):
     """A newer instance of this producer has written."""
 
 
+class CoordinatorFenced(Fenced):
+    """A newer transaction coordinator has written a marker for this producer."""
+
+
 class Corrupt(StoreError):
     """Stored or received bytes break their format: never retry."""
 
 
 class UnsupportedFormat(Corrupt):
     """Bytes of a format varve does not read, such as message formats 0 and 1."""
+
+
+class InvalidOffset(Corrupt):
+    """An offset does not ascend, or lies outside the range its segment can express."""
+
+
+class OffsetOverflow(Corrupt):
+    """A segment holds offsets beyond the 32-bit range of its base offset: it must be split."""
