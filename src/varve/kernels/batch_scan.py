@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from varve.kernels.compile import inlined, kernel
+from varve.kernels.compile import byte_buffers, inlined, kernel
 from varve.kernels.crc import crc32c
 from varve.kernels.loads import Bytes, load_i16, load_i32, load_i64, load_u8, load_u32
 from varve.kernels.record_parse import INSPECTION_FIELD_COUNT, Row, Summary, Table, walk_records
@@ -184,3 +184,10 @@ def inspect_batch(buffer: Bytes, start: int, end: int, out: Row) -> int:
         records = start + HEADER_SIZE
         walk_records(buffer, records, batch_end, out[_RECORD_COUNT], out[_BASE_TIMESTAMP], out)
     return _OK
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    for buffer in byte_buffers(bytes(HEADER_SIZE)):
+        scan_batches(buffer, 0, HEADER_SIZE, True, batch_table(1))
+        inspect_batch(buffer, 0, HEADER_SIZE, inspection_row())

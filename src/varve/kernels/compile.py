@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,3 +52,8 @@ def kernel(function: F) -> F:
 def inlined(function: F) -> F:
     """A function for use inside kernels only: it always dissolves into its caller."""
     return cast(F, njit(nogil=True, forceinline=True, error_model="numpy")(function))
+
+
+def byte_buffers(data: bytes) -> list[npt.NDArray[np.uint8]]:
+    """The same bytes read-only and writable: numba compiles a kernel for each of the two."""
+    return [np.frombuffer(data, np.uint8), np.frombuffer(bytearray(data), np.uint8)]

@@ -18,14 +18,15 @@ from numba import types
 from numba.core import config
 from numba.extending import intrinsic
 
-from varve.kernels.compile import as_int, inlined, kernel
+from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
 from varve.kernels.loads import Bytes, load_little_u64, load_u8
 
 Table = npt.NDArray[np.uint64]
 
 _POLYNOMIAL = 0x82F63B78
-_LONG_BLOCK = 1024
-_SHORT_BLOCK = 128
+_LARGE_BLOCK = 8192
+_MIDDLE_BLOCK = 1024
+_SMALL_BLOCK = 128
 _ONES = np.uint64(0xFFFFFFFF)
 
 
@@ -61,8 +62,9 @@ def _slicing_table() -> Table:
     return np.concatenate(tables)
 
 
-_LONG_SHIFT = _shift_table(_LONG_BLOCK)
-_SHORT_SHIFT = _shift_table(_SHORT_BLOCK)
+_LARGE_SHIFT = _shift_table(_LARGE_BLOCK)
+_MIDDLE_SHIFT = _shift_table(_MIDDLE_BLOCK)
+_SMALL_SHIFT = _shift_table(_SMALL_BLOCK)
 _SLICES = _slicing_table()
 
 
@@ -133,12 +135,15 @@ def _fold_three(buffer: Bytes, position: int, block: int, crc: Any, table: Table
 @kernel
 def _update_by_instruction(buffer: Bytes, start: int, end: int, crc: Any) -> Any:
     position = start
-    while end - position >= 3 * _LONG_BLOCK:
-        crc = _fold_three(buffer, position, _LONG_BLOCK, crc, _LONG_SHIFT)
-        position += 3 * _LONG_BLOCK
-    while end - position >= 3 * _SHORT_BLOCK:
-        crc = _fold_three(buffer, position, _SHORT_BLOCK, crc, _SHORT_SHIFT)
-        position += 3 * _SHORT_BLOCK
+    while end - position >= 3 * _LARGE_BLOCK:
+        crc = _fold_three(buffer, position, _LARGE_BLOCK, crc, _LARGE_SHIFT)
+        position += 3 * _LARGE_BLOCK
+    while end - position >= 3 * _MIDDLE_BLOCK:
+        crc = _fold_three(buffer, position, _MIDDLE_BLOCK, crc, _MIDDLE_SHIFT)
+        position += 3 * _MIDDLE_BLOCK
+    while end - position >= 3 * _SMALL_BLOCK:
+        crc = _fold_three(buffer, position, _SMALL_BLOCK, crc, _SMALL_SHIFT)
+        position += 3 * _SMALL_BLOCK
     while end - position >= 8:
         crc = _fold_word(crc, load_little_u64(buffer, position))
         position += 8
@@ -193,3 +198,10 @@ def crc32c_by_table(buffer: Bytes, start: int, end: int) -> int:
     if start < 0 or start > end or end > buffer.size:
         raise IndexError("start and end do not name a range of the buffer")
     return as_int(_update_by_table(buffer, start, end, _ONES) ^ _ONES)
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    for buffer in byte_buffers(b"123456789"):
+        extend_crc32c(crc32c(buffer, 0, 9), buffer, 0, 9)
+        crc32c_by_table(buffer, 0, 9)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.compile import inlined, kernel
+from varve.kernels.compile import byte_buffers, inlined, kernel
 from varve.kernels.loads import Bytes
 from varve.kernels.status import RecordStatus
 from varve.kernels.varint import VARINT_OUT_OF_BYTES, read_varint, read_varlong
@@ -318,3 +318,13 @@ def summarize_records(
     if out.size < INSPECTION_FIELD_COUNT:
         raise IndexError("out has too few fields for a summary")
     return walk_records(payload, start, end, count, base_timestamp, out)
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    data = bytes([0x0C, 0, 0, 0, 1, 1, 0])
+    for payload in byte_buffers(data):
+        size = payload.size
+        parse_records(payload, 0, size, 1, 0, 0, NO_LOG_APPEND_TIMESTAMP, record_table(1))
+        row = np.empty(INSPECTION_FIELD_COUNT, np.int64)
+        summarize_records(payload, 0, size, 1, 0, row)
