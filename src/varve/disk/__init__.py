@@ -1,6 +1,8 @@
 """File system protocol: real, in memory, faulty; atomic write; directory sync; locks."""
 
 from varve.disk.atomic_write import TEMPORARY_SUFFIX, write_atomically
+from varve.disk.faults import PowerLoss, Step
+from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.disk.file_system import Buffer, File, FileInfo, FileSystem, Lock
 from varve.disk.memory import MemoryFileSystem
 from varve.disk.real import RealFileSystem
@@ -8,11 +10,15 @@ from varve.disk.real import RealFileSystem
 __all__ = [
     "TEMPORARY_SUFFIX",
     "Buffer",
+    "CrashMode",
+    "FaultyFileSystem",
     "File",
     "FileInfo",
     "FileSystem",
     "Lock",
     "MemoryFileSystem",
+    "PowerLoss",
     "RealFileSystem",
+    "Step",
     "write_atomically",
 ]

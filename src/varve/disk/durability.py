@@ -1,0 +1,250 @@
+"""What a disk holds for sure, and what it might hold, beside what the running system sees.
+
+Invariant  a node's own content and entries are what the running system sees; `durable` is what was
+           synced; unsynced writes and the journal lead from the second to the first.
+Crash      unsynced writes reach the disk by sector and in any order, sizes in the order they were
+           made; directory changes reach it as a prefix per directory, each change as a whole.
+Threads    none of its own: the file system that owns the nodes holds its lock around every call.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from varve.disk.tree import Assignment, Change, DirectoryNode, FileNode, Node, overwrite, resize
+
+SECTOR_BYTES = 512
+"""The unit that a disk writes as a whole."""
+
+SECTOR_SURVIVAL_SHARES = (0.0, 0.5, 0.9, 1.0)
+"""How likely an unsynced sector survives; one share is drawn per file."""
+
+
+class UnsyncedWrite(NamedTuple):
+    """Bytes that the running system sees and the disk may not."""
+
+    position: int
+    data: bytes
+
+
+class UnsyncedResize(NamedTuple):
+    """A size set by truncate."""
+
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class DiskFile(FileNode):
+    """A file with its synced content and the operations since."""
+
+    durable: bytearray = field(default_factory=bytearray)
+    durable_modified_ms: int = 0
+    unsynced: list[UnsyncedWrite | UnsyncedResize] = field(default_factory=list)
+
+    def write(self, position: int, data: bytes) -> None:
+        overwrite(self.content, position, data)
+        self.unsynced.append(UnsyncedWrite(position, data))
+
+    def resize(self, size: int) -> None:
+        resize(self.content, size)
+        self.unsynced.append(UnsyncedResize(size))
+
+    def sync(self) -> None:
+        for operation in self.unsynced:
+            if isinstance(operation, UnsyncedWrite):
+                overwrite(self.durable, operation.position, operation.data)
+            else:
+                resize(self.durable, operation.size)
+        self.unsynced.clear()
+        self.durable_modified_ms = self.modified_ms
+
+    def lose_unsynced(self) -> None:
+        """A failed sync: Linux marks the pages clean, so no later sync writes them again."""
+        self.unsynced.clear()
+
+    def surviving_content(self, source: random.Random) -> bytearray:
+        """What a power loss may leave.
+
+        The sizes of the first operations survive, so a file may be long without its data. Behind
+        a cut that did not survive nothing does: its blocks were not yet free for other bytes.
+        """
+        content = bytearray(self.durable)
+        sized_count = source.randint(0, len(self.unsynced))
+        share = source.choice(SECTOR_SURVIVAL_SHARES)
+        for number, operation in enumerate(self.unsynced):
+            is_sized = number < sized_count
+            if isinstance(operation, UnsyncedResize):
+                if is_sized:
+                    resize(content, operation.size)
+                elif operation.size < len(content):
+                    break
+                continue
+            end = operation.position + len(operation.data)
+            if is_sized and len(content) < end:
+                resize(content, end)
+            for start, data in _sectors(operation):
+                if source.random() < share and start < len(content):
+                    overwrite(content, start, data[: len(content) - start])
+        return content
+
+
+@dataclass(slots=True, eq=False)
+class DiskDirectory(DirectoryNode):
+    """A directory with its synced entries."""
+
+    durable: dict[str, Node] = field(default_factory=dict)
+
+
+class Journal:
+    """Directory changes that are not yet synced, in the order they were made."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+
+    def note(self, change: Change) -> None:
+        self.changes.append(change)
+
+    def commit(self, directory: DirectoryNode) -> None:
+        """Make a directory's changes durable, and what a move between directories ties to them."""
+        numbers = self._required(directory, len(self.changes))
+        for number in sorted(numbers):
+            for assignment in self.changes[number]:
+                assert isinstance(assignment.directory, DiskDirectory)
+                _assign(assignment.directory.durable, assignment.name, assignment.node)
+        self.changes = [c for number, c in enumerate(self.changes) if number not in numbers]
+
+    def surviving_entries(self, source: random.Random) -> dict[DirectoryNode, dict[str, Node]]:
+        """The entries after a power loss of every directory with unsynced changes."""
+        touched = dict.fromkeys(a.directory for change in self.changes for a in change)
+        survivors: set[int] = set()
+        for directory in touched:
+            numbers = [n for n, c in enumerate(self.changes) if directory in _directories(c)]
+            count = source.randint(0, len(numbers))
+            if count:
+                survivors |= self._required(directory, numbers[count - 1] + 1)
+        entries: dict[DirectoryNode, dict[str, Node]] = {}
+        for number in sorted(survivors):
+            for assignment in self.changes[number]:
+                directory = assignment.directory
+                assert isinstance(directory, DiskDirectory)
+                if directory not in entries:
+                    entries[directory] = dict(directory.durable)
+                _assign(entries[directory], assignment.name, assignment.node)
+        return entries
+
+    def _required(self, directory: DirectoryNode, end: int) -> set[int]:
+        """The changes before `end` that must be durable for the directory's own to be so."""
+        directories = {directory}
+        numbers = set()
+        for number in range(end - 1, -1, -1):
+            touched = _directories(self.changes[number])
+            if not directories.isdisjoint(touched):
+                directories |= touched
+                numbers.add(number)
+        return numbers
+
+
+def rebuild(
+    directory: DiskDirectory,
+    entries_of: Callable[[DiskDirectory], dict[str, Node]],
+    content_of: Callable[[DiskFile], bytearray],
+) -> DiskDirectory:
+    """A new tree in which the chosen entries and contents are all there is, and durable."""
+    built = DiskDirectory(directory.modified_ms)
+    for name, node in sorted(entries_of(directory).items()):
+        if isinstance(node, DiskDirectory):
+            built.entries[name] = rebuild(node, entries_of, content_of)
+        else:
+            assert isinstance(node, DiskFile)
+            content = content_of(node)
+            built.entries[name] = DiskFile(
+                modified_ms=node.durable_modified_ms,
+                content=content,
+                durable=bytearray(content),
+                durable_modified_ms=node.durable_modified_ms,
+            )
+    built.durable = dict(built.entries)
+    return built
+
+
+class Copier:
+    """Copies nodes with both their sides; a node met twice is copied once."""
+
+    def __init__(self) -> None:
+        self._copies: dict[Node, Node] = {}
+
+    def copy_directory(self, directory: DirectoryNode) -> DiskDirectory:
+        copied = self._copy(directory)
+        assert isinstance(copied, DiskDirectory)
+        return copied
+
+    def copy_journal(self, journal: Journal) -> Journal:
+        copied = Journal()
+        copied.changes = [self._copy_change(change) for change in journal.changes]
+        return copied
+
+    def _copy_change(self, change: Change) -> Change:
+        return tuple(
+            Assignment(
+                self.copy_directory(assignment.directory),
+                assignment.name,
+                None if assignment.node is None else self._copy(assignment.node),
+            )
+            for assignment in change
+        )
+
+    def _copy(self, node: Node) -> Node:
+        known = self._copies.get(node)
+        if known is not None:
+            return known
+        if isinstance(node, DiskDirectory):
+            directory = DiskDirectory(node.modified_ms)
+            self._copies[node] = directory
+            directory.entries = self._copy_entries(node.entries)
+            directory.durable = self._copy_entries(node.durable)
+            return directory
+        assert isinstance(node, DiskFile)
+        file = DiskFile(
+            modified_ms=node.modified_ms,
+            content=bytearray(node.content),
+            durable=bytearray(node.durable),
+            durable_modified_ms=node.durable_modified_ms,
+            unsynced=list(node.unsynced),
+        )
+        self._copies[node] = file
+        return file
+
+    def _copy_entries(self, entries: dict[str, Node]) -> dict[str, Node]:
+        return {name: self._copy(node) for name, node in entries.items()}
+
+
+def total_file_bytes(nodes: Iterable[Node]) -> int:
+    """The size of all files below."""
+    return sum(
+        total_file_bytes(node.entries.values())
+        if isinstance(node, DirectoryNode)
+        else len(node.content)
+        for node in nodes
+    )
+
+
+def _directories(change: Change) -> set[DirectoryNode]:
+    return {assignment.directory for assignment in change}
+
+
+def _assign(entries: dict[str, Node], name: str, node: Node | None) -> None:
+    if node is None:
+        del entries[name]
+    else:
+        entries[name] = node
+
+
+def _sectors(write: UnsyncedWrite) -> Iterator[tuple[int, bytes]]:
+    """The write cut at the disk's sector boundaries, each piece with its position."""
+    position, data = write
+    start = 0
+    while start < len(data):
+        end = start + SECTOR_BYTES - (position + start) % SECTOR_BYTES
+        yield position + start, data[start:end]
+        start = end
