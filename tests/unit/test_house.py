@@ -1,0 +1,118 @@
+"""The documents and the lock say what the code says."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from varve.cli.generate_docs import find_stale
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "varve"
+
+
+def _read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _rooms_in_table() -> dict[str, str]:
+    rows = re.findall(r"^\| \d \| `(\w+)` \| (.*) \|$", _read("ARCHITECTURE.md"), re.MULTILINE)
+    return dict(rows)
+
+
+def _room_folders() -> list[str]:
+    return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+def _required_packages() -> list[str]:
+    project = tomllib.loads(_read("pyproject.toml"))
+    requirements = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+    return [re.split(r"[^A-Za-z0-9_.-]", requirement)[0] for requirement in requirements]
+
+
+def _guarantees() -> dict[str, list[str]]:
+    rows = re.findall(
+        r"^\| (G\d+) \| [^|]* \|([^|]*)\|$", _read("docs/guarantees.md"), re.MULTILINE
+    )
+    return {number: re.findall(r"`([^`]+)`", tests) for number, tests in rows}
+
+
+def _markdown_files() -> list[Path]:
+    top = list(ROOT.glob("*.md"))
+    return sorted([*top, *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").glob("*.md")])
+
+
+def _hex_examples() -> Iterator[tuple[Path, int, bytes]]:
+    for path in sorted((ROOT / "docs" / "formats").glob("*.md")):
+        text_before, *blocks = path.read_text(encoding="utf-8").split("```hex\n")
+        for block in blocks:
+            lines, _, text_after = block.partition("```")
+            size = int(re.findall(r"(\d+) bytes", text_before)[-1])
+            yield (
+                path,
+                size,
+                b"".join(bytes.fromhex(line.split(";")[0]) for line in lines.split("\n")),
+            )
+            text_before = text_after
+
+
+def test_the_room_table_names_every_folder_of_the_package() -> None:
+    assert sorted(_rooms_in_table()) == _room_folders()
+
+
+@pytest.mark.parametrize("room", _room_folders())
+def test_a_rooms_docstring_is_its_sentence_in_the_table(room: str) -> None:
+    module = ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))
+    sentence = " ".join((ast.get_docstring(module) or "").split())
+    assert sentence == _rooms_in_table()[room]
+
+
+def test_every_dependency_is_explained() -> None:
+    explained = set(re.findall(r"^\| `([^`]+)` \|", _read("docs/dependencies.md"), re.MULTILINE))
+    assert sorted(_required_packages()) == sorted(explained)
+
+
+def test_every_dependency_is_locked_with_hashes() -> None:
+    lock = _read("requirements.lock")
+    for package in _required_packages():
+        assert re.search(rf"^{re.escape(package)}==[^\n]*\\\n +--hash=sha256:", lock, re.MULTILINE)
+
+
+def test_the_lock_names_no_registry() -> None:
+    lock = _read("requirements.lock")
+    assert "://" not in lock
+    assert not re.search(
+        r"^\s*-+(i|f|index-url|extra-index-url|find-links|trusted-host)\b", lock, re.M
+    )
+
+
+def test_the_tests_that_carry_a_guarantee_exist_and_carry_its_number() -> None:
+    guarantees = _guarantees()
+    assert guarantees
+    for number, paths in guarantees.items():
+        for path in paths:
+            assert re.search(rf"\b{number}\b", _read(path)), f"{path} does not name {number}"
+
+
+def test_generated_pages_are_fresh() -> None:
+    assert find_stale(ROOT) == [], "run `make docs`"
+
+
+def test_hex_examples_have_the_size_the_text_says() -> None:
+    examples = list(_hex_examples())
+    assert len({path for path, _, _ in examples}) >= 5
+    for path, size, data in examples:
+        assert len(data) == size, (
+            f"{path.name}: the text says {size} bytes, the example has {len(data)}"
+        )
+
+
+@pytest.mark.parametrize("path", _markdown_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_documents_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
