@@ -1,7 +1,7 @@
 """Sparse map from offset to byte position within one segment.
 
 Layout     8-byte entries: offset relative to the base (i32), position (i32), big-endian.
-           docs/formats/index.md
+           docs/formats/segment-and-indexes.md
 Invariant  appended offsets strictly ascend; the offset is the last of a set of batches, the
            position is where that set begins.
 Crash      carries no checksum; a missing or broken index is rebuilt from its segment.

@@ -3,7 +3,7 @@
 Layout     version (i16, 1), CRC-32C of what follows it (u32), count (i32), then 46-byte entries:
            producer id (i64), epoch (i16), last sequence (i32), last offset (i64), offset delta
            (i32), timestamp (i64), coordinator epoch (i32), first offset of the open transaction
-           (i64, -1 none), big-endian. docs/formats/snapshot.md
+           (i64, -1 none), big-endian. docs/formats/producer-snapshot.md
 Crash      written in place; a torn file fails its checksum, is removed, and an older one is taken.
 """
 

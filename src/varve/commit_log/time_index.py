@@ -1,7 +1,7 @@
 """Sparse map from timestamp to offset within one segment.
 
 Layout     12-byte entries: timestamp (i64), offset relative to the base (i32), big-endian.
-           docs/formats/timeindex.md
+           docs/formats/segment-and-indexes.md
 Invariant  timestamps strictly ascend, offsets never descend; an entry says that the largest
            timestamp so far is this one, and that the earliest batch with it ends at this offset.
 Crash      carries no checksum; a missing or broken index is rebuilt from its segment.
