@@ -1,0 +1,1 @@
+"""Apache Kafka as the judge: its broker, clients, dump tool and log loader, driven from tests."""

@@ -1,0 +1,195 @@
+"""A real Apache Kafka broker of one node (KRaft) on the loopback interface.
+
+Crash      `kill` leaves the directories as a crash would; `stop` shuts down in good order.
+"""
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from conformance.shell import JavaShell
+from conformance.toolchain import Toolchain
+
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+POLL_SECONDS = 0.1
+LIFE_SECONDS = 240.0
+CLUSTER_ID = "dmFydmUtY29uZm9ybS0wMQ"
+LOOPBACK = "127.0.0.1"
+CLIENT_SHELL = "varve.conformance.ClientShell"
+
+SMALL_BROKER: Mapping[str, str] = {
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "background.threads": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.max.timeout.ms": "900000",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "log.cleaner.backoff.ms": "200",
+    "log.initial.task.delay.ms": "500",
+    "log.index.size.max.bytes": "4096",
+    "log.retention.check.interval.ms": "500",
+    "log.message.timestamp.after.max.ms": "9223372036854775807",
+    "auto.create.topics.enable": "false",
+    "controlled.shutdown.enable": "true",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class BrokerFailed(Exception):
+    """The broker did not format, start or stop; the message ends with its log."""
+
+
+class Broker:
+    """One formatted broker; `data` holds the partitions, the metadata log lies beside it."""
+
+    def __init__(
+        self, toolchain: Toolchain, home: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._toolchain = toolchain
+        self._home = home
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._warden: threading.Timer | None = None
+        self._port = 0
+        self.data = home / "data"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def address(self) -> str:
+        """Where clients find the broker while it runs."""
+        return f"{LOOPBACK}:{self._port}"
+
+    def format(self, features: Mapping[str, int] | None = None) -> None:
+        """Writes meta.properties and the bootstrap metadata into fresh directories."""
+        levels = [f"{name}={level}" for name, level in (features or {}).items()]
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._write_settings()
+        done = self._toolchain.run(
+            "kafka.tools.StorageTool",
+            "format",
+            "--cluster-id",
+            CLUSTER_ID,
+            "--config",
+            str(self._settings_path),
+            *(argument for level in levels for argument in ("--feature", level)),
+        )
+        if done.returncode != 0:
+            raise BrokerFailed(f"formatting failed: {done.stdout}{done.stderr}")
+
+    def start(self) -> None:
+        """Starts the broker, for at most `LIFE_SECONDS`, and waits until it answers."""
+        self._write_settings()
+        with (self._home / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._toolchain.command("kafka.Kafka", str(self._settings_path)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._warden = threading.Timer(LIFE_SECONDS, self._process.kill)
+        self._warden.daemon = True
+        self._warden.start()
+        self._wait_until_open()
+
+    def clients(self) -> JavaShell:
+        """A Java producer, consumer and admin client connected to this broker."""
+        return JavaShell(self._toolchain, CLIENT_SHELL, self.address)
+
+    def stop(self) -> None:
+        """Shuts down in good order: segments flushed, clean-shutdown marker written."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise BrokerFailed(f"no clean stop in {STOP_SECONDS} s: {self._log_tail()}") from error
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL; harmless when the broker does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=STOP_SECONDS)
+            self._process = None
+        if self._warden is not None:
+            self._warden.cancel()
+            self._warden = None
+
+    @property
+    def _settings_path(self) -> Path:
+        return self._home / "server.properties"
+
+    def _write_settings(self) -> None:
+        self._port, controller_port = _free_ports()
+        settings = {
+            **SMALL_BROKER,
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{LOOPBACK}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.data),
+            "metadata.log.dir": str(self._home / "metadata"),
+            **self._settings,
+        }
+        lines = [f"{name}={value}\n" for name, value in sorted(settings.items())]
+        self._settings_path.write_text("".join(lines))
+
+    def _wait_until_open(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                socket.create_connection((LOOPBACK, self._port), timeout=1.0).close()
+            except OSError:
+                pause(POLL_SECONDS)
+            else:
+                return
+        log = self._log_tail()
+        self.kill()
+        raise BrokerFailed(f"broker did not start within {START_SECONDS} s; log:\n{log}")
+
+    def _log_tail(self) -> str:
+        return (self._home / "broker.log").read_text(errors="replace")[-4000:]
+
+
+def pause(seconds: float) -> None:
+    """Waits for an outside process to make progress."""
+    threading.Event().wait(seconds)
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind((LOOPBACK, 0))
+        second.bind((LOOPBACK, 0))
+        return first.getsockname()[1], second.getsockname()[1]
