@@ -1,0 +1,161 @@
+"""What a compressed stream says about itself: zstd frame extents, xxHash32.
+
+Layout     RFC 8878 for zstd frames; xxHash32 guards LZ4 frame headers and blocks.
+Invariant  nothing is read outside `buffer[start:end]`, whatever the bytes say.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.kernels.compile import inlined, kernel
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ZstdStatus(IntEnum):
+    OK = 0
+    TRUNCATED = 1
+    BAD_MAGIC = 2
+    RESERVED = 3  # a reserved bit or block type is in use
+    DICTIONARY = 4
+
+
+_MAGIC = 0xFD2FB528
+_BLOCK_BYTES_MAX = 128 * 1024
+
+
+@inlined
+def _little(buffer: Bytes, position: int, size: int) -> Any:
+    value = np.int64(0)
+    for index in range(size):
+        value |= np.int64(buffer[position + index]) << np.int64(8 * index)
+    return value
+
+
+@kernel
+def zstd_extent(buffer: Bytes, start: int, end: int) -> tuple[int, int, Any, Any]:
+    """Walk one frame's blocks: (status, end position, declared content size or -1, upper bound).
+
+    The upper bound follows from the block headers alone: what the frame can expand to at most.
+    """
+    if start < 0 or end > len(buffer) or end - start < 6:
+        return ZstdStatus.TRUNCATED, start, -1, 0
+    if _little(buffer, start, 4) != _MAGIC:
+        return ZstdStatus.BAD_MAGIC, start, -1, 0
+    descriptor: Any = np.int64(buffer[start + 4])
+    single_segment = (descriptor >> 5) & 1
+    content_size_bytes = (0, 2, 4, 8)[descriptor >> 6]
+    if descriptor >> 6 == 0 and single_segment:
+        content_size_bytes = 1
+    dictionary_bytes = (0, 1, 2, 4)[descriptor & 3]
+    if descriptor & 8:
+        return ZstdStatus.RESERVED, start, -1, 0
+    position = start + 5
+    header_end = position + (1 - single_segment) + dictionary_bytes + content_size_bytes
+    if header_end > end:
+        return ZstdStatus.TRUNCATED, position, -1, 0
+    window: Any = np.int64(0)
+    if not single_segment:
+        exponent = np.int64(buffer[position]) >> 3
+        window = np.int64(1) << (10 + exponent)
+        window += (window >> 3) * (np.int64(buffer[position]) & 7)
+        position += 1
+    if _little(buffer, position, dictionary_bytes) != 0:
+        return ZstdStatus.DICTIONARY, position, -1, 0
+    position += dictionary_bytes
+    content_size: Any = np.int64(-1)
+    if content_size_bytes > 0:
+        content_size = _little(buffer, position, content_size_bytes)
+        if content_size_bytes == 2:
+            content_size += 256
+        if content_size < 0:  # above 2^63 - 1
+            content_size = np.int64(0x7FFFFFFFFFFFFFFF)
+        if single_segment:
+            window = content_size
+    position = header_end
+    block_bytes_max: Any = min(window, _BLOCK_BYTES_MAX)
+    bound: Any = np.int64(0)
+    while True:
+        if end - position < 3:
+            return ZstdStatus.TRUNCATED, position, content_size, bound
+        block = _little(buffer, position, 3)
+        position += 3
+        kind = (block >> 1) & 3
+        size = block >> 3
+        if kind == 3:
+            return ZstdStatus.RESERVED, position, content_size, bound
+        stored = 1 if kind == 1 else size
+        if stored > end - position:
+            return ZstdStatus.TRUNCATED, position, content_size, bound
+        position += stored
+        bound += block_bytes_max if kind == 2 else size
+        if block & 1:
+            break
+    if descriptor & 4:
+        position += 4
+        if position > end:
+            return ZstdStatus.TRUNCATED, end, content_size, bound
+    return ZstdStatus.OK, position, content_size, bound
+
+
+_PRIME_1 = np.uint32(2654435761)
+_PRIME_2 = np.uint32(2246822519)
+_PRIME_3 = np.uint32(3266489917)
+_PRIME_4 = np.uint32(668265263)
+_PRIME_5 = np.uint32(374761393)
+
+
+@inlined
+def _rotate(value: np.uint32, count: int) -> np.uint32:
+    return np.uint32(
+        np.uint32(value << np.uint32(count)) | np.uint32(value >> np.uint32(32 - count))
+    )
+
+
+@inlined
+def _load_word(buffer: Bytes, position: int) -> np.uint32:
+    return np.uint32(_little(buffer, position, 4))
+
+
+@inlined
+def _round(lane: np.uint32, word: np.uint32) -> np.uint32:
+    return np.uint32(_rotate(np.uint32(lane + np.uint32(word * _PRIME_2)), 13) * _PRIME_1)
+
+
+@kernel
+def xxhash32(buffer: Bytes, start: int, end: int) -> Any:
+    """xxHash32 with seed 0 of `buffer[start:end]`, which must lie within the buffer."""
+    if start < 0 or end > len(buffer) or end < start:
+        return -1
+    position = start
+    if end - start >= 16:
+        lane_1 = np.uint32(_PRIME_1 + _PRIME_2)
+        lane_2 = _PRIME_2
+        lane_3 = np.uint32(0)
+        lane_4 = np.uint32(np.uint32(0) - _PRIME_1)
+        while end - position >= 16:
+            lane_1 = _round(lane_1, _load_word(buffer, position))
+            lane_2 = _round(lane_2, _load_word(buffer, position + 4))
+            lane_3 = _round(lane_3, _load_word(buffer, position + 8))
+            lane_4 = _round(lane_4, _load_word(buffer, position + 12))
+            position += 16
+        digest = np.uint32(_rotate(lane_1, 1) + _rotate(lane_2, 7))
+        digest = np.uint32(digest + _rotate(lane_3, 12))
+        digest = np.uint32(digest + _rotate(lane_4, 18))
+    else:
+        digest = _PRIME_5
+    digest = np.uint32(digest + np.uint32(end - start))
+    while end - position >= 4:
+        digest = np.uint32(digest + np.uint32(_load_word(buffer, position) * _PRIME_3))
+        digest = np.uint32(_rotate(digest, 17) * _PRIME_4)
+        position += 4
+    while position < end:
+        digest = np.uint32(digest + np.uint32(np.uint32(buffer[position]) * _PRIME_5))
+        digest = np.uint32(_rotate(digest, 11) * _PRIME_1)
+        position += 1
+    digest = np.uint32((digest ^ (digest >> np.uint32(15))) * _PRIME_2)
+    digest = np.uint32((digest ^ (digest >> np.uint32(13))) * _PRIME_3)
+    return np.int64(digest ^ (digest >> np.uint32(16)))

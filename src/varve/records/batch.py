@@ -1,0 +1,241 @@
+"""Read batches: header, checksum, records as columns or as objects.
+
+Layout     docs/formats/record-batch.md
+Invariant  records come out only if every byte of the records area is accounted for.
+Threads    nothing is changed once made; a batch looks into its buffer, which must stay too.
+"""
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.kernels.crc import crc32c
+from varve.kernels.key_hash import hash_keys
+from varve.kernels.record_parse import (
+    NO_LOG_APPEND_TIMESTAMP,
+    RecordField,
+    count_fits,
+    parse_records,
+    record_table,
+)
+from varve.kernels.status import RecordStatus, describe
+from varve.records.columns import BinaryColumn, EncodedHeaders, frozen_bytes, frozen_integers
+from varve.records.compression import DECOMPRESSED_BYTES_MAX, decompress_to_array
+from varve.records.header import (
+    CRC_START,
+    HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    Codec,
+    TimestampType,
+    decode_header,
+)
+from varve.records.record import Headers, Record
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+_TOPIC_ID = struct.Struct("<QQ")
+
+
+class RecordColumns:
+    """A batch's records: their bytes, and a table of where each part of each lies."""
+
+    __slots__ = ("payload", "table")
+
+    def __init__(self, payload: Bytes, table: npt.NDArray[np.int64]) -> None:
+        self.payload = payload
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def offsets(self) -> Integers:
+        return self.table[:, RecordField.OFFSET]
+
+    @property
+    def timestamps(self) -> Integers:
+        return self.table[:, RecordField.TIMESTAMP]
+
+    @property
+    def key_starts(self) -> Integers:
+        return self.table[:, RecordField.KEY_START]
+
+    @property
+    def key_sizes(self) -> Integers:
+        """-1 is a null key."""
+        return self.table[:, RecordField.KEY_SIZE]
+
+    @property
+    def value_starts(self) -> Integers:
+        return self.table[:, RecordField.VALUE_START]
+
+    @property
+    def value_sizes(self) -> Integers:
+        """-1 is a null value, a tombstone where keys are compacted."""
+        return self.table[:, RecordField.VALUE_SIZE]
+
+    @property
+    def header_counts(self) -> Integers:
+        return self.table[:, RecordField.HEADERS_COUNT]
+
+    @property
+    def record_sizes(self) -> Integers:
+        """Encoded sizes, uncompressed, length fields included."""
+        return self.table[:, RecordField.RECORD_END] - self.table[:, RecordField.RECORD_START]
+
+    def key(self, index: int) -> bytes | None:
+        return self._cell(index, RecordField.KEY_START, RecordField.KEY_SIZE)
+
+    def value(self, index: int) -> bytes | None:
+        return self._cell(index, RecordField.VALUE_START, RecordField.VALUE_SIZE)
+
+    def headers(self, index: int) -> Headers:
+        """The record's headers; bytes of a key that are no UTF-8 show as U+FFFD, as in Kafka."""
+        row = self.table[index]
+        start = int(row[RecordField.HEADERS_START])
+        area = self.payload[start : int(row[RecordField.RECORD_END])].tobytes()
+        return _decode_headers(area, int(row[RecordField.HEADERS_COUNT]))
+
+    def keys_column(self) -> BinaryColumn:
+        """The keys, ready to build from, without a copy of their bytes."""
+        return BinaryColumn.at(self.payload, starts=self.key_starts, sizes=self.key_sizes)
+
+    def values_column(self) -> BinaryColumn:
+        return BinaryColumn.at(self.payload, starts=self.value_starts, sizes=self.value_sizes)
+
+    def headers_column(self) -> EncodedHeaders:
+        starts = self.table[:, RecordField.HEADERS_START]
+        sizes = self.table[:, RecordField.RECORD_END] - starts
+        cells = BinaryColumn.at(self.payload, starts=starts, sizes=sizes)
+        return EncodedHeaders(cells, frozen_integers(self.header_counts))
+
+    def hash_keys(self, topic_id: bytes) -> npt.NDArray[np.uint64]:
+        """SipHash-128 of each key under the topic's id, as two words; 0, 0 for null."""
+        if len(topic_id) != _TOPIC_ID.size:
+            raise InvalidRequest(f"a topic id has {_TOPIC_ID.size} bytes, not {len(topic_id)}")
+        k0, k1 = _TOPIC_ID.unpack(topic_id)
+        out = np.empty((len(self), 2), np.uint64)
+        hash_keys(self.payload, self.table, np.uint64(k0), np.uint64(k1), out)
+        return out
+
+    def records(self) -> list[Record]:
+        payload = self.payload.tobytes()
+        made = []
+        for row in self.table.tolist():
+            offset, timestamp, key, key_size, value, value_size, headers, header_count, _, end = row
+            made.append(
+                Record(
+                    key=None if key_size < 0 else payload[key : key + key_size],
+                    value=None if value_size < 0 else payload[value : value + value_size],
+                    headers=_decode_headers(payload[headers:end], header_count),
+                    timestamp=timestamp,
+                    offset=offset,
+                )
+            )
+        return made
+
+    def _cell(self, index: int, start_field: RecordField, size_field: RecordField) -> bytes | None:
+        start, size = int(self.table[index, start_field]), int(self.table[index, size_field])
+        return None if size < 0 else self.payload[start : start + size].tobytes()
+
+
+class Batch:
+    """The batch that starts at `position` of a buffer, which may go on behind it."""
+
+    __slots__ = ("_buffer", "_where", "header")
+
+    def __init__(self, buffer: Buffer, where: str = "batch", *, position: int = 0) -> None:
+        self.header: BatchHeader = decode_header(buffer, position, where=where)
+        self._where = where
+        end = position + self.header.size
+        if end > len(buffer):
+            raise Corrupt(
+                f"{where}: batch at position {position} has {self.header.size} bytes,"
+                f" {len(buffer) - position} are there"
+            )
+        self._buffer = memoryview(buffer)[position:end]
+
+    def is_valid_crc(self) -> bool:
+        computed = crc32c(frozen_bytes(self._buffer), CRC_START, len(self._buffer))
+        return bool(computed == self.header.crc)
+
+    def columns(self, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:
+        """The records; raises `Corrupt` naming the first that breaks the format. No CRC check."""
+        log_append_timestamp = NO_LOG_APPEND_TIMESTAMP
+        if self.header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            log_append_timestamp = self.header.max_timestamp
+        return self._parse(log_append_timestamp, limit_bytes)
+
+    def columns_as_sent(self, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:
+        """`columns` with the producer's timestamps, even where the log append time counts."""
+        return self._parse(NO_LOG_APPEND_TIMESTAMP, limit_bytes)
+
+    def records(self) -> list[Record]:
+        """The records as objects, those of a control batch with their raw keys and values."""
+        return self.columns().records()
+
+    def _parse(self, log_append_timestamp: int, limit_bytes: int) -> RecordColumns:
+        header = self.header
+        payload, start = self._payload(limit_bytes)
+        count = header.records_count
+        size = len(payload) - start
+        if count != 0 and not count_fits(count, size):
+            raise Corrupt(f"{self._what()} has {count} records in {size} bytes")
+        table = record_table(count)
+        status, index = parse_records(
+            payload,
+            start,
+            len(payload),
+            count,
+            header.base_offset,
+            header.base_timestamp,
+            log_append_timestamp,
+            table,
+        )
+        if status != RecordStatus.OK:
+            raise Corrupt(f"{self._what()}, record {index} of {count}: {describe(status)}")
+        return RecordColumns(payload, table)
+
+    def _payload(self, limit_bytes: int) -> tuple[Bytes, int]:
+        """The bytes that hold the records, and where in them they start."""
+        codec = self.header.codec
+        if codec is Codec.NONE or self.header.records_count == 0:
+            return frozen_bytes(self._buffer), HEADER_BYTES
+        payload = self._buffer[HEADER_BYTES:]
+        records = decompress_to_array(codec, payload, where=self._what(), limit_bytes=limit_bytes)
+        return frozen_bytes(records), 0
+
+    def _what(self) -> str:
+        return f"{self._where}: batch with offset {self.header.base_offset}"
+
+
+def _decode_headers(area: bytes, count: int) -> Headers:
+    """Headers from bytes that the parser has walked already."""
+    headers = []
+    position = 0
+    for _ in range(count):
+        key, position = _decode_cell(area, position)
+        value, position = _decode_cell(area, position)
+        assert key is not None
+        headers.append((key.decode(errors="replace"), value))
+    return tuple(headers)
+
+
+def _decode_cell(area: bytes, position: int) -> tuple[bytes | None, int]:
+    groups = shift = 0
+    while True:
+        byte = area[position]
+        position += 1
+        groups |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    groups &= 0xFFFFFFFF
+    size = (groups >> 1) ^ -(groups & 1)
+    if size < 0:
+        return None, position
+    return area[position : position + size], position + size

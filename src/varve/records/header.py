@@ -1,0 +1,160 @@
+"""The 61 bytes before a batch's records.
+
+Layout     magic 2; big-endian, signed but for the CRC. docs/formats/record-batch.md
+"""
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.records.sequence import increment_sequence
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+# A batch's length field counts the bytes after itself; offset and length come before.
+LENGTH_OVERHEAD = 12
+LENGTH_MIN = HEADER_BYTES - LENGTH_OVERHEAD
+MAGIC = 2
+# Offset, length, four bytes of the version's own, magic: the same in every version.
+PREFIX = struct.Struct(">qi4xb")
+# The CRC covers the batch from its attributes on.
+CRC_START = 21
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+
+class Codec(IntEnum):
+    """How the records area is compressed."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TimestampType(IntEnum):
+    """Whose clock the timestamps come from: the producer's, or the log's at the append."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+# A tuple, not a dataclass: a header is decoded per batch read, and a frozen dataclass of so many
+# fields takes several times as long to make.
+class BatchHeader(NamedTuple):
+    """A decoded batch header; the fields are Kafka's, in their order."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.batch_length + LENGTH_OVERHEAD
+
+    @property
+    def codec(self) -> Codec:
+        """The codec; raises `Corrupt` for the numbers 5 to 7, which stand for none."""
+        number = self.attributes & CODEC_MASK
+        if number > Codec.ZSTD:
+            raise Corrupt(
+                f"batch at offset {self.base_offset}: codec number {number} is unknown,"
+                f" the largest is {int(Codec.ZSTD)}"
+            )
+        return Codec(number)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType((self.attributes & LOG_APPEND_TIME_BIT) >> 3)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_BIT != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_BIT != 0
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return self.attributes & DELETE_HORIZON_BIT != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on tombstones in the batch may go; None when no cleaning has set it."""
+        return self.base_timestamp if self.has_delete_horizon else None
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence, -1 when the batch carries none."""
+        if self.base_sequence == -1:
+            return -1
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > -1
+
+
+def decode_header(buffer: Buffer, position: int = 0, *, where: str = "batch") -> BatchHeader:
+    """Decode the header at `position`; the records need not be in the buffer.
+
+    Raises `UnsupportedFormat` for message formats 0 and 1, `Corrupt` for anything else that cannot
+    be a batch of format 2.
+    """
+    if position < 0 or len(buffer) - position < HEADER_BYTES:
+        raise _explain(buffer, position, where)
+    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+    if header.magic != MAGIC or header.batch_length < LENGTH_MIN:
+        raise _explain(buffer, position, where)
+    return header
+
+
+def _explain(buffer: Buffer, position: int, where: str) -> Corrupt:
+    """Why the bytes at `position` are no header of format 2."""
+    available = len(buffer) - position
+    if position < 0 or available < PREFIX.size:
+        return Corrupt(
+            f"{where}: {max(available, 0)} bytes at position {position},"
+            f" a batch header takes {HEADER_BYTES}"
+        )
+    base_offset, length, magic = PREFIX.unpack_from(buffer, position)
+    what = f"{where}: batch at position {position} with offset {base_offset}"
+    if magic in (0, 1):
+        return UnsupportedFormat(
+            f"{what} has message format {magic}, varve reads format {MAGIC}. Remedy: with Kafka's"
+            " own consumer and producer (the console tools, MirrorMaker) copy the topic into a new"
+            f" one; producers since Kafka 0.11 write format {MAGIC}. Cleaning does not convert"
+        )
+    if magic != MAGIC:
+        return Corrupt(f"{what} has magic {magic}, known are 0 to {MAGIC}")
+    if length < LENGTH_MIN:
+        return Corrupt(f"{what} has length {length}, the least is {LENGTH_MIN}")
+    return Corrupt(f"{what}: {available} bytes of a header of {HEADER_BYTES}")
