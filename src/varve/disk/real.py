@@ -90,7 +90,11 @@ class RealFile:
             raise
 
     def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
+        try:
+            return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            error.filename = self.path
+            raise
 
     def truncate(self, size: int) -> None:
         try:
@@ -101,6 +105,9 @@ class RealFile:
 
     def sync(self) -> None:
         try:
+            # fdatasync would take -1 for a wrong argument (ValueError), not for a closed file.
+            if self._descriptor < 0:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             if sys.platform == "darwin":
                 fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
             else:
@@ -237,7 +244,11 @@ class RealFileSystem:
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         modified_ns = modified_ms * 1_000_000
-        os.utime(path, ns=(modified_ns, modified_ns))
+        try:
+            os.utime(path, ns=(modified_ns, modified_ns))
+        except OSError as error:
+            error.filename = path
+            raise
 
     def lock(self, path: str) -> RealLock:
         return RealLock(path)
