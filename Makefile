@@ -73,4 +73,4 @@ lock: $(READY) ## choose the newest versions anew and write requirements.lock
 clean: ## remove .venv and everything that was made
 	rm -rf $(VENV) build dist demo-data .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache src/*.egg-info
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks conformance -name __pycache__ -type d -prune -exec rm -rf {} +
