@@ -6,7 +6,6 @@ Layout     TARGET/<name>/data       a broker's log directory, its partitions and
            TARGET/recovery.json     what Apache Kafka's loader made of the directories, damaged too
 """
 
-import hashlib
 import json
 import shutil
 import sys
@@ -18,12 +17,12 @@ from typing import Any
 
 from conformance.broker import Broker, pause
 from conformance.dump import dump_partition
+from conformance.fingerprint import fingerprint
 from conformance.recovery import recovery_cases
 from conformance.scenario import GIVEN_TIME_MS, Topic, Writer, topics
 from conformance.shell import Answer, JavaShell, from_text
 from conformance.toolchain import Toolchain, prepare_toolchain
 
-INLINE_BYTES = 48
 TIMES = (0, GIVEN_TIME_MS, GIVEN_TIME_MS + 2, GIVEN_TIME_MS + 51, 1 << 50)
 INTERNAL_TOPIC = "__transaction_state"
 PRINTED = ("compacted-0", "purged-0", "transactions-0", "trimmed-0")
@@ -131,15 +130,6 @@ def describe(record: Answer) -> list[Any]:
         fingerprint(from_text(record["value"])),
         [[name, fingerprint(from_text(value))] for name, value in record["headers"]],
     ]
-
-
-def fingerprint(data: bytes | None) -> str | None:
-    """Short values in hex, long ones by size and digest."""
-    if data is None:
-        return None
-    if len(data) <= INLINE_BYTES:
-        return f"hex:{data.hex()}"
-    return f"sha256:{len(data)}:{hashlib.sha256(data).hexdigest()}"
 
 
 def write_dumps(toolchain: Toolchain, target: Path, partitions: Sequence[str]) -> None:

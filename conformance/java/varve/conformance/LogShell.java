@@ -46,6 +46,9 @@ final class LogShell extends Shell {
 
     @Override
     JsonNode run(String operation, JsonNode command) throws Exception {
+        if (operation.equals("parse")) {
+            return parse(bytes(command.get("batch")));
+        }
         String directory = command.get("directory").asText();
         if (operation.equals("open")) {
             UnifiedLog opened = open(directory, command);
@@ -191,6 +194,21 @@ final class LogShell extends Shell {
             offset = next;
         }
         return answer;
+    }
+
+    /** What Kafka's record code makes of bytes that hold one batch: its validity, then its records. */
+    private static JsonNode parse(byte[] bytes) {
+        ObjectNode answer = JSON.createObjectNode();
+        ArrayNode records = answer.putArray("records");
+        int count = 0;
+        for (RecordBatch batch : MemoryRecords.readableRecords(ByteBuffer.wrap(bytes)).batches()) {
+            batch.ensureValid();
+            count++;
+            for (Record record : batch) {
+                records.add(describe(batch, record));
+            }
+        }
+        return answer.put("batches", count);
     }
 
     private static ObjectNode describe(RecordBatch batch, Record record) {
