@@ -1,0 +1,174 @@
+"""The offset index keeps Kafka's bytes, order and lookups."""
+
+import struct
+import threading
+
+import numpy as np
+import pytest
+
+from varve.commit_log.offset_index import OffsetIndex
+from varve.foundation.errors import Corrupt, InvalidOffset, InvalidSetting
+
+BASE = 1000
+
+
+def index_of(*entries: tuple[int, int], max_bytes: int = 1024) -> OffsetIndex:
+    index = OffsetIndex(BASE, max_bytes)
+    for offset, position in entries:
+        index.append(offset, position)
+    return index
+
+
+def test_empty_index_answers_with_the_base() -> None:
+    index = index_of()
+    assert index.lookup(BASE + 5) == (BASE, 0)
+    assert index.find_upper_bound_offset(0) is None
+    assert (index.count, index.size_bytes, index.last_offset) == (0, 0, BASE)
+    assert index.encode() == b""
+    index.check("x")
+
+
+def test_entries_are_relative_offset_and_position() -> None:
+    index = index_of((1005, 100), (1010, 4300))
+    assert index.encode() == struct.pack(">iiii", 5, 100, 10, 4300)
+    assert index.encode(1) == struct.pack(">ii", 10, 4300)
+    assert index.encode(2) == b""
+    assert index.entries().tolist() == [[1005, 100], [1010, 4300]]
+
+
+def test_lookup_takes_the_greatest_entry_at_or_below() -> None:
+    index = index_of((1005, 100), (1010, 4300))
+    answers = [index.lookup(offset) for offset in (0, 1004, 1005, 1009, 1010, 2**62)]
+    assert answers == [(BASE, 0), (BASE, 0), (1005, 100), (1005, 100), (1010, 4300), (1010, 4300)]
+
+
+def test_upper_bound_is_the_first_entry_at_or_after_a_position() -> None:
+    index = index_of((1005, 100), (1010, 4300))
+    answers = [index.find_upper_bound_offset(p) for p in (0, 100, 101, 4300, 4301, 2**40)]
+    assert answers == [1005, 1005, 1010, 1010, None, None]
+
+
+@pytest.mark.parametrize("offset", [1009, 1010, 0, -1])
+def test_offset_not_above_the_last_is_refused(offset: int) -> None:
+    index = index_of((1010, 0))
+    with pytest.raises(InvalidOffset, match=str(offset)):
+        index.append(offset, 5)
+    assert index.count == 1
+
+
+@pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31])
+def test_offset_out_of_the_segments_range_is_refused(offset: int) -> None:
+    with pytest.raises(InvalidOffset):
+        index_of().append(offset, 0)
+
+
+def test_range_ends_are_taken() -> None:
+    index = index_of((BASE, 0), (BASE + 2**31 - 1, 2**31 - 1))
+    assert index.lookup(2**50) == (BASE + 2**31 - 1, 2**31 - 1)
+
+
+def test_full_at_the_largest_multiple_that_fits() -> None:
+    index = index_of(max_bytes=31)
+    for n in range(3):
+        assert not index.is_full
+        index.append(BASE + n, n)
+    assert index.is_full
+    with pytest.raises(AssertionError, match="full"):
+        index.append(BASE + 9, 9)
+    assert index.count == 3
+
+
+def test_bound_below_one_entry_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"segment\.index\.bytes"):
+        OffsetIndex(0, 7)
+
+
+def test_truncation_drops_entries_at_and_above() -> None:
+    index = index_of((1005, 1), (1010, 2), (1015, 3))
+    index.truncate_to(1010)
+    assert index.entries().tolist() == [[1005, 1]]
+    index.append(1006, 9)
+    assert index.last_offset == 1006
+    index.truncate_to(0)
+    assert index.count == 0
+    index.append(BASE, 4)
+    index.truncate_all()
+    assert index.lookup(5000) == (BASE, 0)
+
+
+def test_decoded_file_goes_on_growing() -> None:
+    index = OffsetIndex.decode(struct.pack(">iiii", 5, 100, 10, 4300), BASE, 1024, "x")
+    assert index.last_offset == 1010
+    index.append(1011, 5000)
+    with pytest.raises(InvalidOffset):
+        index.append(1011, 5001)
+    assert index.entries().tolist() == [[1005, 100], [1010, 4300], [1011, 5000]]
+
+
+def test_decode_rounds_the_length_down_and_check_tells() -> None:
+    index = OffsetIndex.decode(struct.pack(">ii", 5, 100) + b"abc", BASE, 1024, "x")
+    assert index.count == 1
+    with pytest.raises(Corrupt, match=r"x: 11 bytes"):
+        index.check("x")
+    index.truncate_all()
+    index.check("x")
+
+
+def test_file_larger_than_the_bound_is_kept_and_full() -> None:
+    data = struct.pack(">iiii", 5, 100, 10, 4300)
+    for max_bytes in (0, 8, 16):
+        index = OffsetIndex.decode(data, BASE, max_bytes, "x")
+        assert index.is_full
+        assert index.encode() == data
+
+
+def test_check_refuses_a_last_offset_below_the_base() -> None:
+    index = OffsetIndex.decode(struct.pack(">ii", -5, 100), BASE, 1024, "some/file")
+    with pytest.raises(Corrupt, match=r"some/file.*995"):
+        index.check("some/file")
+
+
+def test_zero_tail_of_a_running_broker_is_left_out() -> None:
+    entries = struct.pack(">iiii", 5, 100, 10, 4300)
+    data = entries + bytes(80) + b"\0\0\0"
+    index = OffsetIndex.decode(data, BASE, 1024, "x", trim_zero_tail=True)
+    assert index.encode() == entries
+    assert OffsetIndex.decode(data, BASE, 1024, "x").count == 12
+    index.check("x")
+
+
+def test_first_entry_counts_even_if_zero() -> None:
+    index = OffsetIndex.decode(bytes(80), BASE, 1024, "x", trim_zero_tail=True)
+    assert index.entries().tolist() == [[BASE, 0]]
+    full = struct.pack(">iiii", 0, 0, 4, 2)
+    assert OffsetIndex.decode(full, BASE, 1024, "x", trim_zero_tail=True).encode() == full
+    assert OffsetIndex.decode(b"", BASE, 1024, "x", trim_zero_tail=True).count == 0
+
+
+def test_positions_below_a_bit_of_the_offset_are_not_zeros() -> None:
+    data = struct.pack(">iiii", 5, 100, 256, 0)
+    assert OffsetIndex.decode(data, BASE, 1024, "x", trim_zero_tail=True).count == 2
+
+
+def test_readers_beside_the_appender_see_only_whole_entries() -> None:
+    index = OffsetIndex(BASE, 1 << 20)
+    wrong: list[tuple[int, int]] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            offset, position = index.lookup(2**62)
+            if position != (offset - BASE) * 3:
+                wrong.append((offset, position))
+            middle = index.lookup(BASE + 500)
+            if middle[1] != (middle[0] - BASE) * 3:
+                wrong.append(middle)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for n in range(30_000):
+        index.append(BASE + n, n * 3)
+    done.set()
+    reader.join()
+    assert not wrong
+    assert np.array_equal(index.entries()[:, 1], np.arange(30_000) * 3)
