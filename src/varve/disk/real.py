@@ -24,6 +24,9 @@ from varve.foundation.errors import Locked
 BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux and macOS."""
 
+# os.preadv and os.pwritev are preadv2 and pwritev2 on Linux, where position -1 means the
+# descriptor's own cursor. Negative positions are therefore refused before those calls.
+
 
 class RealFile:
     """A file descriptor; system calls by position."""
@@ -40,6 +43,8 @@ class RealFile:
                 written = os.pwrite(self._descriptor, buffers[0], position)
                 if written == len(buffers[0]):
                     return
+            elif position < 0:
+                raise OSError(errno.EINVAL, f"{os.strerror(errno.EINVAL)}: position {position}")
             elif len(buffers) <= BUFFERS_PER_CALL_MAX:
                 written = os.pwritev(self._descriptor, buffers, position)
                 if written == sum(map(len, buffers)):
@@ -79,6 +84,8 @@ class RealFile:
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         try:
+            if position < 0:
+                raise OSError(errno.EINVAL, f"{os.strerror(errno.EINVAL)}: position {position}")
             count = os.preadv(self._descriptor, (buffer,), position)
             total = count
             while count and total < len(buffer):

@@ -121,9 +121,9 @@ class Tree:
 
     def plan_rename(self, source: str, target: str) -> Change:
         """Move a name; empty when source and target are the same."""
-        node = self.get(source)
         source_directory, source_name = self._parent(source)
         target_directory, target_name = self._parent(target)
+        node = self.get(source)
         replaced = target_directory.entries.get(target_name)
         if replaced is node:
             return ()

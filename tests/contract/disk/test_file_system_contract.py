@@ -134,6 +134,9 @@ def test_negative_positions_and_sizes_are_refused(place: Place) -> None:
     with place.fs.open_writable(place.put("a", b"abc")) as file:
         for call in (
             lambda: file.write_at(-1, b"x"),
+            lambda: file.write_at(-1, b"x", b"y"),
+            lambda: file.write_at(-1),
+            lambda: file.read_into(-1, memoryview(bytearray(1))),
             lambda: file.read_at(-1, 1),
             lambda: file.read_at(0, -1),
             lambda: file.truncate(-1),
