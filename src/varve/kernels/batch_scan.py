@@ -1,4 +1,4 @@
-"""Finding record batches in a byte buffer and reading their headers. docs/formats/log.md
+"""Finding record batches in a byte buffer and reading their headers. docs/formats/record-batch.md
 
 Invariant  nothing outside [start, end) is read; only whole batches are listed, and nothing behind
            the first that is faulty. Only magic 2 is read.

@@ -4,7 +4,7 @@ x86-64 and ARMv8 have an instruction that folds eight bytes into the checksum. I
 cycles but a new one can start each cycle, so three neighbouring blocks are folded side by side; a
 table then moves a block's checksum past the bytes that follow it. Elsewhere eight table look-ups
 fold eight bytes.
-docs/decisions/0001-crc32c-in-a-kernel.md
+docs/decisions/0004-crc32c-in-a-kernel.md
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Records of one magic-2 batch into columns, or into a summary of them. docs/formats/log.md
+"""Records of one magic-2 batch into columns, or into a summary. docs/formats/record-batch.md
 
 The records lie in payload[start:end]: the batch's own bytes behind its header, or what those
 decompress to.
