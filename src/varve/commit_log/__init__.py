@@ -1,1 +1,32 @@
 """Segment, indexes, append, read, recovery, producer state, epochs, log directories."""
+
+from varve.commit_log.appender import AppendResult
+from varve.commit_log.log import DEFAULT_FETCH_BYTES, Log, LogHooks
+from varve.commit_log.log_directory import LogDirectory
+from varve.commit_log.log_loader import LoadRequest
+from varve.commit_log.log_reader import AbortedRange, FetchResult, Isolation
+from varve.commit_log.log_store import LogStore
+from varve.commit_log.names import TopicPartition
+from varve.commit_log.producer_state import Origin
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment_reader import TimestampOffset
+from varve.commit_log.settings import LogSettings, StoreSettings
+
+__all__ = [
+    "DEFAULT_FETCH_BYTES",
+    "AbortedRange",
+    "AppendResult",
+    "FetchResult",
+    "Isolation",
+    "LoadRequest",
+    "Log",
+    "LogDirectory",
+    "LogHooks",
+    "LogSettings",
+    "LogStore",
+    "Origin",
+    "SegmentFiles",
+    "StoreSettings",
+    "TimestampOffset",
+    "TopicPartition",
+]

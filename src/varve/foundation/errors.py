@@ -102,3 +102,11 @@ class InvalidOffset(Corrupt):
 
 class OffsetOverflow(Corrupt):
     """A segment holds offsets beyond the 32-bit range of its base offset: it must be split."""
+
+
+class LogPoisoned(Unavailable):
+    """A sync failed, so what the disk holds is unknown: reopen the store, which recovers the log."""
+
+
+class Closed(InvalidRequest):
+    """The log or store was closed: open it again."""

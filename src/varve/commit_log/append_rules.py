@@ -1,0 +1,257 @@
+"""What a leader demands of a batch before it may enter the log.
+
+Invariant  nothing is changed here: a batch comes out as it must be stored, but for its offset and epoch.
+Threads    pure; runs before the log's lock is taken.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from varve.commit_log.producer_replay import decode_marker
+from varve.commit_log.producer_state import BatchSummary, Marker, Origin
+from varve.commit_log.rolling import COMPACT
+from varve.commit_log.settings import LogSettings
+from varve.disk import Buffer
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordTooLarge,
+    UnsupportedFormat,
+)
+from varve.kernels.batch_scan import Field, inspect_batch, inspection_row
+from varve.kernels.record_parse import Summary, summarize_records
+from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.records import (
+    HEADER_BYTES,
+    Codec,
+    increment_sequence,
+    rebuild_batch,
+    with_log_append_time,
+    with_max_timestamp,
+)
+from varve.records.compression import decompress_to_array
+
+_CODEC: Final = 0x07
+_LOG_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+
+# Plain ints: an enum member as a list index costs a call, and these run for every append.
+_SIZE = int(Field.SIZE)
+_BASE_OFFSET = int(Field.BASE_OFFSET)
+_LAST_OFFSET = int(Field.LAST_OFFSET)
+_ATTRIBUTES = int(Field.ATTRIBUTES)
+_MAX_TIMESTAMP = int(Field.MAX_TIMESTAMP)
+_PRODUCER_ID = int(Field.PRODUCER_ID)
+_BASE_SEQUENCE = int(Field.BASE_SEQUENCE)
+_RECORD_COUNT = int(Field.RECORD_COUNT)
+_RECORDS_STATUS = int(Summary.RECORDS_STATUS)
+_RECORDS_MAX_TIMESTAMP = int(Summary.RECORDS_MAX_TIMESTAMP)
+_RECORDS_MIN_TIMESTAMP = int(Summary.RECORDS_MIN_TIMESTAMP)
+_RECORDS_NULL_KEYS = int(Summary.RECORDS_NULL_KEYS)
+_OK = int(ScanStatus.OK)
+_RECORDS_OK = int(RecordStatus.OK)
+
+
+class CheckedBatch:
+    """A batch that may be appended: its bytes, and what appending needs to know of them."""
+
+    __slots__ = ("data", "fields", "last_delta", "marker", "max_timestamp", "size")
+
+    def __init__(
+        self, data: Buffer, fields: list[int], max_timestamp: int, marker: Marker | None
+    ) -> None:
+        self.data = data
+        self.fields = fields
+        self.size = len(data)
+        self.last_delta = fields[_LAST_OFFSET] - fields[_BASE_OFFSET]
+        self.max_timestamp = max_timestamp
+        self.marker = marker
+
+    @property
+    def has_producer(self) -> bool:
+        return self.fields[_PRODUCER_ID] >= 0
+
+    def summary(self, base_offset: int) -> BatchSummary:
+        """What producer state is told, given the offset the batch will have."""
+        fields = self.fields
+        base_sequence = fields[_BASE_SEQUENCE]
+        attributes = fields[_ATTRIBUTES]
+        return BatchSummary(
+            base_offset=base_offset,
+            last_offset=base_offset + self.last_delta,
+            producer_id=fields[_PRODUCER_ID],
+            producer_epoch=fields[Field.PRODUCER_EPOCH],
+            base_sequence=base_sequence,
+            last_sequence=-1
+            if base_sequence < 0
+            else increment_sequence(base_sequence, self.last_delta),
+            max_timestamp=self.max_timestamp,
+            is_transactional=bool(attributes & _TRANSACTIONAL),
+            is_control=bool(attributes & _CONTROL),
+            marker=self.marker,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    codec: Codec | None
+    level: int | None
+
+
+class AppendRules:
+    """The checks of one topic, with its settings at hand."""
+
+    def __init__(self, settings: LogSettings, where: str) -> None:
+        self._where = where
+        self._max_bytes = settings.max_message_bytes
+        self._segment_bytes = settings.segment_bytes
+        self._is_compacted = COMPACT in settings.cleanup_policy
+        self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
+        self._before_max_ms = settings.message_timestamp_before_max_ms
+        self._after_max_ms = settings.message_timestamp_after_max_ms
+        self._target = _target_codec(settings)
+
+    def check(self, data: Buffer, origin: Origin, now_ms: int) -> CheckedBatch:
+        """The batch as it is to be stored; raises an InvalidRequest or Corrupt that names the rule."""
+        buffer = np.frombuffer(data, np.uint8)
+        row = inspection_row()
+        status = inspect_batch(buffer, 0, buffer.size, row)
+        fields: list[int] = row.tolist()
+        if status != _OK:
+            raise self._refusal(ScanStatus(status), data)
+        self._check_header(fields, buffer.size, origin)
+        attributes = fields[_ATTRIBUTES]
+        if attributes & _CONTROL:
+            marker = decode_marker(memoryview(data), self._where)
+            return CheckedBatch(data, fields, fields[_MAX_TIMESTAMP], marker)
+        codec = attributes & _CODEC
+        if codec:
+            payload = decompress_to_array(
+                Codec(codec), memoryview(data)[HEADER_BYTES:], where=self._where
+            )
+            summarize_records(
+                payload, 0, payload.size, fields[_RECORD_COUNT], fields[Field.BASE_TIMESTAMP], row
+            )
+            fields = row.tolist()
+        self._check_records(fields, now_ms)
+        return self._as_stored(data, fields, now_ms)
+
+    def _refusal(self, status: ScanStatus, data: Buffer) -> Exception:
+        if not len(data):
+            return InvalidRecord(f"{self._where}: the append holds no batch")
+        message = f"{self._where}: {describe(status)}"
+        if status == ScanStatus.OLD_MAGIC:
+            return UnsupportedFormat(f"{message}; send batches of message format 2")
+        return Corrupt(f"{message}; nothing was appended")
+
+    def _check_header(self, fields: list[int], size: int, origin: Origin) -> None:
+        batch_size = fields[_SIZE]
+        if batch_size != size:
+            raise InvalidRecord(
+                f"{self._where}: an append holds exactly one batch, but {size - batch_size} bytes follow "
+                f"the first of {batch_size} bytes; send one batch at a time"
+            )
+        if size > self._max_bytes:
+            raise RecordTooLarge(
+                f"{self._where}: a batch of {size} bytes exceeds max.message.bytes = {self._max_bytes}; "
+                "send smaller batches or raise the setting"
+            )
+        if origin is not Origin.CLIENT:
+            return
+        if fields[_BASE_OFFSET] != 0:
+            raise InvalidRecord(
+                f"{self._where}: a producer's batch has base offset 0, this one has {fields[_BASE_OFFSET]}"
+            )
+        span = fields[_LAST_OFFSET] + 1
+        if fields[_RECORD_COUNT] <= 0 or span != fields[_RECORD_COUNT]:
+            raise InvalidRecord(
+                f"{self._where}: the batch counts {fields[_RECORD_COUNT]} records but spans {span} offsets; "
+                "both must be equal and above 0"
+            )
+        if fields[_ATTRIBUTES] & _CONTROL:
+            raise InvalidRecord(f"{self._where}: producers may not write control batches")
+        if fields[_PRODUCER_ID] >= 0 and fields[_BASE_SEQUENCE] < 0:
+            raise InvalidRecord(
+                f"{self._where}: producer {fields[_PRODUCER_ID]} sent base sequence "
+                f"{fields[_BASE_SEQUENCE]}; an idempotent producer's is at least 0"
+            )
+
+    def _check_records(self, fields: list[int], now_ms: int) -> None:
+        if fields[_RECORDS_STATUS] != _RECORDS_OK:
+            raise InvalidRecord(
+                f"{self._where}: record {fields[Summary.RECORDS_FAULT_INDEX]} of the batch: "
+                f"{describe(fields[_RECORDS_STATUS])}"
+            )
+        if self._log_append_time:
+            if fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
+                raise InvalidTimestamp(
+                    f"{self._where}: the batch claims LogAppendTime, which only the store may set"
+                )
+        elif fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
+            if fields[_MAX_TIMESTAMP] == -1:
+                raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch has no timestamp")
+        else:
+            self._check_bounds(fields, now_ms)
+        if self._is_compacted and fields[_RECORDS_NULL_KEYS]:
+            raise InvalidRecord(
+                f"{self._where}: record {fields[Summary.RECORDS_FIRST_NULL_KEY]} of the batch has no key, "
+                "which cleanup.policy=compact demands; set a key (an empty one will do)"
+            )
+
+    def _check_bounds(self, fields: list[int], now_ms: int) -> None:
+        oldest = fields[_RECORDS_MIN_TIMESTAMP]
+        newest = fields[_RECORDS_MAX_TIMESTAMP]
+        if newest == -1 and oldest == -1:
+            return
+        if now_ms - oldest > self._before_max_ms:
+            raise InvalidTimestamp(
+                f"{self._where}: timestamp {oldest} is {now_ms - oldest} ms old; "
+                f"message.timestamp.before.max.ms = {self._before_max_ms}"
+            )
+        if newest - now_ms > self._after_max_ms:
+            raise InvalidTimestamp(
+                f"{self._where}: timestamp {newest} lies {newest - now_ms} ms ahead; "
+                f"message.timestamp.after.max.ms = {self._after_max_ms}"
+            )
+
+    def _as_stored(self, data: Buffer, fields: list[int], now_ms: int) -> CheckedBatch:
+        attributes = fields[_ATTRIBUTES]
+        codec = Codec(attributes & _CODEC) if attributes & _CODEC else Codec.NONE
+        target = codec if self._target.codec is None else self._target.codec
+        if target is not codec or (codec and not fields[Summary.RECORDS_CONSECUTIVE]):
+            data = rebuild_batch(bytes(data), codec=target, level=self._target.level)
+            if len(data) > self._max_bytes:
+                raise RecordTooLarge(
+                    f"{self._where}: stored as {target.name.lower()} the batch takes {len(data)} bytes, "
+                    f"more than max.message.bytes = {self._max_bytes}; send smaller batches"
+                )
+        if self._log_append_time:
+            return CheckedBatch(with_log_append_time(bytearray(data), now_ms), fields, now_ms, None)
+        if attributes & _LOG_APPEND_TIME:
+            timestamp = fields[_MAX_TIMESTAMP]
+        else:
+            timestamp = fields[_RECORDS_MAX_TIMESTAMP]
+            if timestamp == fields[_MAX_TIMESTAMP]:
+                return CheckedBatch(data, fields, timestamp, None)
+        return CheckedBatch(with_max_timestamp(bytearray(data), timestamp), fields, timestamp, None)
+
+
+def _target_codec(settings: LogSettings) -> _Target:
+    """The codec a topic stores with; None keeps what the producer chose."""
+    match settings.compression_type:
+        case "gzip":
+            return _Target(Codec.GZIP, settings.compression_gzip_level)
+        case "snappy":
+            return _Target(Codec.SNAPPY, None)
+        case "lz4":
+            return _Target(Codec.LZ4, settings.compression_lz4_level)
+        case "zstd":
+            return _Target(Codec.ZSTD, settings.compression_zstd_level)
+        case "uncompressed":
+            return _Target(Codec.NONE, None)
+        case _:
+            return _Target(None, None)

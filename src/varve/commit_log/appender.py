@@ -1,0 +1,260 @@
+"""The way of a batch into the log: checked, numbered, written, remembered.
+
+Invariant  offsets are given out under the lock and only move forward; a refused batch changes nothing.
+Crash      the epoch entry precedes its first batch, and producer state follows the bytes: both are
+           rebuilt from the log when loading.
+Threads    checks run outside the lock; with `flush=ack` the sync does too, so that waiting appends share it.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from varve.commit_log.append_rules import AppendRules, CheckedBatch
+from varve.commit_log.flusher import Flusher
+from varve.commit_log.log_state import LogState
+from varve.commit_log.producer_replay import summarize_row
+from varve.commit_log.producer_state import AppendPlan, BatchSummary, Origin
+from varve.commit_log.rolling import RollRule
+from varve.commit_log.settings import FLUSH_ACK
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import Buffer
+from varve.foundation.errors import (
+    Corrupt,
+    RecordTooLarge,
+    UnexpectedOffset,
+    UnsupportedFormat,
+)
+from varve.kernels.batch_scan import Field, batch_table, scan_batches
+from varve.kernels.status import ScanStatus, describe
+
+# Base offset, batch length, leader epoch: the part of a batch that the log may rewrite freely.
+_PREFIX: Final = Struct(">qii")
+_CONTROL: Final = 0x20
+_TABLE_ROWS: Final = 1024
+
+
+class AppendResult(NamedTuple):
+    """Where a batch stands; a tuple, because one is made for every append."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+    log_start_offset: int
+    is_duplicate: bool
+
+
+class Appender:
+    """Appends to one log."""
+
+    def __init__(self, state: LogState, flusher: Flusher, *, is_alone: bool) -> None:
+        settings = state.settings
+        self._state = state
+        self._flusher = flusher
+        self._is_alone = is_alone
+        self._rules = AppendRules(settings, str(state.topic_partition))
+        self._roll_rule = RollRule(settings)
+        self._segment_bytes = settings.segment_bytes
+        self._flush_messages = settings.flush_messages
+        self._flush_each = settings.flush == FLUSH_ACK
+        self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
+
+    def append(self, data: Buffer, *, origin: Origin, leader_epoch: int) -> AppendResult:
+        """Appends one batch of a producer or coordinator as the leader: the log gives out the offset."""
+        state = self._state
+        now_ms = state.clock.now_ms()
+        batch = self._rules.check(data, origin, now_ms)
+        with state.lock:
+            result = self._append_checked_locked(batch, origin, leader_epoch, now_ms)
+        if not result.is_duplicate:
+            self._after_append(result.last_offset + 1)
+        return result
+
+    def _append_checked_locked(
+        self, batch: CheckedBatch, origin: Origin, leader_epoch: int, now_ms: int
+    ) -> AppendResult:
+        state = self._state
+        state.check_usable()
+        base_offset = state.view.active.extent[0]
+        last_offset = base_offset + batch.last_delta
+        plan: AppendPlan | None = None
+        if batch.has_producer:
+            plan = state.producers.check_and_plan([batch.summary(base_offset)], origin)
+            if plan.duplicate is not None:
+                return AppendResult(
+                    plan.duplicate.first_offset,
+                    plan.duplicate.last_offset,
+                    plan.duplicate.timestamp if self._log_append_time else -1,
+                    state.log_start_offset,
+                    True,
+                )
+        prefix = _PREFIX.pack(base_offset, batch.size - 12, leader_epoch)
+        self._write_locked(
+            (prefix, memoryview(batch.data)[16:]),
+            size=batch.size,
+            first_offset=base_offset,
+            last_offset=last_offset,
+            max_timestamp=batch.max_timestamp,
+            max_timestamp_offset=last_offset,
+            epochs=((leader_epoch, base_offset),),
+            now_ms=now_ms,
+        )
+        if plan is not None:
+            self._remember_locked(plan)
+        return AppendResult(
+            base_offset,
+            last_offset,
+            batch.max_timestamp if self._log_append_time else -1,
+            state.log_start_offset,
+            False,
+        )
+
+    def append_replicated(self, data: Buffer) -> AppendResult | None:
+        """Appends batches as a follower: offsets and epochs are taken as they come.
+
+        Bytes after the last whole batch are dropped; None when there is none.
+        """
+        rows = self._scan(data)
+        if not rows:
+            return None
+        end = rows[-1][Field.POSITION] + rows[-1][Field.SIZE]
+        view = memoryview(data)[:end]
+        newest = max(rows, key=lambda row: row[Field.MAX_TIMESTAMP])
+        where = str(self._state.topic_partition)
+        summaries = [_summary(row, view, where) for row in rows if row[Field.PRODUCER_ID] >= 0]
+        state = self._state
+        with state.lock:
+            state.check_usable()
+            self._check_follows_locked(rows)
+            plan = state.producers.check_and_plan(summaries, Origin.REPLICATION)
+            self._write_locked(
+                (view,),
+                size=end,
+                first_offset=rows[0][Field.BASE_OFFSET],
+                last_offset=rows[-1][Field.LAST_OFFSET],
+                max_timestamp=newest[Field.MAX_TIMESTAMP],
+                max_timestamp_offset=newest[Field.LAST_OFFSET],
+                epochs=[(row[Field.LEADER_EPOCH], row[Field.BASE_OFFSET]) for row in rows],
+                now_ms=state.clock.now_ms(),
+            )
+            self._remember_locked(plan)
+            log_start_offset = state.log_start_offset
+        first, last = rows[0][Field.BASE_OFFSET], rows[-1][Field.LAST_OFFSET]
+        self._after_append(last + 1)
+        return AppendResult(first, last, -1, log_start_offset, False)
+
+    def _scan(self, data: Buffer) -> list[list[int]]:
+        buffer = np.frombuffer(data, np.uint8)
+        table = batch_table(_TABLE_ROWS)
+        rows: list[list[int]] = []
+        position, status = 0, int(ScanStatus.FULL)
+        while status == ScanStatus.FULL:
+            count, position, status = scan_batches(buffer, position, buffer.size, True, table)
+            rows += table[:count].tolist()
+        if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
+            message = f"{self._state.topic_partition}: position {position}: {describe(status)}"
+            if status == ScanStatus.OLD_MAGIC:
+                raise UnsupportedFormat(message)
+            raise Corrupt(f"{message}; nothing was appended")
+        return rows
+
+    def _check_follows_locked(self, rows: list[list[int]]) -> None:
+        where = self._state.topic_partition
+        end_offset = self._state.end_offset
+        first = rows[0][Field.BASE_OFFSET]
+        if first < end_offset:
+            raise UnexpectedOffset(
+                f"{where}: the batches begin at offset {first}, below the log end offset {end_offset}"
+            )
+        previous = first - 1
+        for row in rows:
+            if (
+                row[Field.BASE_OFFSET] <= previous
+                or row[Field.LAST_OFFSET] < row[Field.BASE_OFFSET]
+            ):
+                raise UnexpectedOffset(
+                    f"{where}: batch {row[Field.BASE_OFFSET]}..{row[Field.LAST_OFFSET]} follows offset "
+                    f"{previous}; offsets must ascend"
+                )
+            previous = row[Field.LAST_OFFSET]
+
+    def _write_locked(
+        self,
+        buffers: Sequence[Buffer],
+        *,
+        size: int,
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+        epochs: Sequence[tuple[int, int]],
+        now_ms: int,
+    ) -> None:
+        """Rolls if it must, writes the bytes and moves the log end."""
+        state = self._state
+        if size > self._segment_bytes:
+            raise RecordTooLarge(
+                f"{state.topic_partition}: an append of {size} bytes exceeds segment.bytes = "
+                f"{self._segment_bytes}; send smaller batches or raise the setting"
+            )
+        try:
+            for epoch, start in epochs:
+                if epoch >= 0 and state.epochs.assign(epoch, start):
+                    state.write_epochs()
+            if self._roll_rule.should_roll(
+                state.view.active,
+                append_size=size,
+                last_offset=last_offset,
+                max_timestamp=max_timestamp,
+                now_ms=now_ms,
+            ):
+                state.roll_locked(first_offset)
+            state.view.active.append(
+                *buffers,
+                last_offset=last_offset,
+                size=size,
+                max_timestamp=max_timestamp,
+                max_timestamp_offset=max_timestamp_offset,
+            )
+        except OSError as error:
+            state.epochs.truncate_from_end(state.end_offset)
+            raise state.failed(error, "append to") from error
+        state.producers.map_end_offset = last_offset + 1
+        if self._is_alone and not self._flush_each:
+            state.high_watermark = last_offset + 1
+
+    def _remember_locked(self, plan: AppendPlan) -> None:
+        """Takes over the producers' new state and records transactions that this append aborted."""
+        producers = self._state.producers
+        producers.apply(plan)
+        for completed in plan.completed:
+            if completed.is_aborted:
+                self._state.view.active.append_aborted(
+                    AbortedTransaction(
+                        producer_id=completed.producer_id,
+                        first_offset=completed.first_offset,
+                        last_offset=completed.last_offset,
+                        last_stable_offset=producers.last_stable_offset_of(completed),
+                    )
+                )
+            producers.complete(completed)
+        producers.advance_high_watermark(self._state.high_watermark)
+
+    def _after_append(self, end_offset: int) -> None:
+        state = self._state
+        if self._flush_each:
+            self._flusher.flush(end_offset)
+            if self._is_alone:
+                with state.lock:
+                    state.high_watermark = max(state.high_watermark, end_offset)
+                    state.producers.advance_high_watermark(state.high_watermark)
+        elif end_offset - state.recovery_point >= self._flush_messages:
+            self._flusher.flush(end_offset)
+
+
+def _summary(row: list[int], data: memoryview, where: str) -> BatchSummary:
+    is_control = row[Field.ATTRIBUTES] & _CONTROL
+    start = row[Field.POSITION]
+    return summarize_row(row, data[start : start + row[Field.SIZE]] if is_control else None, where)

@@ -1,0 +1,61 @@
+"""Brings a log to the disk and moves its recovery point.
+
+Invariant  the recovery point moves only after data, indexes and names below it are synced. The active
+           segment's indexes are not among them: recovery rebuilds those of the segment it starts in.
+Crash      a failed sync poisons the log.
+Threads    one at a time; appends go on meanwhile, and those that wait find their work done by the first.
+"""
+
+from varve.commit_log.log_state import LogState
+
+
+class Flusher:
+    """Flushes one log."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def flush(self, end_offset: int | None = None) -> None:
+        """Syncs everything below an offset, or all there is."""
+        state = self._state
+        with state.flush_lock:
+            self.flush_locked(state.end_offset if end_offset is None else end_offset)
+
+    def flush_locked(self, end_offset: int) -> None:
+        """As `flush`, for callers that hold the flush lock."""
+        state = self._state
+        state.check_usable()
+        if end_offset <= state.recovery_point and not state.has_new_files:
+            return
+        with state.lock:
+            rolled = list(state.unsynced)
+            snapshots = state.snapshots.take_unsynced()
+            active = state.view.active
+            active_end, has_new_files = active.extent[0], state.has_new_files
+            state.has_new_files = False
+        try:
+            for segment in rolled:
+                segment.sync()
+            for offset in snapshots:
+                state.snapshots.sync(offset)
+            if end_offset > active.base_offset:
+                active.writer.sync()
+            if has_new_files:
+                state.fs.sync_directory(state.directory)
+        except OSError as error:
+            raise state.poison(error) from error
+        with state.lock:
+            state.unsynced = state.unsynced[len(rolled) :]
+            reached = active_end if end_offset > active.base_offset else active.base_offset
+            state.recovery_point = max(state.recovery_point, reached)
+            state.last_flush_ms = state.clock.now_ms()
+
+    def flush_if_due(self, now_ms: int) -> None:
+        """Syncs rolled segments, and the rest once `flush.ms` has passed since the last flush."""
+        state = self._state
+        if state.end_offset > state.recovery_point and (
+            now_ms - state.last_flush_ms >= state.settings.flush_ms
+        ):
+            self.flush()
+        elif state.unsynced:
+            self.flush(state.view.active.base_offset)

@@ -1,0 +1,88 @@
+"""Resolves what a crash left behind in a partition directory: deletions, cleanings and swaps in progress.
+
+Invariant  a `.swap` set without `.cleaned` files is committed and takes the place of the old segments;
+           with `.cleaned` files it is not, and the old segments stand.
+Crash      every step may be repeated: swaps stay in place until all they replace is gone.
+"""
+
+import logging
+
+from varve.commit_log.names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    SWAP,
+    SegmentFileName,
+    log_name,
+    parse_file_name,
+)
+from varve.commit_log.segment_scan import BatchWalk
+from varve.disk import FileSystem
+from varve.kernels.batch_scan import Field
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_leftovers(fs: FileSystem, directory: str, names: list[str]) -> bool:
+    """Brings the directory into a state of plain files only; True when something had to change."""
+    parsed = {name: file for name in names if (file := parse_file_name(name)) and file.state}
+    if not parsed:
+        return False
+    deleted = [name for name, file in parsed.items() if file.state == DELETED]
+    cleaned = {name: file for name, file in parsed.items() if file.state == CLEANED}
+    swaps = {name: file for name, file in parsed.items() if file.state == SWAP}
+    first_cleaned = min((file.offset for file in cleaned.values()), default=None)
+    undone = [
+        name
+        for name, file in swaps.items()
+        if first_cleaned is not None and file.offset >= first_cleaned
+    ]
+    # Swaps go before the cleaned files that prove them uncommitted.
+    for name in [*undone, *sorted(cleaned, reverse=True), *deleted]:
+        fs.remove(f"{directory}/{name}")
+    committed = {name: file for name, file in swaps.items() if name not in undone}
+    _remove_replaced(fs, directory, names, committed)
+    for name in _swap_order(committed):
+        fs.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+    fs.sync_directory(directory)
+    logger.info(
+        "resolved leftovers",
+        extra={
+            "directory": directory,
+            "deleted": len(deleted),
+            "uncommitted": len(undone) + len(cleaned),
+            "swapped": len(committed),
+        },
+    )
+    return True
+
+
+def _swap_order(committed: dict[str, SegmentFileName]) -> list[str]:
+    """Lowest segment first, each data file before its indexes: an index alone is just put in place."""
+    return sorted(committed, key=lambda n: (committed[n].offset, committed[n].kind != LOG, n))
+
+
+def _remove_replaced(
+    fs: FileSystem, directory: str, names: list[str], committed: dict[str, SegmentFileName]
+) -> None:
+    """Removes the plain files whose offsets the committed swaps cover, highest first."""
+    logs = [file.offset for file in committed.values() if file.kind == LOG]
+    if not logs:
+        return
+    start = min(logs)
+    end = max(_next_offset(fs, directory, offset) for offset in logs)
+    for name in sorted(names, reverse=True):
+        file = parse_file_name(name)
+        if file is not None and not file.state and start <= file.offset < max(end, start + 1):
+            fs.remove(f"{directory}/{name}")
+
+
+def _next_offset(fs: FileSystem, directory: str, base_offset: int) -> int:
+    path = f"{directory}/{log_name(base_offset, LOG)}{SWAP}"
+    next_offset = base_offset
+    with fs.open(path) as file:
+        walk = BatchWalk(file, start=0, end=file.size(), verify_crc=False)
+        for table in walk:
+            next_offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+        walk.check_ended(path)
+    return next_offset

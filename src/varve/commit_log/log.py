@@ -1,0 +1,308 @@
+"""One partition's log: append, read, roll, flush, truncate, close.
+
+This is the door; the phases of a log's life have a module each: `log_loader` (open), `appender`,
+`log_reader`, `flusher`, `truncation`, and `log_state` for what they share.
+
+Threads    every method may be called from any thread; see the phases for what waits for what.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from varve.commit_log.appender import Appender, AppendResult
+from varve.commit_log.flusher import Flusher
+from varve.commit_log.log_loader import LoadRequest, LogLoader
+from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
+from varve.commit_log.log_state import LogState
+from varve.commit_log.names import TopicPartition
+from varve.commit_log.producer_state import Origin
+from varve.commit_log.segment_reader import TimestampOffset
+from varve.commit_log.segment_view import SegmentView
+from varve.commit_log.settings import LogSettings
+from varve.commit_log.truncation import Truncation
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import Buffer
+from varve.foundation.errors import OffsetOutOfRange, PolicyViolation, StoreError
+from varve.records import end_transaction_marker
+
+DEFAULT_FETCH_BYTES = 1 << 20
+
+
+def _nothing() -> None:
+    return None
+
+
+def _ignore(failure: StoreError) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogHooks:
+    """What a log asks of the directory it lives in."""
+
+    on_failure: Callable[[StoreError], None] = field(default=_ignore)
+    write_recovery_points: Callable[[], None] = field(default=_nothing)
+    write_log_starts: Callable[[], None] = field(default=_nothing)
+
+
+class Log:
+    """A partition's log. Make one with `Log.open`."""
+
+    def __init__(
+        self, state: LogState, *, request: LoadRequest, hooks: LogHooks, is_alone: bool
+    ) -> None:
+        self._state = state
+        self._hooks = hooks
+        self._producer_expiration_ms = request.producer_expiration_ms
+        self._flusher = Flusher(state)
+        self._appender = Appender(state, self._flusher, is_alone=is_alone)
+        self._reader = LogReader(state)
+        self._truncation = Truncation(
+            state,
+            hooks.write_recovery_points,
+            producer_expiration_ms=request.producer_expiration_ms,
+        )
+        self.recovered: list[str] = []
+
+    @classmethod
+    def open(
+        cls,
+        request: LoadRequest,
+        *,
+        high_watermark: int = 0,
+        is_alone: bool = True,
+        hooks: LogHooks | None = None,
+    ) -> "Log":
+        """Loads the directory and recovers what must be; an empty directory becomes an empty log.
+
+        `is_alone` says that this is the only replica: the high watermark then follows the log end,
+        with `flush=ack` once it is on disk.
+        """
+        hooks = hooks or LogHooks()
+        loaded = LogLoader(request).load()
+        end_offset = loaded.active.next_offset
+        state = LogState(
+            loaded,
+            files=request.files,
+            directory=request.directory,
+            topic_partition=request.topic_partition,
+            settings=request.settings,
+            clock=request.clock,
+            random=request.random,
+            high_watermark=end_offset if is_alone else high_watermark,
+            on_failure=hooks.on_failure,
+        )
+        log = cls(state, request=request, hooks=hooks, is_alone=is_alone)
+        log.recovered = loaded.recovered
+        return log
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._state.topic_partition
+
+    @property
+    def directory(self) -> str:
+        return self._state.directory
+
+    @property
+    def settings(self) -> LogSettings:
+        return self._state.settings
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._state.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset the next record will have."""
+        return self._state.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed records must stop."""
+        return self._state.last_stable_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """The first offset not known to be on disk."""
+        return self._state.recovery_point
+
+    @property
+    def view(self) -> SegmentView:
+        """The segments as they are now."""
+        return self._state.view
+
+    @property
+    def size(self) -> int:
+        """Bytes of all data files."""
+        return sum(segment.size for segment in self._state.view)
+
+    def append(
+        self, batch: Buffer, *, origin: Origin = Origin.CLIENT, leader_epoch: int = 0
+    ) -> AppendResult:
+        """Appends one batch as the leader and gives it its offsets; all or nothing.
+
+        With `flush=ack` it returns when the batch is on disk. A batch that an idempotent producer
+        sends again is recognised and answered with its first offsets.
+        """
+        return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch)
+
+    def append_replicated(self, batches: Buffer) -> AppendResult | None:
+        """Appends batches whose offsets and epochs are already given; None when none is whole."""
+        return self._appender.append_replicated(batches)
+
+    def end_transaction(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        committed: bool,
+        coordinator_epoch: int = 0,
+        leader_epoch: int = 0,
+    ) -> AppendResult:
+        """Appends the marker that commits or aborts a producer's open transaction."""
+        marker = end_transaction_marker(
+            committed=committed,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._state.clock.now_ms(),
+        )
+        return self.append(marker, origin=Origin.COORDINATOR, leader_epoch=leader_epoch)
+
+    def read(
+        self,
+        *,
+        start_offset: int,
+        max_bytes: int = DEFAULT_FETCH_BYTES,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        min_one: bool = True,
+    ) -> FetchResult:
+        """Whole batches from an offset on; with `min_one` the first may exceed `max_bytes`.
+
+        An empty result means that nothing more is visible. Batches that compaction emptied, and a
+        first batch that begins before `start_offset`, are returned as stored.
+        """
+        return self._reader.read(
+            start_offset=start_offset, max_bytes=max_bytes, isolation=isolation, min_one=min_one
+        )
+
+    def find_offset_by_time(self, timestamp: int) -> TimestampOffset | None:
+        """The first record not older than the timestamp."""
+        return self._reader.find_offset_by_time(timestamp)
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp."""
+        return self._reader.find_max_timestamp()
+
+    def aborted_transactions(self) -> list[AbortedTransaction]:
+        return list(self._reader.aborted_transactions())
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
+        """The largest known epoch up to the asked one, and the offset where it ends."""
+        state = self._state
+        with state.lock:
+            return state.epochs.end_offset_for(epoch, state.end_offset)
+
+    def advance_high_watermark(self, offset: int) -> int:
+        """Raises the high watermark to the offset, at most to the log end; it never falls here."""
+        state = self._state
+        with state.lock:
+            state.high_watermark = max(state.high_watermark, min(offset, state.end_offset))
+            state.producers.advance_high_watermark(state.high_watermark)
+            return state.high_watermark
+
+    def roll(self) -> None:
+        """Begins a new segment at the log end, unless the active one is empty."""
+        state = self._state
+        with state.lock:
+            state.check_usable()
+            with state.io("roll"):
+                state.roll_locked(state.end_offset)
+
+    def flush(self) -> None:
+        """Brings everything appended so far to the disk."""
+        self._flusher.flush()
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drops every batch that reaches the offset or beyond; False when there is none."""
+        return self._truncation.truncate_to(offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Drops everything and begins anew at the offset."""
+        self._truncation.restart_at(offset)
+
+    def delete_records(self, before_offset: int) -> int:
+        """Raises the log start offset, -1 meaning the high watermark; gives the new one.
+
+        It is on disk before this returns. Files go with the next retention pass.
+        """
+        state = self._state
+        if "delete" not in state.settings.cleanup_policy:
+            raise PolicyViolation(
+                f"{state.topic_partition}: records are deleted only where cleanup.policy contains "
+                f"delete; it is {','.join(state.settings.cleanup_policy)}"
+            )
+        with state.lock:
+            state.check_usable()
+            offset = state.high_watermark if before_offset == -1 else before_offset
+            if not 0 <= offset <= state.high_watermark:
+                raise OffsetOutOfRange(
+                    f"{state.topic_partition}: cannot delete records before {before_offset}; the high "
+                    f"watermark is {state.high_watermark}"
+                )
+            with state.io("delete records of"):
+                self._raise_log_start_locked(offset)
+        with state.io("checkpoint of"):
+            self._hooks.write_log_starts()
+        return state.log_start_offset
+
+    def _raise_log_start_locked(self, offset: int) -> None:
+        state = self._state
+        if offset <= state.log_start_offset:
+            return
+        state.log_start_offset = offset
+        state.recovery_point = max(state.recovery_point, offset)
+        state.producers.raise_log_start(offset)
+        if state.epochs.truncate_from_start(offset):
+            state.write_epochs()
+
+    def maintain(self, now_ms: int) -> None:
+        """The work that is due without an append: flushes, files past their delay, silent producers."""
+        state = self._state
+        if state.failure is not None:
+            return
+        self._flusher.flush_if_due(now_ms)
+        with state.io("remove files of"):
+            state.remove_doomed(now_ms)
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets producers that have been silent for too long; gives how many."""
+        with self._state.lock:
+            return self._state.producers.expire(now_ms, self._producer_expiration_ms)
+
+    def close(self) -> None:
+        """Brings everything to the disk, with a producer snapshot, so that the next open need not recover."""
+        state = self._state
+        with state.flush_lock:
+            state.check_usable()
+            with state.lock, state.io("close"):
+                active = state.view.active
+                active.close_indexes()
+                state.producers.map_end_offset = active.next_offset
+                state.snapshots.write(state.producers)
+                state.unsynced.append(active)
+                state.has_new_files = True
+            self._flusher.flush_locked(state.end_offset)
+            state.close()
+
+    def abandon(self, reason: StoreError | None = None) -> None:
+        """Stops using the log without touching its files."""
+        state = self._state
+        if reason is not None and state.failure is None:
+            state.failure = reason
+        state.close()

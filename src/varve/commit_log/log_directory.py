@@ -1,0 +1,329 @@
+"""One log directory: the partitions on one disk, their checkpoints, and whether it still works.
+
+Layout     `.lock`, `meta.properties`, the checkpoint files, `<topic>-<partition>/`. docs/formats/directory.md
+Invariant  a failure takes this directory's partitions offline and no others; its checkpoints are written
+           no more. A partition that cannot be loaded is set apart with its error.
+Crash      the clean-shutdown mark is removed, durably, before anything is loaded.
+Threads    `_lock` guards the maps and the checkpoint files; it is taken after no log's lock but inside
+           a log's hooks, so nothing here takes a log's lock while holding it.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+from varve.commit_log import partition_metadata
+from varve.commit_log.checkpoints import decode_offsets, encode_offsets
+from varve.commit_log.directory_metadata import (
+    DirectoryMetadata,
+    decode_meta_properties,
+    encode_clean_shutdown,
+    encode_meta_properties,
+)
+from varve.commit_log.log import Log, LogHooks
+from varve.commit_log.log_loader import LoadRequest
+from varve.commit_log.names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLUSTER_METADATA_DIRECTORY,
+    HIGH_WATERMARK_FILE,
+    LOCK_FILE,
+    LOG_START_OFFSET_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    REMOTE_INDEX_CACHE_DIRECTORY,
+    DirectoryState,
+    TopicPartition,
+    delete_directory_name,
+    parse_partition_directory,
+    random_directory_id,
+)
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.settings import LogSettings, StoreSettings
+from varve.disk import FileSystem, Lock, write_atomically
+from varve.foundation.clock import Clock
+from varve.foundation.errors import (
+    Corrupt,
+    DirectoryOffline,
+    InconsistentTopicId,
+    StoreError,
+)
+
+logger = logging.getLogger(__name__)
+
+_NOT_PARTITIONS = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
+_NODE_ID = 1
+
+
+class LogDirectory:
+    """The partitions of one disk. `open` before use, `close` after."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        files: SegmentFiles,
+        settings: StoreSettings,
+        topic_settings: Callable[[str], LogSettings],
+        clock: Clock,
+        random: random.Random,
+        is_alone: bool = True,
+    ) -> None:
+        self.path = path
+        self._files = files
+        self._fs: FileSystem = files.fs
+        self._settings = settings
+        self._topic_settings = topic_settings
+        self._clock = clock
+        self._random = random
+        self._is_alone = is_alone
+        self._lock = threading.RLock()
+        self._directory_lock: Lock | None = None
+        self._was_clean = False
+        self._inherited: dict[str, dict[TopicPartition, int]] = {}
+        self._doomed: list[tuple[int, str]] = []  # guarded by _lock
+        self.metadata: DirectoryMetadata | None = None
+        self.logs: dict[TopicPartition, Log] = {}  # guarded by _lock
+        self.topic_ids: dict[TopicPartition, UUID] = {}
+        self.unreadable: dict[TopicPartition, StoreError] = {}
+        self.failure: StoreError | None = None
+
+    def open(self) -> None:
+        """Locks the directory and loads its partitions; raises Locked when another process has it."""
+        self._fs.make_directory(self.path)
+        self._directory_lock = self._fs.lock(f"{self.path}/{LOCK_FILE}")
+        try:
+            self._open_locked_directory()
+        except BaseException:
+            self._directory_lock.release()
+            raise
+
+    def _open_locked_directory(self) -> None:
+        self.metadata = self._read_or_make_metadata()
+        self._was_clean = self._take_clean_mark()
+        for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
+            self._inherited[name] = self._read_offsets(name)
+        found = self._find_partitions()
+        threads = self._settings.num_recovery_threads_per_data_dir
+        with ThreadPoolExecutor(threads, thread_name_prefix="varve-load") as pool:
+            for _ in pool.map(self._load, found):
+                pass
+
+    def _read_or_make_metadata(self) -> DirectoryMetadata:
+        path = f"{self.path}/{META_PROPERTIES_FILE}"
+        if self._fs.exists(path):
+            return decode_meta_properties(self._fs.read(path), where=path)
+        cluster_id = partition_metadata.encode_topic_id(
+            partition_metadata.random_topic_id(self._random)
+        )
+        metadata = DirectoryMetadata(
+            cluster_id=cluster_id,
+            node_id=_NODE_ID,
+            directory_id=partition_metadata.random_topic_id(self._random),
+        )
+        write_atomically(self._fs, path, encode_meta_properties(metadata))
+        return metadata
+
+    def _take_clean_mark(self) -> bool:
+        path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+        if not self._fs.exists(path):
+            return False
+        self._fs.remove(path)
+        self._fs.sync_directory(self.path)
+        return True
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint's offsets; an unreadable one counts as empty, which costs time but loses nothing."""
+        path = f"{self.path}/{name}"
+        try:
+            return decode_offsets(self._fs.read(path), where=path)
+        except FileNotFoundError:
+            return {}
+        except Corrupt as error:
+            logger.warning("unreadable checkpoint", extra={"path": path, "error": str(error)})
+            return {}
+
+    def _find_partitions(self) -> list[TopicPartition]:
+        found = []
+        for entry in self._fs.scan(self.path):
+            if not entry.is_directory or entry.name in _NOT_PARTITIONS:
+                continue
+            directory = parse_partition_directory(entry.name)
+            if directory.state is DirectoryState.ACTIVE:
+                found.append(directory.topic_partition)
+            elif directory.state is DirectoryState.DELETE:
+                self._doomed.append((self._clock.now_ms(), f"{self.path}/{entry.name}"))
+        return found
+
+    def _load(self, topic_partition: TopicPartition) -> None:
+        try:
+            topic_id = self._read_topic_id(topic_partition)
+            log = self._open_log(topic_partition)
+        except StoreError as error:
+            logger.warning(
+                "partition cannot be loaded",
+                extra={"partition": str(topic_partition), "error": str(error)},
+            )
+            with self._lock:
+                self.unreadable[topic_partition] = error
+            return
+        with self._lock:
+            self.logs[topic_partition] = log
+            if topic_id is not None:
+                self.topic_ids[topic_partition] = topic_id
+
+    def _read_topic_id(self, topic_partition: TopicPartition) -> UUID | None:
+        path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
+        try:
+            return partition_metadata.decode(self._fs.read(path), where=path)
+        except FileNotFoundError:
+            return None
+
+    def _open_log(self, topic_partition: TopicPartition) -> Log:
+        request = LoadRequest(
+            files=self._files,
+            directory=f"{self.path}/{topic_partition}",
+            topic_partition=topic_partition,
+            settings=self._topic_settings(topic_partition.topic),
+            clock=self._clock,
+            random=self._random,
+            clean=self._was_clean,
+            recovery_point=self._inherited[RECOVERY_POINT_FILE].get(topic_partition, 0),
+            log_start_offset=self._inherited[LOG_START_OFFSET_FILE].get(topic_partition, 0),
+            producer_expiration_ms=self._settings.producer_id_expiration_ms,
+        )
+        return Log.open(
+            request,
+            high_watermark=self._inherited[HIGH_WATERMARK_FILE].get(topic_partition, 0),
+            is_alone=self._is_alone,
+            hooks=LogHooks(
+                on_failure=self.take_offline,
+                write_recovery_points=self.write_recovery_points,
+                write_log_starts=self.write_log_starts,
+            ),
+        )
+
+    def take_offline(self, failure: StoreError) -> None:
+        """Stops serving this directory; whatever its partitions are asked from now on, they answer this."""
+        if self.failure is None:
+            self.failure = failure
+            logger.error("log directory offline", extra={"path": self.path, "error": str(failure)})
+            reason = DirectoryOffline(f"log directory {self.path} is offline: {failure}")
+            for log in list(self.logs.values()):
+                log.abandon(reason)
+
+    def check_online(self) -> None:
+        if self.failure is not None:
+            raise DirectoryOffline(f"log directory {self.path} is offline: {self.failure}")
+
+    def create(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
+        """Makes a partition's directory and opens its empty log."""
+        self.check_online()
+        directory = f"{self.path}/{topic_partition}"
+        with self._lock:
+            known = self.topic_ids.get(topic_partition)
+            if known is not None and known != topic_id:
+                raise InconsistentTopicId(
+                    f"{directory} belongs to topic id {known}, not {topic_id}; move it away or use its topic"
+                )
+            if topic_partition in self.logs:
+                return self.logs[topic_partition]
+            self._fs.make_directory(directory)
+            self._fs.sync_directory(self.path)
+            path = f"{directory}/{PARTITION_METADATA_FILE}"
+            write_atomically(self._fs, path, partition_metadata.encode(topic_id))
+            log = self._open_log(topic_partition)
+            self.logs[topic_partition] = log
+            self.topic_ids[topic_partition] = topic_id
+            return log
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Takes a partition out of service; its files go after `file.delete.delay.ms`."""
+        self.check_online()
+        with self._lock:
+            log = self.logs.pop(topic_partition)
+            self.topic_ids.pop(topic_partition, None)
+            log.abandon()
+            name = delete_directory_name(topic_partition, random_directory_id(self._random))
+            self._fs.rename(log.directory, f"{self.path}/{name}")
+            self._fs.sync_directory(self.path)
+            due_ms = self._clock.now_ms() + log.settings.file_delete_delay_ms
+            self._doomed.append((due_ms, f"{self.path}/{name}"))
+            for offsets in self._inherited.values():
+                offsets.pop(topic_partition, None)
+        self.write_checkpoints()
+
+    def write_recovery_points(self) -> None:
+        self._write_offsets(RECOVERY_POINT_FILE, lambda log: log.recovery_point)
+
+    def write_log_starts(self) -> None:
+        """Only those that the first segment's name does not tell."""
+        self._write_offsets(
+            LOG_START_OFFSET_FILE,
+            lambda log: (
+                log.log_start_offset if log.log_start_offset > log.view.first_base_offset else None
+            ),
+        )
+
+    def write_high_watermarks(self) -> None:
+        self._write_offsets(HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
+
+    def write_checkpoints(self) -> None:
+        self.write_recovery_points()
+        self.write_log_starts()
+        self.write_high_watermarks()
+
+    def _write_offsets(self, name: str, offset_of: Callable[[Log], int | None]) -> None:
+        """Replaces a checkpoint; partitions that could not be loaded keep what it said of them."""
+        if self.failure is not None:
+            return
+        with self._lock:
+            offsets = {
+                partition: offset
+                for partition, offset in self._inherited[name].items()
+                if partition in self.unreadable
+            }
+            for partition, log in self.logs.items():
+                offset = offset_of(log)
+                if offset is not None:
+                    offsets[partition] = offset
+            write_atomically(self._fs, f"{self.path}/{name}", encode_offsets(offsets))
+
+    def remove_doomed(self, now_ms: int) -> None:
+        """Removes the directories of deleted partitions whose time has come."""
+        with self._lock:
+            due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
+            self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+        for path in due:
+            self._fs.remove_tree(path)
+
+    def close(self) -> None:
+        """Closes every log, and marks the directory clean if all of them made it to the disk."""
+        errors: list[StoreError] = []
+        for log in list(self.logs.values()):
+            try:
+                log.close()
+            except StoreError as error:
+                errors.append(error)
+                log.abandon()
+        try:
+            if self.failure is None and not errors:
+                self.write_checkpoints()
+                if self._was_clean or not self.unreadable:
+                    path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+                    write_atomically(self._fs, path, encode_clean_shutdown())
+        finally:
+            if self._directory_lock is not None:
+                self._directory_lock.release()
+        if errors:
+            raise errors[0]
+
+    def abandon(self) -> None:
+        """Lets go of everything without writing, as a killed process would."""
+        for log in list(self.logs.values()):
+            log.abandon()
+        if self._directory_lock is not None:
+            self._directory_lock.release()

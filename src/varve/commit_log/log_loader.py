@@ -1,0 +1,353 @@
+"""Loads a partition directory: resolves leftovers, recovers what is not known to be on disk, rebuilds state.
+
+Crash      loading may be cut anywhere and repeated; it only cuts data files behind their last good batch,
+           rebuilds indexes and removes files that a finished step made superfluous.
+"""
+
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.leftovers import resolve_leftovers
+from varve.commit_log.names import (
+    INDEX,
+    LEADER_EPOCH_FILE,
+    LOG,
+    TXN_INDEX,
+    TopicPartition,
+    parse_file_name,
+)
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.producer_loading import ProducerLoad, ProducerSnapshots, load_producers
+from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.rolling import draw_jitter
+from varve.commit_log.segment import SEGMENT_KINDS, Segment
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment_reader import find_end, first_batch_timestamp
+from varve.commit_log.segment_recovery import RecoveredSegment, recover_segment
+from varve.commit_log.segment_split import split_segment
+from varve.commit_log.settings import LogSettings
+from varve.commit_log.time_index import TimeIndex
+from varve.disk import FileInfo, FileSystem, write_atomically
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, OffsetOverflow
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """What loading a partition needs to know; offsets come from the directory's checkpoints."""
+
+    files: SegmentFiles
+    directory: str
+    topic_partition: TopicPartition
+    settings: LogSettings
+    clock: Clock
+    random: random.Random
+    clean: bool = False
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    producer_expiration_ms: int = 86_400_000
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """A partition as loading found and left it."""
+
+    closed: list[Segment]
+    active: ActiveSegment
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    snapshots: ProducerSnapshots
+    log_start_offset: int
+    recovery_point: int
+    recovered: list[str] = field(default_factory=list)
+
+
+class LogLoader:
+    """One loading of one partition; the steps follow each other in `load`."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self._request = request
+        self._files = request.files
+        self._fs: FileSystem = request.files.fs
+        self._directory = request.directory
+        self._segments: list[Segment] = []
+        self._recovered: dict[int, RecoveredSegment] = {}
+        self._messages: list[str] = []
+        self._epoch_file: bytes | None = None
+        self._overflowing: Segment | None = None
+
+    def load(self) -> LoadedLog:
+        """Raises Corrupt or UnsupportedFormat for what cannot be mended by cutting or rebuilding."""
+        request = self._request
+        entries = self._list_segments()
+        self._epochs = self._read_epochs()
+        while True:
+            try:
+                self._open_segments(entries)
+                wiped = self._recover()
+                break
+            except OffsetOverflow as error:
+                self._split_overflowing(error)
+                entries = self._list_segments()
+        next_offset = self._end_offset()
+        if not self._segments or next_offset < request.log_start_offset:
+            wiped = self._start_anew() or wiped
+            next_offset = request.log_start_offset
+        first_base = self._segments[0].base_offset if self._segments else next_offset
+        log_start_offset = max(request.log_start_offset, first_base)
+        active = self._activate(next_offset)
+        self._trim_epochs(next_offset, request.log_start_offset)
+        producers = load_producers(
+            self._snapshots,
+            [*self._segments, active],
+            end_offset=next_offset,
+            load=self._producer_load(log_start_offset),
+        )
+        clean = request.clean and not wiped
+        return LoadedLog(
+            closed=self._segments,
+            active=active,
+            epochs=self._epochs,
+            producers=producers,
+            snapshots=self._snapshots,
+            log_start_offset=log_start_offset,
+            recovery_point=next_offset if clean else min(request.recovery_point, next_offset),
+            recovered=self._messages,
+        )
+
+    def _list_segments(self) -> list[FileInfo]:
+        entries = self._fs.scan(self._directory)
+        if resolve_leftovers(self._fs, self._directory, [entry.name for entry in entries]):
+            entries = self._fs.scan(self._directory)
+        return entries
+
+    def _read_epochs(self) -> LeaderEpochs:
+        path = f"{self._directory}/{LEADER_EPOCH_FILE}"
+        try:
+            self._epoch_file = self._fs.read(path)
+        except FileNotFoundError:
+            return LeaderEpochs()
+        return LeaderEpochs.decode(self._epoch_file, where=path)
+
+    def _producer_load(self, log_start_offset: int) -> ProducerLoad:
+        return ProducerLoad(
+            log_start_offset=log_start_offset,
+            now_ms=self._request.clock.now_ms(),
+            expiration_ms=self._request.producer_expiration_ms,
+            clean=self._request.clean,
+        )
+
+    def _open_segments(self, entries: Sequence[FileInfo]) -> None:
+        """Opens every data file; indexes without one are removed, segments without a sane index recovered."""
+        sizes: dict[int, int] = {}
+        indexes: dict[str, set[int]] = {kind: set() for kind in SEGMENT_KINDS}
+        for entry in entries:
+            name = parse_file_name(entry.name)
+            if name is None or name.kind not in indexes:
+                continue
+            indexes[name.kind].add(name.offset)
+            if name.kind == LOG:
+                sizes[name.offset] = entry.size
+        self._remove_orphans(indexes, sizes)
+        self._recovered.clear()
+        self._segments = [
+            Segment(
+                self._files,
+                self._directory,
+                base_offset=base,
+                size=sizes[base],
+                has_txn_index=base in indexes[TXN_INDEX],
+            )
+            for base in sorted(sizes)
+        ]
+        self._snapshots = ProducerSnapshots(
+            self._fs, self._directory, [entry.name for entry in entries]
+        )
+        self._snapshots.remove_stray(sorted(sizes))
+        for number, segment in enumerate(self._segments):
+            has_index = segment.base_offset in indexes[INDEX]
+            if not has_index or (segment.has_txn_index and not self._is_sane(segment)):
+                self._recover_segment(number)
+
+    def _remove_orphans(self, indexes: dict[str, set[int]], sizes: dict[int, int]) -> None:
+        for kind, offsets in indexes.items():
+            for offset in sorted(offsets - sizes.keys()):
+                orphan = Segment(self._files, self._directory, base_offset=offset, size=0)
+                self._fs.remove(orphan.path(kind))
+
+    def _is_sane(self, segment: Segment) -> bool:
+        try:
+            segment.txn_index().check(segment.path(TXN_INDEX))
+        except Corrupt as error:
+            self._note(f"rebuilding the indexes of segment {segment.base_offset}: {error}")
+            return False
+        return True
+
+    def _recover(self) -> bool:
+        """Recovers from the segment with the recovery point on; True when later segments had to go."""
+        if self._request.clean:
+            return False
+        bases = [segment.base_offset for segment in self._segments]
+        for number, base in enumerate(bases):
+            is_last = number + 1 == len(bases)
+            if not is_last and bases[number + 1] <= self._request.recovery_point:
+                continue
+            recovered = self._recovered.get(base) or self._recover_segment(number)
+            if recovered.bytes_cut and not is_last:
+                self._drop_segments_after(number)
+                return True
+        return False
+
+    def _recover_segment(self, number: int) -> RecoveredSegment:
+        segment = self._segments[number]
+        producers = load_producers(
+            self._snapshots,
+            self._segments[:number],
+            end_offset=segment.base_offset,
+            load=self._scratch_load(number),
+        )
+        self._overflowing = segment
+        recovered = recover_segment(
+            self._fs,
+            self._directory,
+            base_offset=segment.base_offset,
+            settings=self._request.settings,
+            producers=producers,
+            epochs=self._epochs,
+        )
+        self._files.forget(segment)
+        self._segments[number] = Segment(
+            self._files,
+            self._directory,
+            base_offset=segment.base_offset,
+            size=recovered.size,
+            has_txn_index=bool(recovered.txn_index.count),
+        )
+        self._recovered[segment.base_offset] = recovered
+        if recovered.bytes_cut:
+            self._note(
+                f"cut {recovered.bytes_cut} bytes off {segment.path(LOG)} ({recovered.reason})"
+            )
+        producers.map_end_offset = recovered.next_offset
+        self._snapshots.write(producers)
+        return recovered
+
+    def _scratch_load(self, number: int) -> ProducerLoad:
+        first_base = self._segments[0].base_offset
+        load = self._producer_load(max(self._request.log_start_offset, first_base))
+        # A scratch state must not take the shortcut for directories without snapshots.
+        return ProducerLoad(
+            log_start_offset=min(load.log_start_offset, self._segments[number].base_offset),
+            now_ms=load.now_ms,
+            expiration_ms=load.expiration_ms,
+        )
+
+    def _drop_segments_after(self, number: int) -> None:
+        """Removes all later segments, the last first, so that a crash leaves no gap."""
+        for segment in reversed(self._segments[number + 1 :]):
+            self._note(f"dropped {segment.path(LOG)}: it follows a segment that lost bytes")
+            segment.mark_deleted()
+            if segment.base_offset in self._snapshots.offsets:
+                self._snapshots.remove(segment.base_offset)
+        self._fs.sync_directory(self._directory)
+        self._remove_marked()
+        self._segments = self._segments[: number + 1]
+
+    def _remove_marked(self) -> None:
+        resolve_leftovers(self._fs, self._directory, self._fs.names(self._directory))
+
+    def _split_overflowing(self, error: OffsetOverflow) -> None:
+        assert self._overflowing is not None
+        self._note(f"splitting a segment: {error}")
+        split_segment(self._fs, self._directory, self._overflowing.base_offset)
+        self._files.forget(self._overflowing)
+
+    def _end_offset(self) -> int:
+        if not self._segments:
+            return self._request.log_start_offset
+        last = self._segments[-1]
+        recovered = self._recovered.get(last.base_offset)
+        if recovered is not None:
+            return recovered.next_offset
+        return find_end(last, size=last.size)[0]
+
+    def _start_anew(self) -> bool:
+        """Removes every segment of a log that ends before its log start offset; True if there was one."""
+        had_segments = bool(self._segments)
+        if had_segments:
+            self._note(
+                f"the log ends before its log start offset {self._request.log_start_offset}: "
+                "all segments dropped"
+            )
+        for segment in reversed(self._segments):
+            segment.mark_deleted()
+        for offset in list(self._snapshots.offsets):
+            self._snapshots.remove(offset)
+        self._remove_marked()
+        self._segments = []
+        self._recovered.clear()
+        self._epochs = LeaderEpochs()
+        return had_segments
+
+    def _activate(self, next_offset: int) -> ActiveSegment:
+        """Takes the last segment for appends, or makes the first one."""
+        request = self._request
+        last = self._segments.pop() if self._segments else None
+        active = ActiveSegment(
+            self._files,
+            self._directory,
+            request.settings,
+            base_offset=next_offset if last is None else last.base_offset,
+            created_ms=request.clock.now_ms(),
+            jitter_ms=draw_jitter(request.settings, request.random),
+        )
+        if last is not None:
+            self._resume(active, last)
+        return active
+
+    def _resume(self, active: ActiveSegment, last: Segment) -> None:
+        recovered = self._recovered.get(last.base_offset)
+        if recovered is None:
+            next_offset, size = find_end(last, size=last.size)
+            max_bytes = self._request.settings.segment_index_bytes
+            active.resume(
+                next_offset=next_offset,
+                size=size,
+                offset_index=OffsetIndex.decode(
+                    last.offset_index().encode(), last.base_offset, max_bytes
+                ),
+                time_index=TimeIndex.decode(
+                    last.time_index().encode(), last.base_offset, max_bytes
+                ),
+                txn_index=last.txn_index(),
+                first_timestamp=first_batch_timestamp(last, size=size),
+            )
+        else:
+            active.resume(
+                next_offset=recovered.next_offset,
+                size=recovered.size,
+                offset_index=recovered.offset_index,
+                time_index=recovered.time_index,
+                txn_index=recovered.txn_index,
+                first_timestamp=recovered.first_timestamp,
+            )
+        self._files.forget(last)
+
+    def _trim_epochs(self, next_offset: int, log_start_offset: int) -> None:
+        self._epochs.truncate_from_end(next_offset)
+        self._epochs.truncate_from_start(log_start_offset)
+        data = self._epochs.encode()
+        if data != self._epoch_file:
+            write_atomically(self._fs, f"{self._directory}/{LEADER_EPOCH_FILE}", data)
+
+    def _note(self, message: str) -> None:
+        logger.warning(
+            "recovery: %s", message, extra={"partition": str(self._request.topic_partition)}
+        )
+        self._messages.append(message)

@@ -1,0 +1,174 @@
+"""Reads a log: by offset up to an isolation level's limit, and by time.
+
+Invariant  a read returns whole batches of one segment, in order, none at or above the limit.
+Threads    any number, without the log's lock: each works on one view of the segments. A segment that left
+           the log meanwhile makes the read look again.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from varve.commit_log.log_state import LogState
+from varve.commit_log.segment import ReadableSegment
+from varve.commit_log.segment_reader import (
+    TimestampOffset,
+    find_max_timestamp,
+    find_offset_by_time,
+    read_batches,
+)
+from varve.commit_log.segment_view import SegmentView
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.errors import OffsetOutOfRange, Unavailable
+
+_LOOKS_MAX: Final = 8
+
+
+class Isolation(StrEnum):
+    """How far a read may see."""
+
+    LOG_END = "log_end"
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class AbortedRange(NamedTuple):
+    """A producer's transactional batches from `first_offset` to its next abort marker are void."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """Whole batches as stored; the first may begin before the asked offset."""
+
+    data: memoryview
+    next_offset: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    aborted: tuple[AbortedRange, ...] = ()
+
+
+class LogReader:
+    """Reads one log."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def read(
+        self, *, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
+    ) -> FetchResult:
+        """Raises OffsetOutOfRange outside [log start offset, log end offset]."""
+        state = self._state
+        state.check_readable()
+        for _ in range(_LOOKS_MAX):
+            limit = self._limit(isolation)
+            high_watermark, stable = state.high_watermark, state.last_stable_offset
+            view = state.view
+            self._check_range(start_offset, view.active.extent[0])
+            with suppress(FileNotFoundError):
+                data, next_offset = _read_view(view, start_offset, limit, max_bytes, min_one)
+                aborted: tuple[AbortedRange, ...] = ()
+                if isolation is Isolation.READ_COMMITTED and data:
+                    aborted = _aborted_in(view, start_offset, next_offset)
+                return FetchResult(
+                    data, next_offset, state.log_start_offset, high_watermark, stable, aborted
+                )
+        raise self._too_much_change()
+
+    def _limit(self, isolation: Isolation) -> int:
+        match isolation:
+            case Isolation.LOG_END:
+                return self._state.end_offset
+            case Isolation.READ_UNCOMMITTED:
+                return self._state.high_watermark
+            case Isolation.READ_COMMITTED:
+                return self._state.last_stable_offset
+
+    def _check_range(self, start_offset: int, end_offset: int) -> None:
+        state = self._state
+        if not state.log_start_offset <= start_offset <= end_offset:
+            raise OffsetOutOfRange(
+                f"{state.topic_partition}: offset {start_offset} is outside the log, which holds "
+                f"{state.log_start_offset} to {end_offset}; read from one of these"
+            )
+
+    def _too_much_change(self) -> Unavailable:
+        return Unavailable(
+            f"{self._state.topic_partition}: segments were replaced {_LOOKS_MAX} times during one read; "
+            "try again"
+        )
+
+    def find_offset_by_time(self, timestamp: int) -> TimestampOffset | None:
+        """The first record not older than the timestamp, below the high watermark."""
+        state = self._state
+        for _ in range(_LOOKS_MAX):
+            with suppress(FileNotFoundError):
+                found = self._search_time(state.view, timestamp)
+                return found if found and found.offset < state.high_watermark else None
+        raise self._too_much_change()
+
+    def _search_time(self, view: SegmentView, timestamp: int) -> TimestampOffset | None:
+        for segment in view:
+            size = segment.size
+            if segment.max_timestamp < timestamp:
+                continue
+            found = find_offset_by_time(
+                segment,
+                timestamp=timestamp,
+                start_offset=self._state.log_start_offset,
+                size=size,
+            )
+            if found is not None:
+                return found
+        return None
+
+    def find_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp of the log."""
+        for _ in range(_LOOKS_MAX):
+            with suppress(FileNotFoundError):
+                segments: list[ReadableSegment] = list(self._state.view)
+                newest = max(segments, key=lambda segment: segment.max_timestamp)
+                return find_max_timestamp(newest, size=newest.size)
+        raise self._too_much_change()
+
+    def aborted_transactions(self) -> Iterator[AbortedTransaction]:
+        """Every aborted transaction the indexes know."""
+        view = self._state.view
+        for segment in view.may_hold_aborted():
+            yield from segment.txn_index().entries()
+
+
+def _read_view(
+    view: SegmentView, start_offset: int, limit: int, max_bytes: int, min_one: bool
+) -> tuple[memoryview, int]:
+    if start_offset < limit:
+        for segment in view.from_offset(start_offset):
+            if segment.base_offset >= limit:
+                break
+            found = read_batches(
+                segment,
+                start_offset=start_offset,
+                limit_offset=limit,
+                max_bytes=max_bytes,
+                min_one=min_one,
+                size=segment.size,
+            )
+            if found is not None:
+                return found
+    return memoryview(b""), start_offset
+
+
+def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[AbortedRange, ...]:
+    """The aborted transactions that touch [start, end): their markers lie in that segment or behind it."""
+    ranges: list[AbortedRange] = []
+    for segment in view.may_hold_aborted():
+        found, complete = segment.txn_index().collect(start_offset, end_offset)
+        ranges += [AbortedRange(one.producer_id, one.first_offset) for one in found]
+        if complete:
+            break
+    return tuple(ranges)

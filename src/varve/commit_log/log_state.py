@@ -1,0 +1,202 @@
+"""What the phases of a log's life share: its segments, offsets, producers, and how it fails.
+
+Invariant  log start offset <= last stable offset <= high watermark <= log end offset;
+           recovery point <= log end offset.
+Crash      after a failed sync nothing is written any more: what the disk holds is unknown until recovery.
+Threads    `lock` guards every change; `flush_lock` is taken before it by whoever syncs or truncates.
+           Single fields may be read without it.
+"""
+
+import contextlib
+import errno
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.log_loader import LoadedLog
+from varve.commit_log.names import (
+    LEADER_EPOCH_FILE,
+    LOG,
+    SNAPSHOT,
+    TopicPartition,
+    log_name,
+)
+from varve.commit_log.rolling import draw_jitter
+from varve.commit_log.segment import SEGMENT_KINDS, Segment
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment_view import SegmentView
+from varve.commit_log.settings import LogSettings
+from varve.disk import write_atomically
+from varve.foundation.clock import Clock
+from varve.foundation.errors import (
+    Closed,
+    DirectoryOffline,
+    DiskFull,
+    LogPoisoned,
+    StoreError,
+)
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LogState:
+    """The shared state of one partition's log."""
+
+    def __init__(
+        self,
+        loaded: LoadedLog,
+        *,
+        files: SegmentFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        settings: LogSettings,
+        clock: Clock,
+        random: random.Random,
+        high_watermark: int,
+        on_failure: Callable[[StoreError], None],
+    ) -> None:
+        self.files = files
+        self.fs = files.fs
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.settings = settings
+        self.clock = clock
+        self._random = random
+        self._on_failure = on_failure
+        self.lock = threading.Lock()
+        self.flush_lock = threading.Lock()
+        self.view = SegmentView(loaded.closed, loaded.active)
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.snapshots = loaded.snapshots
+        self.log_start_offset = loaded.log_start_offset
+        self.recovery_point = loaded.recovery_point
+        self.high_watermark = min(max(high_watermark, self.log_start_offset), self.end_offset)
+        self.producers.advance_high_watermark(self.high_watermark)
+        # Closed segments not yet known to be on disk; guarded by lock.
+        self.unsynced: list[ActiveSegment | Segment] = self._segments_after(self.recovery_point)
+        self.has_new_files = True
+        self.doomed: list[tuple[int, str]] = []  # when to remove which file
+        self.last_flush_ms = clock.now_ms()
+        self.failure: StoreError | None = None
+
+    def _segments_after(self, offset: int) -> list[ActiveSegment | Segment]:
+        closed = self.view.closed
+        ends = [segment.base_offset for segment in closed[1:]] + [self.view.active.base_offset]
+        return [segment for segment, end in zip(closed, ends, strict=False) if end > offset]
+
+    @property
+    def end_offset(self) -> int:
+        return self.view.active.extent[0]
+
+    @property
+    def last_stable_offset(self) -> int:
+        unstable = self.producers.first_unstable_offset
+        if unstable is None:
+            return self.high_watermark
+        return min(max(unstable, self.log_start_offset), self.high_watermark)
+
+    def check_usable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def check_readable(self) -> None:
+        """A poisoned log still answers reads: what it holds in memory and on disk is what it was."""
+        if self.failure is not None and not isinstance(self.failure, LogPoisoned):
+            raise self.failure
+
+    def close(self) -> None:
+        if self.failure is None:
+            self.failure = Closed(f"{self.topic_partition}: the log is closed; open it again")
+
+    @contextlib.contextmanager
+    def io(self, doing: str) -> Iterator[None]:
+        """Turns an OSError into ours: a full disk refuses the operation, anything else takes the log down."""
+        try:
+            yield
+        except OSError as error:
+            raise self.failed(error, doing) from error
+
+    def failed(self, error: OSError, doing: str) -> StoreError:
+        at = f"{self.topic_partition}: {doing} {error.filename or self.directory}: {error.strerror}"
+        if error.errno in _NO_ROOM:
+            return DiskFull(f"{at}; nothing was changed, free some space and try again")
+        return self.fail(DirectoryOffline(f"{at}; mend the disk or its permissions and reopen"))
+
+    def poison(self, error: OSError) -> StoreError:
+        """A sync failed: the log takes no more writes."""
+        return self.fail(
+            LogPoisoned(
+                f"{self.topic_partition}: sync of {error.filename or self.directory}: {error.strerror}; "
+                "what the disk holds is unknown, reopen the store to recover"
+            )
+        )
+
+    def fail(self, failure: StoreError) -> StoreError:
+        if self.failure is None:
+            self.failure = failure
+            self._on_failure(failure)
+        return failure
+
+    def write_epochs(self) -> None:
+        path = f"{self.directory}/{LEADER_EPOCH_FILE}"
+        write_atomically(self.fs, path, self.epochs.encode())
+
+    def reopen_active(self, base_offset: int) -> ActiveSegment:
+        """A segment open for appends on whatever its data file holds."""
+        return ActiveSegment(
+            self.files,
+            self.directory,
+            self.settings,
+            base_offset=base_offset,
+            created_ms=self.clock.now_ms(),
+            jitter_ms=draw_jitter(self.settings, self._random),
+        )
+
+    def new_active(self, base_offset: int) -> ActiveSegment:
+        """An empty segment; leavings with its names are removed first."""
+        for kind in SEGMENT_KINDS:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.remove(f"{self.directory}/{log_name(base_offset, kind)}")
+        active = self.reopen_active(base_offset)
+        if self.settings.preallocate:
+            active.writer.truncate(self.settings.segment_bytes)
+        self.has_new_files = True
+        return active
+
+    def roll_locked(self, expected_offset: int) -> None:
+        """Closes the active segment and begins one at the expected offset, or at the log end if later."""
+        active = self.view.active
+        base_offset = max(expected_offset, self.end_offset)
+        if base_offset == active.base_offset and active.size == 0:
+            return
+        active.close_indexes()
+        self.producers.map_end_offset = base_offset
+        self.snapshots.write(self.producers)
+        fresh = self.new_active(base_offset)
+        self.unsynced.append(active)
+        self.view = self.view.rolled(active.closed(), fresh)
+
+    def doom(self, base_offset: int) -> None:
+        """Notes the renamed files of a segment for removal after `file.delete.delay.ms`."""
+        due_ms = self.clock.now_ms() + self.settings.file_delete_delay_ms
+        for kind in (*SEGMENT_KINDS, SNAPSHOT):
+            path = f"{self.directory}/{log_name(base_offset, kind)}.deleted"
+            self.doomed.append((due_ms, path))
+
+    def remove_doomed(self, now_ms: int) -> int:
+        """Removes what is due; gives how many files went."""
+        with self.lock:
+            due = [path for due_ms, path in self.doomed if due_ms <= now_ms]
+            self.doomed = [entry for entry in self.doomed if entry[0] > now_ms]
+        removed = 0
+        for path in due:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.remove(path)
+                removed += 1
+        return removed
+
+    def data_path(self, base_offset: int) -> str:
+        return f"{self.directory}/{log_name(base_offset, LOG)}"

@@ -1,0 +1,247 @@
+"""All log directories of one process: where a partition lives, where a new one goes.
+
+Invariant  a partition stands in one directory; a new one goes to the live directory with the fewest.
+Threads    any; `run_once` is called by one maintenance worker.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from varve.commit_log.log import Log
+from varve.commit_log.log_directory import LogDirectory
+from varve.commit_log.names import TopicPartition, validate_topic_name
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.settings import LogSettings, StoreSettings
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import (
+    Corrupt,
+    DirectoryOffline,
+    InvalidRequest,
+    Locked,
+    NotFound,
+    StoreError,
+    Unavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class LogStore:
+    """Opens several log directories and serves their partitions. Use as a context manager."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        fs: FileSystem,
+        clock: Clock,
+        random: random.Random,
+        settings: StoreSettings | None = None,
+        topic_settings: Callable[[str], LogSettings] | None = None,
+        is_alone: bool = True,
+    ) -> None:
+        if not paths or len(set(paths)) != len(paths):
+            raise InvalidRequest(f"log directories must be given once each, got {list(paths)}")
+        self._settings = settings or StoreSettings()
+        self._clock = clock
+        self._fs = fs
+        self._lock = threading.Lock()
+        files = SegmentFiles(fs)
+        defaults = LogSettings()
+        self.directories = [
+            LogDirectory(
+                path,
+                files=files,
+                settings=self._settings,
+                topic_settings=topic_settings or (lambda topic: defaults),
+                clock=clock,
+                random=random,
+                is_alone=is_alone,
+            )
+            for path in paths
+        ]
+        self._due_ms: dict[str, int] = {}
+
+    def open(self) -> "LogStore":
+        """Opens every directory; one that fails goes offline, but not the last, and not one in use."""
+        opened: list[LogDirectory] = []
+        try:
+            for directory in self.directories:
+                self._open_directory(directory)
+                opened.append(directory)
+            self._check_once_each()
+        except BaseException:
+            for directory in opened:
+                directory.abandon()
+            raise
+        self._start_timers()
+        return self
+
+    def _open_directory(self, directory: LogDirectory) -> None:
+        try:
+            directory.open()
+        except OSError as error:
+            failure = DirectoryOffline(
+                f"log directory {error.filename or directory.path}: {error.strerror}; mend the disk or its "
+                "permissions and reopen"
+            )
+            directory.take_offline(failure)
+            if all(one.failure is not None for one in self.directories):
+                raise failure from error
+        except Locked:
+            raise
+        except StoreError as error:
+            raise type(error)(f"log directory {directory.path}: {error}") from error
+
+    def _check_once_each(self) -> None:
+        seen: dict[TopicPartition, str] = {}
+        for directory in self.directories:
+            for partition in (*directory.logs, *directory.unreadable):
+                if partition in seen:
+                    raise Corrupt(
+                        f"{partition} stands in both {seen[partition]} and {directory.path}; move one away"
+                    )
+                seen[partition] = directory.path
+
+    def _start_timers(self) -> None:
+        now_ms = self._clock.now_ms()
+        self._due_ms = {
+            name: now_ms + interval_ms for name, interval_ms in self._intervals().items()
+        }
+
+    def _intervals(self) -> dict[str, int]:
+        settings = self._settings
+        return {
+            "recovery points": settings.log_flush_offset_checkpoint_interval_ms,
+            "log starts": settings.log_flush_start_offset_checkpoint_interval_ms,
+            "high watermarks": settings.replica_high_watermark_checkpoint_interval_ms,
+            "producers": settings.producer_id_expiration_check_interval_ms,
+        }
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition there is, served or not."""
+        found: set[TopicPartition] = set()
+        for directory in self.directories:
+            found |= {*directory.logs, *directory.unreadable}
+        return sorted(found)
+
+    def directory_of(self, partition: TopicPartition) -> LogDirectory | None:
+        for directory in self.directories:
+            if partition in directory.logs or partition in directory.unreadable:
+                return directory
+        return None
+
+    def get(self, partition: TopicPartition) -> Log:
+        """Raises NotFound, or what keeps the partition from being served."""
+        directory = self.directory_of(partition)
+        if directory is None:
+            offline = [one.path for one in self.directories if one.failure is not None]
+            if offline:
+                raise Unavailable(
+                    f"{partition} is unknown, and may be in {offline}, which is offline"
+                )
+            raise NotFound(f"there is no partition {partition}; create its topic first")
+        directory.check_online()
+        if partition in directory.unreadable:
+            raise directory.unreadable[partition]
+        return directory.logs[partition]
+
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        directory = self.directory_of(partition)
+        return None if directory is None else directory.topic_ids.get(partition)
+
+    def create(self, partition: TopicPartition, topic_id: UUID, *, is_new: bool = True) -> Log:
+        """The partition's log, made if missing in the live directory with the fewest partitions.
+
+        A directory that fails in this goes offline and the next is tried. Unless the partition is
+        known to be new, none is made while a directory is offline: it may be there.
+        """
+        validate_topic_name(partition.topic)
+        with self._lock:
+            existing = self.directory_of(partition)
+            if existing is not None:
+                if partition in existing.unreadable:
+                    raise existing.unreadable[partition]
+                return existing.create(partition, topic_id)
+            live = [directory for directory in self.directories if directory.failure is None]
+            if not is_new and len(live) < len(self.directories):
+                raise Unavailable(
+                    f"{partition} may stand in a directory that is offline; mend it first"
+                )
+            for directory in sorted(live, key=lambda one: len(one.logs) + len(one.unreadable)):
+                try:
+                    return directory.create(partition, topic_id)
+                except OSError as error:
+                    directory.take_offline(
+                        DirectoryOffline(
+                            f"create {error.filename}: {error.strerror}; mend the disk and reopen"
+                        )
+                    )
+            raise DirectoryOffline(f"no log directory is online to hold {partition}")
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Takes a partition out of service and removes its files after a delay."""
+        self.get(partition)
+        directory = self.directory_of(partition)
+        assert directory is not None
+        directory.delete(partition)
+
+    def run_once(self, now_ms: int) -> None:
+        """One round of maintenance: flushes, checkpoints, removals, expiry, each when due."""
+        due = {name for name, due_ms in self._due_ms.items() if now_ms >= due_ms}
+        for name in due:
+            self._due_ms[name] = now_ms + self._intervals()[name]
+        for directory in self.directories:
+            if directory.failure is None:
+                self._maintain(directory, due, now_ms)
+
+    def _maintain(self, directory: LogDirectory, due: set[str], now_ms: int) -> None:
+        try:
+            for log in list(directory.logs.values()):
+                log.maintain(now_ms)
+                if "producers" in due:
+                    log.expire_producers(now_ms)
+            if "recovery points" in due:
+                directory.write_recovery_points()
+            if "log starts" in due:
+                directory.write_log_starts()
+            if "high watermarks" in due:
+                directory.write_high_watermarks()
+            directory.remove_doomed(now_ms)
+        except OSError as error:
+            directory.take_offline(
+                DirectoryOffline(
+                    f"maintenance of {error.filename}: {error.strerror}; mend the disk and reopen"
+                )
+            )
+        except StoreError as error:
+            logger.warning(
+                "maintenance failed", extra={"path": directory.path, "error": str(error)}
+            )
+
+    def close(self) -> None:
+        """Closes every directory; raises the first error after trying all."""
+        errors: list[Exception] = []
+        for directory in self.directories:
+            try:
+                directory.close()
+            except (StoreError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def abandon(self) -> None:
+        """Lets go of everything without writing, as a killed process would."""
+        for directory in self.directories:
+            directory.abandon()
+
+    def __enter__(self) -> "LogStore":
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.close()

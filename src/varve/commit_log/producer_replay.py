@@ -1,0 +1,101 @@
+"""Rebuilds producer state and aborted transactions from stored batches.
+
+Invariant  replay follows the rules of replication: nothing stored is refused, no sequence is checked.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.commit_log.producer_state import BatchSummary, Marker, Origin, ProducerStates
+from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.kernels.batch_scan import Field
+from varve.records import (
+    Batch,
+    ControlType,
+    decode_control_record,
+    increment_sequence,
+)
+
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_BATCHES_KEPT: Final = 5
+
+
+def summarize_row(row: list[int], batch: memoryview | None, where: str) -> BatchSummary:
+    """What producer state needs of one scanned batch; `batch` is needed for control batches only."""
+    attributes = row[Field.ATTRIBUTES]
+    base_sequence = row[Field.BASE_SEQUENCE]
+    delta = row[Field.LAST_OFFSET] - row[Field.BASE_OFFSET]
+    is_control = bool(attributes & _CONTROL)
+    return BatchSummary(
+        base_offset=row[Field.BASE_OFFSET],
+        last_offset=row[Field.LAST_OFFSET],
+        producer_id=row[Field.PRODUCER_ID],
+        producer_epoch=row[Field.PRODUCER_EPOCH],
+        base_sequence=base_sequence,
+        last_sequence=-1 if base_sequence < 0 else increment_sequence(base_sequence, delta),
+        max_timestamp=row[Field.MAX_TIMESTAMP],
+        is_transactional=bool(attributes & _TRANSACTIONAL),
+        is_control=is_control,
+        marker=decode_marker(batch, where) if is_control and batch is not None else None,
+    )
+
+
+def decode_marker(batch: memoryview, where: str) -> Marker | None:
+    """The end-of-transaction marker in a control batch; None for an emptied one or another control type."""
+    records = Batch(bytes(batch), where=where).records()
+    if not records or records[0].key is None:
+        return None
+    control = decode_control_record(records[0].key, records[0].value)
+    if control.type not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    return Marker(
+        committed=control.type == ControlType.COMMIT,
+        coordinator_epoch=-1 if control.coordinator_epoch is None else control.coordinator_epoch,
+    )
+
+
+def replay_batches(
+    table: BatchTable,
+    producers: ProducerStates,
+    txn_index: TransactionIndex | None,
+    *,
+    where: str,
+) -> None:
+    """Applies the batches of a table; with a transaction index, aborted transactions are recorded in it."""
+    for row in _rows_that_matter(table.rows):
+        fields = table.rows[row].tolist()
+        is_control = fields[Field.ATTRIBUTES] & _CONTROL
+        summary = summarize_row(fields, table.bytes_of(int(row)) if is_control else None, where)
+        plan = producers.check_and_plan([summary], Origin.REPLICATION)
+        producers.apply(plan)
+        for completed in plan.completed:
+            if txn_index is not None and completed.is_aborted:
+                txn_index.append(
+                    AbortedTransaction(
+                        producer_id=completed.producer_id,
+                        first_offset=completed.first_offset,
+                        last_offset=completed.last_offset,
+                        last_stable_offset=producers.last_stable_offset_of(completed),
+                    )
+                )
+            producers.complete(completed)
+
+
+def _rows_that_matter(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """Rows with a producer id, less the plain ones that later batches of the same producer displace."""
+    with_producer = np.flatnonzero(rows[:, Field.PRODUCER_ID] >= 0)
+    if not with_producer.size:
+        return with_producer
+    attributes = rows[with_producer, Field.ATTRIBUTES]
+    plain = with_producer[(attributes & (_TRANSACTIONAL | _CONTROL)) == 0]
+    special = with_producer[(attributes & (_TRANSACTIONAL | _CONTROL)) != 0]
+    order = np.argsort(rows[plain, Field.PRODUCER_ID], kind="stable")
+    grouped = plain[order]
+    producer_ids = rows[grouped, Field.PRODUCER_ID]
+    group_ends = np.searchsorted(producer_ids, producer_ids, side="right")
+    recent = grouped[group_ends - np.arange(grouped.size) <= _BATCHES_KEPT]
+    return np.sort(np.concatenate([recent, special]))

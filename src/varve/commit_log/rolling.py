@@ -1,0 +1,59 @@
+"""When the active segment must give way to a new one."""
+
+import random
+from typing import Final
+
+from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.settings import LogSettings
+
+_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+COMPACT: Final = "compact"
+
+
+def draw_jitter(settings: LogSettings, random: random.Random) -> int:
+    """By how much a segment rolls early, so that partitions made together do not all roll at once."""
+    limit = min(settings.segment_jitter_ms, settings.segment_ms)
+    return random.randrange(limit) if limit > 0 else 0
+
+
+def max_segment_ms(settings: LogSettings) -> int:
+    if COMPACT in settings.cleanup_policy:
+        return min(settings.segment_ms, settings.max_compaction_lag_ms)
+    return settings.segment_ms
+
+
+class RollRule:
+    """The five reasons to roll before an append, with the settings at hand."""
+
+    __slots__ = ("_segment_bytes", "_segment_ms")
+
+    def __init__(self, settings: LogSettings) -> None:
+        self._segment_bytes = settings.segment_bytes
+        self._segment_ms = max_segment_ms(settings)
+
+    def should_roll(
+        self,
+        active: ActiveSegment,
+        *,
+        append_size: int,
+        last_offset: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> bool:
+        size = active.size
+        if size > self._segment_bytes - append_size:
+            return True
+        if last_offset - active.base_offset > _RELATIVE_OFFSET_MAX:
+            return True
+        if size > 0 and self._waited_ms(active, max_timestamp, now_ms) > (
+            self._segment_ms - active.jitter_ms
+        ):
+            return True
+        return active.offset_index().is_full or active.time_index().is_full
+
+    @staticmethod
+    def _waited_ms(active: ActiveSegment, max_timestamp: int, now_ms: int) -> int:
+        """Age by record time, or by the clock when the first batch carries no timestamp."""
+        if active.first_timestamp >= 0:
+            return max_timestamp - active.first_timestamp
+        return now_ms - active.created_ms

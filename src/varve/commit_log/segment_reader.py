@@ -1,0 +1,149 @@
+"""Reads batches out of one segment: by offset, by time, up to a limit.
+
+Invariant  what is returned begins with the first batch that ends at or after the asked offset, holds whole
+           batches only, and none that reaches the limit.
+Threads    any; no lock. A segment that left the log meanwhile raises FileNotFoundError: look again.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from varve.commit_log.names import LOG
+from varve.commit_log.segment import ReadableSegment
+from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.foundation.errors import Corrupt
+from varve.kernels.batch_cut import cut_batches
+from varve.kernels.batch_scan import Field
+from varve.records import HEADER_BYTES, Batch, decode_header
+
+# Base offset, batch length, then from byte 23 the last offset delta: all that finding a batch needs.
+_BOUNDS: Final = Struct(">qi11xi")
+_PROBE_BYTES: Final = 8192
+_LENGTH_END: Final = 12
+_SMALLEST_LENGTH: Final = 49
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffset:
+    """A record found by time."""
+
+    timestamp: int
+    offset: int
+
+
+def find_batch_position(
+    segment: ReadableSegment, offset: int, *, size: int
+) -> tuple[int, int] | None:
+    """Position and size of the first batch whose last offset is at least `offset`; None past the end."""
+    position = segment.offset_index().lookup(offset)[1]
+    file = segment.file()
+    while position + _BOUNDS.size <= size:
+        probe = file.read_at(position, min(_PROBE_BYTES, size - position))
+        within = 0
+        while within + _BOUNDS.size <= len(probe):
+            base_offset, length, last_delta = _BOUNDS.unpack_from(probe, within)
+            if length < _SMALLEST_LENGTH:
+                raise Corrupt(
+                    f"{segment.path(LOG)}: position {position + within}: batch length {length} is below "
+                    f"{_SMALLEST_LENGTH}; run `varve check --repair` on the directory"
+                )
+            batch_size = length + _LENGTH_END
+            if position + within + batch_size > size:
+                return None
+            if base_offset + last_delta >= offset:
+                return position + within, batch_size
+            within += batch_size
+        if within == 0:
+            return None
+        position += within
+    return None
+
+
+def read_batches(
+    segment: ReadableSegment,
+    *,
+    start_offset: int,
+    limit_offset: int,
+    max_bytes: int,
+    min_one: bool,
+    size: int,
+) -> tuple[memoryview, int] | None:
+    """Whole batches from `start_offset` and the offset after them; None when the segment has none of them."""
+    found = find_batch_position(segment, start_offset, size=size)
+    if found is None:
+        return None
+    position, first_size = found
+    wanted = max(max_bytes, first_size) if min_one else max_bytes
+    data = segment.file().read_at(position, min(wanted, size - position))
+    end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
+    if end < 0:
+        raise Corrupt(
+            f"{segment.path(LOG)}: position {position}: no batch of message format 2 begins "
+            "here; run `varve check` on the directory"
+        )
+    return memoryview(data)[:end], max(next_offset, start_offset)
+
+
+def find_offset_by_time(
+    segment: ReadableSegment, *, timestamp: int, start_offset: int, size: int
+) -> TimestampOffset | None:
+    """The first record at or after `start_offset` that is not older than `timestamp`."""
+    indexed_offset = segment.time_index().lookup(timestamp)[1]
+    found = find_batch_position(segment, max(indexed_offset, start_offset), size=size)
+    if found is None:
+        return None
+    walk = BatchWalk(segment.file(), start=found[0], end=size, verify_crc=False)
+    for table in walk:
+        candidates = table.rows[:, Field.MAX_TIMESTAMP] >= timestamp
+        for row in np.flatnonzero(candidates):
+            record = _first_record_at_or_after(table, int(row), timestamp, start_offset, segment)
+            if record is not None:
+                return record
+    walk.check_ended(segment.path(LOG))
+    return None
+
+
+def _first_record_at_or_after(
+    table: BatchTable, row: int, timestamp: int, start_offset: int, segment: ReadableSegment
+) -> TimestampOffset | None:
+    where = f"{segment.path(LOG)} at {int(table.rows[row, Field.POSITION])}"
+    columns = Batch(bytes(table.bytes_of(row)), where=where).columns()
+    matches = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= start_offset))
+    if not matches.size:
+        return None
+    first = matches[0]
+    return TimestampOffset(int(columns.timestamps[first]), int(columns.offsets[first]))
+
+
+def find_max_timestamp(segment: ReadableSegment, *, size: int) -> TimestampOffset | None:
+    """The first record that carries the segment's largest timestamp."""
+    largest = segment.max_timestamp
+    if largest < 0:
+        return None
+    return find_offset_by_time(
+        segment, timestamp=largest, start_offset=segment.base_offset, size=size
+    )
+
+
+def find_end(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
+    """Offset and position after the last whole batch, found from the last index entry on."""
+    index = segment.offset_index()
+    position = index.lookup(index.last_offset)[1] if index.count else 0
+    next_offset = segment.base_offset
+    walk = BatchWalk(segment.file(), start=position, end=size, verify_crc=False)
+    for table in walk:
+        next_offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+    walk.check_ended(segment.path(LOG))
+    return next_offset, walk.position
+
+
+def first_batch_timestamp(segment: ReadableSegment, *, size: int) -> int:
+    """The first batch's largest timestamp; -1 when it has none or the segment is empty."""
+    if size < HEADER_BYTES:
+        return -1
+    return decode_header(
+        segment.file().read_at(0, HEADER_BYTES), where=segment.path(LOG)
+    ).max_timestamp

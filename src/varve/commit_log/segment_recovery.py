@@ -1,0 +1,201 @@
+"""Recovers one segment: finds the last good batch, cuts behind it, rebuilds the indexes.
+
+Crash      repeating it after a crash in the middle gives the same result: the data file is only ever cut.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.producer_replay import replay_batches
+from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.settings import LogSettings
+from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.txn_index import TransactionIndex
+from varve.disk import FileSystem
+from varve.foundation.errors import OffsetOverflow, UnsupportedFormat
+from varve.kernels.batch_scan import Field
+from varve.kernels.index_build import (
+    IndexBuildStatus,
+    IndexState,
+    build_index_entries,
+    initial_index_state,
+)
+from varve.kernels.status import ScanStatus, describe
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredSegment:
+    """What recovery found and kept."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    bytes_cut: int
+    reason: str
+    first_timestamp: int
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    txn_index: TransactionIndex
+
+
+class SegmentIndexer:
+    """Builds the indexes of one segment from its batches, table by table."""
+
+    def __init__(self, base_offset: int, settings: LogSettings, where: str) -> None:
+        self._settings = settings
+        self._where = where
+        self._state = initial_index_state(base_offset)
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.first_timestamp = -1
+        self._offset_entries: list[npt.NDArray[np.int64]] = []
+        self._time_entries: list[npt.NDArray[np.int64]] = []
+        self.txn_index = TransactionIndex(base_offset)
+
+    def add(self, table: BatchTable) -> int:
+        """Takes the table's batches; gives how many, fewer than all when the next one's offset does not ascend.
+
+        Raises OffsetOverflow at a batch beyond the 32-bit range of the segment.
+        """
+        rows = table.rows
+        if rows[0, Field.POSITION] == 0:
+            self.first_timestamp = int(rows[0, Field.MAX_TIMESTAMP])
+        offset_entries = np.empty((len(rows), 2), np.int64)
+        time_entries = np.empty((len(rows), 2), np.int64)
+        offset_count, time_count, status, done = build_index_entries(
+            rows,
+            self.base_offset,
+            self._settings.index_interval_bytes,
+            self._state,
+            offset_entries,
+            time_entries,
+        )
+        if status == IndexBuildStatus.OFFSET_OVERFLOW:
+            raise OffsetOverflow(
+                f"{self._where}: position {rows[done, Field.POSITION]}: last offset "
+                f"{rows[done, Field.LAST_OFFSET]} lies beyond the 32-bit range of base offset "
+                f"{self.base_offset}"
+            )
+        self._offset_entries.append(offset_entries[:offset_count])
+        self._time_entries.append(time_entries[:time_count])
+        if done:
+            self.next_offset = int(rows[done - 1, Field.LAST_OFFSET]) + 1
+        return done
+
+    def offset_index(self) -> OffsetIndex:
+        entries = np.concatenate([np.empty((0, 2), np.int64), *self._offset_entries])
+        packed = np.empty(len(entries), OffsetIndex.layout)
+        packed["offset"] = entries[:, 0] - self.base_offset
+        packed["position"] = entries[:, 1]
+        return OffsetIndex.decode(
+            packed.tobytes(), self.base_offset, self._settings.segment_index_bytes, self._where
+        )
+
+    def time_index(self) -> TimeIndex:
+        """The time index with the final entry a closed segment has."""
+        entries = np.concatenate([np.empty((0, 2), np.int64), *self._time_entries])
+        state = self._state
+        if state[IndexState.MAX_TIMESTAMP] > state[IndexState.INDEXED_TIMESTAMP]:
+            final = state[[IndexState.MAX_TIMESTAMP, IndexState.MAX_TIMESTAMP_OFFSET]]
+            entries = np.concatenate([entries, final.reshape(1, 2)])
+        packed = np.empty(len(entries), TimeIndex.layout)
+        packed["timestamp"] = entries[:, 0]
+        packed["offset"] = entries[:, 1] - self.base_offset
+        return TimeIndex.decode(
+            packed.tobytes(), self.base_offset, self._settings.segment_index_bytes, self._where
+        )
+
+
+def recover_segment(
+    fs: FileSystem,
+    directory: str,
+    *,
+    base_offset: int,
+    settings: LogSettings,
+    producers: ProducerStates,
+    epochs: LeaderEpochs,
+) -> RecoveredSegment:
+    """Scans the whole data file, cuts it after its last good batch and writes new indexes.
+
+    Raises OffsetOverflow for a segment that must be split, UnsupportedFormat for message formats 0 and 1;
+    both leave every file as it was.
+    """
+    path = f"{directory}/{log_name(base_offset, LOG)}"
+    with fs.open_writable(path) as file:
+        file_size = file.size()
+        indexer = SegmentIndexer(base_offset, settings, path)
+        walk = BatchWalk(file, start=0, end=file_size, verify_crc=True)
+        good_end, reason = 0, ""
+        for table in walk:
+            taken = indexer.add(table)
+            good = table.first(taken)
+            _assign_epochs(good, epochs)
+            replay_batches(good, producers, indexer.txn_index, where=path)
+            good_end = good.end
+            if taken < len(table.rows):
+                reason = f"position {good_end}: the next batch's offset does not ascend"
+                break
+        else:
+            reason = _stop_reason(walk, file_size, path)
+        if good_end < file_size:
+            file.truncate(good_end)
+    recovered = RecoveredSegment(
+        base_offset=base_offset,
+        next_offset=indexer.next_offset,
+        size=good_end,
+        bytes_cut=file_size - good_end,
+        reason=reason,
+        first_timestamp=indexer.first_timestamp,
+        offset_index=indexer.offset_index(),
+        time_index=indexer.time_index(),
+        txn_index=indexer.txn_index,
+    )
+    write_indexes(fs, directory, recovered)
+    return recovered
+
+
+def _stop_reason(walk: BatchWalk, file_size: int, path: str) -> str:
+    if walk.status == ScanStatus.OLD_MAGIC:
+        raise UnsupportedFormat(
+            f"{path}: position {walk.position}: {describe(walk.status)}; nothing was changed. Rewrite the "
+            "topic with a Kafka release that converts message formats 0 and 1, then open it again"
+        )
+    if walk.position == file_size:
+        return ""
+    return f"position {walk.position}: {describe(walk.status)}"
+
+
+def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
+    leader_epochs = table.rows[:, Field.LEADER_EPOCH]
+    if not leader_epochs.size:
+        return
+    changes = np.flatnonzero(np.diff(leader_epochs, prepend=leader_epochs[0] - 1))
+    for row in changes.tolist():
+        epoch = int(leader_epochs[row])
+        latest = epochs.latest
+        if epoch >= 0 and (latest is None or epoch > latest[0]):
+            epochs.assign(epoch, int(table.rows[row, Field.BASE_OFFSET]))
+
+
+def write_indexes(fs: FileSystem, directory: str, segment: RecoveredSegment) -> None:
+    """Writes the index files of a segment; an empty transaction index has no file."""
+    contents = {
+        INDEX: segment.offset_index.encode(),
+        TIME_INDEX: segment.time_index.encode(),
+        TXN_INDEX: segment.txn_index.encode(),
+    }
+    for kind, data in contents.items():
+        path = f"{directory}/{log_name(segment.base_offset, kind)}"
+        if kind == TXN_INDEX and not data:
+            if fs.exists(path):
+                fs.remove(path)
+            continue
+        with fs.open_writable(path) as file:
+            file.write_at(0, data)
+            file.truncate(len(data))

@@ -1,0 +1,147 @@
+"""Cuts a log at its end, or empties it.
+
+Crash      the recovery point is lowered on disk first; later segments go highest first, so that a crash
+           never leaves a gap; then the cut itself is synced. What was to go may be back after a crash in
+           between, nothing else can be missing.
+Threads    holds the flush lock and the log's lock throughout; readers keep the view they have.
+"""
+
+from collections.abc import Callable
+
+from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.log_state import LogState
+from varve.commit_log.names import DELETED
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.producer_loading import ProducerLoad, load_producers
+from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.segment import ReadableSegment, rename_segment_files
+from varve.commit_log.segment_reader import find_batch_position, first_batch_timestamp
+from varve.commit_log.segment_view import SegmentView
+from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.txn_index import TransactionIndex
+from varve.foundation.errors import InvalidRequest
+
+
+class Truncation:
+    """Truncates one log; `lower_recovery_point` writes the checkpoint that recovery starts from."""
+
+    def __init__(
+        self,
+        state: LogState,
+        lower_recovery_point: Callable[[], None],
+        *,
+        producer_expiration_ms: int,
+    ) -> None:
+        self._state = state
+        self._lower_recovery_point = lower_recovery_point
+        self._producer_expiration_ms = producer_expiration_ms
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drops every batch that reaches the offset or beyond; False when there is none."""
+        state = self._state
+        if offset < 0:
+            raise InvalidRequest(f"{state.topic_partition}: cannot truncate to offset {offset}")
+        with state.flush_lock, state.lock:
+            state.check_usable()
+            with state.io("truncate"):
+                if offset >= state.end_offset:
+                    if state.epochs.truncate_from_end(state.end_offset):
+                        state.write_epochs()
+                    return False
+                if offset < state.view.first_base_offset:
+                    self._restart_locked(offset)
+                else:
+                    self._cut_locked(offset)
+        return True
+
+    def restart_at(self, offset: int) -> None:
+        """Drops everything and begins anew at the offset."""
+        state = self._state
+        with state.flush_lock, state.lock:
+            state.check_usable()
+            with state.io("truncate"):
+                self._restart_locked(offset)
+
+    def _lower_locked(self, offset: int) -> None:
+        state = self._state
+        if offset < state.recovery_point:
+            state.recovery_point = offset
+            self._lower_recovery_point()
+
+    def _cut_locked(self, offset: int) -> None:
+        state = self._state
+        self._lower_locked(offset)
+        segments: list[ReadableSegment] = list(state.view)
+        kept = [segment for segment in segments if segment.base_offset <= offset]
+        for segment in reversed(segments[len(kept) :]):
+            self._drop_locked(segment)
+        if len(kept) < len(segments):
+            state.fs.sync_directory(state.directory)
+        self._make_last_locked(kept[-1], offset, number=len(kept) - 1)
+        state.log_start_offset = min(state.log_start_offset, offset)
+        if state.epochs.truncate_from_end(offset):
+            state.write_epochs()
+        state.producers = self._reload_producers_locked(offset)
+        state.high_watermark = min(state.high_watermark, offset)
+        state.producers.advance_high_watermark(state.high_watermark)
+
+    def _make_last_locked(self, segment: ReadableSegment, offset: int, *, number: int) -> None:
+        """Cuts the segment at the offset and takes it for appends."""
+        state = self._state
+        found = find_batch_position(segment, offset, size=segment.size)
+        size = segment.size if found is None else found[0]
+        base, max_bytes = segment.base_offset, state.settings.segment_index_bytes
+        offset_index = OffsetIndex.decode(segment.offset_index().encode(), base, max_bytes)
+        time_index = TimeIndex.decode(segment.time_index().encode(), base, max_bytes)
+        txn_index = TransactionIndex.decode(segment.txn_index().encode(), base_offset=base)
+        offset_index.truncate_to(offset)
+        time_index.truncate_to(offset)
+        txn_index.truncate_to(offset)
+        first_timestamp = first_batch_timestamp(segment, size=size)
+        active = state.reopen_active(base)
+        active.writer.truncate(size)
+        active.writer.sync()
+        active.resume(
+            next_offset=offset,
+            size=size,
+            offset_index=offset_index,
+            time_index=time_index,
+            txn_index=txn_index,
+            first_timestamp=first_timestamp,
+        )
+        closed = state.view.closed[:number]
+        state.unsynced = [one for one in state.unsynced if one.base_offset < base]
+        state.view = SegmentView(closed, active)
+
+    def _drop_locked(self, segment: ReadableSegment) -> None:
+        state = self._state
+        rename_segment_files(state.files, state.directory, segment.base_offset, "", DELETED)
+        state.doom(segment.base_offset)
+
+    def _reload_producers_locked(self, offset: int) -> ProducerStates:
+        state = self._state
+        load = ProducerLoad(
+            log_start_offset=state.log_start_offset,
+            now_ms=state.clock.now_ms(),
+            expiration_ms=self._producer_expiration_ms,
+        )
+        return load_producers(state.snapshots, list(state.view), end_offset=offset, load=load)
+
+    def _restart_locked(self, offset: int) -> None:
+        state = self._state
+        self._lower_locked(offset)
+        for segment in reversed(list(state.view)):
+            self._drop_locked(segment)
+        for snapshot in list(state.snapshots.offsets):
+            state.snapshots.remove(snapshot)
+        state.view = SegmentView([], state.new_active(offset))
+        state.unsynced = []
+        state.epochs = LeaderEpochs()
+        state.write_epochs()
+        state.producers = ProducerStates(str(state.topic_partition))
+        state.producers.map_end_offset = offset
+        state.log_start_offset = offset
+        state.high_watermark = offset
+        state.recovery_point = offset
+        state.fs.sync_directory(state.directory)
+        self._lower_recovery_point()
