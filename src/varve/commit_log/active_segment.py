@@ -1,10 +1,12 @@
 """The last segment of a log: the one that grows.
 
-Layout     as a closed segment, but the indexes live in memory and reach their files when the segment is
-           closed; recovery always rebuilds those of the last segment, so nothing is lost by that.
-Invariant  `extent` (next offset, size) is replaced as one value after the bytes are written, so that a reader
-           never sees one without the other.
-Crash      bytes past `size` are leavings of a failed write; the next append overwrites them, recovery cuts them.
+Layout     as a closed segment, but the indexes live in memory and reach their files when the
+           segment is closed; recovery always rebuilds those of the last segment, so nothing is lost
+           by that.
+Invariant  `extent` (next offset, size) is replaced as one value after the bytes are written, so
+           that a reader never sees one without the other.
+Crash      bytes past `size` are leavings of a failed write; the next append overwrites them,
+           recovery cuts them.
 Threads    one appender under the log's lock; readers take `extent` first and need no lock.
 """
 

@@ -1,6 +1,7 @@
 """What a leader demands of a batch before it may enter the log.
 
-Invariant  nothing is changed here: a batch comes out as it must be stored, but for its offset and epoch.
+Invariant  nothing is changed here: a batch comes out as it must be stored, but for its offset and
+           epoch.
 Threads    pure; runs before the log's lock is taken.
 """
 
@@ -116,7 +117,10 @@ class AppendRules:
         self._target = _target_codec(settings)
 
     def check(self, data: Buffer, origin: Origin, now_ms: int) -> CheckedBatch:
-        """The batch as it is to be stored; raises an InvalidRequest or Corrupt that names the rule."""
+        """The batch as it is to be stored.
+
+        Raises an InvalidRequest or Corrupt that names the rule.
+        """
         buffer = np.frombuffer(data, np.uint8)
         row = inspection_row()
         status = inspect_batch(buffer, 0, buffer.size, row)
@@ -152,24 +156,28 @@ class AppendRules:
         batch_size = fields[_SIZE]
         if batch_size != size:
             raise InvalidRecord(
-                f"{self._where}: an append holds exactly one batch, but {size - batch_size} bytes follow "
+                f"{self._where}: an append holds exactly one batch, but {size - batch_size} "
+                "bytes follow "
                 f"the first of {batch_size} bytes; send one batch at a time"
             )
         if size > self._max_bytes:
             raise RecordTooLarge(
-                f"{self._where}: a batch of {size} bytes exceeds max.message.bytes = {self._max_bytes}; "
+                f"{self._where}: a batch of {size} bytes exceeds max.message.bytes = "
+                f"{self._max_bytes}; "
                 "send smaller batches or raise the setting"
             )
         if origin is not Origin.CLIENT:
             return
         if fields[_BASE_OFFSET] != 0:
             raise InvalidRecord(
-                f"{self._where}: a producer's batch has base offset 0, this one has {fields[_BASE_OFFSET]}"
+                f"{self._where}: a producer's batch has base offset 0, this one has "
+                f"{fields[_BASE_OFFSET]}"
             )
         span = fields[_LAST_OFFSET] + 1
         if fields[_RECORD_COUNT] <= 0 or span != fields[_RECORD_COUNT]:
             raise InvalidRecord(
-                f"{self._where}: the batch counts {fields[_RECORD_COUNT]} records but spans {span} offsets; "
+                f"{self._where}: the batch counts {fields[_RECORD_COUNT]} records but spans "
+                f"{span} offsets; "
                 "both must be equal and above 0"
             )
         if fields[_ATTRIBUTES] & _CONTROL:
@@ -198,7 +206,8 @@ class AppendRules:
             self._check_bounds(fields, now_ms)
         if self._is_compacted and fields[_RECORDS_NULL_KEYS]:
             raise InvalidRecord(
-                f"{self._where}: record {fields[Summary.RECORDS_FIRST_NULL_KEY]} of the batch has no key, "
+                f"{self._where}: record {fields[Summary.RECORDS_FIRST_NULL_KEY]} of the batch "
+                "has no key, "
                 "which cleanup.policy=compact demands; set a key (an empty one will do)"
             )
 
@@ -226,7 +235,8 @@ class AppendRules:
             data = rebuild_batch(bytes(data), codec=target, level=self._target.level)
             if len(data) > self._max_bytes:
                 raise RecordTooLarge(
-                    f"{self._where}: stored as {target.name.lower()} the batch takes {len(data)} bytes, "
+                    f"{self._where}: stored as {target.name.lower()} the batch takes "
+                    f"{len(data)} bytes, "
                     f"more than max.message.bytes = {self._max_bytes}; send smaller batches"
                 )
         if self._log_append_time:

@@ -1,9 +1,11 @@
 """The way of a batch into the log: checked, numbered, written, remembered.
 
-Invariant  offsets are given out under the lock and only move forward; a refused batch changes nothing.
+Invariant  offsets are given out under the lock and only move forward; a refused batch changes
+           nothing.
 Crash      the epoch entry precedes its first batch, and producer state follows the bytes: both are
            rebuilt from the log when loading.
-Threads    checks run outside the lock; with `flush=ack` the sync does too, so that waiting appends share it.
+Threads    checks run outside the lock; with `flush=ack` the sync does too, so that waiting appends
+           share it.
 """
 
 from collections.abc import Sequence
@@ -62,7 +64,10 @@ class Appender:
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
     def append(self, data: Buffer, *, origin: Origin, leader_epoch: int) -> AppendResult:
-        """Appends one batch of a producer or coordinator as the leader: the log gives out the offset."""
+        """Appends one batch of a producer or coordinator as the leader.
+
+        The log gives out the offset.
+        """
         state = self._state
         now_ms = state.clock.now_ms()
         batch = self._rules.check(data, origin, now_ms)
@@ -166,7 +171,8 @@ class Appender:
         first = rows[0][Field.BASE_OFFSET]
         if first < end_offset:
             raise UnexpectedOffset(
-                f"{where}: the batches begin at offset {first}, below the log end offset {end_offset}"
+                f"{where}: the batches begin at offset {first}, below the log end offset "
+                f"{end_offset}"
             )
         previous = first - 1
         for row in rows:
@@ -175,7 +181,8 @@ class Appender:
                 or row[Field.LAST_OFFSET] < row[Field.BASE_OFFSET]
             ):
                 raise UnexpectedOffset(
-                    f"{where}: batch {row[Field.BASE_OFFSET]}..{row[Field.LAST_OFFSET]} follows offset "
+                    f"{where}: batch {row[Field.BASE_OFFSET]}..{row[Field.LAST_OFFSET]} "
+                    "follows offset "
                     f"{previous}; offsets must ascend"
                 )
             previous = row[Field.LAST_OFFSET]

@@ -1,9 +1,11 @@
 """Brings a log to the disk and moves its recovery point.
 
-Invariant  the recovery point moves only after data, indexes and names below it are synced. The active
-           segment's indexes are not among them: recovery rebuilds those of the segment it starts in.
+Invariant  the recovery point moves only after data, indexes and names below it are synced. The
+           active segment's indexes are not among them: recovery rebuilds those of the segment it
+           starts in.
 Crash      a failed sync poisons the log.
-Threads    one at a time; appends go on meanwhile, and those that wait find their work done by the first.
+Threads    one at a time; appends go on meanwhile, and those that wait find their work done by the
+           first.
 """
 
 from varve.commit_log.log_state import LogState

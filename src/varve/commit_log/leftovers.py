@@ -1,7 +1,9 @@
-"""Resolves what a crash left behind in a partition directory: deletions, cleanings and swaps in progress.
+"""Resolves what a crash left behind in a partition directory.
 
-Invariant  a `.swap` set without `.cleaned` files is committed and takes the place of the old segments;
-           with `.cleaned` files it is not, and the old segments stand.
+Deletions, cleanings and swaps in progress.
+
+Invariant  a `.swap` set without `.cleaned` files is committed and takes the place of the old
+           segments; with `.cleaned` files it is not, and the old segments stand.
 Crash      every step may be repeated: swaps stay in place until all they replace is gone.
 """
 
@@ -58,7 +60,10 @@ def resolve_leftovers(fs: FileSystem, directory: str, names: list[str]) -> bool:
 
 
 def _swap_order(committed: dict[str, SegmentFileName]) -> list[str]:
-    """Lowest segment first, each data file before its indexes: an index alone is just put in place."""
+    """Lowest segment first, each data file before its indexes.
+
+    An index alone is just put in place.
+    """
     return sorted(committed, key=lambda n: (committed[n].offset, committed[n].kind != LOG, n))
 
 

@@ -252,7 +252,8 @@ class Log:
             offset = state.high_watermark if before_offset == -1 else before_offset
             if not 0 <= offset <= state.high_watermark:
                 raise OffsetOutOfRange(
-                    f"{state.topic_partition}: cannot delete records before {before_offset}; the high "
+                    f"{state.topic_partition}: cannot delete records before {before_offset}; "
+                    "the high "
                     f"watermark is {state.high_watermark}"
                 )
             with state.io("delete records of"):
@@ -272,7 +273,10 @@ class Log:
             state.write_epochs()
 
     def maintain(self, now_ms: int) -> None:
-        """The work that is due without an append: flushes, files past their delay, silent producers."""
+        """The work that is due without an append.
+
+        Flushes, files past their delay, silent producers.
+        """
         state = self._state
         if state.failure is not None:
             return
@@ -286,7 +290,7 @@ class Log:
             return self._state.producers.expire(now_ms, self._producer_expiration_ms)
 
     def close(self) -> None:
-        """Brings everything to the disk, with a producer snapshot, so that the next open need not recover."""
+        """Brings everything to the disk, so that the next open need not recover."""
         state = self._state
         with state.flush_lock:
             state.check_usable()

@@ -1,11 +1,12 @@
 """One log directory: the partitions on one disk, their checkpoints, and whether it still works.
 
-Layout     `.lock`, `meta.properties`, the checkpoint files, `<topic>-<partition>/`. docs/formats/directory.md
-Invariant  a failure takes this directory's partitions offline and no others; its checkpoints are written
-           no more. A partition that cannot be loaded is set apart with its error.
+Layout     `.lock`, `meta.properties`, the checkpoint files, `<topic>-<partition>/`.
+           docs/formats/directory.md
+Invariant  a failure takes this directory's partitions offline and no others; its checkpoints are
+           written no more. A partition that cannot be loaded is set apart with its error.
 Crash      the clean-shutdown mark is removed, durably, before anything is loaded.
-Threads    `_lock` guards the maps and the checkpoint files; it is taken after no log's lock but inside
-           a log's hooks, so nothing here takes a log's lock while holding it.
+Threads    `_lock` guards the maps and the checkpoint files; it is taken after no log's lock but
+           inside a log's hooks, so nothing here takes a log's lock while holding it.
 """
 
 import logging
@@ -92,7 +93,10 @@ class LogDirectory:
         self.failure: StoreError | None = None
 
     def open(self) -> None:
-        """Locks the directory and loads its partitions; raises Locked when another process has it."""
+        """Locks the directory and loads its partitions.
+
+        Raises Locked when another process has it.
+        """
         self._fs.make_directory(self.path)
         self._directory_lock = self._fs.lock(f"{self.path}/{LOCK_FILE}")
         try:
@@ -136,7 +140,7 @@ class LogDirectory:
         return True
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint's offsets; an unreadable one counts as empty, which costs time but loses nothing."""
+        """A checkpoint's offsets; an unreadable one counts as empty: slower, nothing lost."""
         path = f"{self.path}/{name}"
         try:
             return decode_offsets(self._fs.read(path), where=path)
@@ -207,7 +211,7 @@ class LogDirectory:
         )
 
     def take_offline(self, failure: StoreError) -> None:
-        """Stops serving this directory; whatever its partitions are asked from now on, they answer this."""
+        """Stops serving this directory: its partitions answer everything with this failure."""
         if self.failure is None:
             self.failure = failure
             logger.error("log directory offline", extra={"path": self.path, "error": str(failure)})
@@ -227,7 +231,8 @@ class LogDirectory:
             known = self.topic_ids.get(topic_partition)
             if known is not None and known != topic_id:
                 raise InconsistentTopicId(
-                    f"{directory} belongs to topic id {known}, not {topic_id}; move it away or use its topic"
+                    f"{directory} belongs to topic id {known}, not {topic_id}; move it away "
+                    "or use its topic"
                 )
             if topic_partition in self.logs:
                 return self.logs[topic_partition]

@@ -1,7 +1,9 @@
-"""Loads a partition directory: resolves leftovers, recovers what is not known to be on disk, rebuilds state.
+"""Loads a partition directory: resolves leftovers.
 
-Crash      loading may be cut anywhere and repeated; it only cuts data files behind their last good batch,
-           rebuilds indexes and removes files that a finished step made superfluous.
+Recovers what is not known to be on disk, rebuilds state.
+
+Crash      loading may be cut anywhere and repeated; it only cuts data files behind their last good
+           batch, rebuilds indexes and removes files that a finished step made superfluous.
 """
 
 import logging
@@ -83,7 +85,7 @@ class LogLoader:
         self._overflowing: Segment | None = None
 
     def load(self) -> LoadedLog:
-        """Raises Corrupt or UnsupportedFormat for what cannot be mended by cutting or rebuilding."""
+        """Raises Corrupt or UnsupportedFormat for what cutting and rebuilding cannot mend."""
         request = self._request
         entries = self._list_segments()
         self._epochs = self._read_epochs()
@@ -144,7 +146,10 @@ class LogLoader:
         )
 
     def _open_segments(self, entries: Sequence[FileInfo]) -> None:
-        """Opens every data file; indexes without one are removed, segments without a sane index recovered."""
+        """Opens every data file.
+
+        Indexes without one are removed; segments without a sane index are recovered.
+        """
         sizes: dict[int, int] = {}
         indexes: dict[str, set[int]] = {kind: set() for kind in SEGMENT_KINDS}
         for entry in entries:
@@ -190,7 +195,10 @@ class LogLoader:
         return True
 
     def _recover(self) -> bool:
-        """Recovers from the segment with the recovery point on; True when later segments had to go."""
+        """Recovers from the segment with the recovery point on.
+
+        True when later segments had to go.
+        """
         if self._request.clean:
             return False
         bases = [segment.base_offset for segment in self._segments]
@@ -278,7 +286,10 @@ class LogLoader:
         return find_end(last, size=last.size)[0]
 
     def _start_anew(self) -> bool:
-        """Removes every segment of a log that ends before its log start offset; True if there was one."""
+        """Removes every segment of a log that ends before its log start offset.
+
+        True if there was one.
+        """
         had_segments = bool(self._segments)
         if had_segments:
             self._note(

@@ -1,8 +1,8 @@
 """Reads a log: by offset up to an isolation level's limit, and by time.
 
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit.
-Threads    any number, without the log's lock: each works on one view of the segments. A segment that left
-           the log meanwhile makes the read look again.
+Threads    any number, without the log's lock: each works on one view of the segments. A segment
+           that left the log meanwhile makes the read look again.
 """
 
 from collections.abc import Iterator
@@ -99,7 +99,8 @@ class LogReader:
 
     def _too_much_change(self) -> Unavailable:
         return Unavailable(
-            f"{self._state.topic_partition}: segments were replaced {_LOOKS_MAX} times during one read; "
+            f"{self._state.topic_partition}: segments were replaced {_LOOKS_MAX} times during "
+            "one read; "
             "try again"
         )
 
@@ -164,7 +165,10 @@ def _read_view(
 
 
 def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[AbortedRange, ...]:
-    """The aborted transactions that touch [start, end): their markers lie in that segment or behind it."""
+    """The aborted transactions that touch [start, end).
+
+    Their markers lie in that segment or behind it.
+    """
     ranges: list[AbortedRange] = []
     for segment in view.may_hold_aborted():
         found, complete = segment.txn_index().collect(start_offset, end_offset)

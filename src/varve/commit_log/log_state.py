@@ -2,9 +2,10 @@
 
 Invariant  log start offset <= last stable offset <= high watermark <= log end offset;
            recovery point <= log end offset.
-Crash      after a failed sync nothing is written any more: what the disk holds is unknown until recovery.
-Threads    `lock` guards every change; `flush_lock` is taken before it by whoever syncs or truncates.
-           Single fields may be read without it.
+Crash      after a failed sync nothing is written any more: what the disk holds is unknown until
+           recovery.
+Threads    `lock` guards every change; `flush_lock` is taken before it by whoever syncs or
+           truncates. Single fields may be read without it.
 """
 
 import contextlib
@@ -103,7 +104,10 @@ class LogState:
             raise self.failure
 
     def check_readable(self) -> None:
-        """A poisoned log still answers reads: what it holds in memory and on disk is what it was."""
+        """A poisoned log still answers reads.
+
+        What it holds in memory and on disk is what it was.
+        """
         if self.failure is not None and not isinstance(self.failure, LogPoisoned):
             raise self.failure
 
@@ -113,7 +117,10 @@ class LogState:
 
     @contextlib.contextmanager
     def io(self, doing: str) -> Iterator[None]:
-        """Turns an OSError into ours: a full disk refuses the operation, anything else takes the log down."""
+        """Turns an OSError into ours.
+
+        A full disk refuses the operation, anything else takes the log down.
+        """
         try:
             yield
         except OSError as error:
@@ -129,7 +136,8 @@ class LogState:
         """A sync failed: the log takes no more writes."""
         return self.fail(
             LogPoisoned(
-                f"{self.topic_partition}: sync of {error.filename or self.directory}: {error.strerror}; "
+                f"{self.topic_partition}: sync of {error.filename or self.directory}: "
+                f"{error.strerror}; "
                 "what the disk holds is unknown, reopen the store to recover"
             )
         )
@@ -167,7 +175,7 @@ class LogState:
         return active
 
     def roll_locked(self, expected_offset: int) -> None:
-        """Closes the active segment and begins one at the expected offset, or at the log end if later."""
+        """Closes the active segment and begins one at the later of offset and log end."""
         active = self.view.active
         base_offset = max(expected_offset, self.end_offset)
         if base_offset == active.base_offset and active.size == 0:

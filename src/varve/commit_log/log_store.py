@@ -1,6 +1,7 @@
 """All log directories of one process: where a partition lives, where a new one goes.
 
-Invariant  a partition stands in one directory; a new one goes to the live directory with the fewest.
+Invariant  a partition stands in one directory; a new one goes to the live directory with the
+           fewest.
 Threads    any; `run_once` is called by one maintenance worker.
 """
 
@@ -67,7 +68,10 @@ class LogStore:
         self._due_ms: dict[str, int] = {}
 
     def open(self) -> "LogStore":
-        """Opens every directory; one that fails goes offline, but not the last, and not one in use."""
+        """Opens every directory; one that fails goes offline.
+
+        Raises when none is left, and when a directory is in use by another process.
+        """
         opened: list[LogDirectory] = []
         try:
             for directory in self.directories:
@@ -86,7 +90,8 @@ class LogStore:
             directory.open()
         except OSError as error:
             failure = DirectoryOffline(
-                f"log directory {error.filename or directory.path}: {error.strerror}; mend the disk or its "
+                f"log directory {error.filename or directory.path}: {error.strerror}; mend "
+                "the disk or its "
                 "permissions and reopen"
             )
             directory.take_offline(failure)
@@ -103,7 +108,8 @@ class LogStore:
             for partition in (*directory.logs, *directory.unreadable):
                 if partition in seen:
                     raise Corrupt(
-                        f"{partition} stands in both {seen[partition]} and {directory.path}; move one away"
+                        f"{partition} stands in both {seen[partition]} and {directory.path}; "
+                        "move one away"
                     )
                 seen[partition] = directory.path
 

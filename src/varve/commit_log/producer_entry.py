@@ -28,9 +28,10 @@ class Marker:
     coordinator_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSummary:
+class BatchSummary(NamedTuple):
     """What producer state needs of one batch; `marker` is None for data and emptied markers."""
+
+    # A tuple, as the values below: every append of an idempotent producer makes one.
 
     base_offset: int
     last_offset: int

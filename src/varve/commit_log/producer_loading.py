@@ -1,6 +1,9 @@
-"""Brings producer state up to an offset: the newest usable snapshot, then a replay of the batches behind it.
+"""Brings producer state up to an offset.
 
-Layout     `<offset>.snapshot` holds the state up to but excluding the offset. docs/formats/producer-snapshot.md
+The newest usable snapshot, then a replay of the batches behind it.
+
+Layout     `<offset>.snapshot` holds the state up to but excluding the offset.
+           docs/formats/producer-snapshot.md
 Crash      snapshots are hints: a damaged one is removed and an older one, or the whole log, serves.
 """
 
@@ -70,7 +73,10 @@ class ProducerSnapshots:
         self._fs.remove(self.path(offset))
 
     def remove_stray(self, base_offsets: Sequence[int]) -> None:
-        """Removes those that name no segment, but for the largest if it is not below the largest base."""
+        """Removes those that name no segment.
+
+        But for the largest if it is not below the largest base.
+        """
         bases = set(base_offsets)
         stray = [offset for offset in self.offsets if offset not in bases]
         if stray and base_offsets and stray[-1] >= base_offsets[-1]:
@@ -81,7 +87,10 @@ class ProducerSnapshots:
     def load_newest(
         self, producers: ProducerStates, *, now_ms: int, expiration_ms: int
     ) -> int | None:
-        """Loads the newest snapshot that can be read and gives its offset; damaged ones are removed."""
+        """Loads the newest snapshot that can be read and gives its offset.
+
+        Damaged ones are removed.
+        """
         while self.offsets:
             path = self.path(self.latest)
             try:

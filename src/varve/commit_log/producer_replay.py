@@ -1,6 +1,7 @@
 """Rebuilds producer state and aborted transactions from stored batches.
 
-Invariant  replay follows the rules of replication: nothing stored is refused, no sequence is checked.
+Invariant  replay follows the rules of replication: nothing stored is refused, no sequence is
+           checked.
 """
 
 from typing import Final
@@ -25,7 +26,10 @@ _BATCHES_KEPT: Final = 5
 
 
 def summarize_row(row: list[int], batch: memoryview | None, where: str) -> BatchSummary:
-    """What producer state needs of one scanned batch; `batch` is needed for control batches only."""
+    """What producer state needs of one scanned batch.
+
+    `batch` is needed for control batches only.
+    """
     attributes = row[Field.ATTRIBUTES]
     base_sequence = row[Field.BASE_SEQUENCE]
     delta = row[Field.LAST_OFFSET] - row[Field.BASE_OFFSET]
@@ -45,7 +49,10 @@ def summarize_row(row: list[int], batch: memoryview | None, where: str) -> Batch
 
 
 def decode_marker(batch: memoryview, where: str) -> Marker | None:
-    """The end-of-transaction marker in a control batch; None for an emptied one or another control type."""
+    """The end-of-transaction marker in a control batch.
+
+    None for an emptied one or another control type.
+    """
     records = Batch(bytes(batch), where=where).records()
     if not records or records[0].key is None:
         return None
@@ -65,7 +72,10 @@ def replay_batches(
     *,
     where: str,
 ) -> None:
-    """Applies the batches of a table; with a transaction index, aborted transactions are recorded in it."""
+    """Applies the batches of a table; with a transaction index.
+
+    Aborted transactions are recorded in it.
+    """
     for row in _rows_that_matter(table.rows):
         fields = table.rows[row].tolist()
         is_control = fields[Field.ATTRIBUTES] & _CONTROL
@@ -86,7 +96,10 @@ def replay_batches(
 
 
 def _rows_that_matter(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Rows with a producer id, less the plain ones that later batches of the same producer displace."""
+    """Rows with a producer id, less the plain ones that later batches of the same producer.
+
+    Displace.
+    """
     with_producer = np.flatnonzero(rows[:, Field.PRODUCER_ID] >= 0)
     if not with_producer.size:
         return with_producer

@@ -11,7 +11,10 @@ COMPACT: Final = "compact"
 
 
 def draw_jitter(settings: LogSettings, random: random.Random) -> int:
-    """By how much a segment rolls early, so that partitions made together do not all roll at once."""
+    """By how much a segment rolls early.
+
+    So that partitions made together do not all roll at once.
+    """
     limit = min(settings.segment_jitter_ms, settings.segment_ms)
     return random.randrange(limit) if limit > 0 else 0
 

@@ -1,6 +1,7 @@
 """A closed segment: a data file that no longer grows, with its indexes.
 
-Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .snapshot`. docs/formats/segment.md
+Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .snapshot`.
+           docs/formats/segment.md
 Invariant  base offset and size never change; truncation and cleaning make a new object.
 Threads    any; carries no lock and holds no file open itself.
 """
@@ -105,7 +106,10 @@ def sync_files(fs: FileSystem, path: Callable[[str], str], kinds: Sequence[str])
 def rename_segment_files(
     files: SegmentFiles, directory: str, base_offset: int, old: str, new: str
 ) -> None:
-    """Renames a segment's four files from one state suffix to another; missing ones are passed over."""
+    """Renames a segment's four files from one state suffix to another.
+
+    Missing ones are passed over.
+    """
     for kind in SEGMENT_KINDS:
         path = f"{directory}/{log_name(base_offset, kind)}"
         try:

@@ -1,6 +1,7 @@
 """Open files and decoded indexes of closed segments: the least recently used go first.
 
-Invariant  a file dropped from here stays open for the readers that hold it; it closes with its last reference.
+Invariant  a file dropped from here stays open for the readers that hold it; it closes with its last
+           reference.
 Threads    any; one lock, never held during I/O.
 """
 
@@ -78,7 +79,10 @@ class SegmentFiles:
         self._open: OrderedDict[Segment, OpenSegment] = OrderedDict()  # guarded by _lock
 
     def get(self, segment: "Segment") -> OpenSegment:
-        """Raises FileNotFoundError when the segment has left the log: take a new look at its segments."""
+        """Raises FileNotFoundError when the segment has left the log.
+
+        Take a new look at its segments.
+        """
         with self._lock:
             found = self._open.get(segment)
             if found is not None:

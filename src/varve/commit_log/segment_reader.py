@@ -1,7 +1,7 @@
 """Reads batches out of one segment: by offset, by time, up to a limit.
 
-Invariant  what is returned begins with the first batch that ends at or after the asked offset, holds whole
-           batches only, and none that reaches the limit.
+Invariant  what is returned begins with the first batch that ends at or after the asked offset,
+           holds whole batches only, and none that reaches the limit.
 Threads    any; no lock. A segment that left the log meanwhile raises FileNotFoundError: look again.
 """
 
@@ -19,7 +19,8 @@ from varve.kernels.batch_cut import cut_batches
 from varve.kernels.batch_scan import Field
 from varve.records import HEADER_BYTES, Batch, decode_header
 
-# Base offset, batch length, then from byte 23 the last offset delta: all that finding a batch needs.
+# Base offset, batch length, then from byte 23 the last offset delta: all that finding a batch
+# needs.
 _BOUNDS: Final = Struct(">qi11xi")
 _PROBE_BYTES: Final = 8192
 _LENGTH_END: Final = 12
@@ -37,7 +38,10 @@ class TimestampOffset:
 def find_batch_position(
     segment: ReadableSegment, offset: int, *, size: int
 ) -> tuple[int, int] | None:
-    """Position and size of the first batch whose last offset is at least `offset`; None past the end."""
+    """Position and size of the first batch whose last offset is at least `offset`.
+
+    None past the end.
+    """
     position = segment.offset_index().lookup(offset)[1]
     file = segment.file()
     while position + _BOUNDS.size <= size:
@@ -47,7 +51,8 @@ def find_batch_position(
             base_offset, length, last_delta = _BOUNDS.unpack_from(probe, within)
             if length < _SMALLEST_LENGTH:
                 raise Corrupt(
-                    f"{segment.path(LOG)}: position {position + within}: batch length {length} is below "
+                    f"{segment.path(LOG)}: position {position + within}: batch length "
+                    f"{length} is below "
                     f"{_SMALLEST_LENGTH}; run `varve check --repair` on the directory"
                 )
             batch_size = length + _LENGTH_END
@@ -71,7 +76,10 @@ def read_batches(
     min_one: bool,
     size: int,
 ) -> tuple[memoryview, int] | None:
-    """Whole batches from `start_offset` and the offset after them; None when the segment has none of them."""
+    """Whole batches from `start_offset` and the offset after them.
+
+    None when the segment has none of them.
+    """
     found = find_batch_position(segment, start_offset, size=size)
     if found is None:
         return None

@@ -1,6 +1,7 @@
 """Recovers one segment: finds the last good batch, cuts behind it, rebuilds the indexes.
 
-Crash      repeating it after a crash in the middle gives the same result: the data file is only ever cut.
+Crash      repeating it after a crash in the middle gives the same result: the data file is only
+           ever cut.
 """
 
 from dataclasses import dataclass
@@ -59,7 +60,9 @@ class SegmentIndexer:
         self.txn_index = TransactionIndex(base_offset)
 
     def add(self, table: BatchTable) -> int:
-        """Takes the table's batches; gives how many, fewer than all when the next one's offset does not ascend.
+        """Takes the table's batches; gives how many.
+
+        Fewer than all when the next one's offset does not ascend.
 
         Raises OffsetOverflow at a batch beyond the 32-bit range of the segment.
         """
@@ -123,8 +126,8 @@ def recover_segment(
 ) -> RecoveredSegment:
     """Scans the whole data file, cuts it after its last good batch and writes new indexes.
 
-    Raises OffsetOverflow for a segment that must be split, UnsupportedFormat for message formats 0 and 1;
-    both leave every file as it was.
+    Raises OffsetOverflow for a segment that must be split, UnsupportedFormat for message formats 0
+    and 1; both leave every file as it was.
     """
     path = f"{directory}/{log_name(base_offset, LOG)}"
     with fs.open_writable(path) as file:
@@ -163,7 +166,8 @@ def recover_segment(
 def _stop_reason(walk: BatchWalk, file_size: int, path: str) -> str:
     if walk.status == ScanStatus.OLD_MAGIC:
         raise UnsupportedFormat(
-            f"{path}: position {walk.position}: {describe(walk.status)}; nothing was changed. Rewrite the "
+            f"{path}: position {walk.position}: {describe(walk.status)}; nothing was changed. "
+            "Rewrite the "
             "topic with a Kafka release that converts message formats 0 and 1, then open it again"
         )
     if walk.position == file_size:

@@ -1,6 +1,7 @@
 """Walks the batches of a data file in large chunks, as tables rather than objects.
 
-Invariant  every listed batch lies wholly within the given range; positions count from the file's start.
+Invariant  every listed batch lies wholly within the given range; positions count from the file's
+           start.
 Crash      a torn or damaged tail ends the walk with a status; nothing is raised for it here.
 """
 
@@ -23,7 +24,9 @@ _PREFIX_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class BatchTable:
-    """Some consecutive batches: a row each, columns by `Field`; `buffer[row position - start]` begins the batch.
+    """Some consecutive batches: a row each, columns by `Field`.
+
+    `buffer[row position - start]` begins the batch.
 
     The buffer is reused by the walk: copy what must outlive the next step.
     """
@@ -46,7 +49,10 @@ class BatchTable:
 
 
 class BatchWalk:
-    """One walk over `[start, end)` of a data file; after it, `position` and `status` say where and why it ended."""
+    """One walk over `[start, end)` of a data file.
+
+    After it, `position` and `status` say where and why it ended.
+    """
 
     def __init__(self, file: File, *, start: int, end: int, verify_crc: bool) -> None:
         self._file = file
@@ -88,7 +94,10 @@ class BatchWalk:
                 return
 
     def _grown(self, chunk: npt.NDArray[np.uint8], base: int) -> npt.NDArray[np.uint8]:
-        """A buffer that holds the batch at `base` whole, or an empty one when the file ends before it does."""
+        """A buffer that holds the batch at `base` whole.
+
+        Or an empty one when the file ends before it does.
+        """
         prefix = self._file.read_at(base, _PREFIX_BYTES)
         size = int.from_bytes(prefix[8:12], "big", signed=True) + _PREFIX_BYTES
         if size > self._end - base:
@@ -96,12 +105,16 @@ class BatchWalk:
         return np.empty(max(size, 2 * chunk.size), np.uint8)
 
     def check_ended(self, where: str) -> None:
-        """Raises what stopped the walk early, unless it came to the end of whole batches or a torn tail."""
+        """Raises what stopped the walk early.
+
+        Unless it came to the end of whole batches or a torn tail.
+        """
         if self.status in (ScanStatus.END, ScanStatus.INCOMPLETE, ScanStatus.FULL):
             return
         message = f"{where}: position {self.position}: {describe(self.status)}"
         if self.status == ScanStatus.OLD_MAGIC:
             raise UnsupportedFormat(
-                f"{message}; rewrite the topic with a Kafka release that converts message formats 0 and 1"
+                f"{message}; rewrite the topic with a Kafka release that converts message "
+                "formats 0 and 1"
             )
         raise Corrupt(f"{message}; `varve check --repair` cuts or rebuilds what can be mended")

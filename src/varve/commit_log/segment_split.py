@@ -1,7 +1,8 @@
 """Splits a segment whose offsets outgrew the 32-bit range that its indexes can express.
 
-Crash      the parts are written aside, synced, and take the old segment's place as one swap: they are
-           committed once the last of them has become `.swap`, and `resolve_leftovers` finishes the rest.
+Crash      the parts are written aside, synced, and take the old segment's place as one swap: they
+           are committed once the last of them has become `.swap`, and `resolve_leftovers` finishes
+           the rest.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,10 @@ class _Part:
 
 
 def split_segment(fs: FileSystem, directory: str, base_offset: int) -> list[int]:
-    """Replaces one segment by several; gives their base offsets. Their indexes are left to recovery."""
+    """Replaces one segment by several.
+
+    Gives their base offsets. Their indexes are left to recovery.
+    """
     path = f"{directory}/{log_name(base_offset, LOG)}"
     with fs.open(path) as file:
         parts = _plan_parts(file, base_offset)
@@ -41,7 +45,9 @@ def split_segment(fs: FileSystem, directory: str, base_offset: int) -> list[int]
 
 
 def _plan_parts(file: File, base_offset: int) -> list[_Part]:
-    """Consecutive ranges of batches, each within range of its base; the first keeps the old base offset.
+    """Consecutive ranges of batches, each within range of its base.
+
+    The first keeps the old base offset.
 
     A first part without a batch stays: its swap file is what replaces the old segment.
     """

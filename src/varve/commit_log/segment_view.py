@@ -1,6 +1,7 @@
 """The segments of a log at one moment.
 
-Invariant  base offsets ascend; the active segment is the last. A view never changes: a log replaces it.
+Invariant  base offsets ascend; the active segment is the last. A view never changes: a log replaces
+           it.
 Threads    readers take the view once and need no lock.
 """
 

@@ -1,8 +1,8 @@
 """Cuts a log at its end, or empties it.
 
-Crash      the recovery point is lowered on disk first; later segments go highest first, so that a crash
-           never leaves a gap; then the cut itself is synced. What was to go may be back after a crash in
-           between, nothing else can be missing.
+Crash      the recovery point is lowered on disk first; later segments go highest first, so that a
+           crash never leaves a gap; then the cut itself is synced. What was to go may be back after
+           a crash in between, nothing else can be missing.
 Threads    holds the flush lock and the log's lock throughout; readers keep the view they have.
 """
 

@@ -105,7 +105,10 @@ class OffsetOverflow(Corrupt):
 
 
 class LogPoisoned(Unavailable):
-    """A sync failed, so what the disk holds is unknown: reopen the store, which recovers the log."""
+    """A sync failed, so what the disk holds is unknown.
+
+    Reopen the store, which recovers the log.
+    """
 
 
 class Closed(InvalidRequest):

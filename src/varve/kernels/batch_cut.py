@@ -9,9 +9,12 @@ from varve.kernels.loads import load_i32, load_i64
 
 @kernel
 def cut_batches(buffer: npt.NDArray[np.uint8], limit_offset: int) -> tuple[int, int]:
-    """End position of the last whole batch whose last offset is below the limit, and the offset after it.
+    """End position of the last whole batch whose last offset is below the limit.
 
-    No such batch gives (0, -1); a buffer that does not begin with a batch of magic 2 gives (-1, -1).
+    And the offset after it.
+
+    No such batch gives (0, -1); a buffer that does not begin with a batch of magic 2 gives (-1,
+    -1).
     """
     size = buffer.size
     position = 0

@@ -1,4 +1,7 @@
-"""Rebuilds index entries from a table of scanned batches, by the rule an appender of single batches follows."""
+"""Rebuilds index entries from a table of scanned batches.
+
+By the rule an appender of single batches follows.
+"""
 
 from enum import IntEnum
 
@@ -50,7 +53,10 @@ def build_index_entries(
     offset_entries: npt.NDArray[np.int64],
     time_entries: npt.NDArray[np.int64],
 ) -> tuple[int, int, int, int]:
-    """Fills both entry tables (at least as long as `rows`): offset entries, time entries, status, rows done."""
+    """Fills both entry tables (at least as long as `rows`).
+
+    Offset entries, time entries, status, rows done.
+    """
     offset_count = 0
     time_count = 0
     for i in range(rows.shape[0]):
