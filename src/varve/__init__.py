@@ -1,1 +1,3 @@
 """varve: a log store that speaks Kafka's bytes."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,127 @@
+"""The `varve` command: its table of commands, and how every failure becomes a message and a code.
+
+A command's module is imported when the command is used, so that `varve --help` need not wait for
+what the commands need. A module has either `command`, a function annotated for typer, or `app`, a
+`typer.Typer` with commands of its own.
+
+Exit codes  0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output left.
+"""
+
+import importlib
+import os
+import sys
+from typing import Annotated, Any, NamedTuple
+
+import typer
+import typer.core
+import typer.main
+
+from varve.foundation.errors import StoreError
+
+FAILED = 1
+INTERRUPTED = 130
+READER_LEFT = 141
+
+_PACKAGE = "varve.cli"
+
+
+class _Entry(NamedTuple):
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "log": _Entry("log", "Append to topics and read them from the shell."),
+    "dump": _Entry("dump", "Show what the files of a log directory hold."),
+    "check": _Entry("check", "Walk every invariant of a log directory; mend what can be mended."),
+    "demo": _Entry("demo", "Write a keyed stream, crash it, recover, show the segments."),
+}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """The commands of the table; each is a summary until it is used."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, entry in COMMANDS.items():
+            self.commands[name] = typer.core.TyperCommand(name, help=entry.summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """What click asks for when a command is used, and not when it is listed."""
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = _load(args[0])
+        return super().resolve_command(ctx, args)
+
+    def load_all(self) -> None:
+        """Imports every command, for those who want all of their help."""
+        for name in COMMANDS:
+            self.commands[name] = _load(name)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StoreError as error:
+            _complain(str(error))
+        except BrokenPipeError:
+            # What is still buffered has nowhere to go; the interpreter must not try at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(READER_LEFT) from None
+        except OSError as error:
+            _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(FAILED)
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(f"{_PACKAGE}.{COMMANDS[name].module}")
+    application = getattr(module, "app", None)
+    if application is None:
+        application = typer.Typer(add_completion=False, rich_markup_mode=None)
+        application.command(name)(module.command)
+    command = typer.main.get_command(application)
+    command.name = name
+    return command
+
+
+def _complain(message: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(Text("error: ", style="bold red").append(message, style="red not bold"))
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        import varve
+
+        typer.echo(f"varve {varve.__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="varve",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _varve(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """A log store that speaks Kafka's bytes."""
+
+
+def main() -> None:
+    """What the `varve` script runs."""
+    app()
