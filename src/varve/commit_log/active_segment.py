@@ -49,6 +49,7 @@ class ActiveSegment:
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.first_timestamp = -1
+        self.has_full_index = self._offset_index.is_full or self._time_index.is_full
         self.writer: File = files.fs.open_writable(self.path(LOG))
 
     def path(self, kind: str) -> str:
@@ -90,6 +91,7 @@ class ActiveSegment:
         self._txn_index = txn_index
         self.max_timestamp, self.max_timestamp_offset = time_index.last
         self.first_timestamp = first_timestamp
+        self.has_full_index = offset_index.is_full or time_index.is_full
         self.extent = (next_offset, size)
 
     def append(
@@ -116,6 +118,7 @@ class ActiveSegment:
         if self._bytes_since_index_entry > self._index_interval_bytes:
             self._offset_index.append(last_offset, position)
             self._time_index.append(self.max_timestamp, self.max_timestamp_offset)
+            self.has_full_index = self._offset_index.is_full or self._time_index.is_full
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += size
         self.extent = (last_offset + 1, position + size)

@@ -13,7 +13,7 @@ import numpy as np
 from varve.commit_log.producer_replay import decode_marker
 from varve.commit_log.producer_state import BatchSummary, Marker, Origin
 from varve.commit_log.rolling import COMPACT
-from varve.commit_log.settings import LogSettings
+from varve.commit_log.settings import LONG_MAX, LogSettings
 from varve.disk import Buffer
 from varve.foundation.errors import (
     Corrupt,
@@ -22,7 +22,8 @@ from varve.foundation.errors import (
     RecordTooLarge,
     UnsupportedFormat,
 )
-from varve.kernels.batch_scan import Field, inspect_batch, inspection_row
+from varve.kernels.append_inspect import PLAIN, inspect_append
+from varve.kernels.batch_scan import Field, inspection_row
 from varve.kernels.record_parse import Summary, summarize_records
 from varve.kernels.status import RecordStatus, ScanStatus, describe
 from varve.records import (
@@ -114,7 +115,9 @@ class AppendRules:
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = settings.message_timestamp_before_max_ms
         self._after_max_ms = settings.message_timestamp_after_max_ms
+        self._has_bounds = min(self._before_max_ms, self._after_max_ms) < LONG_MAX
         self._target = _target_codec(settings)
+        self._keeps_plain = not self._log_append_time and self._target.codec in (None, Codec.NONE)
 
     def check(self, data: Buffer, origin: Origin, now_ms: int) -> CheckedBatch:
         """The batch as it is to be stored.
@@ -123,9 +126,12 @@ class AppendRules:
         """
         buffer = np.frombuffer(data, np.uint8)
         row = inspection_row()
-        status = inspect_batch(buffer, 0, buffer.size, row)
+        status = inspect_append(buffer, row)
         fields: list[int] = row.tolist()
-        if status != _OK:
+        if status == PLAIN and self._keeps_plain and buffer.size <= self._max_bytes:
+            self._check_settings(fields, now_ms)
+            return CheckedBatch(data, fields, fields[_MAX_TIMESTAMP], None)
+        if status not in (_OK, PLAIN):
             raise self._refusal(ScanStatus(status), data)
         self._check_header(fields, buffer.size, origin)
         attributes = fields[_ATTRIBUTES]
@@ -202,7 +208,10 @@ class AppendRules:
         elif fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
             if fields[_MAX_TIMESTAMP] == -1:
                 raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch has no timestamp")
-        else:
+        self._check_settings(fields, now_ms)
+
+    def _check_settings(self, fields: list[int], now_ms: int) -> None:
+        if self._has_bounds and not self._log_append_time:
             self._check_bounds(fields, now_ms)
         if self._is_compacted and fields[_RECORDS_NULL_KEYS]:
             raise InvalidRecord(

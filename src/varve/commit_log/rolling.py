@@ -43,16 +43,17 @@ class RollRule:
         max_timestamp: int,
         now_ms: int,
     ) -> bool:
-        size = active.size
-        if size > self._segment_bytes - append_size:
-            return True
-        if last_offset - active.base_offset > _RELATIVE_OFFSET_MAX:
-            return True
-        if size > 0 and self._waited_ms(active, max_timestamp, now_ms) > (
-            self._segment_ms - active.jitter_ms
-        ):
-            return True
-        return active.offset_index().is_full or active.time_index().is_full
+        size = active.extent[1]
+        return (
+            size > self._segment_bytes - append_size
+            or last_offset - active.base_offset > _RELATIVE_OFFSET_MAX
+            or active.has_full_index
+            or (
+                size > 0
+                and self._waited_ms(active, max_timestamp, now_ms)
+                > self._segment_ms - active.jitter_ms
+            )
+        )
 
     @staticmethod
     def _waited_ms(active: ActiveSegment, max_timestamp: int, now_ms: int) -> int:
