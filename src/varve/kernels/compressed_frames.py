@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.compile import inlined, kernel
+from varve.kernels.compile import byte_buffers, inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -159,3 +159,10 @@ def xxhash32(buffer: Bytes, start: int, end: int) -> Any:
     digest = np.uint32((digest ^ (digest >> np.uint32(15))) * _PRIME_2)
     digest = np.uint32((digest ^ (digest >> np.uint32(13))) * _PRIME_3)
     return np.int64(digest ^ (digest >> np.uint32(16)))
+
+
+def warm() -> None:
+    """Compile the kernels for the buffers the records room hands them."""
+    for buffer in byte_buffers(bytes(16)):
+        zstd_extent(buffer, 0, 16)
+        xxhash32(buffer, 0, 16)

@@ -2,13 +2,14 @@
 
 Layout     61 bytes of header, then the records or their compressed form.
            docs/formats/record-batch.md
-Invariant  what is built can be read back: everything is checked before a byte is written.
+Invariant  what is built can be read back; a batch with a fault is refused as a whole.
 """
 
+import ctypes
 import io
 import struct
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -45,18 +46,40 @@ from varve.records.record import Record
 from varve.records.sequence import INT_MAX
 
 LONG_MAX = 2**63 - 1
+_uncleared_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
+    ("PyBytes_FromStringAndSize", ctypes.pythonapi)
+)
 _CRC = struct.Struct(">I")
 _CRC_POSITION = 17
 
 _PROBLEMS = {
+    BuildStatus.BAD_COLUMN: "stands in columns of different lengths",
     BuildStatus.BAD_CELL: "has a key, value or header outside its column, or larger than 2 GiB",
     BuildStatus.BAD_TIMESTAMP: "has a timestamp below -1, which means none",
     BuildStatus.BAD_OFFSET_DELTA: "has an offset delta that is negative, above INT_MAX or no larger"
     " than the one before",
     BuildStatus.BAD_HEADER_COUNT: "has a header count that its headers cannot have",
-    BuildStatus.TOO_LARGE: f"ends beyond INT_MAX ({INT_MAX}) bytes of records: use several batches",
+    BuildStatus.TOO_LARGE: f"exceeds INT_MAX ({INT_MAX}) bytes",
     BuildStatus.NO_ROOM: "changed while it was written",
 }
+
+
+_Columns = tuple[Any, ...]  # what `write_records` takes after the position
+
+
+class _Fields(NamedTuple):
+    """What goes into the header besides sizes and checksum."""
+
+    base_offset: int
+    leader_epoch: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    log_append_time: int | None
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
 
 
 class BatchFields(TypedDict, total=False):
@@ -121,8 +144,11 @@ def build_batch_from_columns(
     Raises `InvalidRecord` for a record that cannot be encoded or a batch without records (see
     `empty_batch`), `InvalidRequest` for fields or columns that do not fit together.
     """
-    cells_of_keys, cells_of_values = keys or NO_CELLS, values or NO_CELLS
-    encoded = headers.encode() if isinstance(headers, HeaderColumns) else headers or NO_HEADERS
+    key_cells = NO_CELLS if keys is None else keys
+    value_cells = NO_CELLS if values is None else values
+    encoded = NO_HEADERS if headers is None else headers
+    if isinstance(encoded, HeaderColumns):
+        encoded = encoded.encode()
     times = _timestamp_column(timestamps, keys, values, headers)
     deltas = NO_INTEGERS if offset_deltas is None else frozen_integers(offset_deltas)
     count = len(times)
@@ -136,12 +162,12 @@ def build_batch_from_columns(
         times,
         base_timestamp,
         deltas,
-        cells_of_keys.data,
-        cells_of_keys.starts,
-        cells_of_keys.sizes,
-        cells_of_values.data,
-        cells_of_values.starts,
-        cells_of_values.sizes,
+        key_cells.data,
+        key_cells.starts,
+        key_cells.sizes,
+        value_cells.data,
+        value_cells.starts,
+        value_cells.sizes,
         encoded.cells.data,
         encoded.cells.starts,
         encoded.cells.sizes,
@@ -149,9 +175,19 @@ def build_batch_from_columns(
     )
     if not -(2**63) <= base_timestamp <= LONG_MAX:
         raise InvalidRequest(f"delete horizon {base_timestamp} is no 64-bit number")
-    status, index, size, max_timestamp = measure_records(*columns)
-    if status != BuildStatus.OK:
-        _refuse(status, index)
+    size = measure_records(
+        times,
+        base_timestamp,
+        deltas,
+        key_cells.sizes,
+        value_cells.sizes,
+        encoded.cells.sizes,
+        encoded.counts,
+    )
+    if not 0 <= size <= INT_MAX - HEADER_BYTES:
+        raise InvalidRecord(
+            f"{count} records take more than INT_MAX ({INT_MAX}) bytes: use several batches"
+        )
     last = int(deltas[-1]) if len(deltas) else count - 1
     if last_offset_delta is not None:
         if last_offset_delta < last:
@@ -163,34 +199,45 @@ def build_batch_from_columns(
             raise InvalidRequest(
                 f"log append time {log_append_time} with LOG_APPEND_TIME: give one"
             )
-        max_timestamp = log_append_time
         attributes |= LOG_APPEND_TIME_BIT
     attributes |= TRANSACTIONAL_BIT if transactional else 0
     attributes |= CONTROL_BIT if control else 0
     attributes |= 0 if delete_horizon_ms is None else DELETE_HORIZON_BIT
-    header = BatchHeader(
+    fields = _Fields(
         base_offset,
-        0,
         leader_epoch,
-        MAGIC,
-        0,
         attributes,
         last,
         base_timestamp,
-        max_timestamp,
+        log_append_time if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
         producer_id,
         producer_epoch,
         base_sequence,
         count,
     )
-    return _assemble(header, codec, level, size, columns)
+    if codec is Codec.NONE:
+        return _build_plain(fields, size, columns)
+    return _build_compressed(fields, size, columns, codec, level)
 
 
 def empty_batch(original: BatchHeader) -> bytes:
     """What cleaning keeps of a batch without survivors: its offsets and its producer's state."""
     kept = original.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
-    header = original._replace(attributes=kept, base_timestamp=-1, records_count=0)
-    return _assemble(header, Codec.NONE, None, 0, None)
+    batch = bytearray(HEADER_BYTES)
+    fields = _Fields(
+        original.base_offset,
+        original.partition_leader_epoch,
+        kept,
+        original.last_offset_delta,
+        -1,
+        original.max_timestamp,
+        original.producer_id,
+        original.producer_epoch,
+        original.base_sequence,
+        0,
+    )
+    _seal(memoryview(batch), fields, original.max_timestamp)
+    return bytes(batch)
 
 
 def _timestamps_of(records: Sequence[Record]) -> Integers:
@@ -211,62 +258,71 @@ def _timestamp_column(
     return frozen_integers(np.full(count, timestamps, np.int64))
 
 
-def _refuse(status: int, index: int) -> NoReturn:
-    raise InvalidRecord(f"record {index} {_PROBLEMS[BuildStatus(status)]}")
-
-
-def _assemble(
-    header: BatchHeader, codec: Codec, level: int | None, size: int, columns: Any
-) -> bytes:
-    """Header and records as bytes; `columns` are the arguments of `write_records`."""
-    payload: bytes | None = None
-    if codec is not Codec.NONE:
-        payload = _compressed(codec, level, size, columns)
-        size = len(payload)
-    total = HEADER_BYTES + size
-    if total - LENGTH_OVERHEAD > INT_MAX:
-        raise InvalidRecord(f"a batch of {total} bytes exceeds INT_MAX: use several batches")
-    # A BytesIO lets go of the very bytes that were written into its buffer, so that a batch is
-    # neither built in one place and copied to another, nor ever a mutable object.
-    sheet = io.BytesIO(bytes(total))
+def _build_plain(fields: _Fields, size: int, columns: _Columns) -> bytes:
+    # A BytesIO hands out the very bytes that were written into its buffer, so the batch need not be
+    # built elsewhere and copied. The bytes are not cleared first, since all of them are written.
+    sheet = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + size))
     with sheet.getbuffer() as view:
-        _pack_header(view, header._replace(batch_length=total - LENGTH_OVERHEAD))
-        out = np.frombuffer(view, np.uint8)
-        if payload is not None:
-            view[HEADER_BYTES:] = payload
-        elif columns is not None:
-            _write(out, HEADER_BYTES, columns)
-        _CRC.pack_into(view, _CRC_POSITION, crc32c(out, CRC_START, total))
-        del out
+        max_timestamp = _write(view, HEADER_BYTES, columns)
+        _seal(view, fields, max_timestamp)
     return sheet.getvalue()
 
 
-def _pack_header(view: memoryview, header: BatchHeader) -> None:
-    if header.base_offset < 0 or header.base_offset > LONG_MAX - header.last_offset_delta:
-        raise InvalidRequest(
-            f"base offset {header.base_offset} with last offset delta {header.last_offset_delta} is"
-            f" outside 0 to {LONG_MAX}"
-        )
-    try:
-        HEADER.pack_into(view, 0, *header)
-    except struct.error as error:
-        raise InvalidRequest(
-            f"a field does not fit the batch header: {error}, of {header}"
-        ) from error
-
-
-def _write(out: npt.NDArray[np.uint8], position: int, columns: Any) -> None:
-    status, end = write_records(out, position, *columns)
-    if status != BuildStatus.OK or end != len(out):
-        raise InvalidRequest("the columns changed while the batch was built")
-
-
-def _compressed(codec: Codec, level: int | None, size: int, columns: Any) -> bytes:
+def _build_compressed(
+    fields: _Fields, size: int, columns: _Columns, codec: Codec, level: int | None
+) -> bytes:
     if size > DECOMPRESSED_BYTES_MAX:
         raise InvalidRecord(
             f"{size} bytes of records to compress, at most {DECOMPRESSED_BYTES_MAX} are read back:"
             " use several batches"
         )
-    records = np.empty(size, np.uint8)
-    _write(records, 0, columns)
-    return compress(codec, records.data, level)
+    records = np.empty(size, np.uint8).data
+    max_timestamp = _write(records, 0, columns)
+    payload = compress(codec, records, level)
+    sheet = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + len(payload)))
+    with sheet.getbuffer() as view:
+        view[HEADER_BYTES:] = payload
+        _seal(view, fields, max_timestamp)
+    return sheet.getvalue()
+
+
+def _write(view: memoryview, position: int, columns: _Columns) -> int:
+    """Lay out the records, which end where the view ends: the largest timestamp."""
+    status, end, max_timestamp, index = write_records(
+        np.frombuffer(view, np.uint8), position, *columns
+    )
+    if status != BuildStatus.OK or end != len(view):
+        problem = _PROBLEMS[BuildStatus(status) or BuildStatus.NO_ROOM]
+        raise InvalidRecord(f"record {index} {problem}")
+    return max_timestamp
+
+
+def _seal(batch: memoryview, fields: _Fields, max_timestamp: int) -> None:
+    """Write the header of a batch whose records stand in place."""
+    if not 0 <= fields.base_offset <= LONG_MAX - fields.last_offset_delta:
+        raise InvalidRequest(
+            f"base offset {fields.base_offset} with last offset delta {fields.last_offset_delta} is"
+            f" outside 0 to {LONG_MAX}"
+        )
+    try:
+        HEADER.pack_into(
+            batch,
+            0,
+            fields.base_offset,
+            len(batch) - LENGTH_OVERHEAD,
+            fields.leader_epoch,
+            MAGIC,
+            0,
+            fields.attributes,
+            fields.last_offset_delta,
+            fields.base_timestamp,
+            max_timestamp if fields.log_append_time is None else fields.log_append_time,
+            fields.producer_id,
+            fields.producer_epoch,
+            fields.base_sequence,
+            fields.records_count,
+        )
+    except struct.error as error:
+        raise InvalidRequest(f"a field does not fit the batch header: {error}") from error
+    crc = crc32c(np.frombuffer(batch, np.uint8), CRC_START, len(batch))
+    _CRC.pack_into(batch, _CRC_POSITION, crc)

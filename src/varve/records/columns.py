@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from varve.foundation.errors import InvalidRecord, InvalidRequest
 from varve.kernels.batch_build import BuildStatus, encode_headers
+from varve.records.sequence import INT_MAX
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -34,6 +35,13 @@ def frozen_integers(values: npt.ArrayLike) -> Integers:
 
 
 def _frozen(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    flags = array.flags
+    if array.dtype == dtype and flags.c_contiguous and array.ndim == 1:
+        if not flags.writeable:
+            return array
+        array = array.view()
+        array.flags.writeable = False
+        return array
     if array.ndim != 1 or not np.can_cast(array.dtype, dtype):
         raise InvalidRequest(
             f"a column of shape {array.shape} and type {array.dtype} cannot be used as one of"
@@ -101,16 +109,23 @@ class BinaryColumn:
             # Joining tells of a null by failing, which costs less than looking for one.
             data = b"".join(cells)  # type: ignore[arg-type]
             sizes = np.fromiter(map(len, cells), np.int64, count)  # type: ignore[arg-type]
-            ends = np.cumsum(sizes)
+            ends = sizes.cumsum()
+            starts = ends - sizes
         except TypeError:
             data = _join_present(cells)
             sizes = np.fromiter(
                 (-1 if cell is None else len(cell) for cell in cells), np.int64, count
             )
-            ends = np.cumsum(np.maximum(sizes, 0))
+            present = np.maximum(sizes, 0)
+            ends = present.cumsum()
+            starts = ends - present
         if count and ends[-1] != len(data):
             raise InvalidRequest("cells must be made of bytes; a view of wider items is none")
-        return cls.at(data, starts=ends - np.maximum(sizes, 0), sizes=sizes)
+        column = cls.__new__(cls)
+        column.data = frozen_bytes(data)
+        column.starts = frozen_integers(starts)
+        column.sizes = frozen_integers(sizes)
+        return column
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -168,8 +183,11 @@ class HeaderColumns:
 
     def encode(self) -> EncodedHeaders:
         keys, values = self.keys, self.values
-        room = int(np.maximum(keys.sizes, 0).sum() + np.maximum(values.sizes, 0).sum())
-        out = np.empty(room + _HEADER_OVERHEAD * len(keys), np.uint8)
+        content = int(np.maximum(keys.sizes, 0).sum() + np.maximum(values.sizes, 0).sum())
+        room = content + _HEADER_OVERHEAD * len(keys)
+        if not 0 <= room <= INT_MAX:
+            raise InvalidRecord(f"headers of {room} bytes, at most {INT_MAX} can be encoded")
+        out = np.empty(room, np.uint8)
         starts = np.empty(len(self), np.int64)
         sizes = np.empty(len(self), np.int64)
         status, record = encode_headers(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.kernels.compressed_frames import ZstdStatus, zstd_extent
-from varve.records.header import Codec
+from varve.records.header import Buffer, Codec
 from varve.records.lz4_frame import decode_lz4_frame, encode_lz4_frame
 from varve.records.snappy_stream import decode_snappy_stream, encode_snappy_stream
 
@@ -32,7 +32,7 @@ _LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
 _GZIP_WINDOW = 31
 
 
-def compress(codec: Codec, data: bytes | memoryview, level: int | None = None) -> bytes:
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     """The payload Kafka would store for `data`; no level means the codec's default."""
     _check_level(codec, level)
     match codec:
@@ -54,7 +54,7 @@ def compress(codec: Codec, data: bytes | memoryview, level: int | None = None) -
 
 def decompress(
     codec: Codec,
-    data: bytes | memoryview,
+    data: Buffer,
     *,
     where: str = "payload",
     limit_bytes: int = DECOMPRESSED_BYTES_MAX,
@@ -68,7 +68,7 @@ def decompress(
 
 def decompress_to_array(
     codec: Codec,
-    data: bytes | memoryview,
+    data: Buffer,
     *,
     where: str = "payload",
     limit_bytes: int = DECOMPRESSED_BYTES_MAX,
@@ -108,7 +108,7 @@ def _check_size(size: int, where: str, limit_bytes: int) -> None:
 
 
 # cramjam joins any number of gzip members; zlib tells where the first ends, and stops at a limit.
-def _gunzip(data: bytes | memoryview, where: str, limit_bytes: int) -> Bytes:
+def _gunzip(data: Buffer, where: str, limit_bytes: int) -> Bytes:
     stream = zlib.decompressobj(_GZIP_WINDOW)
     try:
         content = stream.decompress(data, limit_bytes + 1)
@@ -128,7 +128,7 @@ def _gunzip(data: bytes | memoryview, where: str, limit_bytes: int) -> Bytes:
     return np.frombuffer(content, np.uint8)
 
 
-def _unzstd(data: bytes | memoryview, where: str, limit_bytes: int) -> Bytes:
+def _unzstd(data: Buffer, where: str, limit_bytes: int) -> Bytes:
     status, end, content_size, bound = zstd_extent(np.frombuffer(data, np.uint8), 0, len(data))
     if status != ZstdStatus.OK:
         problem = ZstdStatus(status).name.lower().replace("_", " ")

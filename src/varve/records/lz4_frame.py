@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt
 from varve.kernels.compressed_frames import xxhash32
+from varve.records.header import Buffer
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -44,7 +45,7 @@ class _Block(NamedTuple):
     is_stored: bool
 
 
-def encode_lz4_frame(data: bytes | memoryview, *, level: int | None) -> bytes:
+def encode_lz4_frame(data: Buffer, *, level: int | None) -> bytes:
     """One frame; no level means the fast compressor, any level the high-compression one."""
     compressor_level = _FAST_LEVEL
     if level is not None:
@@ -63,7 +64,7 @@ def encode_lz4_frame(data: bytes | memoryview, *, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-def decode_lz4_frame(data: bytes | memoryview, *, where: str, limit_bytes: int) -> Bytes:
+def decode_lz4_frame(data: Buffer, *, where: str, limit_bytes: int) -> Bytes:
     """The content of the one frame that `data` is; raises `Corrupt` for anything else."""
     descriptor = _decode_descriptor(data, where)
     blocks, end = _walk_blocks(data, descriptor, where)
@@ -88,7 +89,7 @@ def _bound(block: _Block, descriptor: _Descriptor) -> int:
 
 
 def _decode_block(
-    data: bytes | memoryview,
+    data: Buffer,
     block: _Block,
     descriptor: _Descriptor,
     out: Bytes,
@@ -113,7 +114,7 @@ def _decode_block(
         raise Corrupt(f"{where}: lz4 block at byte {block.start} is broken: {error}") from error
 
 
-def _verify_checksums(data: bytes | memoryview, blocks: list[_Block], where: str) -> None:
+def _verify_checksums(data: Buffer, blocks: list[_Block], where: str) -> None:
     array = np.frombuffer(data, np.uint8)
     for block in blocks:
         end = block.start + block.size
@@ -126,9 +127,7 @@ def _verify_checksums(data: bytes | memoryview, blocks: list[_Block], where: str
             )
 
 
-def _walk_blocks(
-    data: bytes | memoryview, descriptor: _Descriptor, where: str
-) -> tuple[list[_Block], int]:
+def _walk_blocks(data: Buffer, descriptor: _Descriptor, where: str) -> tuple[list[_Block], int]:
     """All blocks, and the position after the end mark."""
     blocks: list[_Block] = []
     position = descriptor.end
@@ -155,7 +154,7 @@ def _walk_blocks(
         position += size + trailer
 
 
-def _decode_descriptor(data: bytes | memoryview, where: str) -> _Descriptor:
+def _decode_descriptor(data: Buffer, where: str) -> _Descriptor:
     if len(data) < len(FRAME_START) or _WORD.unpack_from(data)[0] != _MAGIC:
         raise Corrupt(f"{where}: no lz4 frame, it starts {bytes(data[:4]).hex() or 'empty'}")
     flags, block_descriptor = data[4], data[5]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt
+from varve.records.header import Buffer
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,7 +25,7 @@ _LENGTH = struct.Struct(">i")
 _RATIO_MAX = 22
 
 
-def encode_snappy_stream(data: bytes | memoryview) -> bytes:
+def encode_snappy_stream(data: Buffer) -> bytes:
     view = memoryview(data)
     parts = [STREAM_HEADER]
     for start in range(0, len(view), BLOCK_BYTES):
@@ -34,7 +35,7 @@ def encode_snappy_stream(data: bytes | memoryview) -> bytes:
     return b"".join(parts)
 
 
-def decode_snappy_stream(data: bytes | memoryview, *, where: str, limit_bytes: int) -> Bytes:
+def decode_snappy_stream(data: Buffer, *, where: str, limit_bytes: int) -> Bytes:
     """The content of a block stream or of a raw block; raises `Corrupt` for anything else."""
     view = memoryview(data)
     blocks = _split(view, where) if view[:8] == STREAM_MAGIC else [view]
