@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from varve.commit_log.log_state import LogState
 from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_reader import (
+    BatchRun,
     TimestampOffset,
     find_max_timestamp,
     find_offset_by_time,
@@ -24,6 +25,7 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
 
 _LOOKS_MAX: Final = 8
+_ENDS_MAX: Final = 1024
 
 
 class Isolation(StrEnum):
@@ -58,6 +60,9 @@ class LogReader:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
+        # Where recent reads ended, by the offset that comes next: a reader that goes on needs no
+        # look-up. An entry counts only for the very segment object it was made with.
+        self._ends: dict[int, tuple[ReadableSegment | None, int]] = {}
 
     def read(
         self, *, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
@@ -71,14 +76,46 @@ class LogReader:
             view = state.view
             self._check_range(start_offset, view.active.extent[0])
             with suppress(FileNotFoundError):
-                data, next_offset = _read_view(view, start_offset, limit, max_bytes, min_one)
+                run = self._read_view(view, start_offset, limit, max_bytes, min_one)
                 aborted: tuple[AbortedRange, ...] = ()
-                if isolation is Isolation.READ_COMMITTED and data:
-                    aborted = _aborted_in(view, start_offset, next_offset)
+                if isolation is Isolation.READ_COMMITTED and run.data:
+                    aborted = _aborted_in(view, start_offset, run.next_offset)
                 return FetchResult(
-                    data, next_offset, state.log_start_offset, high_watermark, stable, aborted
+                    run.data,
+                    run.next_offset,
+                    state.log_start_offset,
+                    high_watermark,
+                    stable,
+                    aborted,
                 )
         raise self._too_much_change()
+
+    def _read_view(
+        self, view: SegmentView, start_offset: int, limit: int, max_bytes: int, min_one: bool
+    ) -> BatchRun:
+        known, position = self._ends.pop(start_offset, (None, 0))
+        if start_offset < limit:
+            for segment in view.from_offset(start_offset):
+                if segment.base_offset >= limit:
+                    break
+                run = read_batches(
+                    segment,
+                    start_offset=start_offset,
+                    limit_offset=limit,
+                    max_bytes=max_bytes,
+                    min_one=min_one,
+                    size=segment.size,
+                    position=position if segment is known else None,
+                )
+                if run is not None:
+                    self._remember_end(segment, run)
+                    return run
+        return BatchRun(memoryview(b""), start_offset, 0)
+
+    def _remember_end(self, segment: ReadableSegment, run: BatchRun) -> None:
+        if len(self._ends) >= _ENDS_MAX:
+            self._ends.clear()
+        self._ends[run.next_offset] = (segment, run.end_position)
 
     def _limit(self, isolation: Isolation) -> int:
         match isolation:
@@ -142,26 +179,6 @@ class LogReader:
         view = self._state.view
         for segment in view.may_hold_aborted():
             yield from segment.txn_index().entries()
-
-
-def _read_view(
-    view: SegmentView, start_offset: int, limit: int, max_bytes: int, min_one: bool
-) -> tuple[memoryview, int]:
-    if start_offset < limit:
-        for segment in view.from_offset(start_offset):
-            if segment.base_offset >= limit:
-                break
-            found = read_batches(
-                segment,
-                start_offset=start_offset,
-                limit_offset=limit,
-                max_bytes=max_bytes,
-                min_one=min_one,
-                size=segment.size,
-            )
-            if found is not None:
-                return found
-    return memoryview(b""), start_offset
 
 
 def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[AbortedRange, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from varve.commit_log.names import LOG
 from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.disk import File
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_cut import cut_batches
 from varve.kernels.batch_scan import Field
@@ -67,6 +68,15 @@ def find_batch_position(
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """Whole batches of one segment, the offset after them and where the next one begins."""
+
+    data: memoryview
+    next_offset: int
+    end_position: int
+
+
 def read_batches(
     segment: ReadableSegment,
     *,
@@ -75,24 +85,37 @@ def read_batches(
     max_bytes: int,
     min_one: bool,
     size: int,
-) -> tuple[memoryview, int] | None:
-    """Whole batches from `start_offset` and the offset after them.
+    position: int | None = None,
+) -> BatchRun | None:
+    """Whole batches from `start_offset` on; None when the segment has none of them.
 
-    None when the segment has none of them.
+    `position` is where the first of them begins, if the caller knows.
     """
-    found = find_batch_position(segment, start_offset, size=size)
-    if found is None:
+    if position is None:
+        found = find_batch_position(segment, start_offset, size=size)
+        if found is None:
+            return None
+        position = found[0]
+    elif position >= size:
         return None
-    position, first_size = found
-    wanted = max(max_bytes, first_size) if min_one else max_bytes
-    data = segment.file().read_at(position, min(wanted, size - position))
+    file = segment.file()
+    data = file.read_at(position, min(max_bytes, size - position))
     end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
+    if end == 0 and min_one and max_bytes < size - position:
+        first_size = _size_of_batch_at(file, position)
+        data = file.read_at(position, min(max(first_size, max_bytes), size - position))
+        end, next_offset = cut_batches(np.frombuffer(data, np.uint8), limit_offset)
     if end < 0:
         raise Corrupt(
             f"{segment.path(LOG)}: position {position}: no batch of message format 2 begins "
             "here; run `varve check` on the directory"
         )
-    return memoryview(data)[:end], max(next_offset, start_offset)
+    return BatchRun(memoryview(data)[:end], max(next_offset, start_offset), position + end)
+
+
+def _size_of_batch_at(file: File, position: int) -> int:
+    prefix = file.read_at(position, _LENGTH_END)
+    return int.from_bytes(prefix[8:], "big", signed=True) + _LENGTH_END
 
 
 def find_offset_by_time(
