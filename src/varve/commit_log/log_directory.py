@@ -49,6 +49,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
+    InconsistentClusterId,
     InconsistentTopicId,
     StoreError,
 )
@@ -92,21 +93,23 @@ class LogDirectory:
         self.unreadable: dict[TopicPartition, StoreError] = {}
         self.failure: StoreError | None = None
 
-    def open(self) -> None:
+    def open(self, cluster_id: str | None = None) -> None:
         """Locks the directory and loads its partitions.
 
-        Raises Locked when another process has it.
+        A new directory joins the cluster, or begins one without it. Raises Locked when another
+        process has the directory, InconsistentClusterId when it belongs to another cluster.
         """
         self._fs.make_directory(self.path)
         self._directory_lock = self._fs.lock(f"{self.path}/{LOCK_FILE}")
         try:
-            self._open_locked_directory()
+            self._open_locked_directory(cluster_id)
         except BaseException:
             self._directory_lock.release()
             raise
 
-    def _open_locked_directory(self) -> None:
-        self.metadata = self._read_or_make_metadata()
+    def _open_locked_directory(self, cluster_id: str | None) -> None:
+        self.metadata = self.read_metadata() or self._make_metadata(cluster_id)
+        self._check_cluster(self.metadata, cluster_id)
         self._was_clean = self._take_clean_mark()
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             self._inherited[name] = self._read_offsets(name)
@@ -116,20 +119,30 @@ class LogDirectory:
             for _ in pool.map(self._load, found):
                 pass
 
-    def _read_or_make_metadata(self) -> DirectoryMetadata:
+    def read_metadata(self) -> DirectoryMetadata | None:
+        """Whom the directory belongs to; None when it is new."""
         path = f"{self.path}/{META_PROPERTIES_FILE}"
-        if self._fs.exists(path):
-            return decode_meta_properties(self._fs.read(path), where=path)
-        cluster_id = partition_metadata.encode_topic_id(
-            partition_metadata.random_topic_id(self._random)
-        )
+        if not self._fs.exists(path):
+            return None
+        return decode_meta_properties(self._fs.read(path), where=path)
+
+    def _make_metadata(self, cluster_id: str | None) -> DirectoryMetadata:
         metadata = DirectoryMetadata(
-            cluster_id=cluster_id,
+            cluster_id=cluster_id or partition_metadata.random_id_text(self._random),
             node_id=_NODE_ID,
             directory_id=partition_metadata.random_topic_id(self._random),
         )
+        path = f"{self.path}/{META_PROPERTIES_FILE}"
         write_atomically(self._fs, path, encode_meta_properties(metadata))
         return metadata
+
+    def _check_cluster(self, metadata: DirectoryMetadata, cluster_id: str | None) -> None:
+        found = metadata.cluster_id
+        if found is not None and cluster_id is not None and found != cluster_id:
+            raise InconsistentClusterId(
+                f"{self.path}/{META_PROPERTIES_FILE} says cluster.id {found}, not {cluster_id}; "
+                "open the directories of one cluster together"
+            )
 
     def _take_clean_mark(self) -> bool:
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"

@@ -5,6 +5,7 @@ Invariant  a partition stands in one directory; a new one goes to the live direc
 Threads    any; `run_once` is called by one maintenance worker.
 """
 
+import contextlib
 import logging
 import random
 import threading
@@ -14,6 +15,7 @@ from uuid import UUID
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import TopicPartition, validate_topic_name
+from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.disk import FileSystem
@@ -21,6 +23,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
+    InconsistentClusterId,
     InvalidRequest,
     Locked,
     NotFound,
@@ -43,6 +46,7 @@ class LogStore:
         random: random.Random,
         settings: StoreSettings | None = None,
         topic_settings: Callable[[str], LogSettings] | None = None,
+        cluster_id: str | None = None,
         is_alone: bool = True,
     ) -> None:
         if not paths or len(set(paths)) != len(paths):
@@ -50,6 +54,8 @@ class LogStore:
         self._settings = settings or StoreSettings()
         self._clock = clock
         self._fs = fs
+        self._random = random
+        self._cluster_id = cluster_id
         self._lock = threading.Lock()
         files = SegmentFiles(fs)
         defaults = LogSettings()
@@ -70,12 +76,14 @@ class LogStore:
     def open(self) -> "LogStore":
         """Opens every directory; one that fails goes offline.
 
-        Raises when none is left, and when a directory is in use by another process.
+        Raises when none is left, when a directory is in use by another process, and when they
+        belong to different clusters.
         """
         opened: list[LogDirectory] = []
+        cluster_id = self._find_cluster_id() or random_id_text(self._random)
         try:
             for directory in self.directories:
-                self._open_directory(directory)
+                self._open_directory(directory, cluster_id)
                 opened.append(directory)
             self._check_once_each()
         except BaseException:
@@ -85,9 +93,25 @@ class LogStore:
         self._start_timers()
         return self
 
-    def _open_directory(self, directory: LogDirectory) -> None:
+    def _find_cluster_id(self) -> str | None:
+        """The id that the directories carry or the caller gave; None when all are new."""
+        found = {} if self._cluster_id is None else {self._cluster_id: "the caller"}
+        for directory in self.directories:
+            with contextlib.suppress(OSError):  # opening it will tell
+                metadata = directory.read_metadata()
+                if metadata is not None and metadata.cluster_id is not None:
+                    found.setdefault(metadata.cluster_id, directory.path)
+        if len(found) > 1:
+            ids = ", ".join(f"{id} ({where})" for id, where in found.items())
+            raise InconsistentClusterId(
+                f"the log directories belong to different clusters: {ids}; "
+                "open the directories of one cluster together"
+            )
+        return next(iter(found), None)
+
+    def _open_directory(self, directory: LogDirectory, cluster_id: str) -> None:
         try:
-            directory.open()
+            directory.open(cluster_id)
         except OSError as error:
             failure = DirectoryOffline(
                 f"log directory {error.filename or directory.path}: {error.strerror}; mend "

@@ -19,6 +19,7 @@ __all__ = [
     "decode_topic_id",
     "encode",
     "encode_topic_id",
+    "random_id_text",
     "random_topic_id",
 ]
 
@@ -48,6 +49,11 @@ def random_topic_id(random: random.Random) -> UUID:
         topic_id = UUID(bytes=random.randbytes(16), version=4)
         if not encode_topic_id(topic_id).startswith("-"):
             return topic_id
+
+
+def random_id_text(random: random.Random) -> str:
+    """A fresh id as it is written."""
+    return encode_topic_id(random_topic_id(random))
 
 
 def encode(topic_id: UUID) -> bytes:

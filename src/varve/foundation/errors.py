@@ -58,6 +58,14 @@ class InconsistentTopicId(InvalidRequest):
     """The directory belongs to another topic of the same name."""
 
 
+class InconsistentClusterId(InvalidRequest):
+    """The log directories belong to different clusters."""
+
+
+class TopicExists(InvalidRequest):
+    """There is a topic of that name already."""
+
+
 class Unavailable(StoreError):
     """Cannot be done now: try again later."""
 
