@@ -41,7 +41,16 @@ class Flavour:
 
 FLAVOURS = (
     Flavour("clean", True, 2, 0, {}),
-    Flavour("unclean", False, 1, 600_000, {"log.flush.offset.checkpoint.interval.ms": "500"}),
+    Flavour(
+        "unclean",
+        False,
+        1,
+        600_000,
+        {
+            "log.flush.offset.checkpoint.interval.ms": "500",
+            "log.flush.start.offset.checkpoint.interval.ms": "500",
+        },
+    ),
 )
 
 
@@ -49,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     """Replaces the golden directories below the given folder."""
     target = Path(arguments[0])
     toolchain = prepare_toolchain()
-    shutil.rmtree(target, ignore_errors=True)
     for flavour in FLAVOURS:
+        shutil.rmtree(target / flavour.name, ignore_errors=True)
         with tempfile.TemporaryDirectory() as home:
             write_golden(toolchain, flavour, Path(home), target / flavour.name)
     write_json(target / "recovery.json", recovery_cases(toolchain, target))

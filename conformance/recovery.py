@@ -90,12 +90,16 @@ def open_log(
         clean=clean,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
-        configs={
-            "segment.index.bytes": INDEX_BYTES,
-            "index.interval.bytes": INTERVALS.get(directory.name, "300"),
-            **(configs or {}),
-        },
+        configs=log_configs(directory.name) if configs is None else configs,
     )
+
+
+def log_configs(partition: str) -> dict[str, str]:
+    """The settings a golden partition was written under, as far as loading knows them."""
+    return {
+        "segment.index.bytes": INDEX_BYTES,
+        "index.interval.bytes": INTERVALS.get(partition, "300"),
+    }
 
 
 INTERVALS = {
