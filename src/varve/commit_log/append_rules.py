@@ -208,6 +208,9 @@ class AppendRules:
         elif fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
             if fields[_MAX_TIMESTAMP] == -1:
                 raise InvalidTimestamp(f"{self._where}: a LogAppendTime batch has no timestamp")
+            # Its records all read as the batch's time, whatever their deltas say.
+            fields[_RECORDS_MAX_TIMESTAMP] = fields[_MAX_TIMESTAMP]
+            fields[_RECORDS_MIN_TIMESTAMP] = fields[_MAX_TIMESTAMP]
         self._check_settings(fields, now_ms)
 
     def _check_settings(self, fields: list[int], now_ms: int) -> None:
@@ -250,12 +253,9 @@ class AppendRules:
                 )
         if self._log_append_time:
             return CheckedBatch(with_log_append_time(bytearray(data), now_ms), fields, now_ms, None)
-        if attributes & _LOG_APPEND_TIME:
-            timestamp = fields[_MAX_TIMESTAMP]
-        else:
-            timestamp = fields[_RECORDS_MAX_TIMESTAMP]
-            if timestamp == fields[_MAX_TIMESTAMP]:
-                return CheckedBatch(data, fields, timestamp, None)
+        timestamp = fields[_RECORDS_MAX_TIMESTAMP]
+        if timestamp == fields[_MAX_TIMESTAMP] and not attributes & _LOG_APPEND_TIME:
+            return CheckedBatch(data, fields, timestamp, None)
         return CheckedBatch(with_max_timestamp(bytearray(data), timestamp), fields, timestamp, None)
 
 
