@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 def resolve_leftovers(fs: FileSystem, directory: str, names: list[str]) -> bool:
     """Brings the directory into a state of plain files only; True when something had to change."""
-    parsed = {name: file for name in names if (file := parse_file_name(name)) and file.state}
+    marked = [name for name in names if name.endswith((DELETED, CLEANED, SWAP))]
+    parsed = {name: file for name in marked if (file := parse_file_name(name))}
     if not parsed:
         return False
     deleted = [name for name, file in parsed.items() if file.state == DELETED]

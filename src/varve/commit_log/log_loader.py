@@ -18,6 +18,7 @@ from varve.commit_log.names import (
     INDEX,
     LEADER_EPOCH_FILE,
     LOG,
+    SNAPSHOT,
     TXN_INDEX,
     TopicPartition,
     parse_file_name,
@@ -151,15 +152,16 @@ class LogLoader:
         Indexes without one are removed; segments without a sane index are recovered.
         """
         sizes: dict[int, int] = {}
-        indexes: dict[str, set[int]] = {kind: set() for kind in SEGMENT_KINDS}
+        offsets: dict[str, set[int]] = {kind: set() for kind in (*SEGMENT_KINDS, SNAPSHOT)}
         for entry in entries:
             name = parse_file_name(entry.name)
-            if name is None or name.kind not in indexes:
-                continue
-            indexes[name.kind].add(name.offset)
-            if name.kind == LOG:
-                sizes[name.offset] = entry.size
-        self._remove_orphans(indexes, sizes)
+            if name is not None:
+                offsets[name.kind].add(name.offset)
+                if name.kind == LOG:
+                    sizes[name.offset] = entry.size
+        self._snapshots = ProducerSnapshots(self._fs, self._directory, offsets.pop(SNAPSHOT))
+        self._snapshots.remove_stray(sorted(sizes))
+        self._remove_orphans(offsets, sizes)
         self._recovered.clear()
         self._segments = [
             Segment(
@@ -167,22 +169,18 @@ class LogLoader:
                 self._directory,
                 base_offset=base,
                 size=sizes[base],
-                has_txn_index=base in indexes[TXN_INDEX],
+                has_txn_index=base in offsets[TXN_INDEX],
             )
             for base in sorted(sizes)
         ]
-        self._snapshots = ProducerSnapshots(
-            self._fs, self._directory, [entry.name for entry in entries]
-        )
-        self._snapshots.remove_stray(sorted(sizes))
         for number, segment in enumerate(self._segments):
-            has_index = segment.base_offset in indexes[INDEX]
+            has_index = segment.base_offset in offsets[INDEX]
             if not has_index or (segment.has_txn_index and not self._is_sane(segment)):
                 self._recover_segment(number)
 
-    def _remove_orphans(self, indexes: dict[str, set[int]], sizes: dict[int, int]) -> None:
-        for kind, offsets in indexes.items():
-            for offset in sorted(offsets - sizes.keys()):
+    def _remove_orphans(self, offsets: dict[str, set[int]], sizes: dict[int, int]) -> None:
+        for kind, with_kind in offsets.items():
+            for offset in sorted(with_kind - sizes.keys()):
                 orphan = Segment(self._files, self._directory, base_offset=offset, size=0)
                 self._fs.remove(orphan.path(kind))
 

@@ -8,10 +8,10 @@ Crash      snapshots are hints: a damaged one is removed and an older one, or th
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from varve.commit_log.names import LOG, SNAPSHOT, log_name, parse_file_name
+from varve.commit_log.names import LOG, SNAPSHOT, log_name
 from varve.commit_log.producer_replay import replay_batches
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.segment import ReadableSegment
@@ -27,15 +27,10 @@ logger = logging.getLogger(__name__)
 class ProducerSnapshots:
     """The snapshot files of one partition directory."""
 
-    def __init__(self, fs: FileSystem, directory: str, names: Sequence[str]) -> None:
+    def __init__(self, fs: FileSystem, directory: str, offsets: Iterable[int]) -> None:
         self._fs = fs
         self._directory = directory
-        self.offsets: list[int] = []
-        for name in names:
-            file = parse_file_name(name)
-            if file is not None and file.kind == SNAPSHOT and not file.state:
-                self.offsets.append(file.offset)
-        self.offsets.sort()
+        self.offsets = sorted(offsets)
         self._unsynced: list[int] = []
 
     def path(self, offset: int) -> str:
