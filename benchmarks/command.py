@@ -1,5 +1,6 @@
 """The command line of the benchmarks."""
 
+import logging
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from benchmarks.workspace import Workspace, open_workspace
 from varve.foundation.errors import InvalidRequest, StoreError
 
 _DEFAULT_DIRECTORY = REPOSITORY / ".cache" / "benchmarks"
+_WIDTH_IN_FILES = 120
 
 
 def run(
@@ -73,7 +75,9 @@ def _run_suite(
 ) -> None:
     machine, commit = describe_machine(), describe_commit()
     note = Console(stderr=True)
-    note.print(f"{machine}; commit {commit}; load {describe_load()}", highlight=False)
+    note.print(
+        f"{machine}; commit {commit}; load {describe_load()}", highlight=False, soft_wrap=True
+    )
     rows: list[Row] = []
     with _progress(note, len(cases)) as show:
         for outcome in run_cases(
@@ -89,7 +93,12 @@ def _run_suite(
             if as_json:
                 print(json_line(rows[-1], machine=machine, commit=commit), flush=True)
     if not as_json:
-        print_table(Console(), suite.title, rows, machine=machine, commit=commit)
+        print_table(_console_for_table(), suite.title, rows, machine=machine, commit=commit)
+
+
+def _console_for_table() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_IN_FILES)
 
 
 @contextmanager
@@ -149,6 +158,8 @@ def _ending_cleanly_on_sigterm() -> Iterator[None]:
 
 def main() -> None:
     """Entry point: errors of ours end in one line on stderr and exit code 2."""
+    # Recovering a torn log is what one measure does, not news.
+    logging.getLogger("varve").setLevel(logging.ERROR)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(name="benchmarks")(run)
     try:

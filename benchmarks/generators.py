@@ -21,9 +21,9 @@ def make_records(count: int, *, value_bytes: int, seed: int = _SEED) -> list[Key
 
 
 def records_per_batch(*, value_bytes: int, batch_bytes: int) -> int:
-    """How many records come closest to a batch of that size; at least one."""
+    """How many records fit a batch of that size; at least one."""
     record_bytes = value_bytes + KEY_BYTES + _RECORD_OVERHEAD_BYTES
-    return max(1, round((batch_bytes - _BATCH_OVERHEAD_BYTES) / record_bytes))
+    return max(1, (batch_bytes - _BATCH_OVERHEAD_BYTES) // record_bytes)
 
 
 def make_batches(count: int, *, value_bytes: int, batch_bytes: int) -> list[bytes]:

@@ -82,7 +82,7 @@ def print_table(
         table.add_row(*_cells(row))
     console.print(table)
     for note in dict.fromkeys(f"{row.measure}: {row.note}" for row in rows if row.note):
-        console.print(note, highlight=False, markup=False)
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def _cells(row: Row) -> list[str]:

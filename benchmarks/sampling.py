@@ -37,7 +37,7 @@ class RepeatPolicy:
 
 
 FULL_POLICY = RepeatPolicy(repeat_count_min=5, repeat_count_max=15)
-QUICK_POLICY = RepeatPolicy(repeat_count_min=3, repeat_count_max=7)
+QUICK_POLICY = RepeatPolicy(repeat_count_min=3, repeat_count_max=11)
 FULL_SECONDS_PER_CASE = 12.0
 QUICK_SECONDS = 36.0
 
@@ -75,7 +75,6 @@ def sample(
     ticker: Ticker,
     deadline: float,
     is_spent: Callable[[], bool] = lambda: False,
-    after_pair: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Runs the contest and gives the figures of ours and of the baseline.
 
@@ -84,14 +83,18 @@ def sample(
     limit = min(policy.repeat_count_max, contest.repeat_count_max or policy.repeat_count_max)
     ours: list[float] = []
     baseline: list[float] = []
-    if limit > 1:
-        _take_pair(contest, [], [])
-    while len(ours) < limit:
-        enough = 1 if is_spent() else min(limit, policy.repeat_count_min)
-        if len(ours) >= enough and ticker() >= deadline:
-            break
-        _take_pair(contest, ours, baseline)
-        after_pair()
+    # Collections between the figures need not walk what was there before, numba above all.
+    gc.freeze()
+    try:
+        if limit > 1:
+            _take_pair(contest, [], [])
+        while len(ours) < limit:
+            enough = 1 if is_spent() else min(limit, policy.repeat_count_min)
+            if len(ours) >= enough and ticker() >= deadline:
+                break
+            _take_pair(contest, ours, baseline)
+    finally:
+        gc.unfreeze()
     return tuple(ours), tuple(baseline)
 
 

@@ -1,0 +1,73 @@
+"""Parsing records and hashing their keys, against kafka-python's record reader."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from benchmarks.baselines import parse_with_kafka_python, time_call
+from benchmarks.generators import make_batches
+from benchmarks.measure import Contest, Scale, at_least
+from benchmarks.sizes import SizeUnit, format_bytes
+from benchmarks.workspace import Workspace
+from varve.kernels.batch_scan import Field, batch_table, scan_batches
+from varve.kernels.record_parse import Table
+from varve.kernels.status import ScanStatus
+from varve.records import Batch
+
+_TOPIC_ID = bytes(range(16))
+_VOLUME_BYTES = 8 << 20
+
+
+class ParseMeasure:
+    """Size: bytes of a record's value; keys have 16 bytes."""
+
+    name = "parse"
+    title = "records parsed and their keys hashed, against kafka-python's reader"
+    size_unit = SizeUnit.BYTES
+
+    def default_sizes(self, *, quick: bool) -> Sequence[int]:
+        return (100, 1 << 10)
+
+    @contextmanager
+    def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
+        count = max(1, _VOLUME_BYTES // scale.batch_bytes)
+        batches = make_batches(count, value_bytes=size, batch_bytes=scale.batch_bytes)
+        data = b"".join(batches)
+        table = batch_table(count + 1)
+        record_count = parse_with_kafka_python(data)
+        if parse_and_hash(data, table) != record_count:
+            raise AssertionError("varve and kafka-python count different records")
+        note = (
+            f"batches of {format_bytes(scale.batch_bytes)}; both verify the CRC32C of each batch; "
+            "ours gives columns and a 128-bit hash per key, kafka-python gives objects and no hash"
+        )
+        yield [
+            Contest(
+                "parse_hash",
+                "records/s",
+                _rate(lambda: parse_and_hash(data, table), record_count),
+                _rate(lambda: parse_with_kafka_python(data), record_count),
+                at_least(50),
+                note,
+            )
+        ]
+
+
+def parse_and_hash(data: bytes, table: Table) -> int:
+    """Scans consecutive batches with their CRC, parses each and hashes its keys."""
+    buffer = np.frombuffer(data, dtype=np.uint8)
+    count, _, status = scan_batches(buffer, 0, len(data), True, table)
+    if status != ScanStatus.END:
+        raise AssertionError(f"scan ended with status {status}")
+    view = memoryview(data)
+    record_count = 0
+    for position, size in table[:count, Field.POSITION : Field.SIZE + 1].tolist():
+        columns = Batch(view[position : position + size]).columns()
+        columns.hash_keys(_TOPIC_ID)
+        record_count += len(columns)
+    return record_count
+
+
+def _rate(call: Callable[[], object], record_count: int) -> Callable[[], float]:
+    return lambda: record_count / time_call(call)

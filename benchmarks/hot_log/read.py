@@ -1,0 +1,58 @@
+"""Reading a log from start to end, against a plain file read with the same chunk size."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from benchmarks.baselines import read_in_chunks
+from benchmarks.hot_log.logs import BATCH_BYTES, open_log, ready_batches, write_log
+from benchmarks.measure import Contest, Scale, at_least
+from benchmarks.sizes import SizeUnit, format_bytes
+from benchmarks.workspace import Workspace
+from varve.commit_log import Log, LogSettings
+
+_FULL_VOLUME_BYTES = 256 << 20
+_QUICK_VOLUME_BYTES = 64 << 20
+
+
+class ReadMeasure:
+    """Size: bytes asked for in one read."""
+
+    name = "read"
+    title = "sequential read of batches, against a file read with the same chunk size"
+    size_unit = SizeUnit.BYTES
+
+    def default_sizes(self, *, quick: bool) -> Sequence[int]:
+        return (128 << 10, 1 << 20)
+
+    @contextmanager
+    def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
+        volume = _QUICK_VOLUME_BYTES if scale.quick else _FULL_VOLUME_BYTES
+        workspace.require(volume)
+        with workspace.directory("read") as parent:
+            directory = parent / "log"
+            batches = ready_batches(BATCH_BYTES, volume)
+            write_log(directory, batches, LogSettings())
+            volume_mib = sum(map(len, batches)) / (1 << 20)
+            log = open_log(directory, clean=True)
+            data_path = str(directory / f"{0:020}.log")
+            yield [
+                Contest(
+                    "read",
+                    "MiB/s",
+                    lambda: volume_mib / read_all(log, size),
+                    lambda: volume_mib / read_in_chunks(data_path, size),
+                    at_least(0.8),
+                    f"whole batches of {format_bytes(BATCH_BYTES)} from the page cache, by offset",
+                )
+            ]
+            log.abandon()
+
+
+def read_all(log: Log, max_bytes: int) -> float:
+    """Seconds to read every batch, each read going on where the last one ended."""
+    offset, end_offset = 0, log.end_offset
+    start = time.perf_counter()
+    while offset < end_offset:
+        offset = log.read(start_offset=offset, max_bytes=max_bytes).next_offset
+    return time.perf_counter() - start
