@@ -25,6 +25,7 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
 from varve.foundation.errors import (
     Corrupt,
+    Fenced,
     RecordTooLarge,
     UnexpectedOffset,
     UnsupportedFormat,
@@ -63,7 +64,7 @@ class Appender:
         self._flush_each = settings.flush == FLUSH_ACK
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
-    def append(self, data: Buffer, *, origin: Origin, leader_epoch: int) -> AppendResult:
+    def append(self, data: Buffer, *, origin: Origin, leader_epoch: int | None) -> AppendResult:
         """Appends one batch of a producer or coordinator as the leader.
 
         The log gives out the offset.
@@ -72,10 +73,25 @@ class Appender:
         now_ms = state.clock.now_ms()
         batch = self._rules.check(data, origin, now_ms)
         with state.lock:
-            result = self._append_checked_locked(batch, origin, leader_epoch, now_ms)
+            epoch = self._current_epoch_locked(leader_epoch)
+            result = self._append_checked_locked(batch, origin, epoch, now_ms)
         if not result.is_duplicate:
             self._after_append(result.last_offset + 1)
         return result
+
+    def _current_epoch_locked(self, leader_epoch: int | None) -> int:
+        """The epoch to append under: the latest known unless the caller leads a newer one."""
+        latest = self._state.epochs.latest
+        if latest is None:
+            return 0 if leader_epoch is None else leader_epoch
+        if leader_epoch is None or leader_epoch == latest.epoch:
+            return latest.epoch
+        if leader_epoch < latest.epoch:
+            raise Fenced(
+                f"{self._state.topic_partition}: leader epoch {leader_epoch} is over, the log has "
+                f"batches of epoch {latest.epoch}; a newer leader exists"
+            )
+        return leader_epoch
 
     def _append_checked_locked(
         self, batch: CheckedBatch, origin: Origin, leader_epoch: int, now_ms: int

@@ -142,9 +142,11 @@ class Log:
         return sum(segment.size for segment in self._state.view)
 
     def append(
-        self, batch: Buffer, *, origin: Origin = Origin.CLIENT, leader_epoch: int = 0
+        self, batch: Buffer, *, origin: Origin = Origin.CLIENT, leader_epoch: int | None = None
     ) -> AppendResult:
         """Appends one batch as the leader and gives it its offsets; all or nothing.
+
+        Without a leader epoch the latest one of the log goes on; an earlier one is Fenced.
 
         With `flush=ack` it returns when the batch is on disk. A batch that an idempotent producer
         sends again is recognised and answered with its first offsets.
@@ -162,7 +164,7 @@ class Log:
         producer_epoch: int,
         committed: bool,
         coordinator_epoch: int = 0,
-        leader_epoch: int = 0,
+        leader_epoch: int | None = None,
     ) -> AppendResult:
         """Appends the marker that commits or aborts a producer's open transaction."""
         marker = end_transaction_marker(

@@ -40,7 +40,7 @@ class ReadableSegment(Protocol):
 class Segment:
     """A closed segment."""
 
-    __slots__ = ("_files", "base_offset", "directory", "has_txn_index", "size")
+    __slots__ = ("_files", "_newest", "base_offset", "directory", "has_txn_index", "size")
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Segment:
         self.base_offset = base_offset
         self.size = size
         self.has_txn_index = has_txn_index
+        self._newest: tuple[int, int] | None = None
 
     def path(self, kind: str) -> str:
         return f"{self.directory}/{log_name(self.base_offset, kind)}"
@@ -75,12 +76,17 @@ class Segment:
     @property
     def max_timestamp(self) -> int:
         """Largest record timestamp; -1 when the segment has none."""
-        return self.time_index().last[0]
+        return self._find_newest()[0]
 
     @property
     def max_timestamp_offset(self) -> int:
         """Last offset of the earliest batch that holds `max_timestamp`."""
-        return self.time_index().last[1]
+        return self._find_newest()[1]
+
+    def _find_newest(self) -> tuple[int, int]:
+        if self._newest is None:
+            self._newest = self.time_index().last
+        return self._newest
 
     @property
     def kinds(self) -> Sequence[str]:

@@ -14,7 +14,7 @@ from varve.commit_log.names import DELETED
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_loading import ProducerLoad, load_producers
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment import ReadableSegment, rename_segment_files
+from varve.commit_log.segment import ReadableSegment, Segment, rename_segment_files
 from varve.commit_log.segment_reader import find_batch_position, first_batch_timestamp
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.time_index import TimeIndex
@@ -115,6 +115,8 @@ class Truncation:
 
     def _drop_locked(self, segment: ReadableSegment) -> None:
         state = self._state
+        if isinstance(segment, Segment):
+            state.files.forget(segment)
         rename_segment_files(state.files, state.directory, segment.base_offset, "", DELETED)
         state.doom(segment.base_offset)
 
