@@ -5,14 +5,19 @@ Each function is the straightforward best a Python program can do without varve.
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import crc32c
 import google_crc32c
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
-from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas by a call that Python 3.11 calls outdated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+    from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
 Candidate = TypeVar("Candidate")
 Checksum = Callable[[bytes], int]
