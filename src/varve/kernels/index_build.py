@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_scan import Field, batch_table
 from varve.kernels.compile import kernel
 
 _POSITION = int(Field.POSITION)
@@ -28,11 +28,16 @@ class IndexState(IntEnum):
 
 
 class IndexBuildStatus(IntEnum):
+    """Why building stopped; an offset below the segment's base does not ascend either."""
+
     DONE = 0
     OFFSET_OVERFLOW = 1
     OFFSET_NOT_ASCENDING = 2
 
 
+_DONE = int(IndexBuildStatus.DONE)
+_OVERFLOW = int(IndexBuildStatus.OFFSET_OVERFLOW)
+_NOT_ASCENDING = int(IndexBuildStatus.OFFSET_NOT_ASCENDING)
 _ENTRY_POSITION = int(IndexState.ENTRY_POSITION)
 _PREVIOUS_OFFSET = int(IndexState.PREVIOUS_OFFSET)
 _STATE_TIMESTAMP = int(IndexState.MAX_TIMESTAMP)
@@ -61,10 +66,10 @@ def build_index_entries(
     time_count = 0
     for i in range(rows.shape[0]):
         last_offset = rows[i, _LAST_OFFSET]
-        if last_offset < base_offset or last_offset - base_offset > _INT_MAX:
-            return offset_count, time_count, 1, i
         if last_offset <= state[_PREVIOUS_OFFSET]:
-            return offset_count, time_count, 2, i
+            return offset_count, time_count, _NOT_ASCENDING, i
+        if last_offset - base_offset > _INT_MAX:
+            return offset_count, time_count, _OVERFLOW, i
         state[_PREVIOUS_OFFSET] = last_offset
         if rows[i, _MAX_TIMESTAMP] > state[_STATE_TIMESTAMP]:
             state[_STATE_TIMESTAMP] = rows[i, _MAX_TIMESTAMP]
@@ -80,4 +85,10 @@ def build_index_entries(
             time_entries[time_count, 1] = state[_STATE_TIMESTAMP_OFFSET]
             time_count += 1
             state[_INDEXED_TIMESTAMP] = state[_STATE_TIMESTAMP]
-    return offset_count, time_count, 0, rows.shape[0]
+    return offset_count, time_count, _DONE, rows.shape[0]
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    entries = np.empty((0, 2), np.int64)
+    build_index_entries(batch_table(0), 0, 0, initial_index_state(0), entries, entries)
