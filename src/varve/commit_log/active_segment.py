@@ -138,6 +138,10 @@ class ActiveSegment:
         self._write_index(TIME_INDEX, self._time_index.encode())
         if self._txn_index.count:
             self._write_index(TXN_INDEX, self._txn_index.encode())
+        else:
+            # A truncation may have taken the entries that a file still holds.
+            with contextlib.suppress(FileNotFoundError):
+                self._files.fs.remove(self.path(TXN_INDEX))
 
     def _write_index(self, kind: str, data: bytes) -> None:
         with self._files.fs.open_writable(self.path(kind)) as file:

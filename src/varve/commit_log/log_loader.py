@@ -19,8 +19,10 @@ from varve.commit_log.names import (
     LEADER_EPOCH_FILE,
     LOG,
     SNAPSHOT,
+    TIME_INDEX,
     TXN_INDEX,
     TopicPartition,
+    log_name,
     parse_file_name,
 )
 from varve.commit_log.offset_index import OffsetIndex
@@ -173,6 +175,8 @@ class LogLoader:
             )
             for base in sorted(sizes)
         ]
+        for base in sorted(sizes.keys() - offsets[TIME_INDEX]):
+            self._fs.open_writable(f"{self._directory}/{log_name(base, TIME_INDEX)}").close()
         for number, segment in enumerate(self._segments):
             has_index = segment.base_offset in offsets[INDEX]
             if not has_index or (segment.has_txn_index and not self._is_sane(segment)):

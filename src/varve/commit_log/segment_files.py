@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX
 from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.segment_scan import find_largest_timestamp
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import File, FileSystem
@@ -44,14 +45,24 @@ class OpenSegment:
         return self._offset_index
 
     def time_index(self) -> TimeIndex:
-        """The time index; a missing file counts as empty, as Kafka has it."""
+        """The time index; one that was lost holds the largest timestamp only, found by a scan."""
         if self._time_index is None:
             path = self._segment.path(TIME_INDEX)
             data = self._read_if_there(path)
-            self._time_index = TimeIndex.decode(
+            index = TimeIndex.decode(
                 data, base_offset=self._segment.base_offset, max_bytes=len(data), where=path
             )
+            if not index.count:
+                self._add_largest_timestamp(index)
+            self._time_index = index
         return self._time_index
+
+    def _add_largest_timestamp(self, index: TimeIndex) -> None:
+        largest, offset = find_largest_timestamp(
+            self.file, index, self.offset_index(), size=self._segment.size
+        )
+        if largest >= 0:
+            index.append(largest, offset, skip_full_check=True)
 
     def txn_index(self) -> TransactionIndex:
         """The index of aborted transactions; no file means none was aborted."""

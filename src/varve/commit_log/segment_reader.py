@@ -11,21 +11,22 @@ from typing import Final
 
 import numpy as np
 
-from varve.commit_log.names import LOG
+from varve.commit_log.names import INDEX, LOG
 from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import File
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.batch_cut import cut_batches
 from varve.kernels.batch_scan import Field
 from varve.records import HEADER_BYTES, Batch, decode_header
 
-# Base offset, batch length, then from byte 23 the last offset delta: all that finding a batch
-# needs.
-_BOUNDS: Final = Struct(">qi11xi")
+# Base offset, batch length, magic and last offset delta: all that finding a batch needs.
+_BOUNDS: Final = Struct(">qi4xb6xi")
 _PROBE_BYTES: Final = 8192
 _LENGTH_END: Final = 12
+_MAGIC: Final = 2
 _SMALLEST_LENGTH: Final = 49
+_SMALLEST_OLD_LENGTH: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,10 @@ def find_batch_position(
         probe = file.read_at(position, min(_PROBE_BYTES, size - position))
         within = 0
         while within + _BOUNDS.size <= len(probe):
-            base_offset, length, last_delta = _BOUNDS.unpack_from(probe, within)
-            if length < _SMALLEST_LENGTH:
-                raise Corrupt(
-                    f"{segment.path(LOG)}: position {position + within}: batch length "
-                    f"{length} is below "
-                    f"{_SMALLEST_LENGTH}; run `varve check --repair` on the directory"
+            base_offset, length, magic, last_delta = _BOUNDS.unpack_from(probe, within)
+            if magic != _MAGIC or length < _SMALLEST_LENGTH:
+                raise _not_a_batch(
+                    f"{segment.path(LOG)}: position {position + within}", magic, length
                 )
             batch_size = length + _LENGTH_END
             if position + within + batch_size > size:
@@ -75,6 +74,18 @@ class BatchRun:
     data: memoryview
     next_offset: int
     end_position: int
+
+
+def _not_a_batch(where: str, magic: int, length: int) -> Corrupt:
+    if magic in (0, 1) and length >= _SMALLEST_OLD_LENGTH:
+        return UnsupportedFormat(
+            f"{where}: message format {magic}; rewrite the topic with a Kafka release that "
+            "converts message formats 0 and 1"
+        )
+    return Corrupt(
+        f"{where}: no batch of message format 2 begins here (magic {magic}, length {length}); "
+        "run `varve check --repair` on the directory"
+    )
 
 
 def read_batches(
@@ -162,11 +173,16 @@ def find_max_timestamp(segment: ReadableSegment, *, size: int) -> TimestampOffse
 def find_end(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
     """Offset and position after the last whole batch, found from the last index entry on."""
     index = segment.offset_index()
-    position = index.lookup(index.last_offset)[1] if index.count else 0
+    position = index.lookup(index.last_offset)[1]
     next_offset = segment.base_offset
     walk = BatchWalk(segment.file(), start=position, end=size, verify_crc=False)
     for table in walk:
         next_offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+    if position and walk.position == position:
+        raise Corrupt(
+            f"{segment.path(INDEX)}: the last entry points to position {position}, where no batch "
+            "begins; remove the index, it is rebuilt when the log is opened"
+        )
     walk.check_ended(segment.path(LOG))
     return next_offset, walk.position
 

@@ -12,6 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.time_index import TimeIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
@@ -118,3 +120,21 @@ class BatchWalk:
                 "formats 0 and 1"
             )
         raise Corrupt(f"{message}; `varve check --repair` cuts or rebuilds what can be mended")
+
+
+def find_largest_timestamp(
+    file: File, time_index: TimeIndex, offset_index: OffsetIndex, *, size: int
+) -> tuple[int, int]:
+    """Largest timestamp and the last offset of the earliest batch that holds it.
+
+    The time index knows it up to its last entry; the batches behind that are walked.
+    """
+    largest, offset = time_index.last
+    position = offset_index.lookup(offset)[1]
+    for table in BatchWalk(file, start=position, end=size, verify_crc=False):
+        timestamps = table.rows[:, Field.MAX_TIMESTAMP]
+        row = int(timestamps.argmax())
+        if timestamps[row] > largest:
+            largest = int(timestamps[row])
+            offset = int(table.rows[row, Field.LAST_OFFSET])
+    return largest, offset
