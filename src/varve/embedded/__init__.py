@@ -1,1 +1,23 @@
 """The public face: open a directory, its topics, append and read."""
+
+from varve.embedded.packing import AppendSummary
+from varve.embedded.partition import Partition, PartitionOffsets
+from varve.embedded.store import Store, open  # noqa: A004, the word users expect
+from varve.embedded.stored_record import RecordPosition, StoredRecord
+from varve.embedded.topic import Topic
+from varve.records import Batch, Codec, Record, RecordColumns
+
+__all__ = [
+    "AppendSummary",
+    "Batch",
+    "Codec",
+    "Partition",
+    "PartitionOffsets",
+    "Record",
+    "RecordColumns",
+    "RecordPosition",
+    "Store",
+    "StoredRecord",
+    "Topic",
+    "open",
+]

@@ -1,0 +1,132 @@
+"""Reads a partition as people want it: visible records only, in order, each checked.
+
+Invariant  a read ends where the log ended, for its isolation, when it began; it never gives a
+           record outside [start, end), of an aborted transaction, or of a batch with a wrong CRC.
+Threads    any; each read stands for itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from varve.commit_log import FetchResult, Isolation, Log
+from varve.embedded.stored_record import StoredRecord
+from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
+from varve.records import Batch, ControlType, RecordColumns, decode_control_record
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """What to read of one log: offsets [start, end) under an isolation."""
+
+    log: Log
+    partition: int
+    start: int
+    end: int
+    isolation: Isolation
+
+
+def read_range(
+    log: Log, partition: int, *, start: int | None, end: int | None, isolation: str
+) -> ReadRange:
+    """The range asked for, cut at what is visible now.
+
+    Raises OffsetOutOfRange for a start outside the log.
+    """
+    try:
+        level = Isolation(isolation)
+    except ValueError:
+        raise InvalidRequest(
+            f"isolation {isolation!r} is unknown; use read_uncommitted or read_committed"
+        ) from None
+    log_start, log_end = log.log_start_offset, log.end_offset
+    if start is None:
+        start = log_start
+    elif not log_start <= start <= log_end:
+        raise OffsetOutOfRange(
+            f"{log.topic_partition}: offset {start} is outside the log, which holds "
+            f"{log_start} to {log_end}; read from one of these"
+        )
+    visible = log.last_stable_offset if level is Isolation.READ_COMMITTED else log.high_watermark
+    return ReadRange(log, partition, start, visible if end is None else min(end, visible), level)
+
+
+def batches_of(wanted: ReadRange) -> Iterator[Batch]:
+    """The batches that hold records of the range, whole and as stored, without control batches."""
+    offset = wanted.start
+    while offset < wanted.end:
+        fetched = wanted.log.read(start_offset=offset, isolation=wanted.isolation)
+        if not fetched.data:
+            return
+        yield from _visible_batches(fetched, wanted)
+        offset = fetched.next_offset
+
+
+def _visible_batches(fetched: FetchResult, wanted: ReadRange) -> Iterator[Batch]:
+    """Drops aborted transactions as Kafka's consumer does: each begins at its first offset and
+    ends at its producer's next abort marker.
+    """
+    waiting = sorted(fetched.aborted, key=lambda one: one.first_offset, reverse=True)
+    aborting: set[int] = set()
+    for batch in _checked_batches(fetched.data, str(wanted.log.topic_partition)):
+        header = batch.header
+        if header.base_offset >= wanted.end:
+            return
+        while waiting and waiting[-1].first_offset <= header.last_offset:
+            aborting.add(waiting.pop().producer_id)
+        if header.is_control:
+            if header.producer_id in aborting and _is_abort(batch):
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            yield batch
+
+
+def _checked_batches(data: memoryview, where: str) -> Iterator[Batch]:
+    position = 0
+    while position < len(data):
+        batch = Batch(data, where, position=position)
+        if not batch.is_valid_crc():
+            raise Corrupt(
+                f"{where}: the batch with offset {batch.header.base_offset} does not match its "
+                "CRC; run `varve check` on the directory to see what is broken"
+            )
+        yield batch
+        position += batch.header.size
+
+
+def _is_abort(batch: Batch) -> bool:
+    columns = batch.columns()
+    if not len(columns):
+        return False
+    return decode_control_record(columns.key(0), columns.value(0)).type is ControlType.ABORT
+
+
+def columns_of(wanted: ReadRange) -> Iterator[RecordColumns]:
+    """The records of the range as columns, a batch at a time; none is empty."""
+    for batch in batches_of(wanted):
+        columns = batch.columns()
+        if batch.header.base_offset < wanted.start or batch.header.last_offset >= wanted.end:
+            offsets = columns.offsets
+            inside = (offsets >= wanted.start) & (offsets < wanted.end)
+            columns = RecordColumns(columns.payload, columns.table[inside])
+        if len(columns):
+            yield columns
+
+
+def records_of(wanted: ReadRange) -> Iterator[StoredRecord]:
+    """The records of the range."""
+    for columns in columns_of(wanted):
+        yield from _stored_records(columns, wanted.partition)
+
+
+def _stored_records(columns: RecordColumns, partition: int) -> Iterator[StoredRecord]:
+    payload = columns.payload.tobytes()
+    for index, row in enumerate(columns.table.tolist()):
+        offset, timestamp, key, key_size, value, value_size, _, header_count, _, _ = row
+        yield StoredRecord(
+            partition,
+            offset,
+            timestamp,
+            None if key_size < 0 else payload[key : key + key_size],
+            None if value_size < 0 else payload[value : value + value_size],
+            columns.headers(index) if header_count else (),
+        )

@@ -1,0 +1,123 @@
+"""Records on their way in and out: what callers may give, what they get."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from varve.foundation.errors import InvalidRecord
+from varve.records import Headers, Record
+
+Text = bytes | str | None
+"""A key or value: bytes, text that is stored as UTF-8, or nothing."""
+
+GivenHeaders = Mapping[str, Text] | Iterable[tuple[str, Text]]
+
+NO_TIMESTAMP = -1
+
+
+@runtime_checkable
+class RecordLike(Protocol):
+    """Anything with a record's parts: a `Record`, or one read from a topic."""
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def timestamp(self) -> int: ...
+
+
+GivenRecord = (
+    RecordLike
+    | tuple[Text, Text]
+    | tuple[Text, Text, GivenHeaders | None]
+    | tuple[Text, Text, GivenHeaders | None, int | None]
+)
+"""A record to append: an object with the parts, or (key, value[, headers[, timestamp]])."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record as it stands in its topic; the timestamp is in milliseconds, -1 for none."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPosition:
+    """Where an appended record stands."""
+
+    partition: int
+    offset: int
+    timestamp: int
+
+
+def make_record(
+    key: Text, value: Text, headers: GivenHeaders | None, timestamp: int | None, now_ms: int
+) -> Record:
+    """A record of these parts; without a timestamp it gets the present time."""
+    if timestamp is None or timestamp == NO_TIMESTAMP:
+        timestamp = now_ms
+    elif not isinstance(timestamp, int) or isinstance(timestamp, bool):
+        raise InvalidRecord(
+            f"timestamp {timestamp!r} is a {type(timestamp).__name__}; "
+            "give milliseconds since 1970 as an int"
+        )
+    return Record(
+        key=to_bytes(key, "key"),
+        value=to_bytes(value, "value"),
+        headers=_to_headers(headers) if headers else (),
+        timestamp=timestamp,
+    )
+
+
+def to_record(given: GivenRecord, now_ms: int) -> Record:
+    """The record behind any of the forms that `append_many` takes."""
+    if isinstance(given, tuple):
+        if not 2 <= len(given) <= 4:
+            raise InvalidRecord(
+                f"a record of {len(given)} parts; give (key, value), (key, value, headers) or "
+                "(key, value, headers, timestamp)"
+            )
+        headers = given[2] if len(given) > 2 else None
+        timestamp = given[3] if len(given) > 3 else None
+        return make_record(given[0], given[1], headers, timestamp, now_ms)
+    if isinstance(given, RecordLike):
+        return make_record(given.key, given.value, given.headers, given.timestamp, now_ms)
+    raise InvalidRecord(
+        f"a record cannot be made of a {type(given).__name__}; "
+        "give a Record or a tuple (key, value[, headers[, timestamp]])"
+    )
+
+
+def to_bytes(given: Text, what: str) -> bytes | None:
+    """Text as UTF-8, bytes as they are."""
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"{what} {given[:40]!r} cannot be stored as UTF-8") from error
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise InvalidRecord(
+        f"{what} of type {type(given).__name__} cannot be stored; give bytes, str or None"
+    )
+
+
+def _to_headers(given: GivenHeaders) -> Headers:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    try:
+        return tuple((name, to_bytes(value, f"header {name!r}")) for name, value in pairs)
+    except (TypeError, ValueError) as error:
+        raise InvalidRecord(
+            f"headers {given!r:.80} are not pairs of name and value: {error}"
+        ) from error
