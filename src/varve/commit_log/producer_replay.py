@@ -96,19 +96,24 @@ def replay_batches(
 
 
 def _rows_that_matter(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Rows with a producer id, less the plain ones that later batches of the same producer.
+    """The rows that leave a trace in producer state, in order.
 
-    Displace.
+    Of a producer's data batches these are its last five, which are remembered, and those that may
+    open a transaction: the first, and any behind a marker or a batch outside a transaction.
     """
     with_producer = np.flatnonzero(rows[:, Field.PRODUCER_ID] >= 0)
-    if not with_producer.size:
-        return with_producer
-    attributes = rows[with_producer, Field.ATTRIBUTES]
-    plain = with_producer[(attributes & (_TRANSACTIONAL | _CONTROL)) == 0]
-    special = with_producer[(attributes & (_TRANSACTIONAL | _CONTROL)) != 0]
-    order = np.argsort(rows[plain, Field.PRODUCER_ID], kind="stable")
-    grouped = plain[order]
+    order = np.argsort(rows[with_producer, Field.PRODUCER_ID], kind="stable")
+    grouped = with_producer[order]
     producer_ids = rows[grouped, Field.PRODUCER_ID]
-    group_ends = np.searchsorted(producer_ids, producer_ids, side="right")
-    recent = grouped[group_ends - np.arange(grouped.size) <= _BATCHES_KEPT]
-    return np.sort(np.concatenate([recent, special]))
+    attributes = rows[grouped, Field.ATTRIBUTES]
+    is_control = (attributes & _CONTROL) != 0
+    continues = (attributes & _TRANSACTIONAL) != 0
+    continues[1:] &= continues[:-1] & ~is_control[:-1] & (producer_ids[1:] == producer_ids[:-1])
+    continues[:1] = False
+    may_open = ((attributes & _TRANSACTIONAL) != 0) & ~continues
+    data = np.flatnonzero(~is_control)
+    data_ids = producer_ids[data]
+    group_ends = np.searchsorted(data_ids, data_ids, side="right")
+    is_recent = np.zeros(grouped.size, np.bool_)
+    is_recent[data] = group_ends - np.arange(data.size) <= _BATCHES_KEPT
+    return np.sort(grouped[is_control | may_open | is_recent])
