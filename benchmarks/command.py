@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.harness import Case, plan_cases, run_cases
 from benchmarks.machine import REPOSITORY, describe_commit, describe_load, describe_machine
-from benchmarks.measure import Scale, Suite
+from benchmarks.measure import FULL_VOLUME_BYTES, QUICK_VOLUME_BYTES, Scale, Suite
 from benchmarks.report import Row, json_line, make_row, print_table
-from benchmarks.sampling import FULL_POLICY, QUICK_POLICY, QUICK_SECONDS, Budget
+from benchmarks.sampling import FULL_POLICY, QUICK_POLICY, QUICK_SECONDS, Budget, RepeatPolicy
 from benchmarks.sizes import SizeUnit, parse_size, parse_size_argument
 from benchmarks.suites import SUITES
 from benchmarks.workspace import Workspace, open_workspace
@@ -52,16 +52,20 @@ def run(
         _list_suites()
         return
     requests = [parse_size_argument(text) for text in sizes or []]
-    scale = Scale(quick=quick, batch_bytes=_parse_batch_bytes(batch_bytes))
+    scale = Scale(
+        volume_bytes=QUICK_VOLUME_BYTES if quick else FULL_VOLUME_BYTES,
+        batch_bytes=_parse_batch_bytes(batch_bytes),
+    )
     planned = [
         (suite, plan_cases(suite, requests, only=measure or [], quick=quick))
         for suite in _suites_named(name)
     ]
     case_count = sum(len(cases) for _, cases in planned)
     budget = Budget(case_count, time.perf_counter, total_seconds=QUICK_SECONDS if quick else None)
+    policy = QUICK_POLICY if quick else FULL_POLICY
     with _ending_cleanly_on_sigterm(), open_workspace(directory) as workspace:
         for suite, cases in planned:
-            _run_suite(suite, cases, workspace, scale, budget, as_json=json)
+            _run_suite(suite, cases, workspace, scale, budget, policy=policy, as_json=json)
 
 
 def _run_suite(
@@ -71,6 +75,7 @@ def _run_suite(
     scale: Scale,
     budget: Budget,
     *,
+    policy: RepeatPolicy,
     as_json: bool,
 ) -> None:
     machine, commit = describe_machine(), describe_commit()
@@ -84,7 +89,7 @@ def _run_suite(
             cases,
             workspace,
             scale,
-            policy=QUICK_POLICY if scale.quick else FULL_POLICY,
+            policy=policy,
             budget=budget,
             ticker=time.perf_counter,
             progress=show,

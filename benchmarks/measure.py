@@ -51,10 +51,14 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work a run does: `quick` shortens volumes, never what is compared."""
+    """How much work a figure takes; what is compared stays the same."""
 
-    quick: bool
+    volume_bytes: int
     batch_bytes: int
+
+
+FULL_VOLUME_BYTES = 256 << 20
+QUICK_VOLUME_BYTES = 64 << 20
 
 
 class Measure(Protocol):

@@ -13,8 +13,6 @@ from benchmarks.workspace import Workspace
 from varve.commit_log import LogSettings
 
 _AIMS = ((1 << 20, 0.85), (128 << 10, 0.7), (16 << 10, 0.4))
-_FULL_VOLUME_BYTES = 256 << 20
-_QUICK_VOLUME_BYTES = 64 << 20
 _MAX_MESSAGE_BYTES = LogSettings().max_message_bytes
 
 
@@ -30,7 +28,7 @@ class AppendMeasure:
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
-        volume = max(size, _QUICK_VOLUME_BYTES if scale.quick else _FULL_VOLUME_BYTES)
+        volume = max(size, scale.volume_bytes)
         workspace.require(volume)
         batches = ready_batches(size, volume)
         volume_mib = sum(map(len, batches)) / (1 << 20)

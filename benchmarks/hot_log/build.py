@@ -20,7 +20,6 @@ from benchmarks.workspace import Workspace
 from varve.records import BinaryColumn, build_batch_from_columns
 
 _ATTRIBUTES_POSITION = 21
-_VOLUME_BYTES = 32 << 20
 
 
 class BuildMeasure:
@@ -55,7 +54,7 @@ class BuildMeasure:
 
         _check_same_bytes(from_columns(), client())
         _check_same_bytes(from_lists(), client())
-        rounds = max(1, math.ceil(_VOLUME_BYTES / scale.batch_bytes))
+        rounds = max(1, math.ceil((scale.volume_bytes // 2) / scale.batch_bytes))
         library = "aiokafka" if new_builder is new_aiokafka_builder else "kafka-python"
         note = (
             f"batches of {format_bytes(scale.batch_bytes)}; CRC32C computed on both sides; "

@@ -16,7 +16,6 @@ from varve.kernels.status import ScanStatus
 from varve.records import Batch
 
 _TOPIC_ID = bytes(range(16))
-_VOLUME_BYTES = 8 << 20
 
 
 class ParseMeasure:
@@ -31,7 +30,7 @@ class ParseMeasure:
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
-        count = max(1, _VOLUME_BYTES // scale.batch_bytes)
+        count = max(1, scale.volume_bytes // 8 // scale.batch_bytes)
         batches = make_batches(count, value_bytes=size, batch_bytes=scale.batch_bytes)
         data = b"".join(batches)
         table = batch_table(count + 1)

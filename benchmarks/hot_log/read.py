@@ -11,9 +11,6 @@ from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.workspace import Workspace
 from varve.commit_log import Log, LogSettings
 
-_FULL_VOLUME_BYTES = 256 << 20
-_QUICK_VOLUME_BYTES = 64 << 20
-
 
 class ReadMeasure:
     """Size: bytes asked for in one read."""
@@ -27,11 +24,10 @@ class ReadMeasure:
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
-        volume = _QUICK_VOLUME_BYTES if scale.quick else _FULL_VOLUME_BYTES
-        workspace.require(volume)
+        workspace.require(scale.volume_bytes)
         with workspace.directory("read") as parent:
             directory = parent / "log"
-            batches = ready_batches(BATCH_BYTES, volume)
+            batches = ready_batches(BATCH_BYTES, scale.volume_bytes)
             write_log(directory, batches, LogSettings())
             volume_mib = sum(map(len, batches)) / (1 << 20)
             log = open_log(directory, clean=True)

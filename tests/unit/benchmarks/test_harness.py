@@ -91,7 +91,7 @@ def run_fakes(
             run_cases(
                 cases,
                 workspace,
-                Scale(quick=True, batch_bytes=1024),
+                Scale(volume_bytes=1024, batch_bytes=1024),
                 policy=QUICK_POLICY,
                 budget=Budget(len(cases), time, total_seconds=total_seconds),
                 ticker=time,
