@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from varve.records import Codec, Record, build_batch, end_transaction_marker
 
-START_MS = 1_790_000_000_000
 WEEK_MS = 7 * 86_400_000
-LEADER_EPOCH_CHANGE = 0.03
+LEADER_EPOCH_CHANGE = 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +63,11 @@ class LogScript:
     """Draws the next step; most appends are right, some repeat, skip or come from the past."""
 
     random: random.Random
-    now_ms: int = START_MS
+    now_ms: int
     leader_epoch: int = 0
     producers: list[_Producer] = field(default_factory=lambda: [_Producer(7), _Producer(8)])
 
     def next_step(self, *, log_start_offset: int, log_end_offset: int) -> Step:
-        if self.random.random() < LEADER_EPOCH_CHANGE:
-            self.leader_epoch += self.random.randint(1, 3)
         self.now_ms += self.random.choice([0, 1, 5, 1000])
         roll = self.random.random()
         if roll < 0.02:
@@ -91,6 +88,9 @@ class LogScript:
         return self._from(producer)
 
     def _plain(self) -> Append:
+        # Only here: Kafka notes the epoch even of a batch that it then refuses for its producer.
+        if self.random.random() < LEADER_EPOCH_CHANGE:
+            self.leader_epoch += self.random.randint(1, 3)
         if self.random.random() < 0.02:
             self.now_ms += WEEK_MS + 1
         batch = build_batch(self._records(), codec=self._codec())
