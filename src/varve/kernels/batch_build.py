@@ -87,9 +87,9 @@ def _copy_typer(typing_context: Any, target: Any, source: Any, size: Any) -> Any
     return types.void(types.int64, types.int64, types.int64), emit
 
 
-_address = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_address_typer))
+address_of = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_address_typer))
 _store = cast(Callable[[int, Any], None], intrinsic(_store_typer))
-_copy = cast(Callable[[int, int, int], None], intrinsic(_copy_typer))
+copy_bytes = cast(Callable[[int, int, int], None], intrinsic(_copy_typer))
 
 
 @inlined
@@ -142,7 +142,7 @@ def _cell_size(size: int) -> int:
 def _write_cell(address: int, source: int, size: int) -> int:
     address = _write_varint(address, size)
     if size > 0:
-        _copy(address, source, size)
+        copy_bytes(address, source, size)
         address += size
     return address
 
@@ -236,8 +236,8 @@ def write_records(
         or len(header_counts) != len(header_sizes)
     ):
         return _BAD_COLUMN, position, -1, -1
-    keys, values, encoded = _address(key_data), _address(value_data), _address(header_data)
-    start = _address(out)
+    keys, values, encoded = address_of(key_data), address_of(value_data), address_of(header_data)
+    start = address_of(out)
     at = start + position
     end = start + len(out)
     largest, previous = -1, -1
@@ -283,7 +283,7 @@ def write_records(
         at = _write_cell(at, values + value_start, value_size)
         at = _write_varint(at, headers)
         if header_size > 0:
-            _copy(at, encoded + header_start, header_size)
+            copy_bytes(at, encoded + header_start, header_size)
             at += header_size
     return _OK, at - start, largest, -1
 
@@ -311,8 +311,8 @@ def encode_headers(
         return _BAD_COLUMN, -1
     if len(out_starts) < len(record_ends) or len(out_sizes) < len(record_ends):
         return _NO_ROOM, -1
-    keys, values = _address(key_data), _address(value_data)
-    start = _address(out)
+    keys, values = address_of(key_data), address_of(value_data)
+    start = address_of(out)
     at = start
     header = 0
     for record in range(len(record_ends)):
@@ -344,5 +344,7 @@ def warm() -> None:
     headers, starts, sizes = np.empty(12, np.uint8), np.empty(1, np.int64), np.empty(1, np.int64)
     encode_headers(one, data, zero, one, data, zero, one, headers, starts, sizes)
     cells = (data, zero, one)
-    measure_records(zero, 0, zero, one, one, one, one)
-    write_records(np.empty(64, np.uint8), 0, zero, 0, zero, *cells, *cells, *cells, one)
+    for timestamps in (zero, zero.copy()):
+        measure_records(timestamps, 0, zero, one, one, one, one)
+        out = np.empty(64, np.uint8)
+        write_records(out, 0, timestamps, 0, zero, *cells, *cells, *cells, one)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import byte_buffers, inlined, kernel
+from varve.kernels.loads import load_little_u64
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -137,10 +138,12 @@ def xxhash32(buffer: Bytes, start: int, end: int) -> Any:
         lane_3 = np.uint32(0)
         lane_4 = np.uint32(np.uint32(0) - _PRIME_1)
         while end - position >= 16:
-            lane_1 = _round(lane_1, _load_word(buffer, position))
-            lane_2 = _round(lane_2, _load_word(buffer, position + 4))
-            lane_3 = _round(lane_3, _load_word(buffer, position + 8))
-            lane_4 = _round(lane_4, _load_word(buffer, position + 12))
+            first = load_little_u64(buffer, position)
+            second = load_little_u64(buffer, position + 8)
+            lane_1 = _round(lane_1, np.uint32(first))
+            lane_2 = _round(lane_2, np.uint32(first >> np.uint64(32)))
+            lane_3 = _round(lane_3, np.uint32(second))
+            lane_4 = _round(lane_4, np.uint32(second >> np.uint64(32)))
             position += 16
         digest = np.uint32(_rotate(lane_1, 1) + _rotate(lane_2, 7))
         digest = np.uint32(digest + _rotate(lane_3, 12))

@@ -9,7 +9,7 @@ import ctypes
 import io
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,12 @@ from varve.records.columns import (
     NO_HEADERS,
     NO_INTEGERS,
     BinaryColumn,
+    Bytes,
     EncodedHeaders,
     HeaderColumns,
     Integers,
     frozen_integers,
+    plain_integers,
 )
 from varve.records.compression import DECOMPRESSED_BYTES_MAX, compress
 from varve.records.header import (
@@ -49,6 +51,7 @@ LONG_MAX = 2**63 - 1
 _uncleared_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
     ("PyBytes_FromStringAndSize", ctypes.pythonapi)
 )
+_OK = int(BuildStatus.OK)
 _CRC = struct.Struct(">I")
 _CRC_POSITION = 17
 
@@ -64,22 +67,10 @@ _PROBLEMS = {
 }
 
 
+# Plain tuples on the way to the header and to the kernel: small batches pay for every object.
 _Columns = tuple[Any, ...]  # what `write_records` takes after the position
-
-
-class _Fields(NamedTuple):
-    """What goes into the header besides sizes and checksum."""
-
-    base_offset: int
-    leader_epoch: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    log_append_time: int | None
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    records_count: int
+_Head = tuple[int, ...]  # the header's fields from the leader epoch to the base timestamp
+_Tail = tuple[int, ...]  # the header's fields after the largest timestamp
 
 
 class BatchFields(TypedDict, total=False):
@@ -144,35 +135,22 @@ def build_batch_from_columns(
     Raises `InvalidRecord` for a record that cannot be encoded or a batch without records (see
     `empty_batch`), `InvalidRequest` for fields or columns that do not fit together.
     """
-    key_cells = NO_CELLS if keys is None else keys
-    value_cells = NO_CELLS if values is None else values
-    encoded = NO_HEADERS if headers is None else headers
-    if isinstance(encoded, HeaderColumns):
-        encoded = encoded.encode()
     times = _timestamp_column(timestamps, keys, values, headers)
-    deltas = NO_INTEGERS if offset_deltas is None else frozen_integers(offset_deltas)
     count = len(times)
-    for column in (keys, values, headers, None if offset_deltas is None else deltas):
-        if column is not None and len(column) != count:
-            raise InvalidRequest(f"a column of {len(column)} cells beside {count} timestamps")
     if count == 0:
         raise InvalidRecord("a batch without records: keep a cleaned one with empty_batch")
+    key_cells = NO_CELLS if keys is None else _checked(keys, count)
+    value_cells = NO_CELLS if values is None else _checked(values, count)
+    encoded = NO_HEADERS
+    if headers is not None:
+        encoded = headers.encode() if isinstance(headers, HeaderColumns) else headers
+        _checked(encoded.cells, count)
+    deltas = NO_INTEGERS
+    if offset_deltas is not None:
+        deltas = frozen_integers(offset_deltas)
+        if len(deltas) != count:
+            raise InvalidRequest(f"{len(deltas)} offset deltas beside {count} timestamps")
     base_timestamp = int(times[0]) if delete_horizon_ms is None else delete_horizon_ms
-    columns = (
-        times,
-        base_timestamp,
-        deltas,
-        key_cells.data,
-        key_cells.starts,
-        key_cells.sizes,
-        value_cells.data,
-        value_cells.starts,
-        value_cells.sizes,
-        encoded.cells.data,
-        encoded.cells.starts,
-        encoded.cells.sizes,
-        encoded.counts,
-    )
     if not -(2**63) <= base_timestamp <= LONG_MAX:
         raise InvalidRequest(f"delete horizon {base_timestamp} is no 64-bit number")
     size = measure_records(
@@ -188,6 +166,21 @@ def build_batch_from_columns(
         raise InvalidRecord(
             f"{count} records take more than INT_MAX ({INT_MAX}) bytes: use several batches"
         )
+    columns = (
+        times,
+        base_timestamp,
+        deltas,
+        key_cells.data,
+        key_cells.starts,
+        key_cells.sizes,
+        value_cells.data,
+        value_cells.starts,
+        value_cells.sizes,
+        encoded.cells.data,
+        encoded.cells.starts,
+        encoded.cells.sizes,
+        encoded.counts,
+    )
     last = int(deltas[-1]) if len(deltas) else count - 1
     if last_offset_delta is not None:
         if last_offset_delta < last:
@@ -195,7 +188,7 @@ def build_batch_from_columns(
         last = last_offset_delta
     attributes = int(codec)
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
-        if log_append_time < 0:
+        if not 0 <= log_append_time <= LONG_MAX:
             raise InvalidRequest(
                 f"log append time {log_append_time} with LOG_APPEND_TIME: give one"
             )
@@ -203,41 +196,33 @@ def build_batch_from_columns(
     attributes |= TRANSACTIONAL_BIT if transactional else 0
     attributes |= CONTROL_BIT if control else 0
     attributes |= 0 if delete_horizon_ms is None else DELETE_HORIZON_BIT
-    fields = _Fields(
-        base_offset,
-        leader_epoch,
-        attributes,
-        last,
-        base_timestamp,
-        log_append_time if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        count,
-    )
+    head = (leader_epoch, MAGIC, 0, attributes, last, base_timestamp)
+    tail = (producer_id, producer_epoch, base_sequence, count)
+    if codec is not Codec.NONE:
+        payload, max_timestamp = _compressed_records(size, columns, codec, level)
+        size = len(payload)
+    # A BytesIO hands out the very bytes that were written into its buffer, so the batch need not be
+    # built elsewhere and copied. The bytes are not cleared first, since all of them are written.
+    sheet = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + size))
+    out = np.frombuffer(sheet.getbuffer(), np.uint8)
     if codec is Codec.NONE:
-        return _build_plain(fields, size, columns)
-    return _build_compressed(fields, size, columns, codec, level)
+        max_timestamp = _write(out, HEADER_BYTES, columns)
+    else:
+        out[HEADER_BYTES:] = np.frombuffer(payload, np.uint8)
+    if timestamp_type is TimestampType.LOG_APPEND_TIME:
+        max_timestamp = log_append_time
+    _seal(out, base_offset, head, max_timestamp, tail)
+    return sheet.getvalue()
 
 
 def empty_batch(original: BatchHeader) -> bytes:
     """What cleaning keeps of a batch without survivors: its offsets and its producer's state."""
     kept = original.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
-    batch = bytearray(HEADER_BYTES)
-    fields = _Fields(
-        original.base_offset,
-        original.partition_leader_epoch,
-        kept,
-        original.last_offset_delta,
-        -1,
-        original.max_timestamp,
-        original.producer_id,
-        original.producer_epoch,
-        original.base_sequence,
-        0,
-    )
-    _seal(memoryview(batch), fields, original.max_timestamp)
-    return bytes(batch)
+    batch = np.empty(HEADER_BYTES, np.uint8)
+    head = (original.partition_leader_epoch, MAGIC, 0, kept, original.last_offset_delta, -1)
+    tail = (original.producer_id, original.producer_epoch, original.base_sequence, 0)
+    _seal(batch, original.base_offset, head, original.max_timestamp, tail)
+    return batch.tobytes()
 
 
 def _timestamps_of(records: Sequence[Record]) -> Integers:
@@ -247,82 +232,57 @@ def _timestamps_of(records: Sequence[Record]) -> Integers:
         raise InvalidRecord(f"a timestamp is no 64-bit number: {error}") from error
 
 
+def _checked(cells: BinaryColumn, count: int) -> BinaryColumn:
+    if len(cells.sizes) != count:
+        raise InvalidRequest(f"a column of {len(cells.sizes)} cells beside {count} timestamps")
+    return cells
+
+
 def _timestamp_column(
     timestamps: npt.ArrayLike, *columns: BinaryColumn | HeaderColumns | EncodedHeaders | None
 ) -> Integers:
     if not isinstance(timestamps, int):
-        return frozen_integers(timestamps)
+        return plain_integers(timestamps)
     if not -1 <= timestamps <= LONG_MAX:
         raise InvalidRecord(f"timestamp {timestamps} is outside -1 to {LONG_MAX}")
     count = next((len(column) for column in columns if column is not None), 0)
-    return frozen_integers(np.full(count, timestamps, np.int64))
+    return np.full(count, timestamps, np.int64)
 
 
-def _build_plain(fields: _Fields, size: int, columns: _Columns) -> bytes:
-    # A BytesIO hands out the very bytes that were written into its buffer, so the batch need not be
-    # built elsewhere and copied. The bytes are not cleared first, since all of them are written.
-    sheet = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + size))
-    with sheet.getbuffer() as view:
-        max_timestamp = _write(view, HEADER_BYTES, columns)
-        _seal(view, fields, max_timestamp)
-    return sheet.getvalue()
-
-
-def _build_compressed(
-    fields: _Fields, size: int, columns: _Columns, codec: Codec, level: int | None
-) -> bytes:
+def _compressed_records(
+    size: int, columns: _Columns, codec: Codec, level: int | None
+) -> tuple[bytes, int]:
+    """The records' compressed form, and their largest timestamp."""
     if size > DECOMPRESSED_BYTES_MAX:
         raise InvalidRecord(
             f"{size} bytes of records to compress, at most {DECOMPRESSED_BYTES_MAX} are read back:"
             " use several batches"
         )
-    records = np.empty(size, np.uint8).data
+    records = np.empty(size, np.uint8)
     max_timestamp = _write(records, 0, columns)
-    payload = compress(codec, records, level)
-    sheet = io.BytesIO(_uncleared_bytes(None, HEADER_BYTES + len(payload)))
-    with sheet.getbuffer() as view:
-        view[HEADER_BYTES:] = payload
-        _seal(view, fields, max_timestamp)
-    return sheet.getvalue()
+    return compress(codec, records.data, level), max_timestamp
 
 
-def _write(view: memoryview, position: int, columns: _Columns) -> int:
-    """Lay out the records, which end where the view ends: the largest timestamp."""
-    status, end, max_timestamp, index = write_records(
-        np.frombuffer(view, np.uint8), position, *columns
-    )
-    if status != BuildStatus.OK or end != len(view):
+def _write(out: Bytes, position: int, columns: _Columns) -> int:
+    """Lay out the records, which end where `out` ends: the largest timestamp."""
+    status, end, max_timestamp, index = write_records(out, position, *columns)
+    if status != _OK or end != len(out):
         problem = _PROBLEMS[BuildStatus(status) or BuildStatus.NO_ROOM]
         raise InvalidRecord(f"record {index} {problem}")
     return max_timestamp
 
 
-def _seal(batch: memoryview, fields: _Fields, max_timestamp: int) -> None:
+def _seal(batch: Bytes, base_offset: int, head: _Head, max_timestamp: int, tail: _Tail) -> None:
     """Write the header of a batch whose records stand in place."""
-    if not 0 <= fields.base_offset <= LONG_MAX - fields.last_offset_delta:
+    last_offset_delta = head[4]
+    if not 0 <= base_offset <= LONG_MAX - last_offset_delta:
         raise InvalidRequest(
-            f"base offset {fields.base_offset} with last offset delta {fields.last_offset_delta} is"
-            f" outside 0 to {LONG_MAX}"
+            f"base offset {base_offset} with last offset delta {last_offset_delta} is outside"
+            f" 0 to {LONG_MAX}"
         )
+    length = len(batch) - LENGTH_OVERHEAD
     try:
-        HEADER.pack_into(
-            batch,
-            0,
-            fields.base_offset,
-            len(batch) - LENGTH_OVERHEAD,
-            fields.leader_epoch,
-            MAGIC,
-            0,
-            fields.attributes,
-            fields.last_offset_delta,
-            fields.base_timestamp,
-            max_timestamp if fields.log_append_time is None else fields.log_append_time,
-            fields.producer_id,
-            fields.producer_epoch,
-            fields.base_sequence,
-            fields.records_count,
-        )
+        HEADER.pack_into(batch, 0, base_offset, length, *head, max_timestamp, *tail)
     except struct.error as error:
         raise InvalidRequest(f"a field does not fit the batch header: {error}") from error
-    crc = crc32c(np.frombuffer(batch, np.uint8), CRC_START, len(batch))
-    _CRC.pack_into(batch, _CRC_POSITION, crc)
+    _CRC.pack_into(batch, _CRC_POSITION, crc32c(batch, CRC_START, len(batch)))

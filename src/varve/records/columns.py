@@ -4,7 +4,7 @@ Layout     a column is bytes plus the start and the size of each cell; size -1 i
 Threads    columns are never changed once made.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from varve.foundation.errors import InvalidRecord, InvalidRequest
 from varve.kernels.batch_build import BuildStatus, encode_headers
+from varve.kernels.cell_join import join_cells
 from varve.records.sequence import INT_MAX
 
 Bytes = npt.NDArray[np.uint8]
@@ -34,24 +35,29 @@ def frozen_integers(values: npt.ArrayLike) -> Integers:
     return _frozen(np.asarray(values), np.int64)
 
 
-def _frozen(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    flags = array.flags
-    if array.dtype == dtype and flags.c_contiguous and array.ndim == 1:
-        if not flags.writeable:
-            return array
-        array = array.view()
-        array.flags.writeable = False
+def plain_integers(values: npt.ArrayLike) -> Integers:
+    """`values` as an array of int64 with nothing between, not necessarily read-only."""
+    return _plain(np.asarray(values), np.int64)
+
+
+def _plain(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    if array.dtype == dtype and array.ndim == 1 and array.flags.c_contiguous:
         return array
     if array.ndim != 1 or not np.can_cast(array.dtype, dtype):
         raise InvalidRequest(
             f"a column of shape {array.shape} and type {array.dtype} cannot be used as one of"
             f" {np.dtype(dtype).name}"
         )
-    frozen = np.ascontiguousarray(array, dtype)
-    if frozen.flags.writeable:
-        frozen = frozen.view()
-        frozen.flags.writeable = False
-    return frozen
+    return np.ascontiguousarray(array, dtype)
+
+
+def _frozen(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    plain = _plain(array, dtype)
+    if not plain.flags.writeable:
+        return plain
+    view = plain.view()
+    view.flags.writeable = False
+    return view
 
 
 class BinaryColumn:
@@ -104,38 +110,23 @@ class BinaryColumn:
     @classmethod
     def of(cls, cells: Sequence[bytes | None]) -> Self:
         """A column of byte strings; None is null."""
-        count = len(cells)
-        try:
-            # Joining tells of a null by failing, which costs less than looking for one.
-            data = b"".join(cells)  # type: ignore[arg-type]
-            sizes = np.fromiter(map(len, cells), np.int64, count)  # type: ignore[arg-type]
-            ends = sizes.cumsum()
-            starts = ends - sizes
-        except TypeError:
-            data = _join_present(cells)
-            sizes = np.fromiter(
-                (-1 if cell is None else len(cell) for cell in cells), np.int64, count
+        listed = cells if type(cells) is list else list(cells)
+        fault, data, starts, sizes = join_cells(listed)
+        if fault >= 0:
+            kind = type(listed[fault]).__name__
+            raise InvalidRequest(
+                f"cell {fault} is of type {kind}: only bytes and None can be cells"
             )
-            present = np.maximum(sizes, 0)
-            ends = present.cumsum()
-            starts = ends - present
-        if count and ends[-1] != len(data):
-            raise InvalidRequest("cells must be made of bytes; a view of wider items is none")
+        for array in (data, starts, sizes):
+            array.setflags(write=False)
         column = cls.__new__(cls)
-        column.data = frozen_bytes(data)
-        column.starts = frozen_integers(starts)
-        column.sizes = frozen_integers(sizes)
+        column.data = data
+        column.starts = starts
+        column.sizes = sizes
         return column
 
     def __len__(self) -> int:
         return len(self.sizes)
-
-
-def _join_present(cells: Iterable[bytes | None]) -> bytes:
-    try:
-        return b"".join(cell for cell in cells if cell is not None)
-    except TypeError as error:
-        raise InvalidRequest(f"cells must be bytes or None: {error}") from error
 
 
 NO_BYTES = frozen_bytes(b"")
