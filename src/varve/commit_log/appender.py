@@ -37,6 +37,8 @@ from varve.kernels.status import ScanStatus, describe
 _PREFIX: Final = Struct(">qii")
 _CONTROL: Final = 0x20
 _TABLE_ROWS: Final = 1024
+# Each of them keeps its data file open until it is synced.
+_UNSYNCED_SEGMENTS_MAX: Final = 64
 
 
 class AppendResult(NamedTuple):
@@ -62,6 +64,7 @@ class Appender:
         self._segment_bytes = settings.segment_bytes
         self._flush_messages = settings.flush_messages
         self._flush_each = settings.flush == FLUSH_ACK
+        self._shows_at_once = is_alone and not self._flush_each
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
     def append(self, data: Buffer, *, origin: Origin, leader_epoch: int | None) -> AppendResult:
@@ -75,8 +78,8 @@ class Appender:
         with state.lock:
             epoch = self._current_epoch_locked(leader_epoch)
             result = self._append_checked_locked(batch, origin, epoch, now_ms)
-        if not result.is_duplicate:
-            self._after_append(result.last_offset + 1)
+        # A duplicate waits too: its original may not be on disk yet.
+        self._after_append(result.last_offset + 1)
         return result
 
     def _current_epoch_locked(self, leader_epoch: int | None) -> int:
@@ -124,6 +127,8 @@ class Appender:
         )
         if plan is not None:
             self._remember_locked(plan)
+        if self._shows_at_once:
+            self._show_locked(last_offset + 1)
         return AppendResult(
             base_offset,
             last_offset,
@@ -161,6 +166,8 @@ class Appender:
                 now_ms=state.clock.now_ms(),
             )
             self._remember_locked(plan)
+            if self._shows_at_once:
+                self._show_locked(rows[-1][Field.LAST_OFFSET] + 1)
             log_start_offset = state.log_start_offset
         first, last = rows[0][Field.BASE_OFFSET], rows[-1][Field.LAST_OFFSET]
         self._after_append(last + 1)
@@ -245,8 +252,6 @@ class Appender:
             state.epochs.truncate_from_end(state.end_offset)
             raise state.failed(error, "append to") from error
         state.producers.map_end_offset = last_offset + 1
-        if self._is_alone and not self._flush_each:
-            state.high_watermark = last_offset + 1
 
     def _remember_locked(self, plan: AppendPlan) -> None:
         """Takes over the producers' new state and records transactions that this append aborted."""
@@ -263,7 +268,15 @@ class Appender:
                     )
                 )
             producers.complete(completed)
-        producers.advance_high_watermark(self._state.high_watermark)
+
+    def _show_locked(self, end_offset: int) -> None:
+        """Without followers, what is appended may be read: the high watermark follows.
+
+        Producers are told first, so that a transaction is open before readers reach it.
+        """
+        state = self._state
+        state.high_watermark = max(state.high_watermark, min(end_offset, state.end_offset))
+        state.producers.advance_high_watermark(state.high_watermark)
 
     def _after_append(self, end_offset: int) -> None:
         state = self._state
@@ -271,10 +284,11 @@ class Appender:
             self._flusher.flush(end_offset)
             if self._is_alone:
                 with state.lock:
-                    state.high_watermark = max(state.high_watermark, end_offset)
-                    state.producers.advance_high_watermark(state.high_watermark)
+                    self._show_locked(end_offset)
         elif end_offset - state.recovery_point >= self._flush_messages:
             self._flusher.flush(end_offset)
+        elif len(state.unsynced) > _UNSYNCED_SEGMENTS_MAX:
+            self._flusher.flush(state.view.active.base_offset)
 
 
 def _summary(row: list[int], data: memoryview, where: str) -> BatchSummary:

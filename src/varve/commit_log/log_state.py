@@ -94,10 +94,12 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
+        # Appends raise the high watermark last, so a transaction opened after this line lies above.
+        high_watermark = self.high_watermark
         unstable = self.producers.first_unstable_offset
         if unstable is None:
-            return self.high_watermark
-        return min(max(unstable, self.log_start_offset), self.high_watermark)
+            return high_watermark
+        return min(max(unstable, self.log_start_offset), high_watermark)
 
     def check_usable(self) -> None:
         if self.failure is not None:
@@ -165,14 +167,17 @@ class LogState:
 
     def new_active(self, base_offset: int) -> ActiveSegment:
         """An empty segment; leavings with its names are removed first."""
-        for kind in SEGMENT_KINDS:
-            with contextlib.suppress(FileNotFoundError):
-                self.fs.remove(f"{self.directory}/{log_name(base_offset, kind)}")
+        self._remove_files(base_offset)
         active = self.reopen_active(base_offset)
         if self.settings.preallocate:
             active.writer.truncate(self.settings.segment_bytes)
         self.has_new_files = True
         return active
+
+    def _remove_files(self, base_offset: int) -> None:
+        for kind in SEGMENT_KINDS:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.remove(f"{self.directory}/{log_name(base_offset, kind)}")
 
     def roll_locked(self, expected_offset: int) -> None:
         """Closes the active segment and begins one at the later of offset and log end."""
@@ -183,7 +188,12 @@ class LogState:
         active.close_indexes()
         self.producers.map_end_offset = base_offset
         self.snapshots.write(self.producers)
-        fresh = self.new_active(base_offset)
+        try:
+            fresh = self.new_active(base_offset)
+        except OSError:
+            # The old segment may go on: a segment that begins inside it must not be found later.
+            self._remove_files(base_offset)
+            raise
         self.unsynced.append(active)
         self.view = self.view.rolled(active.closed(), fresh)
 
