@@ -10,6 +10,7 @@ Threads    `_lock` guards the maps and the checkpoint files; it is taken after n
 """
 
 import logging
+import posixpath
 import random
 import threading
 from collections.abc import Callable
@@ -99,13 +100,24 @@ class LogDirectory:
         A new directory joins the cluster, or begins one without it. Raises Locked when another
         process has the directory, InconsistentClusterId when it belongs to another cluster.
         """
-        self._fs.make_directory(self.path)
+        self._make_directory()
         self._directory_lock = self._fs.lock(f"{self.path}/{LOCK_FILE}")
         try:
             self._open_locked_directory(cluster_id)
         except BaseException:
             self._directory_lock.release()
             raise
+
+    def _make_directory(self) -> None:
+        """Makes what is missing of the path; a name is durable once the directory above is synced."""
+        missing: list[str] = []
+        path = self.path
+        while path and not self._fs.exists(path):
+            missing.append(path)
+            path = posixpath.dirname(path)
+        self._fs.make_directory(self.path)
+        for made in reversed(missing):
+            self._fs.sync_directory(posixpath.dirname(made) or ".")
 
     def _open_locked_directory(self, cluster_id: str | None) -> None:
         self.metadata = self.read_metadata() or self._make_metadata(cluster_id)
@@ -248,15 +260,27 @@ class LogDirectory:
                     "or use its topic"
                 )
             if topic_partition in self.logs:
+                if known is None:
+                    self._write_topic_id(topic_partition, topic_id)
                 return self.logs[topic_partition]
+            self._forget_offsets(topic_partition)
             self._fs.make_directory(directory)
             self._fs.sync_directory(self.path)
-            path = f"{directory}/{PARTITION_METADATA_FILE}"
-            write_atomically(self._fs, path, partition_metadata.encode(topic_id))
+            self._write_topic_id(topic_partition, topic_id)
             log = self._open_log(topic_partition)
             self.logs[topic_partition] = log
-            self.topic_ids[topic_partition] = topic_id
             return log
+
+    def _write_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
+        write_atomically(self._fs, path, partition_metadata.encode(topic_id))
+        self.topic_ids[topic_partition] = topic_id
+
+    def _forget_offsets(self, topic_partition: TopicPartition) -> None:
+        """What the checkpoints still say of a deleted partition must not reach its successor."""
+        stale = [offsets.pop(topic_partition, None) for offsets in self._inherited.values()]
+        if any(offset is not None for offset in stale):
+            self.write_checkpoints()
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition out of service; its files go after `file.delete.delay.ms`."""
