@@ -21,12 +21,12 @@ class Flusher:
         """Syncs everything below an offset, or all there is."""
         state = self._state
         with state.flush_lock:
-            self.flush_locked(state.end_offset if end_offset is None else end_offset)
+            state.check_usable()
+            self.sync_locked(state.end_offset if end_offset is None else end_offset)
 
-    def flush_locked(self, end_offset: int) -> None:
-        """As `flush`, for callers that hold the flush lock."""
+    def sync_locked(self, end_offset: int) -> None:
+        """As `flush`, for callers that hold the flush lock; of a closed log too."""
         state = self._state
-        state.check_usable()
         if end_offset <= state.recovery_point and not state.has_new_files:
             return
         with state.lock:

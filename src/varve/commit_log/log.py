@@ -59,7 +59,8 @@ class Log:
         self._reader = LogReader(state)
         self._truncation = Truncation(
             state,
-            hooks.write_recovery_points,
+            write_recovery_points=hooks.write_recovery_points,
+            write_log_starts=hooks.write_log_starts,
             producer_expiration_ms=request.producer_expiration_ms,
         )
         self.recovered: list[str] = []
@@ -202,7 +203,7 @@ class Log:
         return self._reader.find_max_timestamp()
 
     def aborted_transactions(self) -> list[AbortedTransaction]:
-        return list(self._reader.aborted_transactions())
+        return self._reader.aborted_transactions()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
         """The largest known epoch up to the asked one, and the offset where it ends."""
@@ -262,6 +263,7 @@ class Log:
                 self._raise_log_start_locked(offset)
         with state.io("checkpoint of"):
             self._hooks.write_log_starts()
+        state.check_usable()
         return state.log_start_offset
 
     def _raise_log_start_locked(self, offset: int) -> None:
@@ -303,8 +305,9 @@ class Log:
                 state.snapshots.write(state.producers)
                 state.unsynced.append(active)
                 state.has_new_files = True
-            self._flusher.flush_locked(state.end_offset)
-            state.close()
+                # No append may slip in behind the indexes just written.
+                state.close()
+            self._flusher.sync_locked(state.end_offset)
 
     def abandon(self, reason: StoreError | None = None) -> None:
         """Stops using the log without touching its files."""

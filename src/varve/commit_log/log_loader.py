@@ -146,6 +146,7 @@ class LogLoader:
             now_ms=self._request.clock.now_ms(),
             expiration_ms=self._request.producer_expiration_ms,
             clean=self._request.clean,
+            where=str(self._request.topic_partition),
         )
 
     def _open_segments(self, entries: Sequence[FileInfo]) -> None:

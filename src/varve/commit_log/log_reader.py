@@ -5,11 +5,10 @@ Threads    any number, without the log's lock: each works on one view of the seg
            that left the log meanwhile makes the read look again.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from varve.commit_log.log_state import LogState
 from varve.commit_log.segment import ReadableSegment
@@ -22,7 +21,9 @@ from varve.commit_log.segment_reader import (
 )
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.txn_index import AbortedTransaction
-from varve.foundation.errors import OffsetOutOfRange, Unavailable
+from varve.foundation.errors import InvalidRequest, OffsetOutOfRange, StoreError, Unavailable
+
+T = TypeVar("T")
 
 _LOOKS_MAX: Final = 8
 _ENDS_MAX: Final = 1024
@@ -68,27 +69,59 @@ class LogReader:
         self, *, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> FetchResult:
         """Raises OffsetOutOfRange outside [log start offset, log end offset]."""
+        if max_bytes < 0:
+            raise InvalidRequest(
+                f"{self._state.topic_partition}: max_bytes is {max_bytes}; ask for 0 or more"
+            )
+        return self._steadily(lambda: self._read_once(start_offset, max_bytes, isolation, min_one))
+
+    def _read_once(
+        self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
+    ) -> FetchResult:
         state = self._state
-        state.check_readable()
+        # The limit before the view: markers of what the limit lets through are then in the view.
+        limit = self._limit(isolation)
+        high_watermark, stable = state.high_watermark, state.last_stable_offset
+        view = state.view
+        end_offset = view.active.extent[0]
+        self._check_range(start_offset, end_offset)
+        run = self._read_view(view, start_offset, min(limit, end_offset), max_bytes, min_one)
+        aborted: tuple[AbortedRange, ...] = ()
+        if isolation is Isolation.READ_COMMITTED and run.data:
+            aborted = _aborted_in(view, start_offset, run.next_offset)
+        return FetchResult(
+            run.data, run.next_offset, state.log_start_offset, high_watermark, stable, aborted
+        )
+
+    def _steadily(self, look: Callable[[], T]) -> T:
+        """The outcome of a look at the log during which no truncation began or ended.
+
+        A segment that left the log meanwhile, and what a truncation made of files under the
+        reader's eyes, make it look again. Other I/O errors take the log down.
+        """
+        state = self._state
         for _ in range(_LOOKS_MAX):
-            limit = self._limit(isolation)
-            high_watermark, stable = state.high_watermark, state.last_stable_offset
-            view = state.view
-            self._check_range(start_offset, view.active.extent[0])
-            with suppress(FileNotFoundError):
-                run = self._read_view(view, start_offset, limit, max_bytes, min_one)
-                aborted: tuple[AbortedRange, ...] = ()
-                if isolation is Isolation.READ_COMMITTED and run.data:
-                    aborted = _aborted_in(view, start_offset, run.next_offset)
-                return FetchResult(
-                    run.data,
-                    run.next_offset,
-                    state.log_start_offset,
-                    high_watermark,
-                    stable,
-                    aborted,
-                )
-        raise self._too_much_change()
+            state.check_readable()
+            cuts = state.cuts
+            if cuts % 2:
+                with state.lock:
+                    cuts = state.cuts
+            try:
+                outcome = look()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise state.failed(error, "read") from error
+            except StoreError:
+                if state.cuts == cuts:
+                    raise
+                continue
+            if state.cuts == cuts:
+                return outcome
+        raise Unavailable(
+            f"{state.topic_partition}: segments were replaced {_LOOKS_MAX} times during one read; "
+            "try again"
+        )
 
     def _read_view(
         self, view: SegmentView, start_offset: int, limit: int, max_bytes: int, min_one: bool
@@ -110,7 +143,8 @@ class LogReader:
                 if run is not None:
                     self._remember_end(segment, run)
                     return run
-        return BatchRun(memoryview(b""), start_offset, 0)
+        # Nothing is left between a start below the limit and the limit: the reader goes on there.
+        return BatchRun(memoryview(b""), max(start_offset, limit), 0)
 
     def _remember_end(self, segment: ReadableSegment, run: BatchRun) -> None:
         if len(self._ends) >= _ENDS_MAX:
@@ -134,21 +168,10 @@ class LogReader:
                 f"{state.log_start_offset} to {end_offset}; read from one of these"
             )
 
-    def _too_much_change(self) -> Unavailable:
-        return Unavailable(
-            f"{self._state.topic_partition}: segments were replaced {_LOOKS_MAX} times during "
-            "one read; "
-            "try again"
-        )
-
     def find_offset_by_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record not older than the timestamp, below the high watermark."""
-        state = self._state
-        for _ in range(_LOOKS_MAX):
-            with suppress(FileNotFoundError):
-                found = self._search_time(state.view, timestamp)
-                return found if found and found.offset < state.high_watermark else None
-        raise self._too_much_change()
+        found = self._steadily(lambda: self._search_time(self._state.view, timestamp))
+        return found if found and found.offset < self._state.high_watermark else None
 
     def _search_time(self, view: SegmentView, timestamp: int) -> TimestampOffset | None:
         for segment in view:
@@ -167,18 +190,22 @@ class LogReader:
 
     def find_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log."""
-        for _ in range(_LOOKS_MAX):
-            with suppress(FileNotFoundError):
-                segments: list[ReadableSegment] = list(self._state.view)
-                newest = max(segments, key=lambda segment: segment.max_timestamp)
-                return find_max_timestamp(newest, size=newest.size)
-        raise self._too_much_change()
+        return self._steadily(self._search_max_timestamp)
 
-    def aborted_transactions(self) -> Iterator[AbortedTransaction]:
+    def _search_max_timestamp(self) -> TimestampOffset | None:
+        segments: list[ReadableSegment] = list(self._state.view)
+        newest = max(segments, key=lambda segment: segment.max_timestamp)
+        return find_max_timestamp(newest, size=newest.size)
+
+    def aborted_transactions(self) -> list[AbortedTransaction]:
         """Every aborted transaction the indexes know."""
-        view = self._state.view
-        for segment in view.may_hold_aborted():
-            yield from segment.txn_index().entries()
+        return self._steadily(
+            lambda: [
+                aborted
+                for segment in self._state.view.may_hold_aborted()
+                for aborted in segment.txn_index().entries()
+            ]
+        )
 
 
 def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[AbortedRange, ...]:
@@ -187,7 +214,7 @@ def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[
     Their markers lie in that segment or behind it.
     """
     ranges: list[AbortedRange] = []
-    for segment in view.may_hold_aborted():
+    for segment in view.may_hold_aborted(start_offset):
         found, complete = segment.txn_index().collect(start_offset, end_offset)
         ranges += [AbortedRange(one.producer_id, one.first_offset) for one in found]
         if complete:

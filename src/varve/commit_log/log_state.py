@@ -81,6 +81,7 @@ class LogState:
         self.has_new_files = True
         self.doomed: list[tuple[int, str]] = []  # when to remove which file
         self.last_flush_ms = clock.now_ms()
+        self.cuts = 0  # beginnings and ends of truncations: odd while one is under way
         self.failure: StoreError | None = None
 
     def _segments_after(self, offset: int) -> list[ActiveSegment | Segment]:
@@ -113,6 +114,24 @@ class LogState:
         if self.failure is not None and not isinstance(self.failure, LogPoisoned):
             raise self.failure
 
+    @contextlib.contextmanager
+    def cutting_locked(self) -> Iterator[None]:
+        """Around a change of files that readers may be reading.
+
+        What fails in it leaves the log neither as it was nor as it should be, so even a full disk
+        takes it down: a reopen finds out what is there.
+        """
+        self.cuts += 1
+        try:
+            yield
+        except OSError as error:
+            raise self.fail(self._offline(error, "truncate")) from error
+        except StoreError as error:
+            self.failure = self.failure or error
+            raise
+        finally:
+            self.cuts += 1
+
     def close(self) -> None:
         if self.failure is None:
             self.failure = Closed(f"{self.topic_partition}: the log is closed; open it again")
@@ -129,10 +148,20 @@ class LogState:
             raise self.failed(error, doing) from error
 
     def failed(self, error: OSError, doing: str) -> StoreError:
-        at = f"{self.topic_partition}: {doing} {error.filename or self.directory}: {error.strerror}"
         if error.errno in _NO_ROOM:
-            return DiskFull(f"{at}; nothing was changed, free some space and try again")
-        return self.fail(DirectoryOffline(f"{at}; mend the disk or its permissions and reopen"))
+            return DiskFull(
+                f"{self._what(error, doing)}; nothing was changed, free some space and try again"
+            )
+        return self.fail(self._offline(error, doing))
+
+    def _offline(self, error: OSError, doing: str) -> DirectoryOffline:
+        return DirectoryOffline(
+            f"{self._what(error, doing)}; mend the disk or its permissions and reopen"
+        )
+
+    def _what(self, error: OSError, doing: str) -> str:
+        path = error.filename or self.directory
+        return f"{self.topic_partition}: {doing} {path}: {error.strerror}"
 
     def poison(self, error: OSError) -> StoreError:
         """A sync failed: the log takes no more writes."""

@@ -43,7 +43,8 @@ class ProducerSnapshots:
     def write(self, producers: ProducerStates) -> None:
         """Writes the state at its map end, unless a snapshot as new is there."""
         offset = producers.map_end_offset
-        if offset <= self.latest:
+        # At offset 0 there is nothing to know, and Kafka writes none.
+        if offset <= max(self.latest, 0):
             return
         data = producers.encode_snapshot()
         with self._fs.open_writable(self.path(offset)) as file:
@@ -111,6 +112,7 @@ class ProducerLoad:
     now_ms: int
     expiration_ms: int
     clean: bool = False
+    where: str = "log"
 
 
 def load_producers(
@@ -121,7 +123,7 @@ def load_producers(
     load: ProducerLoad,
 ) -> ProducerStates:
     """Producer state up to `end_offset`, with the snapshots a loaded log should have."""
-    producers = ProducerStates()
+    producers = ProducerStates(load.where)
     last_bases = [segment.base_offset for segment in segments[-2:]]
     if load.clean and not snapshots.offsets:
         for offset in [*last_bases, end_offset]:

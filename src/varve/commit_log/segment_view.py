@@ -27,9 +27,10 @@ class SegmentView:
         """The view after the active segment was closed and a new one begun."""
         return SegmentView([*self.closed, closed], active)
 
-    def may_hold_aborted(self) -> Iterator[ReadableSegment]:
-        """The segments with markers of aborted transactions."""
-        yield from self._with_aborted
+    def may_hold_aborted(self, offset: int = 0) -> Iterator[ReadableSegment]:
+        """The segments with markers of aborted transactions at or behind an offset."""
+        start = bisect_right(self._with_aborted, offset, key=lambda segment: segment.base_offset)
+        yield from self._with_aborted[max(start - 1, 0) :]
         yield self.active
 
     @property

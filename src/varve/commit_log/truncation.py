@@ -3,10 +3,11 @@
 Crash      the recovery point is lowered on disk first; later segments go highest first, so that a
            crash never leaves a gap; then the cut itself is synced. What was to go may be back after
            a crash in between, nothing else can be missing.
-Threads    holds the flush lock and the log's lock throughout; readers keep the view they have.
+Threads    holds the flush lock and the log's lock throughout; readers look again when it is done.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.log_state import LogState
@@ -16,102 +17,150 @@ from varve.commit_log.producer_loading import ProducerLoad, load_producers
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.segment import ReadableSegment, Segment, rename_segment_files
 from varve.commit_log.segment_reader import find_batch_position, first_batch_timestamp
+from varve.commit_log.segment_scan import find_largest_timestamp
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.foundation.errors import InvalidRequest
 
 
+@dataclass(frozen=True, slots=True)
+class _Remainder:
+    """What a cut leaves of the segment that becomes the last."""
+
+    base_offset: int
+    size: int
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    txn_index: TransactionIndex
+    first_timestamp: int
+    largest_timestamp: tuple[int, int]
+
+
 class Truncation:
-    """Truncates one log; `lower_recovery_point` writes the checkpoint that recovery starts from."""
+    """Truncates one log; the checkpoints that loading starts from are written through hooks."""
 
     def __init__(
         self,
         state: LogState,
-        lower_recovery_point: Callable[[], None],
         *,
+        write_recovery_points: Callable[[], None],
+        write_log_starts: Callable[[], None],
         producer_expiration_ms: int,
     ) -> None:
         self._state = state
-        self._lower_recovery_point = lower_recovery_point
+        self._write_recovery_points = write_recovery_points
+        self._write_log_starts = write_log_starts
         self._producer_expiration_ms = producer_expiration_ms
 
     def truncate_to(self, offset: int) -> bool:
         """Drops every batch that reaches the offset or beyond; False when there is none."""
         state = self._state
-        if offset < 0:
-            raise InvalidRequest(f"{state.topic_partition}: cannot truncate to offset {offset}")
+        self._check(offset)
         with state.flush_lock, state.lock:
             state.check_usable()
-            with state.io("truncate"):
-                if offset >= state.end_offset:
+            if offset >= state.end_offset:
+                with state.io("truncate"):
                     if state.epochs.truncate_from_end(state.end_offset):
                         state.write_epochs()
-                    return False
-                if offset < state.view.first_base_offset:
-                    self._restart_locked(offset)
-                else:
-                    self._cut_locked(offset)
+                return False
+            if offset < state.view.first_base_offset:
+                self._restart_locked(offset)
+            else:
+                self._cut_locked(offset)
         return True
 
     def restart_at(self, offset: int) -> None:
         """Drops everything and begins anew at the offset."""
         state = self._state
+        self._check(offset)
         with state.flush_lock, state.lock:
             state.check_usable()
-            with state.io("truncate"):
-                self._restart_locked(offset)
+            self._restart_locked(offset)
+
+    def _check(self, offset: int) -> None:
+        if offset < 0:
+            raise InvalidRequest(
+                f"{self._state.topic_partition}: cannot truncate to offset {offset}; "
+                "offsets begin at 0"
+            )
 
     def _lower_locked(self, offset: int) -> None:
         state = self._state
         if offset < state.recovery_point:
             state.recovery_point = offset
-            self._lower_recovery_point()
+            with state.io("checkpoint of"):
+                self._write_recovery_points()
 
     def _cut_locked(self, offset: int) -> None:
         state = self._state
-        self._lower_locked(offset)
         segments: list[ReadableSegment] = list(state.view)
         kept = [segment for segment in segments if segment.base_offset <= offset]
-        for segment in reversed(segments[len(kept) :]):
-            self._drop_locked(segment)
-        if len(kept) < len(segments):
-            state.fs.sync_directory(state.directory)
-        self._make_last_locked(kept[-1], offset, number=len(kept) - 1)
-        state.log_start_offset = min(state.log_start_offset, offset)
-        if state.epochs.truncate_from_end(offset):
-            state.write_epochs()
-        state.producers = self._reload_producers_locked(offset)
-        state.high_watermark = min(state.high_watermark, offset)
-        state.producers.advance_high_watermark(state.high_watermark)
+        with state.io("read"):
+            remainder = self._remainder(kept[-1], offset)
+        self._lower_locked(offset)
+        with state.cutting_locked():
+            for segment in reversed(segments[len(kept) :]):
+                self._drop_locked(segment)
+            if len(kept) < len(segments):
+                state.fs.sync_directory(state.directory)
+            self._make_last_locked(remainder, offset, number=len(kept) - 1)
+            self._lower_offsets_locked(offset)
+            if state.epochs.truncate_from_end(offset):
+                state.write_epochs()
+            state.producers = self._reload_producers_locked(offset)
+            state.producers.advance_high_watermark(state.high_watermark)
 
-    def _make_last_locked(self, segment: ReadableSegment, offset: int, *, number: int) -> None:
-        """Cuts the segment at the offset and takes it for appends."""
+    def _lower_offsets_locked(self, offset: int) -> None:
+        """A log start left above the log end would make the next load drop the whole log."""
         state = self._state
+        state.high_watermark = min(state.high_watermark, offset)
+        if offset < state.log_start_offset:
+            state.log_start_offset = offset
+            self._write_log_starts()
+
+    def _remainder(self, segment: ReadableSegment, offset: int) -> _Remainder:
+        """Nothing is changed yet: what cannot be read is found out before the cut."""
         found = find_batch_position(segment, offset, size=segment.size)
         size = segment.size if found is None else found[0]
-        base, max_bytes = segment.base_offset, state.settings.segment_index_bytes
+        base, max_bytes = segment.base_offset, self._state.settings.segment_index_bytes
         offset_index = OffsetIndex.decode(segment.offset_index().encode(), base, max_bytes)
         time_index = TimeIndex.decode(segment.time_index().encode(), base, max_bytes)
         txn_index = TransactionIndex.decode(segment.txn_index().encode(), base_offset=base)
         offset_index.truncate_to(offset)
         time_index.truncate_to(offset)
         txn_index.truncate_to(offset)
-        first_timestamp = first_batch_timestamp(segment, size=size)
-        active = state.reopen_active(base)
-        active.writer.truncate(size)
+        return _Remainder(
+            base,
+            size,
+            offset_index,
+            time_index,
+            txn_index,
+            first_batch_timestamp(segment, size=size),
+            find_largest_timestamp(segment.file(), time_index, offset_index, size=size),
+        )
+
+    def _make_last_locked(self, remainder: _Remainder, offset: int, *, number: int) -> None:
+        """Cuts the data file and takes the segment for appends."""
+        state = self._state
+        active = state.reopen_active(remainder.base_offset)
+        active.writer.truncate(remainder.size)
         active.writer.sync()
         active.resume(
             next_offset=offset,
-            size=size,
-            offset_index=offset_index,
-            time_index=time_index,
-            txn_index=txn_index,
-            first_timestamp=first_timestamp,
+            size=remainder.size,
+            offset_index=remainder.offset_index,
+            time_index=remainder.time_index,
+            txn_index=remainder.txn_index,
+            first_timestamp=remainder.first_timestamp,
         )
-        closed = state.view.closed[:number]
+        active.max_timestamp, active.max_timestamp_offset = remainder.largest_timestamp
+        closed = state.view.closed
+        if number < len(closed):
+            state.files.forget(closed[number])
+        base = remainder.base_offset
         state.unsynced = [one for one in state.unsynced if one.base_offset < base]
-        state.view = SegmentView(closed, active)
+        state.view = SegmentView(closed[:number], active)
 
     def _drop_locked(self, segment: ReadableSegment) -> None:
         state = self._state
@@ -126,24 +175,27 @@ class Truncation:
             log_start_offset=state.log_start_offset,
             now_ms=state.clock.now_ms(),
             expiration_ms=self._producer_expiration_ms,
+            where=str(state.topic_partition),
         )
         return load_producers(state.snapshots, list(state.view), end_offset=offset, load=load)
 
     def _restart_locked(self, offset: int) -> None:
         state = self._state
         self._lower_locked(offset)
-        for segment in reversed(list(state.view)):
-            self._drop_locked(segment)
-        for snapshot in list(state.snapshots.offsets):
-            state.snapshots.remove(snapshot)
-        state.view = SegmentView([], state.new_active(offset))
-        state.unsynced = []
-        state.epochs = LeaderEpochs()
-        state.write_epochs()
-        state.producers = ProducerStates(str(state.topic_partition))
-        state.producers.map_end_offset = offset
-        state.log_start_offset = offset
-        state.high_watermark = offset
-        state.recovery_point = offset
-        state.fs.sync_directory(state.directory)
-        self._lower_recovery_point()
+        with state.cutting_locked():
+            for segment in reversed(list(state.view)):
+                self._drop_locked(segment)
+            for snapshot in list(state.snapshots.offsets):
+                state.snapshots.remove(snapshot)
+            state.view = SegmentView([], state.new_active(offset))
+            state.unsynced = []
+            state.epochs = LeaderEpochs()
+            state.write_epochs()
+            state.producers = ProducerStates(str(state.topic_partition))
+            state.producers.map_end_offset = offset
+            state.log_start_offset = offset
+            state.high_watermark = offset
+            state.recovery_point = offset
+            state.fs.sync_directory(state.directory)
+            self._write_recovery_points()
+            self._write_log_starts()
