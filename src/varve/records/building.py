@@ -212,6 +212,7 @@ def build_batch_from_columns(
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = log_append_time
     _seal(out, base_offset, head, max_timestamp, tail)
+    del out  # while somebody could still write to its buffer, a BytesIO hands out a copy
     return sheet.getvalue()
 
 
