@@ -1,0 +1,186 @@
+"""Walks the batches of one data file and names what is wrong with them.
+
+Invariant  goes on behind a batch whose checksum is wrong, so that all of them are named; stops at
+           anything that leaves the next batch's place unknown.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.commit_log.finding import FindingList
+from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
+from varve.commit_log.segment_scan import CHUNK_BYTES, BatchTable, BatchWalk
+from varve.disk import File
+from varve.foundation.errors import Corrupt
+from varve.kernels.batch_scan import Field
+from varve.kernels.status import ScanStatus, describe
+from varve.records import Batch, TimestampType
+
+_BAD_CHECKSUMS_MAX: Final = 16
+_LENGTH_AT: Final = 8
+_LENGTH_END: Final = 12
+
+_RULES: Final = {
+    ScanStatus.INCOMPLETE: "torn-tail",
+    ScanStatus.CORRUPT_SIZE: "batch-size",
+    ScanStatus.BAD_MAGIC: "batch-magic",
+    ScanStatus.OLD_MAGIC: "old-format",
+    ScanStatus.BAD_CRC: "batch-crc",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first thing that recovery would cut a file at."""
+
+    position: int
+    rule: str
+    message: str
+    is_zeros: bool = False
+
+
+class BatchCheck:
+    """One walk over a data file; afterwards it tells how far the file is good."""
+
+    def __init__(
+        self,
+        found: FindingList,
+        path: str,
+        *,
+        base_offset: int,
+        deep: bool,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._found = found
+        self._path = path
+        self._base_offset = base_offset
+        self._deep = deep
+        self._advance = advance
+        self._last_offset = base_offset - 1
+        self.faults: list[Fault] = []
+        self.good_end = 0
+        self.next_offset = base_offset
+        self.seen_end = 0
+
+    def tables(self, file: File, size: int) -> Iterator[tuple[BatchTable, bool]]:
+        """Every table of batches, and whether it lies before the first fault."""
+        position = 0
+        while position < size:
+            walk = BatchWalk(file, start=position, end=size, verify_crc=True)
+            for table in walk:
+                good = self._check_table(table)
+                if len(good.rows):
+                    self.seen_end = good.end
+                    yield good, self._note_good(good)
+                if len(good.rows) < len(table.rows):
+                    return
+            position = self._note_end(walk, file, size)
+
+    def _check_table(self, table: BatchTable) -> BatchTable:
+        """The table up to the first batch whose offsets do not ascend."""
+        rows = table.rows
+        last_offsets = rows[:, Field.LAST_OFFSET]
+        previous = np.concatenate([[self._last_offset], last_offsets[:-1]])
+        falls = np.flatnonzero(last_offsets <= previous)
+        if falls.size:
+            row = int(falls[0])
+            position = int(rows[row, Field.POSITION])
+            message = f"last offset {last_offsets[row]} does not ascend from {previous[row]}"
+            self.faults.append(Fault(position, "offsets-ascend", message))
+            table = table.first(row)
+            rows, previous = table.rows, previous[:row]
+        if len(rows):
+            self._check_rows(table, previous)
+            self._last_offset = int(rows[-1, Field.LAST_OFFSET])
+        self._advance(table.end - table.start)
+        return table
+
+    def _check_rows(self, table: BatchTable, previous: npt.NDArray[np.int64]) -> None:
+        rows = table.rows
+        bases, lasts = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
+        self._add(table, bases <= previous, "offsets-overlap", "base offset is not above the last")
+        self._add(table, bases < self._base_offset, "offset-below-base", "offset below the base")
+        self._add(
+            table,
+            lasts - self._base_offset > RELATIVE_OFFSET_MAX,
+            "offset-overflow",
+            "offset beyond the 32-bit range of the segment",
+            repair="split the segment",
+        )
+        counts = rows[:, Field.RECORD_COUNT]
+        wrong = (counts < 0) | (counts > lasts - bases + 1)
+        self._add(table, wrong, "batch-count", "more records than offsets, or a negative count")
+        if self._deep:
+            for row in range(len(rows)):
+                self._check_records(table, row)
+
+    def _add(
+        self,
+        table: BatchTable,
+        is_wrong: npt.NDArray[np.bool_],
+        rule: str,
+        message: str,
+        repair: str | None = None,
+    ) -> None:
+        for row in np.flatnonzero(is_wrong).tolist():
+            fields = table.rows[row]
+            offsets = f"offsets {fields[Field.BASE_OFFSET]}..{fields[Field.LAST_OFFSET]}"
+            text = f"batch with {offsets}: {message}"
+            position = int(fields[Field.POSITION])
+            self._found.error(self._path, rule, text, position=position, repair=repair)
+
+    def _check_records(self, table: BatchTable, row: int) -> None:
+        position = int(table.rows[row, Field.POSITION])
+        batch = Batch(table.bytes_of(row), where=self._path)
+        try:
+            columns = batch.columns()
+        except Corrupt as error:
+            message = str(error).removeprefix(f"{self._path}: ")
+            self._found.error(self._path, "records-corrupt", message, position=position)
+            return
+        header, offsets = batch.header, columns.offsets
+        if not len(offsets):
+            return
+        is_inside = header.base_offset <= offsets[0] and offsets[-1] <= header.last_offset
+        if not is_inside or (np.diff(offsets) <= 0).any():
+            message = f"record offsets do not ascend within {header.base_offset}.."
+            message += str(header.last_offset)
+            self._found.error(self._path, "records-offsets", message, position=position)
+        largest = int(columns.timestamps.max())
+        if header.timestamp_type is TimestampType.CREATE_TIME and largest != header.max_timestamp:
+            message = f"largest timestamp is {largest}, the header says {header.max_timestamp}"
+            self._found.warning(self._path, "records-timestamp", message, position=position)
+
+    def _note_good(self, table: BatchTable) -> bool:
+        if self.faults and self.faults[0].position < table.end:
+            return False
+        self.good_end = table.end
+        self.next_offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+        return True
+
+    def _note_end(self, walk: BatchWalk, file: File, size: int) -> int:
+        """Notes why a walk ended; gives where the next one starts."""
+        position, status = walk.position, walk.status
+        if position >= size:
+            return size
+        is_zeros = status != ScanStatus.BAD_CRC and _is_zeros(file, position, size)
+        rule = "zero-tail" if is_zeros else _RULES[status]
+        self.faults.append(Fault(position, rule, describe(status), is_zeros))
+        if status != ScanStatus.BAD_CRC:
+            return size
+        if sum(fault.rule == rule for fault in self.faults) >= _BAD_CHECKSUMS_MAX:
+            return size
+        prefix = file.read_at(position, _LENGTH_END)
+        return position + _LENGTH_END + int.from_bytes(prefix[_LENGTH_AT:], "big", signed=True)
+
+
+def _is_zeros(file: File, start: int, end: int) -> bool:
+    for position in range(start, end, CHUNK_BYTES):
+        data = file.read_at(position, min(CHUNK_BYTES, end - position))
+        if data.count(0) < len(data):
+            return False
+    return True

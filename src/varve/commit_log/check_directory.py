@@ -1,0 +1,184 @@
+"""Checks a log directory: its own files, every partition in it, and whether they agree."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from varve.commit_log.check_partition import PartitionCheck, PartitionContext, PartitionFacts
+from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log.directory_metadata import decode_meta_properties
+from varve.commit_log.finding import Finding, FindingList
+from varve.commit_log.names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    CLUSTER_METADATA_DIRECTORY,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    REMOTE_INDEX_CACHE_DIRECTORY,
+    DirectoryState,
+    TopicPartition,
+    parse_partition_directory,
+)
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt
+
+CHECKPOINT_FILES: Final = (
+    RECOVERY_POINT_FILE,
+    LOG_START_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    CLEANER_OFFSET_FILE,
+)
+NOT_PARTITIONS: Final = (CLUSTER_METADATA_DIRECTORY, REMOTE_INDEX_CACHE_DIRECTORY)
+REWRITE: Final = "rewrite the file from what the partitions tell"
+
+Offsets = dict[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class DirectoryFacts:
+    """What a check learned of a log directory."""
+
+    path: str
+    findings: list[Finding]
+    partitions: dict[TopicPartition, PartitionFacts]
+
+
+class DirectoryCheck:
+    """One check of one log directory."""
+
+    def __init__(self, fs: FileSystem, path: str, context: PartitionContext) -> None:
+        self._fs = fs
+        self._path = path
+        self._context = context
+        self._found = FindingList()
+
+    def run(self, only: TopicPartition | None = None) -> DirectoryFacts:
+        """Checks all partitions, or one with what the directory says about it."""
+        self._check_metadata()
+        offsets = {name: self._read_offsets(name) for name in CHECKPOINT_FILES}
+        clean = self._fs.exists(f"{self._path}/{CLEAN_SHUTDOWN_FILE}")
+        partitions: dict[TopicPartition, PartitionFacts] = {}
+        for partition in self._find_partitions():
+            if only is None or partition == only:
+                context = self._partition_context(partition, offsets, clean=clean)
+                directory = f"{self._path}/{partition}"
+                partitions[partition] = PartitionCheck(self._fs, directory, context).run()
+        for name, known in offsets.items():
+            self._check_offsets(name, known or {}, partitions, is_all=only is None)
+        self._check_topic_ids(partitions)
+        findings = self._found.all()
+        for facts in partitions.values():
+            findings += facts.findings
+        return DirectoryFacts(self._path, findings, partitions)
+
+    def _partition_context(
+        self,
+        partition: TopicPartition,
+        offsets: Mapping[str, Offsets | None],
+        *,
+        clean: bool,
+    ) -> PartitionContext:
+        """An unreadable checkpoint counts as empty, as it does at the next open."""
+        start = (offsets[LOG_START_OFFSET_FILE] or {}).get(partition, 0)
+        return replace(
+            self._context,
+            clean=clean,
+            recovery_point=(offsets[RECOVERY_POINT_FILE] or {}).get(partition, 0),
+            log_start_offset=max(start, 0),
+            high_watermark=(offsets[HIGH_WATERMARK_FILE] or {}).get(partition),
+        )
+
+    def _check_metadata(self) -> None:
+        path = f"{self._path}/{META_PROPERTIES_FILE}"
+        try:
+            decode_meta_properties(self._fs.read(path), where=path)
+        except FileNotFoundError:
+            message = "does not say whom the directory belongs to; the next open writes it"
+            self._found.warning(path, "missing-meta-properties", message)
+        except Corrupt as error:
+            message = str(error).removeprefix(f"{path}: ")
+            repair = "keep the lines that can be read, draw the rest anew"
+            self._found.error(path, "meta-properties-corrupt", message, repair=repair)
+
+    def _read_offsets(self, name: str) -> Offsets | None:
+        path = f"{self._path}/{name}"
+        try:
+            return decode_offsets(self._fs.read(path), where=path)
+        except FileNotFoundError:
+            return {}
+        except Corrupt as error:
+            message = str(error).removeprefix(f"{path}: ")
+            self._found.error(path, "checkpoint-corrupt", message, repair=REWRITE)
+            return None
+
+    def _find_partitions(self) -> list[TopicPartition]:
+        found = []
+        for entry in self._fs.scan(self._path):
+            if not entry.is_directory or entry.name in NOT_PARTITIONS:
+                continue
+            path = f"{self._path}/{entry.name}"
+            try:
+                directory = parse_partition_directory(entry.name)
+            except Corrupt:
+                message = "not named like a partition; Kafka and varve refuse to open the directory"
+                self._found.error(path, "foreign-directory", message)
+                continue
+            if directory.state is DirectoryState.ACTIVE:
+                found.append(directory.topic_partition)
+            else:
+                rule = f"{directory.state}-partition"
+                self._found.note(path, rule, f"a partition set aside: {directory.state}")
+        return found
+
+    def _check_offsets(
+        self,
+        name: str,
+        offsets: Offsets,
+        partitions: Mapping[TopicPartition, PartitionFacts],
+        *,
+        is_all: bool,
+    ) -> None:
+        path = f"{self._path}/{name}"
+        for partition, offset in sorted(offsets.items()):
+            facts = partitions.get(partition)
+            if facts is None:
+                if is_all:
+                    message = f"names {partition}, which is not in this directory"
+                    self._found.note(path, "checkpoint-unknown-partition", message)
+                continue
+            if offset < 0:
+                message = f"{partition} has offset {offset}"
+                self._found.error(path, "checkpoint-range", message, repair=REWRITE)
+            elif offset > facts.end_offset:
+                self._add_beyond_end(name, path, partition, offset, facts.end_offset)
+
+    def _add_beyond_end(
+        self, name: str, path: str, partition: TopicPartition, offset: int, end_offset: int
+    ) -> None:
+        message = f"{partition} has offset {offset}, its log ends at {end_offset}"
+        if name == RECOVERY_POINT_FILE:
+            message += ": records that were on disk are gone"
+            self._found.error(path, "recovery-point-beyond-end", message, repair=REWRITE)
+        elif name == LOG_START_OFFSET_FILE:
+            message += ": the next open would drop all of it"
+            self._found.error(path, "log-start-beyond-end", message, repair=REWRITE)
+        else:
+            rule = "high-watermark-beyond-end"
+            if name == CLEANER_OFFSET_FILE:
+                rule = "cleaner-offset-beyond-end"
+            self._found.warning(path, rule, message, repair=REWRITE)
+
+    def _check_topic_ids(self, partitions: Mapping[TopicPartition, PartitionFacts]) -> None:
+        first: dict[str, tuple[TopicPartition, PartitionFacts]] = {}
+        for partition, facts in sorted(partitions.items()):
+            if facts.topic_id is None:
+                continue
+            known, known_facts = first.setdefault(partition.topic, (partition, facts))
+            if known_facts.topic_id not in (None, facts.topic_id):
+                assert known_facts.topic_id is not None
+                message = f"topic id {encode_topic_id(facts.topic_id)}, that of {known} is "
+                message += encode_topic_id(known_facts.topic_id)
+                self._found.error(facts.directory, "topic-id-differs", message)

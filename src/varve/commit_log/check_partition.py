@@ -1,0 +1,277 @@
+"""Checks one partition directory: names, segments in order, snapshots, epochs, metadata.
+
+Invariant  reads only, and never raises for what the files hold: everything becomes a finding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from varve.commit_log import partition_metadata
+from varve.commit_log.check_epochs import EpochCheck, read_epochs
+from varve.commit_log.check_producers import REMOVE_SNAPSHOT, KnownSnapshot, ProducerCheck
+from varve.commit_log.check_segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
+from varve.commit_log.finding import Finding, FindingList, Severity
+from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.names import (
+    DELETED,
+    LEADER_EPOCH_FILE,
+    LOG,
+    PARTITION_METADATA_FILE,
+    SNAPSHOT,
+    SegmentFileName,
+    log_name,
+    parse_file_name,
+)
+from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.disk import TEMPORARY_SUFFIX, FileSystem
+from varve.foundation.errors import Corrupt
+
+_KNOWN_NAMES: Final = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
+NEEDS_PERMISSION: Final = "needs --allow-data-loss"
+
+
+def show_nothing(size: int) -> None:
+    """The progress of a check nobody watches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionContext:
+    """What the log directory says about a partition."""
+
+    clean: bool = False
+    recovery_point: int | None = None
+    """None when unknown: then only the last segment counts as not yet on disk."""
+    log_start_offset: int = 0
+    high_watermark: int | None = None
+    now_ms: int = 0
+    producer_expiration_ms: int = 86_400_000
+    deep: bool = False
+    advance: Callable[[int], None] = show_nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Bytes that recovery would cut off a data file, from a position to its end."""
+
+    path: str
+    position: int
+    size: int
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionFacts:
+    """What a check learned of a partition."""
+
+    directory: str
+    findings: list[Finding]
+    first_base_offset: int
+    end_offset: int
+    epochs: LeaderEpochs
+    topic_id: UUID | None
+    losses: list[Loss] = field(default_factory=list)
+    segments: list[SegmentFacts] = field(default_factory=list)
+
+    @property
+    def bad_snapshots(self) -> list[str]:
+        rules = ("snapshot-corrupt", "snapshot-untrue", "snapshot-incomplete")
+        return sorted({finding.path for finding in self.findings if finding.rule in rules})
+
+    @property
+    def has_bad_epochs(self) -> bool:
+        rules = ("epochs-corrupt", "epochs-order", "epochs-untrue", "epochs-incomplete")
+        return any(finding.rule in (*rules, "missing-epochs") for finding in self.findings)
+
+
+class PartitionCheck:
+    """One check of one partition directory."""
+
+    def __init__(self, fs: FileSystem, directory: str, context: PartitionContext) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._context = context
+        self._found = FindingList()
+
+    def run(self) -> PartitionFacts:
+        """Raises OSError only, when the directory itself cannot be listed."""
+        names = [entry.name for entry in self._fs.scan(self._directory) if not entry.is_directory]
+        parsed = {name: file for name in names if (file := parse_file_name(name)) is not None}
+        self._check_names(names, parsed)
+        plain = [file for file in parsed.values() if not file.state]
+        bases = sorted(file.offset for file in plain if file.kind == LOG)
+        self._check_orphans(plain, bases)
+        topic_id = self._check_metadata(names)
+        epoch_path = f"{self._directory}/{LEADER_EPOCH_FILE}"
+        epochs = EpochCheck(
+            self._found,
+            epoch_path,
+            read_epochs(self._fs, epoch_path, self._found),
+            self._context.log_start_offset,
+        )
+        producers = ProducerCheck(
+            self._found,
+            self._read_snapshots(plain, bases),
+            self._context.now_ms,
+            self._context.producer_expiration_ms,
+        )
+        first_base = bases[0] if bases else self._context.log_start_offset
+        producers.begin(first_base, self._context.log_start_offset)
+        segments = self._check_segments(bases, producers, epochs)
+        end_offset = segments[-1].next_offset if segments else first_base
+        losses = self._check_faults(segments)
+        if not any(segment.fault for segment in segments):
+            producers.finish(end_offset)
+            epochs.finish(end_offset)
+        return PartitionFacts(
+            directory=self._directory,
+            findings=self._found.all(),
+            first_base_offset=first_base,
+            end_offset=end_offset,
+            epochs=epochs.rebuilt,
+            topic_id=topic_id,
+            losses=losses,
+            segments=segments,
+        )
+
+    def _check_names(self, names: list[str], parsed: dict[str, SegmentFileName]) -> None:
+        for name in names:
+            path = f"{self._directory}/{name}"
+            file = parsed.get(name)
+            if file is None:
+                if name.endswith(TEMPORARY_SUFFIX):
+                    message = "left over from a write that did not finish"
+                    self._found.note(path, "leftover-tmp", message)
+                elif name not in _KNOWN_NAMES:
+                    self._found.note(path, "unknown-file", "not a file of a partition; ignored")
+            elif file.state == DELETED:
+                message = "deleted, but not yet removed"
+                self._found.note(path, "leftover-deleted", message, repair="remove the file")
+            elif file.state:
+                message = "a cleaning or split was cut short"
+                repair = "finish the swap or drop it, as the next open would"
+                rule = f"leftover-{file.state.removeprefix('.')}"
+                self._found.warning(path, rule, message, repair=repair)
+
+    def _check_orphans(self, plain: list[SegmentFileName], bases: list[int]) -> None:
+        for file in plain:
+            if file.kind not in (LOG, SNAPSHOT) and file.offset not in bases:
+                path = f"{self._directory}/{log_name(file.offset, file.kind)}"
+                message = "an index without its data file"
+                self._found.error(path, "orphan-index", message, repair="remove the index")
+
+    def _check_metadata(self, names: list[str]) -> UUID | None:
+        path = f"{self._directory}/{PARTITION_METADATA_FILE}"
+        if PARTITION_METADATA_FILE not in names:
+            message = "no topic id; Kafka would set the partition aside as stray"
+            self._found.warning(path, "missing-partition-metadata", message)
+            return None
+        try:
+            return partition_metadata.decode(self._fs.read(path), where=path)
+        except Corrupt as error:
+            message = str(error).removeprefix(f"{path}: ")
+            self._found.error(path, "partition-metadata-corrupt", message)
+            return None
+
+    def _read_snapshots(
+        self, plain: list[SegmentFileName], bases: list[int]
+    ) -> dict[int, KnownSnapshot]:
+        """The snapshots that can be read; the others, and strays, are noted."""
+        offsets = sorted(file.offset for file in plain if file.kind == SNAPSHOT)
+        known = {}
+        for offset in offsets:
+            path = f"{self._directory}/{log_name(offset, SNAPSHOT)}"
+            is_latest = offset == offsets[-1] and bool(bases) and offset >= bases[-1]
+            if offset not in bases and not is_latest:
+                message = "belongs to no segment; the next open removes it"
+                self._found.note(path, "snapshot-stray", message)
+            try:
+                data = self._fs.read(path)
+                known[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))
+            except Corrupt as error:
+                message = str(error).removeprefix(f"{path}: ")
+                self._found.error(path, "snapshot-corrupt", message, repair=REMOVE_SNAPSHOT)
+        return known
+
+    def _check_segments(
+        self, bases: list[int], producers: ProducerCheck, epochs: EpochCheck
+    ) -> list[SegmentFacts]:
+        check = SegmentCheck(
+            self._found,
+            producers=producers,
+            epochs=epochs,
+            deep=self._context.deep,
+            advance=self._context.advance,
+        )
+        facts: list[SegmentFacts] = []
+        for number, base in enumerate(bases):
+            place = self._place(bases, number)
+            indexes = read_indexes(self._fs, place, self._found)
+            with self._fs.open(place.path(LOG)) as file:
+                segment = check.check(place, file, file.size(), indexes)
+            if facts and facts[-1].next_offset > base:
+                message = f"begins at offset {base}, the segment before ends at "
+                message += str(facts[-1].next_offset)
+                self._found.error(place.path(LOG), "segments-overlap", message)
+            facts.append(segment)
+        return facts
+
+    def _place(self, bases: list[int], number: int) -> SegmentPlace:
+        is_last = number + 1 == len(bases)
+        recovery_point = self._context.recovery_point
+        if recovery_point is None:
+            recovery_point = bases[-1]
+        is_recovered = is_last or bases[number + 1] > recovery_point
+        return SegmentPlace(
+            directory=self._directory,
+            base_offset=bases[number],
+            is_last=is_last,
+            is_recovered=is_recovered and not self._context.clean,
+        )
+
+    def _check_faults(self, segments: list[SegmentFacts]) -> list[Loss]:
+        """Names where recovery would cut, and lists what would be lost."""
+        losses: list[Loss] = []
+        for number, segment in enumerate(segments):
+            fault = segment.fault
+            if fault is None:
+                continue
+            path = f"{self._directory}/{log_name(segment.base_offset, LOG)}"
+            later = segments[number + 1 :]
+            is_first = not losses
+            if is_first and (not fault.is_zeros or later):
+                losses.append(Loss(path, segment.good_end, segment.size - segment.good_end))
+                losses += [
+                    Loss(f"{self._directory}/{log_name(s.base_offset, LOG)}", 0, s.size)
+                    for s in later
+                    if s.size
+                ]
+            self._found.add(
+                self._fault_severity(segment, is_last=not later),
+                path,
+                fault.rule,
+                f"{fault.message}; {segment.size - segment.good_end} bytes from there on",
+                position=fault.position,
+                repair=_fault_repair(segment, len(later)),
+            )
+        return losses
+
+    def _fault_severity(self, segment: SegmentFacts, *, is_last: bool) -> Severity:
+        """After a crash the last segment may end in zeros or in half a batch."""
+        assert segment.fault is not None
+        context = self._context
+        if context.clean or not is_last or segment.next_offset < (context.recovery_point or 0):
+            return Severity.ERROR
+        if segment.fault.is_zeros:
+            return Severity.NOTE
+        return Severity.WARNING if segment.fault.rule == "torn-tail" else Severity.ERROR
+
+
+def _fault_repair(segment: SegmentFacts, later_count: int) -> str | None:
+    fault = segment.fault
+    if fault is None or fault.rule == "old-format":
+        return None
+    cut = f"cut {segment.size - segment.good_end} bytes at {segment.good_end}"
+    if later_count:
+        cut += f" and drop {later_count} later segments"
+    return cut if fault.is_zeros and not later_count else f"{cut} ({NEEDS_PERMISSION})"
