@@ -8,6 +8,7 @@ Crash      every step may be repeated: swaps stay in place until all they replac
 """
 
 import logging
+from typing import Final
 
 from varve.commit_log.names import (
     CLEANED,
@@ -24,14 +25,16 @@ from varve.kernels.batch_scan import Field
 
 logger = logging.getLogger(__name__)
 
+_METADATA_SNAPSHOT: Final = ".checkpoint.deleted"
+
 
 def resolve_leftovers(fs: FileSystem, directory: str, names: list[str]) -> bool:
     """Brings the directory into a state of plain files only; True when something had to change."""
     marked = [name for name in names if name.endswith((DELETED, CLEANED, SWAP))]
     parsed = {name: file for name in marked if (file := parse_file_name(name))}
-    if not parsed:
+    deleted = [n for n in marked if n.endswith(DELETED) and not n.endswith(_METADATA_SNAPSHOT)]
+    if not parsed and not deleted:
         return False
-    deleted = [name for name, file in parsed.items() if file.state == DELETED]
     cleaned = {name: file for name, file in parsed.items() if file.state == CLEANED}
     swaps = {name: file for name, file in parsed.items() if file.state == SWAP}
     first_cleaned = min((file.offset for file in cleaned.values()), default=None)
@@ -40,11 +43,11 @@ def resolve_leftovers(fs: FileSystem, directory: str, names: list[str]) -> bool:
         for name, file in swaps.items()
         if first_cleaned is not None and file.offset >= first_cleaned
     ]
-    # Swaps go before the cleaned files that prove them uncommitted.
-    for name in [*undone, *sorted(cleaned, reverse=True), *deleted]:
-        fs.remove(f"{directory}/{name}")
+    # Swaps go, durably, before the cleaned files that prove them uncommitted.
+    _remove(fs, directory, undone)
+    _remove(fs, directory, [*cleaned, *deleted])
     committed = {name: file for name, file in swaps.items() if name not in undone}
-    _remove_replaced(fs, directory, names, committed)
+    _remove(fs, directory, _find_replaced(fs, directory, names, committed))
     for name in _swap_order(committed):
         fs.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
     fs.sync_directory(directory)
@@ -60,6 +63,14 @@ def resolve_leftovers(fs: FileSystem, directory: str, names: list[str]) -> bool:
     return True
 
 
+def _remove(fs: FileSystem, directory: str, names: list[str]) -> None:
+    """Durably, so that no later step outlives a crash that this one does not."""
+    for name in names:
+        fs.remove(f"{directory}/{name}")
+    if names:
+        fs.sync_directory(directory)
+
+
 def _swap_order(committed: dict[str, SegmentFileName]) -> list[str]:
     """Lowest segment first, each data file before its indexes.
 
@@ -68,19 +79,22 @@ def _swap_order(committed: dict[str, SegmentFileName]) -> list[str]:
     return sorted(committed, key=lambda n: (committed[n].offset, committed[n].kind != LOG, n))
 
 
-def _remove_replaced(
+def _find_replaced(
     fs: FileSystem, directory: str, names: list[str], committed: dict[str, SegmentFileName]
-) -> None:
-    """Removes the plain files whose offsets the committed swaps cover, highest first."""
+) -> list[str]:
+    """The plain files whose offsets the committed swaps cover, highest first."""
     logs = [file.offset for file in committed.values() if file.kind == LOG]
     if not logs:
-        return
+        return []
     start = min(logs)
     end = max(_next_offset(fs, directory, offset) for offset in logs)
-    for name in sorted(names, reverse=True):
-        file = parse_file_name(name)
-        if file is not None and not file.state and start <= file.offset < max(end, start + 1):
-            fs.remove(f"{directory}/{name}")
+    return [
+        name
+        for name in sorted(names, reverse=True)
+        if (file := parse_file_name(name)) is not None
+        and not file.state
+        and start <= file.offset < max(end, start + 1)
+    ]
 
 
 def _next_offset(fs: FileSystem, directory: str, base_offset: int) -> int:

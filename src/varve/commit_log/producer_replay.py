@@ -12,6 +12,7 @@ import numpy.typing as npt
 from varve.commit_log.producer_state import BatchSummary, Marker, Origin, ProducerStates
 from varve.commit_log.segment_scan import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.foundation.errors import Corrupt
 from varve.kernels.batch_scan import Field
 from varve.records import (
     Batch,
@@ -63,6 +64,17 @@ def decode_marker(batch: memoryview, where: str) -> Marker | None:
         committed=control.type == ControlType.COMMIT,
         coordinator_epoch=-1 if control.coordinator_epoch is None else control.coordinator_epoch,
     )
+
+
+def count_before_bad_marker(table: BatchTable, *, where: str) -> int:
+    """How many batches precede the first marker that cannot be read; all when there is none."""
+    is_control = (table.rows[:, Field.ATTRIBUTES] & _CONTROL) != 0
+    for row in np.flatnonzero(is_control & (table.rows[:, Field.PRODUCER_ID] >= 0)):
+        try:
+            decode_marker(table.bytes_of(int(row)), where)
+        except Corrupt:
+            return int(row)
+    return len(table.rows)
 
 
 def replay_batches(

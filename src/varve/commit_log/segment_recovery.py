@@ -4,7 +4,9 @@ Crash      repeating it after a crash in the middle gives the same result: the d
            ever cut.
 """
 
+import zlib
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +14,13 @@ import numpy.typing as npt
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.producer_replay import replay_batches
+from varve.commit_log.producer_replay import count_before_bad_marker, replay_batches
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.segment_scan import CHUNK_BYTES, BatchTable, BatchWalk
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
-from varve.disk import FileSystem
+from varve.disk import File, FileSystem
 from varve.foundation.errors import OffsetOverflow, UnsupportedFormat
 from varve.kernels.batch_scan import Field
 from varve.kernels.index_build import (
@@ -28,6 +30,9 @@ from varve.kernels.index_build import (
     initial_index_state,
 )
 from varve.kernels.status import ScanStatus, describe
+
+_LENGTH_END: Final = 12
+_OLD_CRC_START: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class SegmentIndexer:
         Raises OffsetOverflow at a batch beyond the 32-bit range of the segment.
         """
         rows = table.rows
-        if rows[0, Field.POSITION] == 0:
+        if len(rows) and rows[0, Field.POSITION] == 0:
             self.first_timestamp = int(rows[0, Field.MAX_TIMESTAMP])
         offset_entries = np.empty((len(rows), 2), np.int64)
         time_entries = np.empty((len(rows), 2), np.int64)
@@ -136,16 +141,18 @@ def recover_segment(
         walk = BatchWalk(file, start=0, end=file_size, verify_crc=True)
         good_end, reason = 0, ""
         for table in walk:
-            taken = indexer.add(table)
+            sound = count_before_bad_marker(table, where=path)
+            taken = indexer.add(table.first(sound))
             good = table.first(taken)
             _assign_epochs(good, epochs)
             replay_batches(good, producers, indexer.txn_index, where=path)
             good_end = good.end
             if taken < len(table.rows):
-                reason = f"position {good_end}: the next batch's offset does not ascend"
+                fault = "offset does not ascend" if taken < sound else "control record is malformed"
+                reason = f"position {good_end}: the next batch's {fault}"
                 break
         else:
-            reason = _stop_reason(walk, file_size, path)
+            reason = _stop_reason(walk, file, file_size, path)
         if good_end < file_size:
             file.truncate(good_end)
     recovered = RecoveredSegment(
@@ -163,8 +170,8 @@ def recover_segment(
     return recovered
 
 
-def _stop_reason(walk: BatchWalk, file_size: int, path: str) -> str:
-    if walk.status == ScanStatus.OLD_MAGIC:
+def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
+    if walk.status == ScanStatus.OLD_MAGIC and _is_old_message(file, walk.position, file_size):
         raise UnsupportedFormat(
             f"{path}: position {walk.position}: {describe(walk.status)}; nothing was changed. "
             "Rewrite the "
@@ -173,6 +180,22 @@ def _stop_reason(walk: BatchWalk, file_size: int, path: str) -> str:
     if walk.position == file_size:
         return ""
     return f"position {walk.position}: {describe(walk.status)}"
+
+
+def _is_old_message(file: File, position: int, file_size: int) -> bool:
+    """Whether a message of format 0 or 1 stands here.
+
+    A torn batch, whose magic never reached the disk, looks like one but for the CRC.
+    """
+    head = file.read_at(position, _OLD_CRC_START)
+    size = int.from_bytes(head[8:12], "big", signed=True) + _LENGTH_END
+    if position + size > file_size:
+        return False
+    crc = 0
+    for start in range(position + _OLD_CRC_START, position + size, CHUNK_BYTES):
+        end = min(start + CHUNK_BYTES, position + size)
+        crc = zlib.crc32(file.read_at(start, end - start), crc)
+    return crc == int.from_bytes(head[12:16], "big")
 
 
 def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
