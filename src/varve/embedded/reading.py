@@ -115,10 +115,11 @@ def columns_of(wanted: ReadRange) -> Iterator[RecordColumns]:
 def records_of(wanted: ReadRange) -> Iterator[StoredRecord]:
     """The records of the range."""
     for columns in columns_of(wanted):
-        yield from _stored_records(columns, wanted.partition)
+        yield from stored_records(columns, wanted.partition)
 
 
-def _stored_records(columns: RecordColumns, partition: int) -> Iterator[StoredRecord]:
+def stored_records(columns: RecordColumns, partition: int) -> Iterator[StoredRecord]:
+    """The records in the columns, as objects."""
     payload = columns.payload.tobytes()
     for index, row in enumerate(columns.table.tolist()):
         offset, timestamp, key, key_size, value, value_size, _, header_count, _, _ = row

@@ -398,7 +398,8 @@ def _in_state(entry: TopicEntry, state: TopicState) -> TopicEntry:
 def _check_may_exist(existing: TopicEntry, *, exist_ok: bool) -> None:
     if not exist_ok:
         raise TopicExists(
-            f"topic {existing.name} exists; get it with topic(), or pass exist_ok=True"
+            f"topic {existing.name} exists already; use it or choose another name "
+            "(create_topic takes it as it is with exist_ok=True)"
         )
 
 

@@ -1,0 +1,159 @@
+"""Follows a partition's files while another process appends to them.
+
+Invariant  changes nothing and takes no lock; gives whole batches with a good CRC only, so that a
+           write in flight is waited for. Control batches are left out; whether a transaction
+           commits is not known here.
+Threads    one; it is a cursor.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log.names import (
+    LOG,
+    LOG_START_OFFSET_FILE,
+    DirectoryState,
+    TopicPartition,
+    log_name,
+    parse_file_name,
+    parse_partition_directory,
+)
+from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.disk import FileSystem
+from varve.embedded.reading import stored_records
+from varve.embedded.stored_record import StoredRecord
+from varve.foundation.errors import Corrupt, OffsetOutOfRange
+from varve.kernels.batch_scan import Field
+from varve.kernels.status import ScanStatus
+from varve.records import Batch, RecordColumns
+
+# A write in flight is done by then; bytes that are still wrong are broken.
+_PATIENCE_POLLS: Final = 20
+_BROKEN: Final = (ScanStatus.BAD_CRC, ScanStatus.BAD_MAGIC)
+
+
+class Follower:
+    """A cursor over one partition's files."""
+
+    def __init__(
+        self, fs: FileSystem, root: str, topic_partition: TopicPartition, *, start: int | None
+    ) -> None:
+        """Begins at an offset, or without one at the first record there is."""
+        self._fs = fs
+        self._directory = f"{root}/{topic_partition}"
+        self._topic_partition = topic_partition
+        first = self._read_log_start(root)
+        if start is not None and start < first:
+            raise OffsetOutOfRange(
+                f"{topic_partition}: offset {start} is before the log start offset {first}"
+            )
+        self.offset = first if start is None else start
+        self._base_offset = -1
+        self._position = 0
+        self._status = ScanStatus.END
+        self._stalled_polls = 0
+
+    def _read_log_start(self, root: str) -> int:
+        path = f"{root}/{LOG_START_OFFSET_FILE}"
+        first = min(self._base_offsets(), default=0)
+        with suppress(FileNotFoundError):
+            offsets = decode_offsets(self._fs.read(path), where=path)
+            return max(first, offsets.get(self._topic_partition, 0))
+        return first
+
+    def _base_offsets(self) -> list[int]:
+        names = map(parse_file_name, self._fs.names(self._directory))
+        return [name.offset for name in names if name and name.kind == LOG and not name.state]
+
+    def skip_to_end(self) -> None:
+        """Passes over everything there is."""
+        last = max(self._base_offsets(), default=0)
+        self.offset = max(self.offset, last)
+        for _ in self._tables_of_segment():
+            pass
+
+    def poll(self) -> Iterator[StoredRecord]:
+        """The records that have come since the last poll."""
+        while True:
+            for table in self._tables_of_segment():
+                yield from self._records_in(table)
+            following = [base for base in self._base_offsets() if base > self._base_offset]
+            has_more = bool(following) and self._has_more()
+            if self._is_stopped(is_closed=has_more) or not following:
+                return
+            if not has_more:
+                self.offset = max(self.offset, min(following))
+
+    def _has_more(self) -> bool:
+        """Whether the segment has bytes behind the cursor."""
+        with suppress(FileNotFoundError):
+            return self._fs.info(self._path()).size > self._position
+        return False
+
+    def _is_stopped(self, *, is_closed: bool) -> bool:
+        """Whether the last walk met bytes that are no batch; raises when they stay so.
+
+        Behind an active segment's batches anything may stand, for a while or, preallocated, for
+        long; a closed segment has nothing but batches.
+        """
+        is_broken = self._status in _BROKEN or (is_closed and self._status is not ScanStatus.END)
+        self._stalled_polls = self._stalled_polls + 1 if is_broken else 0
+        if self._stalled_polls > _PATIENCE_POLLS:
+            raise Corrupt(
+                f"{self._path()}: no whole batch at position {self._position}; run `varve check` "
+                "on the directory"
+            )
+        return is_broken
+
+    def _path(self) -> str:
+        return f"{self._directory}/{log_name(self._base_offset)}"
+
+    def _tables_of_segment(self) -> Iterator[BatchTable]:
+        """The new batches of the segment that holds the offset; moves the cursor behind them."""
+        bases = self._base_offsets()
+        base = max((one for one in bases if one <= self.offset), default=min(bases, default=0))
+        if base != self._base_offset:
+            self._base_offset, self._position = base, 0
+        try:
+            file = self._fs.open(self._path())
+        except FileNotFoundError:
+            return
+        with file:
+            size = file.size()
+            self._position = self._position if self._position <= size else 0
+            walk = BatchWalk(file, start=self._position, end=size, verify_crc=True)
+            for table in walk:
+                yield table
+                self.offset = max(self.offset, int(table.rows[-1, Field.LAST_OFFSET]) + 1)
+                self._position = table.end
+            self._status = walk.status
+            if walk.status is ScanStatus.OLD_MAGIC:
+                walk.check_ended(self._path())
+
+    def _records_in(self, table: BatchTable) -> Iterator[StoredRecord]:
+        start = self.offset
+        for row in range(len(table.rows)):
+            if int(table.rows[row, Field.LAST_OFFSET]) < start:
+                continue
+            batch = Batch(bytes(table.bytes_of(row)), self._directory)
+            if batch.header.is_control:
+                continue
+            columns = batch.columns()
+            inside = columns.offsets >= start
+            wanted = RecordColumns(columns.payload, columns.table[inside])
+            yield from stored_records(wanted, self._topic_partition.partition)
+
+
+def find_partitions(fs: FileSystem, root: str, topic: str) -> list[TopicPartition]:
+    """The topic's partitions in a log directory, found by their directories' names."""
+    found = []
+    for entry in fs.scan(root):
+        if entry.is_directory:
+            with suppress(Corrupt):  # not ours to judge here
+                directory = parse_partition_directory(entry.name)
+                is_active = directory.state is DirectoryState.ACTIVE
+                if is_active and directory.topic_partition.topic == topic:
+                    found.append(directory.topic_partition)
+    return sorted(found)
