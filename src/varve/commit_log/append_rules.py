@@ -137,6 +137,9 @@ class AppendRules:
         attributes = fields[_ATTRIBUTES]
         if attributes & _CONTROL:
             marker = decode_marker(memoryview(data), self._where)
+            if self._log_append_time:
+                stamped = with_log_append_time(bytearray(data), now_ms)
+                return CheckedBatch(stamped, fields, now_ms, marker)
             return CheckedBatch(data, fields, fields[_MAX_TIMESTAMP], marker)
         codec = attributes & _CODEC
         if codec:
