@@ -19,7 +19,7 @@ from benchmarks.machine import REPOSITORY, describe_commit, describe_load, descr
 from benchmarks.measure import FULL_VOLUME_BYTES, QUICK_VOLUME_BYTES, Scale, Suite
 from benchmarks.report import Row, json_line, make_row, print_table
 from benchmarks.sampling import FULL_POLICY, QUICK_POLICY, QUICK_SECONDS, Budget, RepeatPolicy
-from benchmarks.sizes import SizeUnit, parse_size, parse_size_argument
+from benchmarks.sizes import SizeUnit, parse_size_argument
 from benchmarks.suites import SUITES
 from benchmarks.workspace import Workspace, open_workspace
 from varve.foundation.errors import InvalidRequest, StoreError
@@ -38,8 +38,8 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="Within 45 seconds.")] = False,
     measure: Annotated[list[str] | None, typer.Option(help="Run only this measure.")] = None,
     batch_bytes: Annotated[
-        str, typer.Option(help="Batch size where the size is that of a record.")
-    ] = "128KiB",
+        str, typer.Option(help="Batch sizes where the size is that of a record.")
+    ] = "128KiB,1MiB",
     directory: Annotated[
         Path, typer.Option(help="Parent of the temporary files: the disk under test.")
     ] = _DEFAULT_DIRECTORY,
@@ -142,11 +142,12 @@ def _list_suites() -> None:
             print(f"    {measure.name:<10} {measure.title}")
 
 
-def _parse_batch_bytes(text: str) -> int:
-    size = parse_size(text)
-    if size.unit is not SizeUnit.BYTES or not 1 << 10 <= size.amount <= 1 << 26:
-        raise InvalidRequest(f"--batch-bytes {text!r} is outside 1KiB..64MiB")
-    return size.amount
+def _parse_batch_bytes(text: str) -> tuple[int, ...]:
+    sizes = parse_size_argument(text).sizes
+    for size in sizes:
+        if size.unit is not SizeUnit.BYTES or not 1 << 10 <= size.amount <= 1 << 26:
+            raise InvalidRequest(f"--batch-bytes {text!r}: {size} is outside 1KiB..64MiB")
+    return tuple(size.amount for size in sizes)
 
 
 @contextmanager

@@ -38,7 +38,10 @@ def at_most(limit: float) -> Aim:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Ours beside its baseline; `baseline` is None for a figure that stands alone."""
+    """Ours beside its baseline; `baseline` is None for a figure that stands alone.
+
+    `within` names a second size that the figure depends on, such as the batch around a record.
+    """
 
     measure: str
     unit: str
@@ -46,6 +49,7 @@ class Contest:
     baseline: Callable[[], float] | None
     aim: Aim | None = None
     note: str = ""
+    within: str = ""
     repeat_count_max: int | None = None
 
 
@@ -54,7 +58,7 @@ class Scale:
     """How much work a figure takes; what is compared stays the same."""
 
     volume_bytes: int
-    batch_bytes: int
+    batch_bytes: tuple[int, ...]
 
 
 FULL_VOLUME_BYTES = 256 << 20
@@ -99,3 +103,8 @@ class Outcome:
     size: Size
     ours: tuple[float, ...]
     baseline: tuple[float, ...]
+
+    @property
+    def size_label(self) -> str:
+        within = self.contest.within
+        return f"{self.size} in {within}" if within else str(self.size)

@@ -35,7 +35,7 @@ def make_row(outcome: Outcome) -> Row:
     met = contest.aim.is_met(ratio) if contest.aim and ratio is not None else None
     return Row(
         measure=contest.measure,
-        size=str(outcome.size),
+        size=outcome.size_label,
         unit=contest.unit,
         ours=ours,
         baseline=baseline,

@@ -1,6 +1,5 @@
 """Building batches from records, against the fastest Python client library."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -34,41 +33,43 @@ class BuildMeasure:
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
-        per_batch = records_per_batch(value_bytes=size, batch_bytes=scale.batch_bytes)
-        records = make_records(per_batch, value_bytes=size)
-        keys, values = [key for key, _ in records], [value for _, value in records]
-        key_column, value_column = BinaryColumn.of(keys), BinaryColumn.of(values)
-        timestamps = np.arange(per_batch, dtype=np.int64) + BASE_TIMESTAMP_MS
-        new_builder = fastest_client_builder(records)
-
-        def from_columns() -> bytes:
-            return build_batch_from_columns(key_column, value_column, timestamps)
-
-        def from_lists() -> bytes:
-            return build_batch_from_columns(
-                BinaryColumn.of(keys), BinaryColumn.of(values), timestamps
-            )
-
-        def client() -> bytes:
-            return build_with_client(new_builder, records)
-
-        _check_same_bytes(from_columns(), client())
-        _check_same_bytes(from_lists(), client())
-        rounds = max(1, math.ceil((scale.volume_bytes // 2) / scale.batch_bytes))
-        library = "aiokafka" if new_builder is new_aiokafka_builder else "kafka-python"
-        note = (
-            f"batches of {format_bytes(scale.batch_bytes)}; CRC32C computed on both sides; "
-            f"the fastest client library is {library}"
-        )
-        aim = at_least(10)
-        baseline = _rate(client, rounds, per_batch)
-        unit = "records/s"
-        columns = _rate(from_columns, rounds, per_batch)
-        lists = _rate(from_lists, rounds, per_batch)
         yield [
-            Contest("build_columns", unit, columns, baseline, aim, note),
-            Contest("build_lists", unit, lists, baseline, None, "starts from lists of bytes"),
+            contest
+            for batch_bytes in scale.batch_bytes
+            for contest in build_contests(size, batch_bytes, scale.volume_bytes // 2)
         ]
+
+
+def build_contests(value_bytes: int, batch_bytes: int, volume_bytes: int) -> list[Contest]:
+    """From columns and from lists, both against the client library that is fastest here."""
+    per_batch = records_per_batch(value_bytes=value_bytes, batch_bytes=batch_bytes)
+    records = make_records(per_batch, value_bytes=value_bytes)
+    keys, values = [key for key, _ in records], [value for _, value in records]
+    key_column, value_column = BinaryColumn.of(keys), BinaryColumn.of(values)
+    timestamps = np.arange(per_batch, dtype=np.int64) + BASE_TIMESTAMP_MS
+    new_builder = fastest_client_builder(records)
+
+    def from_columns() -> bytes:
+        return build_batch_from_columns(key_column, value_column, timestamps)
+
+    def from_lists() -> bytes:
+        return build_batch_from_columns(BinaryColumn.of(keys), BinaryColumn.of(values), timestamps)
+
+    def client() -> bytes:
+        return build_with_client(new_builder, records)
+
+    _check_same_bytes(from_columns(), client())
+    _check_same_bytes(from_lists(), client())
+    library = "aiokafka" if new_builder is new_aiokafka_builder else "kafka-python"
+    rounds = max(1, volume_bytes // batch_bytes)
+    baseline = _rate(client, rounds, per_batch)
+    columns, lists = _rate(from_columns, rounds, per_batch), _rate(from_lists, rounds, per_batch)
+    note = f"CRC32C computed on both sides; the fastest client library here is {library}"
+    within, unit = format_bytes(batch_bytes), "records/s"
+    return [
+        Contest("build_columns", unit, columns, baseline, at_least(10), note, within),
+        Contest("build_lists", unit, lists, baseline, None, "starts from lists of bytes", within),
+    ]
 
 
 def _rate(build: Callable[[], bytes], rounds: int, per_batch: int) -> Callable[[], float]:

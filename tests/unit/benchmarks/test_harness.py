@@ -91,7 +91,7 @@ def run_fakes(
             run_cases(
                 cases,
                 workspace,
-                Scale(volume_bytes=1024, batch_bytes=1024),
+                Scale(volume_bytes=1024, batch_bytes=(1024,)),
                 policy=QUICK_POLICY,
                 budget=Budget(len(cases), time, total_seconds=total_seconds),
                 ticker=time,
@@ -242,6 +242,11 @@ def test_json_line_has_the_agreed_keys_in_order() -> None:
     assert (shown["ours_spread"], shown["baseline_spread"]) == (0.5, 0.0)
 
 
+def test_second_size_stands_beside_the_first() -> None:
+    contest = Contest("fake", "x/s", lambda: 0.0, None, within="1 MiB")
+    assert make_row(outcome_of([1.0], [], contest)).size == "16 KiB in 1 MiB"
+
+
 def test_figure_without_baseline_has_no_ratio_and_no_verdict() -> None:
     contest = Contest("memory", "B", lambda: 0.0, None)
     shown = json.loads(json_line(make_row(outcome_of([7.0], [], contest)), machine="", commit=""))
@@ -282,7 +287,13 @@ def test_command_lists_suites_without_a_name(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nothing"], ["hot_log", "16KB"], ["hot_log", "--measure", "nothing"]]
+    "arguments",
+    [
+        ["nothing"],
+        ["hot_log", "16KB"],
+        ["hot_log", "--measure", "nothing"],
+        ["hot_log", "--batch-bytes", "1GiB"],
+    ],
 )
 def test_bad_argument_ends_with_a_named_error(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

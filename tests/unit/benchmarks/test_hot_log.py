@@ -11,7 +11,7 @@ from benchmarks.hot_log.suite import HOT_LOG
 from benchmarks.measure import Measure, Scale
 from benchmarks.workspace import open_workspace
 
-SMALL = Scale(volume_bytes=1 << 20, batch_bytes=4 << 10)
+SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10, 8 << 10))
 SIZES = {
     "append": 16 << 10,
     "build": 100,
