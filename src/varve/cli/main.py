@@ -8,6 +8,7 @@ Exit codes  0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of 
 """
 
 import importlib
+import logging
 import os
 import sys
 from typing import Annotated, Any, NamedTuple
@@ -120,6 +121,8 @@ def _varve(
     ] = False,
 ) -> None:
     """A log store that speaks Kafka's bytes."""
+    # Commands say themselves what was recovered or failed.
+    logging.getLogger("varve").addHandler(logging.NullHandler())
 
 
 def main() -> None:
