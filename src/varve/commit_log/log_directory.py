@@ -109,7 +109,10 @@ class LogDirectory:
             raise
 
     def _make_directory(self) -> None:
-        """Makes what is missing of the path; a name is durable once the directory above is synced."""
+        """Makes what is missing of the path.
+
+        Each name is durable once the directory above it is synced.
+        """
         missing: list[str] = []
         path = self.path
         while path and not self._fs.exists(path):

@@ -215,12 +215,18 @@ class LogState:
         if base_offset == active.base_offset and active.size == 0:
             return
         active.close_indexes()
+        try:
+            # Else a power loss could take the end of this segment and leave the next one.
+            active.writer.sync()
+        except OSError as error:
+            raise self.poison(error) from error
         self.producers.map_end_offset = base_offset
         self.snapshots.write(self.producers)
         try:
             fresh = self.new_active(base_offset)
         except OSError:
             # The old segment may go on: a segment that begins inside it must not be found later.
+            self.has_new_files = True
             self._remove_files(base_offset)
             raise
         self.unsynced.append(active)
