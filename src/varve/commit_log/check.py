@@ -39,6 +39,7 @@ __all__ = [
     "hold_lock",
     "inspect_directory",
     "inspect_partition",
+    "is_log_directory",
     "is_partition_directory",
 ]
 

@@ -141,7 +141,7 @@ class PartitionCheck:
             if file is None:
                 if name.endswith(TEMPORARY_SUFFIX):
                     message = "left over from a write that did not finish"
-                    self._found.note(path, "leftover-tmp", message)
+                    self._found.note(path, "leftover-tmp", message, repair="remove the file")
                 elif name not in _KNOWN_NAMES:
                     self._found.note(path, "unknown-file", "not a file of a partition; ignored")
             elif file.state == DELETED:
@@ -184,7 +184,7 @@ class PartitionCheck:
             is_latest = offset == offsets[-1] and bool(bases) and offset >= bases[-1]
             if offset not in bases and not is_latest:
                 message = "belongs to no segment; the next open removes it"
-                self._found.note(path, "snapshot-stray", message)
+                self._found.note(path, "snapshot-stray", message, repair="remove the snapshot")
             try:
                 data = self._fs.read(path)
                 known[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))

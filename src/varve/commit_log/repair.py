@@ -1,0 +1,282 @@
+"""Mends what a check found, by the engine's own recovery.
+
+Invariant  bytes of data are cut only when that is allowed, and copied aside before. A partition
+           whose repair is refused or fails keeps its files as they are.
+Crash      every step may be repeated: files are replaced whole, recovery cuts and rebuilds.
+"""
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from varve.commit_log import partition_metadata
+from varve.commit_log.check_directory import CHECKPOINT_FILES, DirectoryFacts
+from varve.commit_log.check_partition import NEEDS_PERMISSION, PartitionFacts
+from varve.commit_log.checkpoints import (
+    INT32_MAX,
+    INT64_MAX,
+    CheckpointLine,
+    decode_offsets,
+    encode_offsets,
+)
+from varve.commit_log.directory_metadata import (
+    DirectoryMetadata,
+    decode_meta_properties,
+    decode_properties,
+    encode_meta_properties,
+)
+from varve.commit_log.log_loader import LoadedLog, LoadRequest, LogLoader
+from varve.commit_log.names import (
+    CLEANER_OFFSET_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_OFFSET_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+)
+from varve.commit_log.partition_metadata import encode_topic_id, random_topic_id
+from varve.commit_log.quarantine import Quarantine
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.settings import LogSettings
+from varve.disk import FileSystem, write_atomically
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, StoreError
+
+_NEVER_MS: Final = 2**62
+_NODE_ID: Final = 1
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair did, and what it left and why."""
+
+    done: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairTools:
+    """What a repair works with."""
+
+    fs: FileSystem
+    clock: Clock
+    random: random.Random
+    quarantine: Quarantine
+    allow_data_loss: bool = False
+    settings: LogSettings = field(default_factory=LogSettings)
+
+
+def repair_directory(
+    facts: DirectoryFacts, tools: RepairTools, *, has_own_files: bool = True
+) -> RepairReport:
+    """Mends a checked log directory; the caller holds its lock.
+
+    Without `has_own_files` the partitions stand alone and only they are mended.
+    """
+    report = RepairReport()
+    ends: dict[TopicPartition, int] = {}
+    log_starts = _salvage(tools.fs, f"{facts.path}/{LOG_START_OFFSET_FILE}")
+    for partition, checked in sorted(facts.partitions.items()):
+        repair = _PartitionRepair(partition, checked, tools, report)
+        repair.mend_topic_id(facts)
+        start = min(max(log_starts.get(partition, 0), 0), checked.end_offset)
+        end = repair.run(log_start_offset=start)
+        if end is not None:
+            ends[partition] = end
+    if has_own_files:
+        _repair_metadata(facts, tools, report)
+        _repair_checkpoints(facts, ends, tools, report)
+    return report
+
+
+class _PartitionRepair:
+    """The repair of one partition."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        facts: PartitionFacts,
+        tools: RepairTools,
+        report: RepairReport,
+    ) -> None:
+        self._partition = partition
+        self._facts = facts
+        self._tools = tools
+        self._fs = tools.fs
+        self._report = report
+
+    def mend_topic_id(self, directory: DirectoryFacts) -> None:
+        """Takes the id from another partition of the topic, if there is one to take it from."""
+        facts, topic = self._facts, self._partition.topic
+        if facts.topic_id is not None:
+            return
+        ids = {
+            other.topic_id
+            for partition, other in directory.partitions.items()
+            if partition.topic == topic and other.topic_id is not None
+        }
+        path = f"{facts.directory}/{PARTITION_METADATA_FILE}"
+        if len(ids) != 1:
+            if any(f.rule == "partition-metadata-corrupt" for f in facts.findings):
+                self._report.refused.append(f"{path}: no other partition tells the topic's id")
+            return
+        topic_id = ids.pop()
+        assert topic_id is not None
+        write_atomically(self._fs, path, partition_metadata.encode(topic_id))
+        self._report.done.append(f"{path}: topic id {encode_topic_id(topic_id)} written anew")
+
+    def run(self, *, log_start_offset: int) -> int | None:
+        """Gives the log end offset afterwards; None when the partition was left as it is."""
+        facts, report = self._facts, self._report
+        if all(finding.repair is None for finding in facts.findings):
+            return facts.end_offset
+        if facts.losses and not self._tools.allow_data_loss:
+            lost = sum(loss.size for loss in facts.losses)
+            message = f"{facts.directory}: {lost} bytes of data would be cut ({NEEDS_PERMISSION})"
+            report.refused.append(message)
+            return None
+        try:
+            self._keep_losses()
+            self._remove_files()
+            self._write_epochs()
+            loaded = self._load(log_start_offset)
+        except (StoreError, OSError) as error:
+            report.refused.append(f"{facts.directory}: {error}")
+            return None
+        report.done += [f"{facts.directory}: {message}" for message in loaded.recovered]
+        report.done.append(f"{facts.directory}: recovered, indexes and producer state rebuilt")
+        return loaded.active.next_offset
+
+    def _keep_losses(self) -> None:
+        for loss in self._facts.losses:
+            kept = self._tools.quarantine.keep(loss.path, position=loss.position)
+            self._report.done.append(
+                f"{loss.path}: {loss.size} bytes from position {loss.position} on kept as {kept}"
+            )
+
+    def _remove_files(self) -> None:
+        unfinished = [f.path for f in self._facts.findings if f.rule == "leftover-tmp"]
+        for path in [*self._facts.bad_snapshots, *unfinished]:
+            self._fs.remove(path)
+            self._report.done.append(f"{path}: removed")
+
+    def _write_epochs(self) -> None:
+        facts = self._facts
+        if facts.has_bad_epochs:
+            path = f"{facts.directory}/{LEADER_EPOCH_FILE}"
+            write_atomically(self._fs, path, facts.epochs.encode())
+            self._report.done.append(f"{path}: rebuilt from the batches")
+
+    def _load(self, log_start_offset: int) -> LoadedLog:
+        """Recovers every segment and brings the result to the disk."""
+        files = SegmentFiles(self._fs)
+        request = LoadRequest(
+            files=files,
+            directory=self._facts.directory,
+            topic_partition=self._partition,
+            settings=self._tools.settings,
+            clock=self._tools.clock,
+            random=self._tools.random,
+            clean=False,
+            recovery_point=0,
+            log_start_offset=log_start_offset,
+            producer_expiration_ms=_NEVER_MS,
+        )
+        loaded = LogLoader(request).load()
+        loaded.active.close_indexes()
+        for segment in loaded.closed:
+            segment.sync()
+        loaded.active.sync()
+        for offset in loaded.snapshots.take_unsynced():
+            loaded.snapshots.sync(offset)
+        loaded.active.writer.close()
+        self._fs.sync_directory(self._facts.directory)
+        return loaded
+
+
+def _repair_metadata(facts: DirectoryFacts, tools: RepairTools, report: RepairReport) -> None:
+    """Keeps the lines of a broken `meta.properties` that make sense and draws the rest anew."""
+    if not any(finding.rule == "meta-properties-corrupt" for finding in facts.findings):
+        return
+    path = f"{facts.path}/{META_PROPERTIES_FILE}"
+    kept = tools.quarantine.keep(path)
+    known: dict[str, str] = {}
+    for line in tools.fs.read(path).decode("iso-8859-1").splitlines():
+        with contextlib.suppress(Corrupt):
+            known |= decode_properties(line, path)
+    metadata = DirectoryMetadata(
+        cluster_id=known.get("cluster.id") or encode_topic_id(random_topic_id(tools.random)),
+        node_id=_find_integer(known.get("node.id", known.get("broker.id", ""))),
+        directory_id=random_topic_id(tools.random),
+    )
+    with contextlib.suppress(Corrupt):
+        text = f"version=0\ndirectory.id={known.get('directory.id', '')}\n"
+        old = decode_meta_properties(text.encode("iso-8859-1", "replace"), path)
+        metadata = DirectoryMetadata(
+            cluster_id=metadata.cluster_id,
+            node_id=metadata.node_id,
+            directory_id=old.directory_id,
+        )
+    write_atomically(tools.fs, path, encode_meta_properties(metadata))
+    report.done.append(
+        f"{path}: written anew for cluster {metadata.cluster_id}, node {metadata.node_id}; "
+        f"the old one is {kept}"
+    )
+
+
+def _find_integer(text: str) -> int:
+    is_number = text.isascii() and text.isdigit() and int(text[:12]) <= INT32_MAX
+    return int(text) if is_number else _NODE_ID
+
+
+def _salvage(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
+    """The lines of an offset checkpoint that can be read, whatever the others are."""
+    offsets: dict[TopicPartition, int] = {}
+    try:
+        lines = fs.read(path).splitlines()
+    except FileNotFoundError:
+        return offsets
+    for number, text in enumerate(lines, start=1):
+        line = CheckpointLine(text, number, path)
+        with contextlib.suppress(Corrupt):
+            line.require_fields(3, "topic partition offset")
+            partition = line.integer(1, at_least=0, at_most=INT32_MAX)
+            offset = line.integer(2, at_least=0, at_most=INT64_MAX)
+            offsets[TopicPartition(line.text(0), partition)] = offset
+    return offsets
+
+
+def _repair_checkpoints(
+    facts: DirectoryFacts,
+    ends: dict[TopicPartition, int],
+    tools: RepairTools,
+    report: RepairReport,
+) -> None:
+    """Rewrites the broken ones: what can be read, within the logs' ends.
+
+    Unreadable recovery points and cleaner offsets are forgotten: the next open recovers all, the
+    next cleaning starts over.
+    """
+    for name in CHECKPOINT_FILES:
+        path = f"{facts.path}/{name}"
+        if not tools.fs.exists(path):
+            continue
+        offsets, known = _salvage(tools.fs, path), _read_offsets(tools.fs, path)
+        if known is None and name in (RECOVERY_POINT_FILE, CLEANER_OFFSET_FILE):
+            offsets = {}
+        within = {
+            partition: min(offset, ends.get(partition, offset))
+            for partition, offset in offsets.items()
+        }
+        if within != known:
+            write_atomically(tools.fs, path, encode_offsets(within))
+            report.done.append(f"{path}: written anew with {len(within)} entries")
+
+
+def _read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
+    try:
+        return decode_offsets(fs.read(path), where=path)
+    except Corrupt:
+        return None
