@@ -8,6 +8,7 @@ Crash      loading may be cut anywhere and repeated; it only cuts data files beh
 
 import logging
 import random
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -114,6 +115,9 @@ class LogLoader:
             end_offset=next_offset,
             load=self._producer_load(log_start_offset),
         )
+        if self._snapshots.has_removed:
+            # A snapshot that comes back could pass for one of batches yet to come.
+            self._fs.sync_directory(self._directory)
         clean = request.clean and not wiped
         return LoadedLog(
             closed=self._segments,
@@ -178,10 +182,10 @@ class LogLoader:
         ]
         for base in sorted(sizes.keys() - offsets[TIME_INDEX]):
             self._fs.open_writable(f"{self._directory}/{log_name(base, TIME_INDEX)}").close()
-        for number, segment in enumerate(self._segments):
+        for number, segment in enumerate(self._segments[: self._first_to_recover()]):
             has_index = segment.base_offset in offsets[INDEX]
             if not has_index or (segment.has_txn_index and not self._is_sane(segment)):
-                self._recover_segment(number)
+                self._recover_segment(number, is_final=True)
 
     def _remove_orphans(self, offsets: dict[str, set[int]], sizes: dict[int, int]) -> None:
         for kind, with_kind in offsets.items():
@@ -202,20 +206,20 @@ class LogLoader:
 
         True when later segments had to go.
         """
-        if self._request.clean:
-            return False
-        bases = [segment.base_offset for segment in self._segments]
-        for number, base in enumerate(bases):
-            is_last = number + 1 == len(bases)
-            if not is_last and bases[number + 1] <= self._request.recovery_point:
-                continue
-            recovered = self._recovered.get(base) or self._recover_segment(number)
-            if recovered.bytes_cut and not is_last:
-                self._drop_segments_after(number)
-                return True
-        return False
+        number, count = self._first_to_recover(), len(self._segments)
+        while number < len(self._segments):
+            self._recover_segment(number, is_final=False)
+            number += 1
+        return len(self._segments) < count
 
-    def _recover_segment(self, number: int) -> RecoveredSegment:
+    def _first_to_recover(self) -> int:
+        """The number of the segment that holds the recovery point; past the last when clean."""
+        if self._request.clean:
+            return len(self._segments)
+        bases = [segment.base_offset for segment in self._segments]
+        return max(bisect_right(bases, self._request.recovery_point) - 1, 0)
+
+    def _recover_segment(self, number: int, *, is_final: bool) -> RecoveredSegment:
         segment = self._segments[number]
         producers = load_producers(
             self._snapshots,
@@ -231,6 +235,8 @@ class LogLoader:
             settings=self._request.settings,
             producers=producers,
             epochs=self._epochs,
+            before_cut=(lambda: None) if is_final else (lambda: self._drop_segments_after(number)),
+            is_final=is_final,
         )
         self._files.forget(segment)
         self._segments[number] = Segment(
@@ -260,7 +266,12 @@ class LogLoader:
         )
 
     def _drop_segments_after(self, number: int) -> None:
-        """Removes all later segments, the last first, so that a crash leaves no gap."""
+        """Removes all later segments, the last first, so that a crash leaves no gap.
+
+        Before the cut: once the bad bytes are gone, nothing tells that these segments must go.
+        """
+        if number + 1 == len(self._segments):
+            return
         for segment in reversed(self._segments[number + 1 :]):
             self._note(f"dropped {segment.path(LOG)}: it follows a segment that lost bytes")
             segment.mark_deleted()

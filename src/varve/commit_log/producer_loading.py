@@ -32,6 +32,7 @@ class ProducerSnapshots:
         self._directory = directory
         self.offsets = sorted(offsets)
         self._unsynced: list[int] = []
+        self.has_removed = False
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{log_name(offset, SNAPSHOT)}"
@@ -66,6 +67,7 @@ class ProducerSnapshots:
         self.offsets.remove(offset)
         if offset in self._unsynced:
             self._unsynced.remove(offset)
+        self.has_removed = True
         self._fs.remove(self.path(offset))
 
     def remove_stray(self, base_offsets: Sequence[int]) -> None:

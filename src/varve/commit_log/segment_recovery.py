@@ -5,6 +5,7 @@ Crash      repeating it after a crash in the middle gives the same result: the d
 """
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,7 @@ from varve.commit_log.segment_scan import CHUNK_BYTES, BatchTable, BatchWalk
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
-from varve.disk import File, FileSystem
+from varve.disk import File, FileSystem, write_atomically
 from varve.foundation.errors import OffsetOverflow, UnsupportedFormat
 from varve.kernels.batch_scan import Field
 from varve.kernels.index_build import (
@@ -128,8 +129,13 @@ def recover_segment(
     settings: LogSettings,
     producers: ProducerStates,
     epochs: LeaderEpochs,
+    before_cut: Callable[[], None],
+    is_final: bool,
 ) -> RecoveredSegment:
     """Scans the whole data file, cuts it after its last good batch and writes new indexes.
+
+    `before_cut` is called when bytes have to go, before they do. `is_final` says that no later
+    recovery will look at this segment again: then all of it is on disk when this returns.
 
     Raises OffsetOverflow for a segment that must be split, UnsupportedFormat for message formats 0
     and 1; both leave every file as it was.
@@ -154,7 +160,10 @@ def recover_segment(
         else:
             reason = _stop_reason(walk, file, file_size, path)
         if good_end < file_size:
+            before_cut()
             file.truncate(good_end)
+            if is_final:
+                file.sync()
     recovered = RecoveredSegment(
         base_offset=base_offset,
         next_offset=indexer.next_offset,
@@ -166,7 +175,7 @@ def recover_segment(
         time_index=indexer.time_index(),
         txn_index=indexer.txn_index,
     )
-    write_indexes(fs, directory, recovered)
+    write_indexes(fs, directory, recovered, is_durable=is_final)
     return recovered
 
 
@@ -210,18 +219,26 @@ def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
             epochs.assign(epoch, int(table.rows[row, Field.BASE_OFFSET]))
 
 
-def write_indexes(fs: FileSystem, directory: str, segment: RecoveredSegment) -> None:
-    """Writes the index files of a segment; an empty transaction index has no file."""
+def write_indexes(
+    fs: FileSystem, directory: str, segment: RecoveredSegment, *, is_durable: bool
+) -> None:
+    """Writes the index files of a segment; an empty transaction index has no file.
+
+    The offset index comes last: while it is missing, loading recovers the segment again.
+    """
     contents = {
-        INDEX: segment.offset_index.encode(),
         TIME_INDEX: segment.time_index.encode(),
         TXN_INDEX: segment.txn_index.encode(),
+        INDEX: segment.offset_index.encode(),
     }
     for kind, data in contents.items():
         path = f"{directory}/{log_name(segment.base_offset, kind)}"
         if kind == TXN_INDEX and not data:
             if fs.exists(path):
                 fs.remove(path)
+            continue
+        if is_durable:
+            write_atomically(fs, path, data)
             continue
         with fs.open_writable(path) as file:
             file.write_at(0, data)

@@ -109,6 +109,8 @@ class Truncation:
             if state.epochs.truncate_from_end(offset):
                 state.write_epochs()
             state.producers = self._reload_producers_locked(offset)
+            # A snapshot that comes back could pass for one of batches yet to come.
+            state.fs.sync_directory(state.directory)
             state.producers.advance_high_watermark(state.high_watermark)
 
     def _lower_offsets_locked(self, offset: int) -> None:
@@ -183,8 +185,13 @@ class Truncation:
         state = self._state
         self._lower_locked(offset)
         with state.cutting_locked():
-            for segment in reversed(list(state.view)):
+            first, *later = state.view
+            for segment in reversed(later):
                 self._drop_locked(segment)
+            # Once no segment is left, loading begins where the log start checkpoint says.
+            state.log_start_offset = offset
+            self._write_log_starts()
+            self._drop_locked(first)
             for snapshot in list(state.snapshots.offsets):
                 state.snapshots.remove(snapshot)
             state.view = SegmentView([], state.new_active(offset))
@@ -193,7 +200,6 @@ class Truncation:
             state.write_epochs()
             state.producers = ProducerStates(str(state.topic_partition))
             state.producers.map_end_offset = offset
-            state.log_start_offset = offset
             state.high_watermark = offset
             state.recovery_point = offset
             state.fs.sync_directory(state.directory)

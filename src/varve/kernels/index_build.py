@@ -12,6 +12,7 @@ from varve.kernels.batch_scan import Field, batch_table
 from varve.kernels.compile import kernel
 
 _POSITION = int(Field.POSITION)
+_BASE_OFFSET = int(Field.BASE_OFFSET)
 _LAST_OFFSET = int(Field.LAST_OFFSET)
 _MAX_TIMESTAMP = int(Field.MAX_TIMESTAMP)
 _INT_MAX = 2**31 - 1
@@ -66,7 +67,8 @@ def build_index_entries(
     time_count = 0
     for i in range(rows.shape[0]):
         last_offset = rows[i, _LAST_OFFSET]
-        if last_offset <= state[_PREVIOUS_OFFSET]:
+        # The checksum does not cover the base offset, of which a torn write may leave a part.
+        if rows[i, _BASE_OFFSET] <= state[_PREVIOUS_OFFSET] or last_offset < rows[i, _BASE_OFFSET]:
             return offset_count, time_count, _NOT_ASCENDING, i
         if last_offset - base_offset > _INT_MAX:
             return offset_count, time_count, _OVERFLOW, i
