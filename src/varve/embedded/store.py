@@ -208,6 +208,7 @@ class Store:
         )
 
     def _make_partition(self, entry: TopicEntry, number: int) -> Partition:
+        self._check_open()
         found = self._logs.topic_id(TopicPartition(entry.name, number))
         if found is not None and entry.id is not None and found != entry.id:
             raise InconsistentTopicId(
@@ -326,6 +327,12 @@ class Store:
             self._worker.stop()
         finally:
             self._logs.close()
+
+    def abandon(self) -> None:
+        """Lets go of everything without writing, as a killed process would."""
+        self._is_closed = True
+        self._worker.stop()
+        self._logs.abandon()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,281 @@
+"""Opening, topics and their settings, several directories, what a crash leaves."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import varve
+from varve.disk import MemoryFileSystem
+from varve.embedded.topic_table import TOPICS_FILE
+from varve.foundation import errors
+from varve.foundation.clock import ManualClock
+
+OpenStore = Callable[..., varve.Store]
+
+ROOT = Path(__file__).parents[3]
+
+
+def _table(fs: MemoryFileSystem, path: str = "/data") -> dict[str, dict[str, object]]:
+    content = json.loads(fs.read(f"{path}/{TOPICS_FILE}"))
+    return dict(content["topics"])
+
+
+def _write_table(fs: MemoryFileSystem, path: str, content: object) -> None:
+    with fs.open_writable(f"{path}/{TOPICS_FILE}") as file:
+        data = json.dumps(content).encode()
+        file.write_at(0, data)
+        file.truncate(len(data))
+
+
+def test_five_lines_write_and_read_on_a_real_disk(tmp_path: Path) -> None:
+    with varve.open(tmp_path / "data") as store:
+        topic = store.create_topic("orders")
+        topic.append(key=b"k", value=b"v")
+        found = list(topic.read())
+    assert [(record.offset, record.key, record.value) for record in found] == [(0, b"k", b"v")]
+
+
+def test_importing_varve_does_not_import_numba() -> None:
+    script = "import sys, varve; varve.__version__; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert varve.__version__ == project["project"]["version"]
+
+
+def test_every_exported_name_exists() -> None:
+    assert all(getattr(varve, name) is not None for name in varve.__all__)
+    with pytest.raises(AttributeError, match="nothing"):
+        varve.nothing  # noqa: B018
+
+
+def test_topics_keep_their_id_partitions_and_settings(open_store: OpenStore) -> None:
+    store = open_store()
+    made = store.create_topic("orders", partitions=3, settings={"segment.bytes": 1_000_000})
+    store.create_topic("a")
+    store.close()
+    reopened = open_store()
+    found = reopened.topic("orders")
+    assert [topic.name for topic in reopened.topics()] == ["a", "orders"]
+    assert (found.id, found.partition_count) == (made.id, 3)
+    assert found.settings.segment_bytes == 1_000_000
+    assert found.partition(2).log.settings.segment_bytes == 1_000_000
+
+
+def test_store_settings_are_the_defaults_of_topics(open_store: OpenStore) -> None:
+    store = open_store(settings={"log.segment.bytes": 5_000, "flush": "ack"})
+    topic = store.create_topic("orders", settings={"segment.bytes": 6_000})
+    assert topic.settings.segment_bytes == 6_000
+    assert topic.settings.syncs_every_append
+    assert store.create_topic("other").settings.segment_bytes == 5_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"segment.bytes": 5}, "log.segment.bytes for all topics"),
+        ({"log.segment.byte": 5}, "did you mean 'log.segment.bytes'"),
+        ({"zzz": 5}, "docs/configuration.md"),
+        ({"log.segment.bytes": 13}, "must be 14 to"),
+        ({"log.segment.bytes": "many"}, "must be of type int"),
+    ],
+)
+def test_bad_store_settings_are_refused(
+    open_store: OpenStore, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(errors.InvalidSetting, match=message):
+        open_store(settings=settings)
+
+
+def test_bad_topic_settings_are_refused_and_make_nothing(store: varve.Store) -> None:
+    with pytest.raises(errors.InvalidSetting, match=r"did you mean 'segment\.bytes'"):
+        store.create_topic("orders", settings={"segment.byte": 1})
+    assert store.topics() == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250, "a\0b"])
+def test_bad_topic_names_are_refused(store: varve.Store, name: str) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        store.create_topic(name)
+    with pytest.raises(errors.NotFound):
+        store.topic(name)
+    assert store.topics() == []
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 2**31])
+def test_a_topic_has_a_sane_number_of_partitions(store: varve.Store, partitions: int) -> None:
+    with pytest.raises(errors.InvalidRequest, match="partitions"):
+        store.create_topic("orders", partitions=partitions)
+
+
+def test_a_topic_is_made_once(store: varve.Store) -> None:
+    made = store.create_topic("orders", partitions=2, settings={"segment.bytes": 100})
+    with pytest.raises(errors.TopicExists, match="exist_ok"):
+        store.create_topic("orders")
+    assert store.create_topic("orders", exist_ok=True) is made
+    same = {"segment.bytes": "100"}
+    assert store.create_topic("orders", partitions=2, settings=same, exist_ok=True) is made
+    with pytest.raises(errors.TopicExists, match="2 partitions, not 3"):
+        store.create_topic("orders", partitions=3, exist_ok=True)
+    with pytest.raises(errors.TopicExists, match="settings"):
+        store.create_topic("orders", settings={"segment.bytes": 200}, exist_ok=True)
+
+
+def test_a_deleted_topic_is_gone_and_may_be_made_anew(
+    open_store: OpenStore, fs: MemoryFileSystem
+) -> None:
+    store = open_store()
+    old = store.create_topic("orders", partitions=2)
+    old.append(value=b"old")
+    store.delete_topic("orders")
+    assert store.topics() == []
+    assert _table(fs) == {}
+    with pytest.raises(errors.NotFound):
+        old.append(value=b"late")
+    with pytest.raises(errors.NotFound):
+        store.delete_topic("orders")
+    new = store.create_topic("orders")
+    assert list(new.read()) == []
+    assert new.id != old.id
+
+
+def test_a_topic_whose_making_was_cut_is_finished_by_the_next_open(
+    open_store: OpenStore, fs: MemoryFileSystem
+) -> None:
+    store = open_store()
+    store.create_topic("orders", partitions=2)
+    store.close()
+    content = json.loads(fs.read(f"/data/{TOPICS_FILE}"))
+    content["topics"]["orders"] |= {"state": "creating", "partitions": 4}
+    _write_table(fs, "/data", content)
+    topic = open_store().topic("orders")
+    assert topic.append(value=b"x", partition=3).offset == 0
+    assert _table(fs)["orders"]["state"] == "ready"
+
+
+def test_a_topic_whose_deletion_was_cut_is_removed_by_the_next_open(
+    open_store: OpenStore, fs: MemoryFileSystem
+) -> None:
+    store = open_store()
+    store.create_topic("orders", partitions=2)
+    store.close()
+    content = json.loads(fs.read(f"/data/{TOPICS_FILE}"))
+    content["topics"]["orders"]["state"] = "deleting"
+    _write_table(fs, "/data", content)
+    assert open_store().topics() == []
+    assert _table(fs) == {}
+    assert not fs.exists("/data/orders-0")
+
+
+def test_the_newest_table_of_several_directories_counts(
+    open_store: OpenStore, fs: MemoryFileSystem
+) -> None:
+    store = open_store(["/a", "/b"])
+    store.create_topic("orders", settings={"segment.bytes": 500})
+    store.close()
+    assert _table(fs, "/a") == _table(fs, "/b")
+    _write_table(fs, "/a", {"format": 1, "version": 1, "topics": {}})
+    assert open_store(["/a", "/b"]).topic("orders").settings.segment_bytes == 500
+
+
+def test_a_broken_table_is_named_and_nothing_is_opened(
+    open_store: OpenStore, fs: MemoryFileSystem
+) -> None:
+    open_store().close()
+    _write_table(fs, "/data", "no table")
+    with pytest.raises(errors.Corrupt, match=f"/data/{TOPICS_FILE}"):
+        open_store()
+
+
+def test_topics_of_a_directory_without_a_table_are_found_by_their_names(
+    open_store: OpenStore, fs: MemoryFileSystem
+) -> None:
+    store = open_store()
+    made = store.create_topic("orders", partitions=3, settings={"segment.bytes": 500})
+    made.append(value=b"x", partition=2)
+    store.close()
+    fs.remove(f"/data/{TOPICS_FILE}")
+    reopened = open_store()
+    found = reopened.topic("orders")
+    assert (found.id, found.partition_count) == (made.id, 3)
+    assert found.settings.segment_bytes == 1 << 30
+    assert [record.value for record in found.read()] == [b"x"]
+    reopened.delete_topic("orders")
+    assert reopened.topics() == []
+
+
+def test_partitions_spread_over_the_directories(open_store: OpenStore) -> None:
+    store = open_store(["/a", "/b"])
+    topic = store.create_topic("orders", partitions=4)
+    roots = [partition.log.directory.split("/")[1] for partition in topic.partitions]
+    assert sorted(roots) == ["a", "a", "b", "b"]
+
+
+def test_a_directory_in_use_is_refused_with_a_remedy(open_store: OpenStore) -> None:
+    open_store()
+    with pytest.raises(errors.Locked, match="close the store"):
+        open_store()
+
+
+@pytest.mark.parametrize("paths", ["", [], [""], ["/a", "/a"], b"/data", [3]])
+def test_paths_that_are_none_are_refused(open_store: OpenStore, paths: object) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        open_store(paths)
+
+
+def test_a_closed_store_says_so(open_store: OpenStore) -> None:
+    store = open_store()
+    topic = store.create_topic("orders")
+    store.close()
+    store.close()
+    for use in (
+        store.topics,
+        lambda: store.topic("orders"),
+        lambda: store.create_topic("more"),
+        lambda: topic.append(value=b"x"),
+        lambda: list(topic.read()),
+    ):
+        with pytest.raises(errors.Closed):
+            use()
+    assert "closed" in repr(store)
+
+
+def test_the_maintenance_thread_runs_and_ends(fs: MemoryFileSystem, clock: ManualClock) -> None:
+    store = varve.open("/data", fs=fs, clock=clock)
+    worker = store._worker
+    worker.wake()
+    store.close()
+    assert not worker.health().is_running
+    assert worker.health().failures_total == 0
+
+
+def test_what_a_crash_tore_is_told(open_store: OpenStore, fs: MemoryFileSystem) -> None:
+    store = open_store()
+    store.create_topic("orders").append(value=b"whole")
+    store.abandon()
+    path = "/data/orders-0/00000000000000000000.log"
+    with fs.open_writable(path) as file:
+        file.write_at(file.size(), b"torn")
+    store = open_store()
+    assert "cut 4 bytes" in store.recovered["orders-0"][0]
+    assert [record.value for record in store.topic("orders").read()] == [b"whole"]
+
+
+def test_a_partition_of_another_topic_of_the_same_name_is_refused(
+    open_store: OpenStore, fs: MemoryFileSystem
+) -> None:
+    store = open_store()
+    store.create_topic("orders")
+    store.close()
+    content = json.loads(fs.read(f"/data/{TOPICS_FILE}"))
+    content["topics"]["orders"]["id"] = "A" * 21 + "Q"
+    _write_table(fs, "/data", content)
+    with pytest.raises(errors.InconsistentTopicId, match="orders-0"):
+        open_store().topic("orders").append(value=b"x")
