@@ -1,0 +1,140 @@
+"""`varve check` says what is broken, mends it when told, and answers by its exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tests.check_builder import ROOT, build_store
+from varve.cli.check import command
+from varve.disk import RealFileSystem
+
+app = typer.Typer()
+app.command()(command)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    fs, _ = build_store()
+    root = tmp_path / "data"
+    (root / "orders-0").mkdir(parents=True)
+    for info in fs.scan(ROOT):
+        if not info.is_directory:
+            (root / info.name).write_bytes(fs.read(f"{ROOT}/{info.name}"))
+    for name in fs.names(f"{ROOT}/orders-0"):
+        (root / "orders-0" / name).write_bytes(fs.read(f"{ROOT}/orders-0/{name}"))
+    return root
+
+
+def damage(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(bytes(data))
+
+
+def test_a_clean_directory_exits_with_zero(store: Path) -> None:
+    result = run("--deep", store, store / "orders-0")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        f"{store}: nothing found",
+        f"{store / 'orders-0'}: nothing found",
+    ]
+
+
+def test_findings_are_shown_as_a_table(store: Path) -> None:
+    (store / "orders-0" / "00000000000000000029.index").unlink()
+    result = run(store)
+    assert result.exit_code == 1
+    assert "missing-index" in result.stdout
+    assert "orders-0/00000000000000000029.index" in result.stdout
+    assert f"{store}: 1 errors" in result.stdout
+
+
+def test_findings_are_shown_as_json(store: Path) -> None:
+    damage(store / "orders-0" / "00000000000000000029.log", 100)
+    result = run("--json", store / "orders-0")
+    assert result.exit_code == 1
+    document = next(
+        found
+        for found in map(json.loads, result.stdout.splitlines())
+        if found["rule"] == "batch-crc"
+    )
+    assert document["severity"] == "error"
+    assert document["stage"] == "before"
+    assert document["position"] == 0
+    assert document["path"].endswith("00000000000000000029.log")
+    assert "--allow-data-loss" in document["repair"]
+
+
+def test_a_repair_shows_before_and_after(store: Path) -> None:
+    (store / "orders-0" / "00000000000000000029.index").unlink()
+    result = run("--repair", store)
+    assert result.exit_code == 0
+    assert f"Before: {store}: 1 errors" in result.stdout
+    assert "repaired" in result.stdout
+    assert f"After: {store}: nothing found" in result.stdout
+
+
+def test_data_is_cut_only_when_allowed_and_kept_beside_the_log_directory(store: Path) -> None:
+    path = store / "orders-0" / "00000000000000000083.log"
+    whole = path.read_bytes()
+    damage(path, len(whole) - 3)
+    damaged = path.read_bytes()
+    refused = run("--repair", store)
+    assert refused.exit_code == 1
+    assert "refused" in refused.stdout
+    assert path.read_bytes() == damaged
+    result = run("--repair", "--allow-data-loss", store)
+    assert result.exit_code == 0, result.stdout
+    kept = list((store.parent / "varve-quarantine" / "orders-0").iterdir())
+    assert len(kept) == 1
+    assert path.read_bytes() + kept[0].read_bytes() == damaged
+    assert kept[0].name in result.stdout
+    assert run(store).stdout == f"{store}: nothing found\n"
+
+
+def test_the_quarantine_can_be_elsewhere(store: Path, tmp_path: Path) -> None:
+    path = store / "orders-0" / "00000000000000000083.log"
+    path.write_bytes(path.read_bytes()[:-5])
+    elsewhere = tmp_path / "elsewhere"
+    run("--repair", "--allow-data-loss", "--quarantine", elsewhere, store)
+    assert [p.name[:28] for p in elsewhere.rglob("*.cut-*")] == ["00000000000000000083.log.cut"]
+    assert not (store.parent / "varve-quarantine").exists()
+
+
+def test_a_partition_without_a_log_directory_around_it_is_checked_and_mended(
+    store: Path, tmp_path: Path
+) -> None:
+    alone = (store / "orders-0").rename(tmp_path / "orders-0")
+    assert run(alone).exit_code == 0
+    (alone / "00000000000000000029.index").unlink()
+    assert run(alone).exit_code == 1
+    assert run("--repair", alone).exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "orders-0"]
+
+
+def test_a_directory_in_use_is_refused(store: Path) -> None:
+    lock = RealFileSystem().lock(f"{store}/.lock")
+    try:
+        result = run(store)
+        assert result.exit_code == 1
+        assert "is held by another owner" in str(result.exception)
+        unlocked = run("--no-lock", store)
+        assert unlocked.exit_code == 0
+        assert "Not locked" in unlocked.stderr
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--repair", "--no-lock", "."], ["--allow-data-loss", "."], ["/no/such/directory"], []],
+)
+def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
