@@ -4,8 +4,6 @@ Crash      a topic is in the table before its partitions are made; see `topic_ta
 Threads    any; `_lock` guards the table and the handles made from it.
 """
 
-import contextlib
-import errno
 import logging
 import os
 import random as random_module
@@ -16,32 +14,21 @@ from typing import Final, Self
 from uuid import UUID
 
 from varve.commit_log import LogSettings, LogStore, TopicPartition
-from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import PARTITION_MAX, validate_topic_name
 from varve.commit_log.partition_metadata import random_topic_id
-from varve.disk import FileSystem, RealFileSystem, write_atomically
+from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.partition import Partition
 from varve.embedded.store_settings import parse_store_settings
 from varve.embedded.topic import Topic
-from varve.embedded.topic_table import (
-    TOPICS_FILE,
-    TopicEntry,
-    TopicState,
-    TopicTable,
-    decode_topics,
-    encode_topics,
-    newest,
-)
+from varve.embedded.topic_catalog import TopicCatalog
+from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
     Closed,
-    DirectoryOffline,
-    DiskFull,
     InconsistentTopicId,
     InvalidRequest,
     NotFound,
     StoreError,
-    TopicExists,
     Unavailable,
 )
 from varve.foundation.settings import GivenValue, format_value, parse_settings
@@ -72,7 +59,6 @@ class Store:
         self._clock = clock
         self._random = random
         store_settings, self._defaults = parse_store_settings(settings)
-        self._table = TopicTable()  # guarded by _lock
         self._topics: dict[str, Topic] = {}  # guarded by _lock
         self._lock = threading.RLock()
         self._is_closed = False
@@ -84,6 +70,7 @@ class Store:
             settings=store_settings,
             topic_settings=self._settings_of,
         )
+        self._catalog = TopicCatalog(fs, self._logs.directories)  # guarded by _lock
         self._worker = Worker(
             "varve-maintenance", self._logs.run_once, MAINTENANCE_INTERVAL_MS, clock
         )
@@ -93,14 +80,10 @@ class Store:
 
     def open(self, *, maintain: bool) -> Self:
         """Opens the directories, finishes what a crash cut, and starts the maintenance."""
-        self._table = self._read_table()
+        self._catalog.load()
         self._logs.open()
         try:
-            if self._read_table().version != self._table.version:
-                raise Unavailable(
-                    f"the topics of {', '.join(self._paths)} changed while they were opened; "
-                    "open the store again"
-                )
+            self._catalog.check_unchanged()
             self._settle()
         except BaseException:
             self._logs.abandon()
@@ -108,14 +91,6 @@ class Store:
         if maintain:
             self._worker.start()
         return self
-
-    def _read_table(self) -> TopicTable:
-        tables = []
-        for path in self._paths:
-            file = f"{path}/{TOPICS_FILE}"
-            with contextlib.suppress(OSError):  # missing, or its directory goes offline
-                tables.append(decode_topics(self._fs.read(file), where=file))
-        return newest(tables)
 
     def _settings_of(self, topic: str) -> LogSettings:
         entry = self._table.topics.get(topic)
@@ -125,7 +100,7 @@ class Store:
     def _settle(self) -> None:
         """Makes the partitions that a crash left out, and removes those it left over."""
         for entry in list(self._table.topics.values()):
-            if entry.state is TopicState.READY or len(self._live) < len(self._paths):
+            if entry.state is TopicState.READY or not self._catalog.is_complete:
                 continue
             try:
                 if entry.state is TopicState.CREATING:
@@ -138,8 +113,8 @@ class Store:
                 )
 
     @property
-    def _live(self) -> list[LogDirectory]:
-        return [one for one in self._logs.directories if one.failure is None]
+    def _table(self) -> TopicTable:
+        return self._catalog.table
 
     def create_topic(
         self,
@@ -171,11 +146,14 @@ class Store:
                     settings=wanted,
                     state=TopicState.CREATING,
                 )
-                self._write_table(self._table.with_topics(entry))
+                self._catalog.write(self._table.with_topics(entry))
             else:
                 is_unfinished = entry.state is TopicState.CREATING
-                _check_may_exist(entry, exist_ok=exist_ok or is_unfinished)
-                _check_same(entry, partitions, None if settings is None else wanted)
+                entry.check_same(
+                    partitions,
+                    None if settings is None else wanted,
+                    exist_ok=exist_ok or is_unfinished,
+                )
             if entry.state is TopicState.CREATING:
                 self._make_partitions(entry)
             return self.topic(name)
@@ -184,7 +162,7 @@ class Store:
         assert entry.id is not None
         for number in range(entry.partition_count):
             self._logs.create(TopicPartition(entry.name, number), entry.id)
-        self._write_table(self._table.with_topics(_in_state(entry, TopicState.READY)))
+        self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
 
     def topic(self, name: str) -> Topic:
         """A topic by its name; raises NotFound."""
@@ -262,41 +240,19 @@ class Store:
             assert entry is not None
             for partition in self._existing(entry):
                 self._logs.get(partition)
-            doomed = _in_state(entry, TopicState.DELETING)
-            self._write_table(self._table.with_topics(doomed))
+            doomed = entry.in_state(TopicState.DELETING)
+            self._catalog.write(self._table.with_topics(doomed))
             del self._topics[topic.name]
             self._remove_partitions(doomed)
 
     def _remove_partitions(self, entry: TopicEntry) -> None:
         for partition in self._existing(entry):
             self._logs.delete(partition)
-        if len(self._live) == len(self._paths):
-            self._write_table(self._table.without(entry.name))
+        if self._catalog.is_complete:
+            self._catalog.write(self._table.without(entry.name))
 
     def _existing(self, entry: TopicEntry) -> list[TopicPartition]:
         return [one for one in self._logs.partitions if one.topic == entry.name]
-
-    def _write_table(self, table: TopicTable) -> None:
-        """Writes the table to every live directory; one that fails goes offline.
-
-        A full disk refuses the change; its version is used up, since some may have it.
-        """
-        previous = self._table.topics
-        self._table = TopicTable(table.version, previous)
-        data = encode_topics(table)
-        for directory in self._live:
-            path = f"{directory.path}/{TOPICS_FILE}"
-            try:
-                write_atomically(self._fs, path, data)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise DiskFull(f"{path}: {error.strerror}; free some space") from error
-                directory.take_offline(
-                    DirectoryOffline(f"{path}: {error.strerror}; mend the disk and reopen")
-                )
-        self._table = table
-        if not self._live:
-            raise DirectoryOffline("no log directory is online to keep the table of topics")
 
     @property
     def recovered(self) -> dict[str, list[str]]:
@@ -390,33 +346,3 @@ def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:
         for one in declared_settings(LogSettings)
         if one.kafka_name in settings
     }
-
-
-def _in_state(entry: TopicEntry, state: TopicState) -> TopicEntry:
-    return TopicEntry(
-        name=entry.name,
-        id=entry.id,
-        partition_count=entry.partition_count,
-        settings=entry.settings,
-        state=state,
-    )
-
-
-def _check_may_exist(existing: TopicEntry, *, exist_ok: bool) -> None:
-    if not exist_ok:
-        raise TopicExists(
-            f"topic {existing.name} exists already; use it or choose another name "
-            "(create_topic takes it as it is with exist_ok=True)"
-        )
-
-
-def _check_same(
-    existing: TopicEntry, partitions: int | None, settings: Mapping[str, str] | None
-) -> None:
-    name = existing.name
-    if partitions is not None and partitions != existing.partition_count:
-        raise TopicExists(
-            f"topic {name} has {existing.partition_count} partitions, not {partitions}"
-        )
-    if settings is not None and dict(settings) != dict(existing.settings):
-        raise TopicExists(f"topic {name} has settings {existing.settings}, not {settings}")

@@ -9,7 +9,7 @@ Crash      written aside and renamed. A topic is written as `creating` before it
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -17,7 +17,7 @@ from uuid import UUID
 from varve.commit_log import LogSettings
 from varve.commit_log.names import PARTITION_MAX, validate_topic_name
 from varve.commit_log.partition_metadata import decode_topic_id, encode_topic_id
-from varve.foundation.errors import Corrupt, StoreError, UnsupportedFormat
+from varve.foundation.errors import Corrupt, StoreError, TopicExists, UnsupportedFormat
 from varve.foundation.settings import parse_settings
 
 TOPICS_FILE: Final = "varve-topics.json"
@@ -41,6 +41,27 @@ class TopicEntry:
     partition_count: int
     settings: Mapping[str, str] = field(default_factory=dict)
     state: TopicState = TopicState.READY
+
+    def in_state(self, state: TopicState) -> "TopicEntry":
+        return replace(self, state=state)
+
+    def check_same(
+        self, partition_count: int | None, settings: Mapping[str, str] | None, *, exist_ok: bool
+    ) -> None:
+        """Raises TopicExists unless one that exists will do, and is as asked (None: anyhow)."""
+        if not exist_ok:
+            raise TopicExists(
+                f"topic {self.name} exists already; use it or choose another name "
+                "(create_topic takes it as it is with exist_ok=True)"
+            )
+        if partition_count not in (None, self.partition_count):
+            raise TopicExists(
+                f"topic {self.name} has {self.partition_count} partitions, not {partition_count}"
+            )
+        if settings is not None and dict(settings) != dict(self.settings):
+            raise TopicExists(
+                f"topic {self.name} has settings {dict(self.settings)}, not {dict(settings)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def test_every_change_raises_the_version_and_the_highest_counts() -> None:
 
 
 def _content(**changes: Any) -> bytes:
-    topic = {"id": None, "partitions": 1, "settings": {}, "state": "ready"}
+    topic: dict[str, Any] = {"id": None, "partitions": 1, "settings": {}, "state": "ready"}
     content: dict[str, Any] = {"format": 1, "version": 1, "topics": {"orders": topic}}
     for name, value in changes.items():
         (content if name in content else topic)[name] = value
