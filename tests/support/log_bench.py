@@ -41,6 +41,8 @@ class Bench:
     def open(self, **request: Any) -> Log:
         """Opens the directory; offsets and cleanliness as the directory's checkpoints tell."""
         self.fs.make_directory(DIRECTORY)
+        for made_in in (".", "data"):
+            self.fs.sync_directory(made_in)
         high_watermark = request.pop("high_watermark", 0)
         self.log = Log.open(
             LoadRequest(
