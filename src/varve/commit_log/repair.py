@@ -186,6 +186,9 @@ class _PartitionRepair:
         )
         loaded = LogLoader(request).load()
         loaded.active.close_indexes()
+        # Recovering a compacted segment leaves one where its batches end, short of the next base.
+        bases = [segment.base_offset for segment in loaded.closed]
+        loaded.snapshots.remove_stray([*bases, loaded.active.base_offset])
         for segment in loaded.closed:
             segment.sync()
         loaded.active.sync()
