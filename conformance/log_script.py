@@ -11,7 +11,7 @@ LEADER_EPOCH_CHANGE = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One batch, by a client or a coordinator."""
+    """One batch by a client or a coordinator, or several as a follower gets them."""
 
     batch: bytes
     origin: str
@@ -60,10 +60,15 @@ class _Producer:
 
 @dataclass(slots=True)
 class LogScript:
-    """Draws the next step; most appends are right, some repeat, skip or come from the past."""
+    """Draws the next step; most appends are right, some repeat, skip or come from the past.
+
+    With `follower_batches_max` the log is a follower and gets up to so many batches at once.
+    """
 
     random: random.Random
     now_ms: int
+    follower_batches_max: int = 0
+    may_be_killed: bool = True
     leader_epoch: int = 0
     producers: list[_Producer] = field(default_factory=lambda: [_Producer(7), _Producer(8)])
 
@@ -79,7 +84,9 @@ class LogScript:
         if roll < 0.07:
             return Flush()
         if roll < 0.12:
-            return Reopen(clean=self.random.random() < 0.5)
+            return Reopen(clean=self.random.random() < 0.5 or not self.may_be_killed)
+        if self.follower_batches_max:
+            return self._replicated(log_end_offset)
         if roll < 0.45:
             return self._plain()
         producer = self.random.choice(self.producers)
@@ -95,6 +102,25 @@ class LogScript:
             self.now_ms += WEEK_MS + 1
         batch = build_batch(self._records(), codec=self._codec())
         return Append(batch, "CLIENT", self.leader_epoch)
+
+    def _replicated(self, offset: int) -> Append:
+        """Batches with offsets and epochs given, now and then with a gap before them."""
+        if self.random.random() < LEADER_EPOCH_CHANGE:
+            self.leader_epoch += 1
+        batches = []
+        for _ in range(self.random.randint(1, self.follower_batches_max)):
+            offset += self.random.choice([0, 0, 0, 0, 2])
+            records = self._records()
+            batches.append(
+                build_batch(
+                    records,
+                    base_offset=offset,
+                    codec=self._codec(),
+                    leader_epoch=self.leader_epoch,
+                )
+            )
+            offset += len(records)
+        return Append(b"".join(batches), "REPLICATION", self.leader_epoch)
 
     def _from(self, producer: _Producer) -> Append:
         kind = self.random.random()

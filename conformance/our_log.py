@@ -93,3 +93,10 @@ def live_files(directory: Path) -> dict[str, bytes | list[SnapshotEntry]]:
         for path in sorted(directory.iterdir())
         if path.suffix != ".deleted"
     }
+
+
+def stray_snapshots(directory: Path) -> set[str]:
+    """Snapshots at no segment's base offset, the newest excepted: that one is the log end's."""
+    bases = {path.stem for path in directory.glob("*.log")}
+    snapshots = sorted(directory.glob("*.snapshot"))
+    return {path.name for path in snapshots[:-1] if path.stem not in bases}

@@ -10,7 +10,14 @@ import pytest
 
 from conformance.damage import decode_damage
 from conformance.golden_reader import GOLDENS, latest_timestamp, recovery_cases
-from conformance.our_log import comparable, live_files, open_ours, report_ours, shorten
+from conformance.our_log import (
+    comparable,
+    live_files,
+    open_ours,
+    report_ours,
+    shorten,
+    stray_snapshots,
+)
 from conformance.recovery import SAME, log_configs
 from varve.commit_log.producer_snapshot import SnapshotEntry
 
@@ -43,7 +50,7 @@ def test_loading_leaves_the_files_kafka_leaves(case: Case, tmp_path: Path) -> No
     source = GOLDENS / case["golden"] / "data" / case["partition"]
     report, directory = _load(case, tmp_path)
     assert report == shorten(case["report"])
-    strays = _stray_snapshots(directory)
+    strays = stray_snapshots(directory)
     left = {
         name: _shown(name, content)
         for name, content in live_files(directory).items()
@@ -63,7 +70,7 @@ def test_loading_leaves_no_snapshot_without_a_segment(tmp_path: Path) -> None:
     strays = {}
     for number, case in enumerate(recovery_cases()):
         _, directory = _load(case, tmp_path / str(number))
-        strays[_name(case)] = _stray_snapshots(directory)
+        strays[_name(case)] = stray_snapshots(directory)
     assert {name: found for name, found in strays.items() if found} == {}
 
 
@@ -84,13 +91,6 @@ def _load(case: Case, scratch: Path) -> tuple[dict[str, Any], Path]:
     report = report_ours(log)
     log.close()
     return report, directory
-
-
-def _stray_snapshots(directory: Path) -> set[str]:
-    """Snapshots at no segment's base offset, the newest excepted: that one is the log end's."""
-    bases = {path.stem for path in directory.glob("*.log")}
-    snapshots = sorted(directory.glob("*.snapshot"))
-    return {path.name for path in snapshots[:-1] if path.stem not in bases}
 
 
 def _without_empty(files: dict[str, Content | str]) -> dict[str, Content | str]:
