@@ -1,0 +1,124 @@
+"""The `varve` command: its table, how quick it is, how failures become codes."""
+
+import errno
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+from typer.testing import CliRunner
+
+import varve
+from varve.cli import main
+from varve.foundation.errors import Locked
+
+VARVE = [sys.executable, "-c", "from varve.cli.main import main; main()"]
+
+
+def _run(*arguments: str) -> Any:
+    return CliRunner().invoke(main.app, list(arguments))
+
+
+def test_the_version_is_printed() -> None:
+    result = _run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"varve {varve.__version__}\n")
+
+
+def test_help_lists_every_command_without_importing_it() -> None:
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from varve.cli.main import app\n"
+        "print(CliRunner().invoke(app, ['--help']).stdout)\n"
+        "print([name for name in sys.modules if name.startswith(('numba', 'varve.cli.'))])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    for name, entry in main.COMMANDS.items():
+        assert f"{name} " in result.stdout
+        assert entry.summary[:40] in result.stdout
+    assert result.stdout.strip().endswith("['varve.cli.main']")
+
+
+@pytest.mark.parametrize("name", list(main.COMMANDS))
+def test_every_command_has_help_with_examples(name: str) -> None:
+    command = main._load(name)
+    children = getattr(command, "commands", {})
+    for child_name, child in children.items():
+        assert f"varve {name} {child_name} " in child.help
+    assert children or f"varve {name}" in command.help
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["log", "nonsense"], ["--nonsense"], []])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    assert _run(*arguments).exit_code == 2
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:
+    application = typer.Typer()
+
+    @application.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "_load", lambda name: typer.main.get_command(application))
+    return _run("log")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (Locked("somebody [bold]has[/] it"), 1, "error: somebody [bold]has[/] it\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 1, "error: /x: Permission"),
+        (OSError("no errno"), 1, "error: no errno\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_failure_becomes_a_message_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    result = _failing(monkeypatch, error)
+    assert result.exit_code == code
+    assert result.stderr.startswith(message)
+    assert "Traceback" not in result.output
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(_failing(monkeypatch, ZeroDivisionError()).exception, ZeroDivisionError)
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
+    with varve.open(tmp_path) as store:
+        topic = store.create_topic("numbers")
+        topic.append_many((None, b"%d" % number) for number in range(200_000))
+    with subprocess.Popen(
+        [*VARVE, "log", "read", "numbers", "--dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        assert reader.stdout.readline() == b"0\n"
+        reader.stdout.close()
+        complaint = reader.stderr.read()
+    assert (reader.returncode, complaint) == (main.READER_LEFT, b"")
+
+
+def test_an_interrupt_ends_a_follower_with_130(tmp_path: Path) -> None:
+    with varve.open(tmp_path) as store:
+        store.create_topic("numbers").append(value=b"1")
+    with subprocess.Popen(
+        [*VARVE, "log", "read", "numbers", "--follow", "--dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"1\n"
+        reader.send_signal(signal.SIGINT)
+        _, complaint = reader.communicate(timeout=60)
+    assert (reader.returncode, complaint) == (130, b"")
