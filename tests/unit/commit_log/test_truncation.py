@@ -1,0 +1,298 @@
+"""Each sentence of what a truncation does."""
+
+import pytest
+
+from tests.support.log_bench import (
+    BROKEN,
+    NO_ROOM,
+    NOW_MS,
+    Bench,
+    FaultyBench,
+    make_batch,
+    read_all,
+)
+from varve.commit_log import LogHooks, TimestampOffset
+from varve.commit_log.names import log_name
+from varve.foundation.errors import DirectoryOffline, DiskFull, InvalidRequest
+
+SIZE = len(make_batch())
+
+
+def bases(bench: Bench) -> list[int]:
+    return [segment.base_offset for segment in bench.log.view]
+
+
+def epochs(bench: Bench) -> bytes:
+    return bench.fs.read("data/topic-0/leader-epoch-checkpoint")
+
+
+def test_at_or_above_the_log_end_no_data_changes(bench: Bench) -> None:
+    bench.open()
+    bench.fill(3)
+    assert not bench.log.truncate_to(3)
+    assert not bench.log.truncate_to(9)
+    assert read_all(bench.log) == [0, 1, 2]
+
+
+def test_at_the_log_end_epochs_that_begin_there_are_dropped(bench: Bench) -> None:
+    bench.open()
+    bench.log.append(make_batch(), leader_epoch=1)
+    bench.log._state.epochs.assign(2, 1)
+    bench.log._state.write_epochs()
+    bench.log.truncate_to(1)
+    assert epochs(bench) == b"0\n1\n1 0\n"
+
+
+def test_a_negative_offset_is_refused(bench: Bench) -> None:
+    bench.open()
+    for act in (bench.log.truncate_to, bench.log.restart_at):
+        with pytest.raises(InvalidRequest):
+            act(-1)
+
+
+def test_below_the_first_segment_everything_goes_and_the_log_starts_there(bench: Bench) -> None:
+    bench.open()
+    bench.log.restart_at(10)
+    bench.fill(2, 2)
+    assert bench.log.truncate_to(4)
+    assert bases(bench) == [4]
+    assert (bench.log.log_start_offset, bench.log.end_offset, bench.log.high_watermark) == (4, 4, 4)
+    assert bench.log.append(make_batch()).base_offset == 4
+
+
+def test_later_segments_are_marked_and_removed_after_the_delay(bench: Bench) -> None:
+    bench.set(file_delete_delay_ms=1000).open()
+    bench.fill(2, 2, 2)
+    bench.log.truncate_to(1)
+    assert bases(bench) == [0]
+    assert log_name(2, ".log.deleted") in bench.names()
+    assert bench.names(".log") == [log_name(0)]
+    bench.log.maintain(bench.clock.now_ms() + 999)
+    assert log_name(4, ".index.deleted") not in bench.names(".log")
+    assert log_name(2, ".log.deleted") in bench.names()
+    bench.log.maintain(bench.clock.now_ms() + 1000)
+    assert bench.names(".deleted") == []
+
+
+def test_a_segment_that_begins_at_the_offset_is_kept_empty(bench: Bench) -> None:
+    bench.open()
+    bench.fill(2, 2)
+    bench.log.truncate_to(2)
+    assert bases(bench) == [0, 2]
+    assert bench.log.view.active.size == 0
+    assert bench.log.end_offset == 2
+
+
+def test_a_batch_that_straddles_the_offset_disappears(bench: Bench) -> None:
+    bench.open()
+    bench.fill(3, count=4)
+    bench.log.truncate_to(6)
+    assert read_all(bench.log) == [0, 1, 2, 3]
+    assert bench.log.end_offset == 6
+    assert bench.log.append(make_batch()).base_offset == 6
+
+
+def test_indexes_are_cut(bench: Bench) -> None:
+    bench.set(index_interval_bytes=0).open()
+    for time in range(6):
+        bench.log.append(make_batch(time=time))
+    bench.log.truncate_to(3)
+    active = bench.log.view.active
+    assert active.offset_index().entries().tolist() == [[1, SIZE], [2, 2 * SIZE]]
+    assert active.time_index().entries().tolist() == [[NOW_MS + 1, 1], [NOW_MS + 2, 2]]
+
+
+def test_indexes_may_grow_again(bench: Bench) -> None:
+    bench.set(index_interval_bytes=0, segment_index_bytes=60).open()
+    bench.fill(4)
+    bench.log.truncate_to(2)
+    assert not bench.log.view.active.offset_index().is_full
+
+
+@pytest.mark.parametrize("interval", [0, 4096])
+def test_what_is_left_is_found_by_time(bench: Bench, interval: int) -> None:
+    bench.set(index_interval_bytes=interval).open()
+    for time in (1, 8, 3, 9):
+        bench.log.append(make_batch(time=time))
+    bench.log.truncate_to(3)
+    assert bench.log.find_max_timestamp() == TimestampOffset(NOW_MS + 8, 1)
+    assert bench.log.find_offset_by_time(NOW_MS + 2) == TimestampOffset(NOW_MS + 8, 1)
+    bench.reopen()
+    assert bench.log.find_max_timestamp() == TimestampOffset(NOW_MS + 8, 1)
+
+
+def test_a_closed_segment_is_cut_and_appended_to(bench: Bench) -> None:
+    bench.open()
+    bench.fill(4, 4)
+    bench.log.truncate_to(2)
+    assert len(bench.read_file(0)) == 2 * SIZE
+    bench.fill(1)
+    assert read_all(bench.log) == [0, 1, 2]
+    bench.crash()
+    assert read_all(bench.log) == [0, 1, 2]
+
+
+def test_the_recovery_point_is_lowered_on_disk_before_the_cut(bench: Bench) -> None:
+    seen: list[tuple[int, int]] = []
+    bench.hooks = LogHooks(
+        write_recovery_points=lambda: seen.append((bench.log.recovery_point, bench.log.end_offset))
+    )
+    bench.open()
+    bench.fill(4)
+    bench.log.flush()
+    bench.log.truncate_to(2)
+    assert seen == [(2, 4)]
+    assert bench.log.recovery_point == 2
+
+
+def test_a_recovery_point_below_the_offset_stays(bench: Bench) -> None:
+    bench.open()
+    bench.fill(2)
+    bench.log.flush()
+    bench.fill(3)
+    bench.log.truncate_to(4)
+    assert bench.log.recovery_point == 2
+
+
+def test_the_log_start_is_lowered_and_checkpointed(bench: Bench) -> None:
+    written: list[int] = []
+    bench.hooks = LogHooks(write_log_starts=lambda: written.append(bench.log.log_start_offset))
+    bench.open()
+    bench.fill(6)
+    bench.log.delete_records(5)
+    bench.log.truncate_to(3)
+    assert bench.log.log_start_offset == 3
+    assert written == [5, 3]
+
+
+def test_the_high_watermark_is_lowered_to_the_log_end(bench: Bench) -> None:
+    bench.open()
+    bench.fill(6)
+    bench.log.truncate_to(4)
+    assert (bench.log.high_watermark, bench.log.last_stable_offset) == (4, 4)
+
+
+def test_epochs_that_begin_at_or_above_the_offset_are_dropped(bench: Bench) -> None:
+    bench.open()
+    for epoch in (1, 2, 3):
+        bench.log.append(make_batch(2), leader_epoch=epoch)
+    bench.log.truncate_to(4)
+    assert epochs(bench) == b"0\n2\n1 0\n2 2\n"
+
+
+def test_snapshots_above_the_offset_go_and_producers_are_reloaded(bench: Bench) -> None:
+    bench.open()
+    for sequence in range(3):
+        bench.log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=sequence))
+        bench.log.roll()
+    bench.log.truncate_to(2)
+    assert bench.names(".snapshot") == [log_name(1, ".snapshot"), log_name(2, ".snapshot")]
+    again = bench.log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=2))
+    assert (again.base_offset, again.is_duplicate) == (2, False)
+
+
+def test_a_truncated_transaction_is_not_open_any_more(bench: Bench) -> None:
+    bench.open()
+    bench.fill(2)
+    bench.log.append(
+        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    bench.log.truncate_to(2)
+    bench.fill(2)
+    assert bench.log.last_stable_offset == 4
+
+
+def test_a_transaction_whose_marker_was_cut_is_open_again(bench: Bench) -> None:
+    bench.open()
+    bench.log.append(
+        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
+    bench.log.truncate_to(1)
+    assert bench.log.last_stable_offset == 0
+    assert bench.log.aborted_transactions() == []
+
+
+def test_cut_aborts_are_gone_from_disk_too(bench: Bench) -> None:
+    bench.open()
+    bench.log.append(
+        make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    bench.log.end_transaction(producer_id=1, producer_epoch=0, committed=False)
+    bench.log.roll()
+    assert bench.names(".txnindex")
+    bench.log.truncate_to(1)
+    bench.reopen()
+    assert bench.log.aborted_transactions() == []
+
+
+def test_messages_of_producers_name_the_partition_after_a_truncation(bench: Bench) -> None:
+    bench.open()
+    bench.log.append(make_batch(2, producer_id=1, producer_epoch=3, base_sequence=0))
+    bench.fill(1)
+    bench.log.truncate_to(2)
+    with pytest.raises(Exception, match="topic-0: producer 1"):
+        bench.log.append(make_batch(producer_id=1, producer_epoch=2, base_sequence=0))
+
+
+# Restart
+
+
+def test_restart_leaves_one_empty_segment_at_the_offset(bench: Bench) -> None:
+    bench.open()
+    bench.log.append(
+        make_batch(2, producer_id=1, producer_epoch=0, base_sequence=0), leader_epoch=4
+    )
+    bench.fill(1, 1)
+    bench.log.restart_at(20)
+    assert bases(bench) == [20]
+    assert bench.names(".snapshot") == []
+    assert epochs(bench) == b"0\n0\n"
+    state = (bench.log.log_start_offset, bench.log.end_offset, bench.log.high_watermark)
+    assert state == (20, 20, 20)
+    assert bench.log.recovery_point == 20
+    assert (
+        bench.log.append(make_batch(producer_id=1, producer_epoch=0, base_sequence=5)).base_offset
+        == 20
+    )
+
+
+def test_restart_at_an_offset_the_log_holds_begins_empty(bench: Bench) -> None:
+    bench.open()
+    bench.fill(3, 3)
+    bench.log.restart_at(3)
+    assert (bench.log.size, bench.log.end_offset) == (0, 3)
+    bench.fill(1)
+    bench.crash()
+    assert read_all(bench.log) == [3]
+
+
+# What fails
+
+
+def test_a_full_disk_before_the_cut_changes_nothing(faulty: FaultyBench) -> None:
+    def refuse() -> None:
+        raise NO_ROOM
+
+    faulty.hooks = LogHooks(write_recovery_points=refuse)
+    faulty.open()
+    faulty.fill(4)
+    faulty.log.flush()
+    with pytest.raises(DiskFull):
+        faulty.log.truncate_to(2)
+    assert read_all(faulty.log) == [0, 1, 2, 3]
+    faulty.fill(1)
+
+
+@pytest.mark.parametrize("error", [NO_ROOM, BROKEN])
+def test_any_failure_after_it_began_takes_the_log_down(faulty: FaultyBench, error: OSError) -> None:
+    faulty.open()
+    faulty.fill(2, 2, 2)
+    faulty.fail_next(error, after_steps=2)
+    with pytest.raises(DirectoryOffline):
+        faulty.log.truncate_to(1)
+    with pytest.raises(DirectoryOffline):
+        faulty.log.append(make_batch())
+    faulty.fs.mend()
+    faulty.open()
+    assert read_all(faulty.log)[0] == 0
