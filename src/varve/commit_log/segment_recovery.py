@@ -180,7 +180,7 @@ def recover_segment(
 
 
 def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
-    if walk.status == ScanStatus.OLD_MAGIC and _is_old_message(file, walk.position, file_size):
+    if walk.status == ScanStatus.OLD_MAGIC and is_old_message(file, walk.position, file_size):
         raise UnsupportedFormat(
             f"{path}: position {walk.position}: {describe(walk.status)}; nothing was changed. "
             "Rewrite the "
@@ -191,7 +191,7 @@ def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
     return f"position {walk.position}: {describe(walk.status)}"
 
 
-def _is_old_message(file: File, position: int, file_size: int) -> bool:
+def is_old_message(file: File, position: int, file_size: int) -> bool:
     """Whether a message of format 0 or 1 stands here.
 
     A torn batch, whose magic never reached the disk, looks like one but for the CRC.
