@@ -178,6 +178,8 @@ def command(
     if allow_data_loss and not repair:
         raise typer.BadParameter("--allow-data-loss has a meaning with --repair only")
     fs = RealFileSystem()
+    # A relative path may not tell the directory's own name or the one around it.
+    directories = [posixpath.abspath(directory) for directory in directories]
     for directory in directories:
         if not fs.exists(directory) or not fs.info(directory).is_directory:
             raise typer.BadParameter(f"{directory} is not a directory")

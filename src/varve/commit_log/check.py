@@ -22,6 +22,7 @@ from varve.commit_log.names import (
     LOCK_FILE,
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
+    DirectoryState,
     TopicPartition,
     parse_file_name,
     parse_partition_directory,
@@ -99,11 +100,12 @@ def inspect_partition(fs: FileSystem, directory: str, context: PartitionContext)
 
 
 def find_partition(directory: str) -> TopicPartition | None:
-    """The partition that a directory's name tells; None for other names."""
+    """The partition that a directory's name tells; None for other names and those set aside."""
     try:
-        return parse_partition_directory(posixpath.basename(directory.rstrip("/"))).topic_partition
+        parsed = parse_partition_directory(posixpath.basename(directory.rstrip("/")))
     except Corrupt:
         return None
+    return parsed.topic_partition if parsed.state is DirectoryState.ACTIVE else None
 
 
 def is_log_directory(fs: FileSystem, path: str) -> bool:

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from varve.commit_log.finding import FindingList
 from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
+from varve.commit_log.producer_replay import count_before_bad_marker
+from varve.commit_log.segment_recovery import is_old_message
 from varve.commit_log.segment_scan import CHUNK_BYTES, BatchTable, BatchWalk
 from varve.disk import File
 from varve.foundation.errors import Corrupt
@@ -81,29 +83,28 @@ class BatchCheck:
             position = self._note_end(walk, file, size)
 
     def _check_table(self, table: BatchTable) -> BatchTable:
-        """The table up to the first batch whose offsets do not ascend."""
-        rows = table.rows
-        last_offsets = rows[:, Field.LAST_OFFSET]
-        previous = np.concatenate([[self._last_offset], last_offsets[:-1]])
-        falls = np.flatnonzero(last_offsets <= previous)
+        """The table up to the first batch that recovery would cut at."""
+        good = table.first(count_before_bad_marker(table, where=self._path))
+        if len(good.rows) < len(table.rows):
+            self.faults.append(Fault(good.end, "control-batch", "the control record is malformed"))
+        rows = good.rows
+        bases, lasts = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
+        previous = np.concatenate([[self._last_offset], lasts])[:-1]
+        falls = np.flatnonzero((bases <= previous) | (lasts < bases))
         if falls.size:
             row = int(falls[0])
-            position = int(rows[row, Field.POSITION])
-            message = f"last offset {last_offsets[row]} does not ascend from {previous[row]}"
-            self.faults.append(Fault(position, "offsets-ascend", message))
-            table = table.first(row)
-            rows, previous = table.rows, previous[:row]
-        if len(rows):
-            self._check_rows(table, previous)
-            self._last_offset = int(rows[-1, Field.LAST_OFFSET])
-        self._advance(table.end - table.start)
-        return table
+            message = f"offsets {bases[row]}..{lasts[row]} do not ascend from {previous[row]}"
+            good = good.first(row)
+            self.faults.append(Fault(good.end, "offsets-ascend", message))
+        if len(good.rows):
+            self._check_rows(good)
+            self._last_offset = int(good.rows[-1, Field.LAST_OFFSET])
+        self._advance(good.end - good.start)
+        return good
 
-    def _check_rows(self, table: BatchTable, previous: npt.NDArray[np.int64]) -> None:
+    def _check_rows(self, table: BatchTable) -> None:
         rows = table.rows
         bases, lasts = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
-        self._add(table, bases <= previous, "offsets-overlap", "base offset is not above the last")
-        self._add(table, bases < self._base_offset, "offset-below-base", "offset below the base")
         self._add(
             table,
             lasts - self._base_offset > RELATIVE_OFFSET_MAX,
@@ -168,6 +169,8 @@ class BatchCheck:
         if position >= size:
             return size
         is_zeros = status != ScanStatus.BAD_CRC and _is_zeros(file, position, size)
+        if status == ScanStatus.OLD_MAGIC and not is_old_message(file, position, size):
+            status = ScanStatus.BAD_MAGIC
         rule = "zero-tail" if is_zeros else _RULES[status]
         self.faults.append(Fault(position, rule, describe(status), is_zeros))
         if status != ScanStatus.BAD_CRC:

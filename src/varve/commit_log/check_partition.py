@@ -188,6 +188,8 @@ class PartitionCheck:
             try:
                 data = self._fs.read(path)
                 known[offset] = KnownSnapshot(path, data, decode_producer_snapshot(data, path))
+            except FileNotFoundError:
+                self._found.note(path, "vanished", "gone while it was checked")
             except Corrupt as error:
                 message = str(error).removeprefix(f"{path}: ")
                 self._found.error(path, "snapshot-corrupt", message, repair=REMOVE_SNAPSHOT)
@@ -206,9 +208,13 @@ class PartitionCheck:
         facts: list[SegmentFacts] = []
         for number, base in enumerate(bases):
             place = self._place(bases, number)
-            indexes = read_indexes(self._fs, place, self._found)
-            with self._fs.open(place.path(LOG)) as file:
-                segment = check.check(place, file, file.size(), indexes)
+            try:
+                indexes = read_indexes(self._fs, place, self._found)
+                with self._fs.open(place.path(LOG)) as file:
+                    segment = check.check(place, file, file.size(), indexes)
+            except FileNotFoundError:
+                self._found.note(place.path(LOG), "vanished", "gone while it was checked")
+                continue
             if facts and facts[-1].next_offset > base:
                 message = f"begins at offset {base}, the segment before ends at "
                 message += str(facts[-1].next_offset)

@@ -26,6 +26,7 @@ from varve.commit_log.directory_metadata import (
     decode_properties,
     encode_meta_properties,
 )
+from varve.commit_log.guarded_files import GuardedFileSystem
 from varve.commit_log.log_loader import LoadedLog, LoadRequest, LogLoader
 from varve.commit_log.names import (
     CLEANER_OFFSET_FILE,
@@ -171,7 +172,8 @@ class _PartitionRepair:
 
     def _load(self, log_start_offset: int) -> LoadedLog:
         """Recovers every segment and brings the result to the disk."""
-        files = SegmentFiles(self._fs)
+        losses = {loss.path: loss.position for loss in self._facts.losses}
+        files = SegmentFiles(GuardedFileSystem(self._fs, losses))
         request = LoadRequest(
             files=files,
             directory=self._facts.directory,
