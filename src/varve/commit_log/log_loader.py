@@ -23,7 +23,6 @@ from varve.commit_log.names import (
     TIME_INDEX,
     TXN_INDEX,
     TopicPartition,
-    log_name,
     parse_file_name,
 )
 from varve.commit_log.offset_index import OffsetIndex
@@ -87,6 +86,7 @@ class LogLoader:
         self._messages: list[str] = []
         self._epoch_file: bytes | None = None
         self._overflowing: Segment | None = None
+        self._without_time_index: set[int] = set()
 
     def load(self) -> LoadedLog:
         """Raises Corrupt or UnsupportedFormat for what cutting and rebuilding cannot mend."""
@@ -101,6 +101,7 @@ class LogLoader:
             except OffsetOverflow as error:
                 self._split_overflowing(error)
                 entries = self._list_segments()
+        self._make_time_indexes()
         next_offset = self._end_offset()
         if not self._segments or next_offset < request.log_start_offset:
             wiped = self._start_anew() or wiped
@@ -180,12 +181,18 @@ class LogLoader:
             )
             for base in sorted(sizes)
         ]
-        for base in sorted(sizes.keys() - offsets[TIME_INDEX]):
-            self._fs.open_writable(f"{self._directory}/{log_name(base, TIME_INDEX)}").close()
+        self._without_time_index = sizes.keys() - offsets[TIME_INDEX]
         for number, segment in enumerate(self._segments[: self._first_to_recover()]):
             has_index = segment.base_offset in offsets[INDEX]
             if not has_index or (segment.has_txn_index and not self._is_sane(segment)):
                 self._recover_segment(number, is_final=True)
+
+    def _make_time_indexes(self) -> None:
+        """A missing one is made empty; readers find what they need by a scan."""
+        for segment in self._segments:
+            base = segment.base_offset
+            if base in self._without_time_index and base not in self._recovered:
+                self._fs.open_writable(segment.path(TIME_INDEX)).close()
 
     def _remove_orphans(self, offsets: dict[str, set[int]], sizes: dict[int, int]) -> None:
         for kind, with_kind in offsets.items():
