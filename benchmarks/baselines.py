@@ -13,6 +13,8 @@ import crc32c
 import google_crc32c
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 
+from benchmarks.measure import Ticker
+
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a call that Python 3.11 calls outdated.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -36,18 +38,20 @@ class BatchBuilder(Protocol):
     def build(self) -> bytearray: ...
 
 
-def time_call(call: Callable[[], object]) -> float:
+def time_call(call: Callable[[], object], ticker: Ticker) -> float:
     """Seconds one call takes."""
-    start = time.perf_counter()
+    start = ticker()
     call()
-    return time.perf_counter() - start
+    return ticker() - start
 
 
 def fastest(candidates: Sequence[Candidate], use: Callable[[Candidate], object]) -> Candidate:
     """The candidate whose best of several uses is shortest, here and now."""
     return min(
         candidates,
-        key=lambda candidate: min(time_call(lambda: use(candidate)) for _ in range(_TRIAL_COUNT)),
+        key=lambda candidate: min(
+            time_call(lambda: use(candidate), time.thread_time) for _ in range(_TRIAL_COUNT)
+        ),
     )
 
 
@@ -57,35 +61,39 @@ def fastest_checksum(data: bytes) -> Checksum:
     return fastest(candidates, lambda checksum: checksum(data))
 
 
-def write_with_checksum(path: str, batches: Sequence[bytes], checksum: Checksum) -> float:
+def write_with_checksum(
+    path: str, batches: Sequence[bytes], checksum: Checksum, ticker: Ticker
+) -> float:
     """Seconds to write the batches one by one to a new file, with the CRC32C of each."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
     try:
-        start = time.perf_counter()
+        start = ticker()
         for batch in batches:
             checksum(batch)
             os.write(descriptor, batch)
-        return time.perf_counter() - start
+        return ticker() - start
     finally:
         os.close(descriptor)
         os.remove(path)
 
 
-def read_in_chunks(path: str, chunk_bytes: int) -> float:
+def read_in_chunks(path: str, chunk_bytes: int, ticker: Ticker) -> float:
     """Seconds to read a file from start to end."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        start = time.perf_counter()
+        start = ticker()
         while os.read(descriptor, chunk_bytes):
             pass
-        return time.perf_counter() - start
+        return ticker() - start
     finally:
         os.close(descriptor)
 
 
-def read_with_checksum(paths: Sequence[str], chunk_bytes: int, checksum: Checksum) -> float:
+def read_with_checksum(
+    paths: Sequence[str], chunk_bytes: int, checksum: Checksum, ticker: Ticker
+) -> float:
     """Seconds to read files from start to end with the CRC32C of every chunk."""
-    start = time.perf_counter()
+    start = ticker()
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -93,16 +101,16 @@ def read_with_checksum(paths: Sequence[str], chunk_bytes: int, checksum: Checksu
                 checksum(chunk)
         finally:
             os.close(descriptor)
-    return time.perf_counter() - start
+    return ticker() - start
 
 
-def list_and_stat(directory: str) -> float:
+def list_and_stat(directory: str, ticker: Ticker) -> float:
     """Seconds to list a directory and to stat every file in it."""
-    start = time.perf_counter()
+    start = ticker()
     with os.scandir(directory) as entries:
         for entry in entries:
             entry.stat()
-    return time.perf_counter() - start
+    return ticker() - start
 
 
 def new_aiokafka_builder() -> BatchBuilder:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.harness import Case, plan_cases, run_cases
 from benchmarks.machine import REPOSITORY, describe_commit, describe_load, describe_machine
 from benchmarks.measure import FULL_VOLUME_BYTES, QUICK_VOLUME_BYTES, Scale, Suite
-from benchmarks.report import Row, json_line, make_row, print_table
+from benchmarks.report import Clock, Row, json_line, make_row, print_table
 from benchmarks.sampling import FULL_POLICY, QUICK_POLICY, QUICK_SECONDS, Budget, RepeatPolicy
 from benchmarks.sizes import SizeUnit, parse_size_argument
 from benchmarks.suites import SUITES
@@ -40,6 +40,9 @@ def run(
     batch_bytes: Annotated[
         str, typer.Option(help="Batch sizes where the size is that of a record.")
     ] = "128KiB,1MiB",
+    clock: Annotated[
+        Clock, typer.Option(help="Wall time, or CPU time where others use the machine.")
+    ] = Clock.WALL,
     directory: Annotated[
         Path, typer.Option(help="Parent of the temporary files: the disk under test.")
     ] = _DEFAULT_DIRECTORY,
@@ -55,6 +58,7 @@ def run(
     scale = Scale(
         volume_bytes=QUICK_VOLUME_BYTES if quick else FULL_VOLUME_BYTES,
         batch_bytes=_parse_batch_bytes(batch_bytes),
+        ticker=time.thread_time if clock is Clock.CPU else time.perf_counter,
     )
     planned = [
         (suite, plan_cases(suite, requests, only=measure or [], quick=quick))
@@ -65,7 +69,9 @@ def run(
     policy = QUICK_POLICY if quick else FULL_POLICY
     with _ending_cleanly_on_sigterm(), open_workspace(directory) as workspace:
         for suite, cases in planned:
-            _run_suite(suite, cases, workspace, scale, budget, policy=policy, as_json=json)
+            _run_suite(
+                suite, cases, workspace, scale, budget, policy=policy, clock=clock, as_json=json
+            )
 
 
 def _run_suite(
@@ -76,6 +82,7 @@ def _run_suite(
     budget: Budget,
     *,
     policy: RepeatPolicy,
+    clock: Clock,
     as_json: bool,
 ) -> None:
     machine, commit = describe_machine(), describe_commit()
@@ -94,7 +101,7 @@ def _run_suite(
             ticker=time.perf_counter,
             progress=show,
         ):
-            rows.append(make_row(outcome))
+            rows.append(make_row(outcome, clock=clock))
             if as_json:
                 print(json_line(rows[-1], machine=machine, commit=commit), flush=True)
     if not as_json:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.measure import Measure, Outcome, Scale, Suite
-from benchmarks.sampling import Budget, RepeatPolicy, Ticker, sample
+from benchmarks.measure import Measure, Outcome, Scale, Suite, Ticker
+from benchmarks.sampling import Budget, RepeatPolicy, sample
 from benchmarks.sizes import Size, SizeRequest
 from benchmarks.workspace import Workspace
 from varve.foundation.errors import InvalidRequest

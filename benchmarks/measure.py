@@ -5,6 +5,7 @@ callables, ours and the baseline; each does its untimed preparation itself and g
 in the contest's unit, so that the harness can alternate them.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Protocol
 
 from benchmarks.sizes import Size, SizeUnit
 from benchmarks.workspace import Workspace
+
+Ticker = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Scale:
 
     volume_bytes: int
     batch_bytes: tuple[int, ...]
+    ticker: Ticker = time.perf_counter
+    """Seconds by the wall, or by the processor where others use the machine too."""
 
 
 FULL_VOLUME_BYTES = 256 << 20

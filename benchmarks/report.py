@@ -3,12 +3,20 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Outcome
 from benchmarks.sampling import Figures, summarize
+
+
+class Clock(StrEnum):
+    """What the figures count: CPU time leaves out the time others held the processor."""
+
+    WALL = "wall"
+    CPU = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,7 @@ class Row:
     repeat_count: int
 
 
-def make_row(outcome: Outcome) -> Row:
+def make_row(outcome: Outcome, *, clock: Clock = Clock.WALL) -> Row:
     contest = outcome.contest
     ours = summarize(outcome.ours)
     baseline = summarize(outcome.baseline) if outcome.baseline else None
@@ -36,7 +44,7 @@ def make_row(outcome: Outcome) -> Row:
     return Row(
         measure=contest.measure,
         size=outcome.size_label,
-        unit=contest.unit,
+        unit=_unit(contest.unit, clock),
         ours=ours,
         baseline=baseline,
         ratio=ratio,
@@ -45,6 +53,11 @@ def make_row(outcome: Outcome) -> Row:
         note=contest.note,
         repeat_count=len(outcome.ours),
     )
+
+
+def _unit(unit: str, clock: Clock) -> str:
+    is_of_time = unit == "s" or unit.endswith("/s")
+    return f"{unit} (CPU)" if is_of_time and clock is Clock.CPU else unit
 
 
 def json_line(row: Row, *, machine: str, commit: str) -> str:

@@ -9,9 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.measure import Contest
-
-Ticker = Callable[[], float]
+from benchmarks.measure import Contest, Ticker
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,12 @@
 """Appending ready batches, against a plain file write of the same bytes with their CRC32C."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.baselines import fastest_checksum, write_with_checksum
 from benchmarks.hot_log.logs import open_log, ready_batches
-from benchmarks.measure import Aim, Contest, Scale, at_least
+from benchmarks.measure import Aim, Contest, Scale, Ticker, at_least
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.commit_log import LogSettings
@@ -39,8 +38,10 @@ class AppendMeasure:
                 Contest(
                     "append",
                     "MiB/s",
-                    lambda: volume_mib / append_to_new_log(workspace, batches),
-                    lambda: volume_mib / write_with_checksum(plain, batches, checksum),
+                    lambda: volume_mib / append_to_new_log(workspace, batches, scale.ticker),
+                    lambda: (
+                        volume_mib / write_with_checksum(plain, batches, checksum, scale.ticker)
+                    ),
                     aim_for(size),
                     "1 KiB records, into a new log or file each time; no sync on either side",
                 )
@@ -52,7 +53,7 @@ def aim_for(batch_bytes: int) -> Aim | None:
     return next((at_least(aim) for size, aim in _AIMS if batch_bytes >= size), None)
 
 
-def append_to_new_log(workspace: Workspace, batches: Sequence[bytes]) -> float:
+def append_to_new_log(workspace: Workspace, batches: Sequence[bytes], ticker: Ticker) -> float:
     """Seconds to append the batches to a log that is open and has taken its first batch.
 
     The first append writes and syncs the leader epoch file, once in the life of a log.
@@ -62,9 +63,9 @@ def append_to_new_log(workspace: Workspace, batches: Sequence[bytes]) -> float:
         log = open_log(Path(parent), settings=settings)
         log.append(batches[0])
         append = log.append
-        start = time.perf_counter()
+        start = ticker()
         for batch in batches:
             append(batch)
-        elapsed = time.perf_counter() - start
+        elapsed = ticker() - start
         log.abandon()
     return elapsed

@@ -36,11 +36,11 @@ class BuildMeasure:
         yield [
             contest
             for batch_bytes in scale.batch_bytes
-            for contest in build_contests(size, batch_bytes, scale.volume_bytes // 2)
+            for contest in build_contests(size, batch_bytes, scale)
         ]
 
 
-def build_contests(value_bytes: int, batch_bytes: int, volume_bytes: int) -> list[Contest]:
+def build_contests(value_bytes: int, batch_bytes: int, scale: Scale) -> list[Contest]:
     """From columns and from lists, both against the client library that is fastest here."""
     per_batch = records_per_batch(value_bytes=value_bytes, batch_bytes=batch_bytes)
     records = make_records(per_batch, value_bytes=value_bytes)
@@ -61,23 +61,31 @@ def build_contests(value_bytes: int, batch_bytes: int, volume_bytes: int) -> lis
     _check_same_bytes(from_columns(), client())
     _check_same_bytes(from_lists(), client())
     library = "aiokafka" if new_builder is new_aiokafka_builder else "kafka-python"
-    rounds = max(1, volume_bytes // batch_bytes)
-    baseline = _rate(client, rounds, per_batch)
-    columns, lists = _rate(from_columns, rounds, per_batch), _rate(from_lists, rounds, per_batch)
+    rounds = max(1, scale.volume_bytes // 2 // batch_bytes)
+
+    def rate(build: Callable[[], bytes]) -> Callable[[], float]:
+        def build_all() -> None:
+            for _ in range(rounds):
+                build()
+
+        return lambda: rounds * per_batch / time_call(build_all, scale.ticker)
+
     note = f"CRC32C computed on both sides; the fastest client library here is {library}"
     within, unit = format_bytes(batch_bytes), "records/s"
     return [
-        Contest("build_columns", unit, columns, baseline, at_least(10), note, within),
-        Contest("build_lists", unit, lists, baseline, None, "starts from lists of bytes", within),
+        Contest(
+            "build_columns", unit, rate(from_columns), rate(client), at_least(10), note, within
+        ),
+        Contest(
+            "build_lists",
+            unit,
+            rate(from_lists),
+            rate(client),
+            None,
+            "starts from lists of bytes",
+            within,
+        ),
     ]
-
-
-def _rate(build: Callable[[], bytes], rounds: int, per_batch: int) -> Callable[[], float]:
-    def build_all() -> None:
-        for _ in range(rounds):
-            build()
-
-    return lambda: rounds * per_batch / time_call(build_all)
 
 
 def _check_same_bytes(ours: bytes, theirs: bytes) -> None:

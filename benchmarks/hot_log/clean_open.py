@@ -1,7 +1,6 @@
 """Opening a log of many segments after a clean close, against listing and stating its files."""
 
 import gc
-import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from benchmarks.baselines import list_and_stat
 from benchmarks.generators import make_batches
 from benchmarks.hot_log.logs import open_log, write_log
-from benchmarks.measure import Contest, Scale, at_most
+from benchmarks.measure import Contest, Scale, Ticker, at_most
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.commit_log import Log, LogSettings
@@ -42,8 +41,8 @@ class CleanOpenMeasure:
                 Contest(
                     "open",
                     "s",
-                    lambda: time_open(directory, settings),
-                    lambda: list_and_stat(str(directory)),
+                    lambda: time_open(directory, settings, scale.ticker),
+                    lambda: list_and_stat(str(directory), scale.ticker),
                     at_most(5),
                     "a batch per segment; names and inodes cached; "
                     f"{file_count / size:.0f} files per segment",
@@ -88,11 +87,11 @@ def _file(directory: Path, offset: int, suffix: str) -> Path:
     return directory / f"{offset:020}{suffix}"
 
 
-def time_open(directory: Path, settings: LogSettings) -> float:
+def time_open(directory: Path, settings: LogSettings, ticker: Ticker) -> float:
     """Seconds of one clean open."""
-    start = time.perf_counter()
+    start = ticker()
     log = open_log(directory, clean=True, settings=settings)
-    elapsed = time.perf_counter() - start
+    elapsed = ticker() - start
     log.abandon()
     return elapsed
 

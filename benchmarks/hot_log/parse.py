@@ -30,24 +30,25 @@ class ParseMeasure:
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
-        yield [
-            parse_contest(size, batch_bytes, scale.volume_bytes // 8)
-            for batch_bytes in scale.batch_bytes
-        ]
+        yield [parse_contest(size, batch_bytes, scale) for batch_bytes in scale.batch_bytes]
 
 
-def parse_contest(value_bytes: int, batch_bytes: int, volume_bytes: int) -> Contest:
-    count = max(1, volume_bytes // batch_bytes)
+def parse_contest(value_bytes: int, batch_bytes: int, scale: Scale) -> Contest:
+    count = max(1, scale.volume_bytes // 8 // batch_bytes)
     data = b"".join(make_batches(count, value_bytes=value_bytes, batch_bytes=batch_bytes))
     table = batch_table(count + 1)
     record_count = parse_with_kafka_python(data)
     if parse_and_hash(data, table) != record_count:
         raise AssertionError("varve and kafka-python count different records")
+
+    def rate(parse: Callable[[], object]) -> Callable[[], float]:
+        return lambda: record_count / time_call(parse, scale.ticker)
+
     return Contest(
         "parse_hash",
         "records/s",
-        _rate(lambda: parse_and_hash(data, table), record_count),
-        _rate(lambda: parse_with_kafka_python(data), record_count),
+        rate(lambda: parse_and_hash(data, table)),
+        rate(lambda: parse_with_kafka_python(data)),
         at_least(50),
         "both verify the CRC32C of each batch; ours gives columns and a 128-bit hash per key, "
         "kafka-python gives objects and no hash; guide: 2.5 M/s at 1 KiB",
@@ -68,7 +69,3 @@ def parse_and_hash(data: bytes, table: Table) -> int:
         columns.hash_keys(_TOPIC_ID)
         record_count += len(columns)
     return record_count
-
-
-def _rate(call: Callable[[], object], record_count: int) -> Callable[[], float]:
-    return lambda: record_count / time_call(call)

@@ -1,12 +1,11 @@
 """Reading a log from start to end, against a plain file read with the same chunk size."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.baselines import read_in_chunks
 from benchmarks.hot_log.logs import BATCH_BYTES, open_log, ready_batches, write_log
-from benchmarks.measure import Contest, Scale, at_least
+from benchmarks.measure import Contest, Scale, Ticker, at_least
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.workspace import Workspace
 from varve.commit_log import Log, LogSettings
@@ -36,8 +35,8 @@ class ReadMeasure:
                 Contest(
                     "read",
                     "MiB/s",
-                    lambda: volume_mib / read_all(log, size),
-                    lambda: volume_mib / read_in_chunks(data_path, size),
+                    lambda: volume_mib / read_all(log, size, scale.ticker),
+                    lambda: volume_mib / read_in_chunks(data_path, size, scale.ticker),
                     at_least(0.8),
                     f"whole batches of {format_bytes(BATCH_BYTES)} from the page cache, by offset",
                 )
@@ -45,10 +44,10 @@ class ReadMeasure:
             log.abandon()
 
 
-def read_all(log: Log, max_bytes: int) -> float:
+def read_all(log: Log, max_bytes: int, ticker: Ticker) -> float:
     """Seconds to read every batch, each read going on where the last one ended."""
     offset, end_offset = 0, log.end_offset
-    start = time.perf_counter()
+    start = ticker()
     while offset < end_offset:
         offset = log.read(start_offset=offset, max_bytes=max_bytes).next_offset
-    return time.perf_counter() - start
+    return ticker() - start

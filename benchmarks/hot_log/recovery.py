@@ -1,14 +1,13 @@
 """Opening a log after a crash, against reading its data file with the CRC32C of its bytes."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.baselines import fastest_checksum, read_with_checksum
 from benchmarks.hot_log.logs import BATCH_BYTES, open_log, ready_batches, write_log
-from benchmarks.measure import Contest, Scale, at_most
+from benchmarks.measure import Contest, Scale, Ticker, at_most
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.workspace import Workspace
 from varve.commit_log import LogSettings
@@ -42,8 +41,8 @@ class RecoveryMeasure:
                 Contest(
                     "recovery",
                     "s",
-                    lambda: recover(directory, torn, end_offset),
-                    lambda: read_with_checksum(data_paths, _CHUNK_BYTES, checksum),
+                    lambda: recover(directory, torn, end_offset, scale.ticker),
+                    lambda: read_with_checksum(data_paths, _CHUNK_BYTES, checksum, scale.ticker),
                     at_most(1.5),
                     f"batches of {format_bytes(BATCH_BYTES)}, a torn batch at the end, indexes and "
                     "snapshots missing, recovery point 0; page cache warm",
@@ -51,7 +50,7 @@ class RecoveryMeasure:
             ]
 
 
-def recover(directory: Path, torn: bytes, end_offset: int) -> float:
+def recover(directory: Path, torn: bytes, end_offset: int, ticker: Ticker) -> float:
     """Seconds to open the directory as a crash leaves it."""
     for path in directory.iterdir():
         if path.suffix in _REBUILT_SUFFIXES:
@@ -61,9 +60,9 @@ def recover(directory: Path, torn: bytes, end_offset: int) -> float:
         file.write(torn)
         file.flush()
         torn_size = os.fstat(file.fileno()).st_size
-    start = time.perf_counter()
+    start = ticker()
     log = open_log(directory)
-    elapsed = time.perf_counter() - start
+    elapsed = ticker() - start
     log.abandon()
     if log.end_offset != end_offset or last.stat().st_size != torn_size - len(torn):
         raise AssertionError(f"recovery ended at offset {log.end_offset}, not {end_offset}")

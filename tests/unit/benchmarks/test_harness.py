@@ -15,7 +15,7 @@ from benchmarks import command
 from benchmarks.harness import plan_cases, run_cases
 from benchmarks.machine import describe_commit, describe_machine
 from benchmarks.measure import Contest, Outcome, Scale, Suite, at_least, at_most
-from benchmarks.report import json_line, make_row
+from benchmarks.report import Clock, json_line, make_row
 from benchmarks.sampling import (
     FULL_POLICY,
     QUICK_POLICY,
@@ -240,6 +240,15 @@ def test_json_line_has_the_agreed_keys_in_order() -> None:
     assert (shown["size"], shown["ours"], shown["baseline"]) == ("16 KiB", 4.0, 2.0)
     assert (shown["ratio"], shown["aim"], shown["met"]) == (2.0, ">= 1", True)
     assert (shown["ours_spread"], shown["baseline_spread"]) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("unit", "shown"), [("s", "s (CPU)"), ("x/s", "x/s (CPU)"), ("B/segment", "B/segment")]
+)
+def test_cpu_time_shows_in_the_unit(unit: str, shown: str) -> None:
+    outcome = outcome_of([1.0], [], Contest("fake", unit, lambda: 0.0, None))
+    assert make_row(outcome, clock=Clock.CPU).unit == shown
+    assert make_row(outcome).unit == unit
 
 
 def test_second_size_stands_beside_the_first() -> None:
