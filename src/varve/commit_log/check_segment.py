@@ -91,6 +91,7 @@ class SegmentCheck:
         self._epochs = epochs
         self._deep = deep
         self._advance = advance
+        self._is_cut = False
 
     def check(
         self, place: SegmentPlace, file: File, size: int, indexes: SegmentIndexes
@@ -110,12 +111,14 @@ class SegmentCheck:
         for table, is_good in batches.tables(file, size):
             offsets.observe(table)
             times.observe(table)
-            if is_good:
+            # What follows a cut goes with it, and tells nothing about what stays.
+            if is_good and not self._is_cut:
                 self._epochs.observe(table, path)
                 self._producers.observe(table, replayed, path)
         is_whole = not batches.faults
         if not is_whole:
             self._producers.is_complete = False
+            self._is_cut = True
         self._judge_offsets(place, offsets, indexes, size if is_whole else batches.seen_end, size)
         self._judge_times(place, times, indexes, is_whole=is_whole)
         self._judge_aborted(place, indexes, replayed, batches.next_offset, is_whole=is_whole)

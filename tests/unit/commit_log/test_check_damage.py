@@ -389,3 +389,14 @@ def test_directories_that_are_no_partitions_are_named() -> None:
     findings = check_log_directory(fs, ROOT, now_ms=clock.now_ms())
     assert _rules(findings) == {"foreign-directory", "delete-partition"}
     assert str(ORDERS) == "orders-0"
+
+
+def test_epochs_are_rebuilt_from_what_a_cut_leaves() -> None:
+    fs, clock = build_store()
+    flip(fs, f"{SECOND}.log", 30)
+    # Untrue for the segment that stays, too.
+    write_file(fs, f"{PARTITION}/leader-epoch-checkpoint", b"0\n2\n0 0\n2 20\n")
+    report, after = _repair(fs, clock, allow_data_loss=True)
+    assert report.refused == []
+    assert after == []
+    assert fs.read(f"{PARTITION}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
