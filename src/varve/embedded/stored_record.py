@@ -89,7 +89,7 @@ def to_record(given: GivenRecord, now_ms: int) -> Record:
         headers = given[2] if len(given) > 2 else None
         timestamp = given[3] if len(given) > 3 else None
         return make_record(given[0], given[1], headers, timestamp, now_ms)
-    if isinstance(given, RecordLike):
+    if isinstance(given, (Record, StoredRecord, RecordLike)):  # the first two are quick to tell
         return make_record(given.key, given.value, given.headers, given.timestamp, now_ms)
     raise InvalidRecord(
         f"a record cannot be made of a {type(given).__name__}; "

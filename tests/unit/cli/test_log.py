@@ -91,7 +91,7 @@ def test_empty_input_appends_nothing(orders: Run) -> None:
         (b"\xff\xfe\x00", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"3", "not a JSON object"),
-        (b'{"vlaue": "x"}', "unknown field 'vlaue'"),
+        (b'{"velue": "x"}', "unknown field 'velue'"),
         (b'{"value": 3}', "value must be text"),
         (b'{"value": {"a": 1}}', "value must be text"),
         (b'{"key": {"base64": "no base64!"}}', "key is no base64"),
