@@ -9,6 +9,7 @@ import pytest
 
 from tests.crash.bench import ACK, INTERVAL, Bench, Scenario, crash_modes, judge
 from varve.commit_log import LogSettings
+from varve.disk import CrashMode
 
 
 def _nothing(bench: Bench) -> None:
@@ -132,7 +133,9 @@ SCENARIOS = {
 def _crash_everywhere(scenario: Scenario, rounds_factor: int) -> None:
     for step in scenario.steps():
         bench = scenario.crash_at(step)
-        for mode, seed in crash_modes(step, 2 * rounds_factor):
+        for mode, seed in crash_modes(step, rounds_factor):
+            if mode is CrashMode.KEEP_ALL and scenario.settings is ACK:
+                continue  # a kill finds the same files, whenever they were synced
             disk = bench.disk.after_crash(mode, seed)
             try:
                 judge(bench, disk, mode)

@@ -1,0 +1,201 @@
+"""A crash while a crash is being recovered from, and the leftovers that recovery resolves: G3, G6.
+
+Opening may be cut at any of its steps; the next opening finds the same log.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.bench import ACK, INTERVAL, PARTITION, Bench, Scenario, judge, new_disk, open_store
+from tests.crash.test_crash_at_every_step import SCENARIOS
+from tests.support.log_model import LogModel, check_equals, read_all
+from varve.commit_log import LogSettings
+from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.records import Record, assign_offsets, build_batch
+
+DIRECTORY = f"/d/a/{PARTITION}"
+MODES = (CrashMode.KEEP_ALL, CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM)
+
+
+def _open_steps(disk: FaultyFileSystem, settings: LogSettings) -> int:
+    """How many steps opening takes."""
+    copy = disk.after_crash(CrashMode.KEEP_ALL)
+    open_store(copy, settings)
+    return copy.steps
+
+
+def _crash_while_opening(
+    disk: FaultyFileSystem, settings: LogSettings, step: int
+) -> FaultyFileSystem:
+    copy = disk.after_crash(CrashMode.KEEP_ALL)
+    copy.crash_at(step)
+    with pytest.raises(PowerLoss):
+        open_store(copy, settings)
+    return copy
+
+
+@pytest.mark.parametrize("settings", [INTERVAL, ACK], ids=["interval", "ack"])
+@pytest.mark.parametrize("name", ["append many kinds", "truncate across segments", "roll", "close"])
+def test_g1_g3_recovery_may_be_cut_anywhere(
+    name: str, settings: LogSettings, rounds_factor: int
+) -> None:
+    scenario = Scenario(settings, *SCENARIOS[name])
+    steps = scenario.steps()
+    for step in steps[:: max(1, len(steps) // (2 * rounds_factor))]:
+        bench = scenario.crash_at(step)
+        for first_mode in (CrashMode.KEEP_ALL, CrashMode.RANDOM):
+            found = bench.disk.after_crash(first_mode, step)
+            for within in range(1, _open_steps(found, settings) + 1):
+                cut = _crash_while_opening(found, settings, within)
+                mode = MODES[(step + within) % 3]
+                worse = mode if first_mode is CrashMode.KEEP_ALL else first_mode
+                try:
+                    judge(bench, cut.after_crash(mode, within), worse)
+                except BaseException as error:
+                    error.add_note(f"{step} {first_mode}; then {cut.trace[-1]} {mode}")
+                    raise
+
+
+def _two_closed_segments(bench: Bench) -> None:
+    bench.start()
+    bench.append(4)
+    bench.log.roll()
+    bench.append(4)
+    bench.log.roll()
+    bench.append()
+    bench.close()
+
+
+def _replacement(model: LogModel) -> list[bytes]:
+    """The first eight batches as compaction may leave them: some gone, offsets as they were."""
+    return [batch.data for number, batch in enumerate(model.batches[:8]) if number % 3 != 1]
+
+
+def _swap(disk: FaultyFileSystem, parts: dict[int, list[bytes]], old: list[int]) -> None:
+    """The swap protocol of kafka-log.md §6.9 with data files and one index each."""
+
+    def path(base: int, kind: str, state: str = "") -> str:
+        return f"{DIRECTORY}/{base:020d}{kind}{state}"
+
+    for base, batches in parts.items():
+        for kind, data in ((".log", b"".join(batches)), (".index", b""), (".timeindex", b"")):
+            with disk.open_writable(path(base, kind, ".cleaned")) as file:
+                file.write_at(0, data)
+                file.sync()
+    disk.sync_directory(DIRECTORY)
+    for base in sorted(parts, reverse=True):
+        for kind in (".log", ".index", ".timeindex"):
+            disk.rename(path(base, kind, ".cleaned"), path(base, kind, ".swap"))
+    for base in old:
+        for kind in (".log", ".index", ".timeindex"):
+            disk.rename(path(base, kind), path(base, kind, ".deleted"))
+    for base in sorted(parts):
+        for kind in (".log", ".index", ".timeindex"):
+            disk.rename(path(base, kind, ".swap"), path(base, kind))
+    disk.sync_directory(DIRECTORY)
+
+
+def _prepared_swap() -> tuple[Bench, dict[int, list[bytes]], list[int]]:
+    bench = Bench(new_disk(), INTERVAL)
+    _two_closed_segments(bench)
+    bench.disk = bench.disk.after_crash(CrashMode.KEEP_ALL)
+    kept = _replacement(bench.model)
+    bases = sorted(int(name[:20]) for name in bench.disk.names(DIRECTORY) if name.endswith(".log"))
+    half = len(kept) // 2
+    second_base = int.from_bytes(kept[half][:8], "big")
+    last_old = bench.model.batches[7].last_offset
+    old = [base for base in bases if base <= last_old]
+    return bench, {0: kept[:half], second_base: kept[half:]}, old
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_g3_g6_a_swap_cut_anywhere_leaves_the_old_or_the_new_segments(mode: CrashMode) -> None:
+    bench, parts, old = _prepared_swap()
+    _swap(bench.disk, parts, old)
+    steps = bench.disk.steps
+    before = bench.model.batches
+    old_log = [batch.data for batch in before]
+    new_log = _replacement(bench.model) + old_log[8:]
+    outcomes = set()
+    for step in range(1, steps + 1):
+        bench, parts, old = _prepared_swap()
+        bench.disk.crash_at(step)
+        with pytest.raises(PowerLoss):
+            _swap(bench.disk, parts, old)
+        disk = bench.disk.after_crash(mode, step)
+        for within in range(_open_steps(disk, INTERVAL) + 1):
+            found = disk.after_crash(CrashMode.KEEP_ALL)
+            if within:
+                found = _crash_while_opening(disk, INTERVAL, within).after_crash(mode, within)
+            store = open_store(found, INTERVAL)
+            stored = read_all(store.get(PARTITION))
+            assert stored in (old_log, new_log), f"step {step}, then {within} while opening"
+            outcomes.add(stored == new_log)
+            names = found.names(DIRECTORY)
+            assert not [n for n in names if n.endswith((".swap", ".cleaned", ".deleted"))]
+            store.abandon()
+    assert outcomes >= {False}
+
+
+def _far_batches() -> list[bytes]:
+    """Batches that no single segment's indexes can express."""
+    offsets = [0, 5, 2**31 + 7, 2**31 + 9, 2**32 + 40]
+    batch = build_batch([Record(key=b"k", value=b"v" * 50, timestamp=1_600_000_000_000)])
+    return [bytes(assign_offsets(batch, offset, 0)) for offset in offsets]
+
+
+def _write_overflowing(disk: FaultyFileSystem) -> None:
+    disk.make_directory(DIRECTORY)
+    with disk.open_writable(f"{DIRECTORY}/{0:020d}.log") as file:
+        file.write_at(0, *_far_batches())
+        file.sync()
+    for path in (DIRECTORY, "/d/a", "/d", "/"):
+        disk.sync_directory(path)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_g3_a_segment_that_outgrew_its_indexes_is_split_whatever_happens(mode: CrashMode) -> None:
+    disk = new_disk()
+    _write_overflowing(disk)
+    model = LogModel()
+    for data in _far_batches():
+        model.append(data)
+    disk = disk.after_crash(CrashMode.KEEP_ALL)
+    for within in range(_open_steps(disk, INTERVAL) + 1):
+        found = disk.after_crash(CrashMode.KEEP_ALL)
+        if within:
+            found = _crash_while_opening(disk, INTERVAL, within).after_crash(mode, within)
+        store = open_store(found, INTERVAL)
+        check_equals(store.get(PARTITION), model)
+        assert len(store.get(PARTITION).view) == 3
+        store.close()
+
+
+def _tear_base_offset(data: bytearray, at: int) -> None:
+    data[at : at + 7] = bytes(7)
+
+
+def _zero_magic(data: bytearray, at: int) -> None:
+    data[at + 14 :] = bytes(len(data) - at - 14)
+
+
+@pytest.mark.parametrize("tear", [_tear_base_offset, _zero_magic])
+def test_g3_a_torn_batch_that_its_checksum_does_not_betray_is_cut(
+    tear: Callable[[bytearray, int], None],
+) -> None:
+    """The checksum leaves out the base offset; without its magic a batch looks like an old one."""
+    bench = Bench(new_disk(), LogSettings())
+    bench.start()
+    bench.restart_at(300)
+    bench.append(4)
+    bench.flush()
+    disk = bench.disk.after_crash(CrashMode.LOSE_UNSYNCED)
+    path = f"{DIRECTORY}/{300:020d}.log"
+    data = bytearray(disk.read(path))
+    position = sum(len(batch.data) for batch in bench.model.batches[:3])
+    tear(data, position)
+    with disk.open_writable(path) as file:
+        file.write_at(0, data)
+    store = open_store(disk, LogSettings())
+    assert read_all(store.get(PARTITION)) == [batch.data for batch in bench.model.batches[:3]]
