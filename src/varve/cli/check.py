@@ -26,6 +26,7 @@ from varve.commit_log.check import (
 )
 from varve.commit_log.check_directory import DirectoryFacts
 from varve.commit_log.check_partition import PartitionContext
+from varve.commit_log.check_rules import RULES
 from varve.commit_log.names import LOG
 from varve.commit_log.quarantine import Quarantine
 from varve.commit_log.repair import RepairReport, RepairTools, repair_directory
@@ -130,6 +131,13 @@ def _print_text(result: CheckResult) -> None:
     print_findings(result.path, result.after or [], title="After")
 
 
+def _list_rules(is_wanted: bool) -> None:
+    if is_wanted:
+        for rule, sentence in RULES.items():
+            sys.stdout.write(f"{rule:30} {sentence}\n")
+        raise typer.Exit(0)
+
+
 def command(
     directories: Annotated[
         list[str],
@@ -158,6 +166,10 @@ def command(
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per line instead of a table.")
+    ] = False,
+    rules: Annotated[
+        bool,
+        typer.Option("--rules", is_eager=True, callback=_list_rules, help="List what is checked."),
     ] = False,
 ) -> None:
     """Walk every invariant of log directories or partitions and name what is broken.

@@ -1,12 +1,14 @@
 """What a check finds: where, which rule is broken, and what would mend it.
 
-Invariant  rules are named by short words that stay the same from release to release.
+Invariant  every finding names a rule of `check_rules`.
 """
 
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from varve.commit_log.check_rules import RULES
 
 FINDINGS_PER_RULE_AND_FILE: Final = 16
 
@@ -48,6 +50,7 @@ class FindingList:
         position: int | None = None,
         repair: str | None = None,
     ) -> None:
+        assert rule in RULES, f"{rule} is not a rule"
         self._counts[rule, path] += 1
         if self._counts[rule, path] <= FINDINGS_PER_RULE_AND_FILE:
             self._found.append(Finding(severity, path, position, rule, message, repair))

@@ -138,3 +138,20 @@ def test_a_directory_in_use_is_refused(store: Path) -> None:
 )
 def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
+
+
+def test_the_rules_can_be_listed() -> None:
+    result = run("--rules")
+    assert result.exit_code == 0
+    assert "batch-crc" in result.stdout
+
+
+def test_a_relative_path_keeps_the_quarantine_outside(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store / "orders-0" / "00000000000000000083.log"
+    path.write_bytes(path.read_bytes()[:-5])
+    monkeypatch.chdir(store)
+    assert run("--repair", "--allow-data-loss", ".").exit_code == 0
+    assert (store.parent / "varve-quarantine").is_dir()
+    assert not (store / "varve-quarantine").exists()

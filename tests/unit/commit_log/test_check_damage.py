@@ -95,7 +95,7 @@ DATA_DAMAGES = {
     "flipped bit in a record": (_flip(f"{SECOND}.log", 100), "batch-crc"),
     "flipped bit in the last segment": (_flip(f"{LAST}.log", 100), "batch-crc"),
     "flipped bit in the magic byte": (_flip(f"{SECOND}.log", 16), "batch-magic"),
-    "length of zero": (_patch(f"{SECOND}.log", 11, "B", -1 - 0), "batch-crc"),
+    "length one too short": (_patch(f"{SECOND}.log", 11, "B", -1), "batch-crc"),
     "cut tail": (_cut(f"{LAST}.log", 7), "torn-tail"),
     "cut tail in the middle": (_cut(f"{SECOND}.log", 7), "torn-tail"),
     "garbage behind": (_append(f"{LAST}.log", b"\xff" * 40), "batch-size"),
