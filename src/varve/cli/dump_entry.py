@@ -1,37 +1,6 @@
 """What a dump is made of: entries with Kafka's names for their fields, in the order of the file.
 
-Kinds and their fields (the keys of `--json`, where every object also has `kind` and `file`):
-
-- `file`               nothing more: what follows comes from it
-- `logStart`           `offset` (from the file's name)
-- `snapshotEnd`        `offset`, `epoch`; `bootstrapSnapshot` has nothing more
-- `batch`              `baseOffset`, `lastOffset`, `count`, `baseSequence`, `lastSequence`,
-                       `producerId`, `producerEpoch`, `partitionLeaderEpoch`, `isTransactional`,
-                       `isControl`, `deleteHorizonMs` (or null), `position`, `timestampType`,
-                       `maxTimestamp`, `size`, `magic`, `compression`, `crc`, `isValid`
-- `record`             `offset`, `timestampType`, `timestamp`, `keySize`, `valueSize` (-1: null),
-                       `sequence`, `headerKeys`; of control records `controlType`, `controlTypeId`,
-                       `coordinatorEpoch` (or null); with printing `key`, `value`, `headers`
-                       (pairs of name and value)
-- `trailingBytes`      `size`
-- `offsetIndexEntry`   `offset`, `position`
-- `timeIndexEntry`     `timestamp`, `offset`
-- `abortedTransaction` `version`, `producerId`, `firstOffset`, `lastOffset`, `lastStableOffset`
-- `producer`           `producerId`, `producerEpoch`, `coordinatorEpoch`, `currentTxnFirstOffset`
-                       (or null), `lastTimestamp`, and if a batch is known `firstSequence`,
-                       `lastSequence`, `lastOffset`, `offsetDelta`, `timestamp`
-- `leaderEpoch`        `epoch`, `startOffset`
-- `checkpoint`         `topic`, `partition`, `offset`
-- `partitionMetadata`  `version`, `topicId`
-- `directoryMetadata`  `version`, `clusterId`, `nodeId`, `directoryId` (null: not given)
-- `cleanShutdown`      `brokerEpoch` (or null)
-- `emptyIndex`, `saneIndex`   nothing more
-- `indexMismatch`      `indexOffset`, `logOffset`
-- `timestampMismatch`  `indexTimestamp`, `logTimestamp`
-- `timestampOutOfOrder` `indexTimestamp`, `previousTimestamp`
-- `offsetNotFound`     `indexedOffset`, `logOffset` (-1: none)
-- `nonConsecutive`     `offset`, `nextOffset`
-- `problem`            `position` (or null), `message`: the file breaks its format here
+Layout     kinds and fields: docs/dump-json.md
 """
 
 from collections.abc import Callable, Mapping

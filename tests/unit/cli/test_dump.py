@@ -237,3 +237,10 @@ def test_a_metadata_snapshot_is_read_as_data(data_file: Path) -> None:
     assert "Snapshot end offset: 7, epoch: 2\n" in run(snapshot).stdout
     bootstrap = snapshot.rename(data_file.parent / "bootstrap.checkpoint")
     assert "KRaft bootstrap snapshot\n" in run(bootstrap).stdout
+
+
+def test_every_kind_and_field_of_the_json_is_documented(store: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dump-json.md").read_text()
+    for document in objects(run("--json", "--print-data-log", store)):
+        for name in (document["kind"], *document):
+            assert f"`{name}`" in page
