@@ -59,7 +59,7 @@ def command(
         Path | None,
         typer.Option("--dir", "-d", metavar="PATH", help="A new directory to use and keep."),
     ] = None,
-    records: Annotated[int, typer.Option(min=1000, help="How many records to write.")] = 100_000,
+    records: Annotated[int, typer.Option(min=1000, help="How many records to write.")] = 60_000,
     seed: Annotated[int | None, typer.Option(help="Repeats the stream of another run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Only a summary, as JSON.")] = False,
 ) -> None:

@@ -6,7 +6,7 @@ from varve.embedded import Record
 
 TOPIC: Final = "demo"
 PARTITION_COUNT: Final = 2
-SETTINGS: Final = {"segment.bytes": 1_000_000}
+SETTINGS: Final = {"segment.bytes": 500_000}
 BLOCK_RECORDS: Final = 100
 
 _CUSTOMERS: Final = 5_000
