@@ -9,6 +9,7 @@ Threads    `_lock` guards the maps and the checkpoint files; it is taken after n
            inside a log's hooks, so nothing here takes a log's lock while holding it.
 """
 
+import contextlib
 import logging
 import posixpath
 import random
@@ -267,12 +268,20 @@ class LogDirectory:
                     self._write_topic_id(topic_partition, topic_id)
                 return self.logs[topic_partition]
             self._forget_offsets(topic_partition)
-            self._fs.make_directory(directory)
-            self._fs.sync_directory(self.path)
-            self._write_topic_id(topic_partition, topic_id)
-            log = self._open_log(topic_partition)
-            self.logs[topic_partition] = log
-            return log
+            is_made_here = not self._fs.exists(directory)
+            try:
+                self._fs.make_directory(directory)
+                self._fs.sync_directory(self.path)
+                self._write_topic_id(topic_partition, topic_id)
+                self.logs[topic_partition] = self._open_log(topic_partition)
+            except OSError:
+                self.topic_ids.pop(topic_partition, None)
+                if is_made_here:
+                    # Another directory may take the partition: it must not stand in both.
+                    with contextlib.suppress(OSError):
+                        self._fs.remove_tree(directory)
+                raise
+            return self.logs[topic_partition]
 
     def _write_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
@@ -343,7 +352,8 @@ class LogDirectory:
             due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
             self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
         for path in due:
-            self._fs.remove_tree(path)
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.remove_tree(path)
 
     def close(self) -> None:
         """Closes every log, and marks the directory clean if all of them made it to the disk."""

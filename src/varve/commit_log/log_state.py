@@ -39,7 +39,7 @@ from varve.foundation.errors import (
     StoreError,
 )
 
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogState:
@@ -148,7 +148,7 @@ class LogState:
             raise self.failed(error, doing) from error
 
     def failed(self, error: OSError, doing: str) -> StoreError:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return DiskFull(
                 f"{self._what(error, doing)}; nothing was changed, free some space and try again"
             )

@@ -9,11 +9,12 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
+from varve.commit_log.log_state import NO_ROOM
 from varve.commit_log.names import TopicPartition, validate_topic_name
 from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.segment_files import SegmentFiles
@@ -23,6 +24,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
+    DiskFull,
     InconsistentClusterId,
     InvalidRequest,
     Locked,
@@ -197,29 +199,30 @@ class LogStore:
             if existing is not None:
                 if partition in existing.unreadable:
                     raise existing.unreadable[partition]
-                return existing.create(partition, topic_id)
+                with _failures(existing, f"creation of {partition}"):
+                    return existing.create(partition, topic_id)
             live = [directory for directory in self.directories if directory.failure is None]
             if not is_new and len(live) < len(self.directories):
                 raise Unavailable(
                     f"{partition} may stand in a directory that is offline; mend it first"
                 )
+            failure: StoreError = DirectoryOffline(
+                f"no log directory is online to hold {partition}"
+            )
             for directory in sorted(live, key=lambda one: len(one.logs) + len(one.unreadable)):
                 try:
                     return directory.create(partition, topic_id)
                 except OSError as error:
-                    directory.take_offline(
-                        DirectoryOffline(
-                            f"create {error.filename}: {error.strerror}; mend the disk and reopen"
-                        )
-                    )
-            raise DirectoryOffline(f"no log directory is online to hold {partition}")
+                    failure = _failed(directory, error, f"creation of {partition}")
+            raise failure
 
     def delete(self, partition: TopicPartition) -> None:
         """Takes a partition out of service and removes its files after a delay."""
         self.get(partition)
         directory = self.directory_of(partition)
         assert directory is not None
-        directory.delete(partition)
+        with _failures(directory, f"deletion of {partition}"):
+            directory.delete(partition)
 
     def run_once(self, now_ms: int) -> None:
         """One round of maintenance: flushes, checkpoints, removals, expiry, each when due."""
@@ -232,6 +235,15 @@ class LogStore:
 
     def _maintain(self, directory: LogDirectory, due: set[str], now_ms: int) -> None:
         try:
+            self._maintain_logs(directory, due, now_ms)
+        except StoreError as error:
+            # A full disk is met again at the next round; all else has taken the directory down.
+            logger.warning(
+                "maintenance failed", extra={"path": directory.path, "error": str(error)}
+            )
+
+    def _maintain_logs(self, directory: LogDirectory, due: set[str], now_ms: int) -> None:
+        with _failures(directory, "maintenance"):
             for log in list(directory.logs.values()):
                 log.maintain(now_ms)
                 if "producers" in due:
@@ -243,24 +255,15 @@ class LogStore:
             if "high watermarks" in due:
                 directory.write_high_watermarks()
             directory.remove_doomed(now_ms)
-        except OSError as error:
-            directory.take_offline(
-                DirectoryOffline(
-                    f"maintenance of {error.filename}: {error.strerror}; mend the disk and reopen"
-                )
-            )
-        except StoreError as error:
-            logger.warning(
-                "maintenance failed", extra={"path": directory.path, "error": str(error)}
-            )
 
     def close(self) -> None:
         """Closes every directory; raises the first error after trying all."""
-        errors: list[Exception] = []
+        errors: list[StoreError] = []
         for directory in self.directories:
             try:
-                directory.close()
-            except (StoreError, OSError) as error:
+                with _failures(directory, "closing"):
+                    directory.close()
+            except StoreError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -275,3 +278,21 @@ class LogStore:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _failures(directory: LogDirectory, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _failed(directory, error, doing) from error
+
+
+def _failed(directory: LogDirectory, error: OSError, doing: str) -> StoreError:
+    """A full disk refuses what was asked; anything else takes the directory offline."""
+    at = f"{doing}: {error.filename or directory.path}: {error.strerror}"
+    if error.errno in NO_ROOM:
+        return DiskFull(f"{at}; free some space and try again")
+    failure = DirectoryOffline(f"{at}; mend the disk or its permissions and reopen")
+    directory.take_offline(failure)
+    return failure

@@ -1,0 +1,182 @@
+"""Producer state at load: stray snapshots, damaged ones, none at all, and what is replayed."""
+
+import pytest
+
+from tests.support.log_bench import NOW_MS, Bench, make_batch
+from varve.commit_log import AppendResult, LogSettings
+from varve.commit_log.names import log_name
+from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.foundation.errors import OutOfOrderSequence
+
+
+def produce(bench: Bench, sequence: int, producer: int = 1, **fields: int) -> AppendResult:
+    return bench.log.append(
+        make_batch(producer_id=producer, producer_epoch=0, base_sequence=sequence, **fields)  # type: ignore[arg-type] # only `time` is passed
+    )
+
+
+def snapshots(bench: Bench) -> list[int]:
+    return [int(name[:20]) for name in bench.names(".snapshot")]
+
+
+def known(bench: Bench) -> dict[int, int]:
+    """The last sequence of each producer."""
+    entries = bench.log._state.producers.entries
+    return {producer_id: entry.last_sequence for producer_id, entry in entries.items()}
+
+
+@pytest.fixture
+def rolled(bench: Bench) -> Bench:
+    """Producer 1 wrote sequences 0..3, one to a segment; closed in order."""
+    bench.open()
+    for sequence in range(4):
+        if sequence:
+            bench.log.roll()
+        produce(bench, sequence)
+    bench.log.close()
+    assert snapshots(bench) == [1, 2, 3, 4]
+    return bench
+
+
+def test_snapshots_that_name_no_segment_are_removed(rolled: Bench) -> None:
+    rolled.open(clean=True)
+    produce(rolled, 4)
+    rolled.log.close()
+    assert snapshots(rolled) == [1, 2, 3, 4, 5]
+    rolled.open(clean=True)
+    assert snapshots(rolled) == [1, 2, 3, 5]
+
+
+def test_the_largest_stray_is_kept_when_it_is_not_below_the_last_segment(rolled: Bench) -> None:
+    rolled.open(clean=True)
+    assert snapshots(rolled) == [1, 2, 3, 4]
+
+
+def test_the_largest_stray_below_the_last_segment_goes_too(rolled: Bench) -> None:
+    for kind in (".log", ".index", ".timeindex"):
+        rolled.fs.remove(rolled.path(1, kind))
+    rolled.fs.remove(rolled.path(4, ".snapshot"))
+    rolled.open(clean=True)
+    assert 1 not in snapshots(rolled)
+
+
+def test_without_any_snapshot_a_clean_log_starts_with_no_producers(rolled: Bench) -> None:
+    for offset in snapshots(rolled):
+        rolled.fs.remove(rolled.path(offset, ".snapshot"))
+    rolled.open(clean=True)
+    assert known(rolled) == {}
+    assert snapshots(rolled) == [2, 3, 4]
+    for offset in (2, 3, 4):
+        assert decode_producer_snapshot(rolled.read_file(offset, ".snapshot"), "s") == []
+
+
+def test_without_any_snapshot_an_unclean_log_is_replayed(rolled: Bench) -> None:
+    for offset in snapshots(rolled):
+        rolled.fs.remove(rolled.path(offset, ".snapshot"))
+    rolled.open()
+    assert known(rolled) == {1: 3}
+
+
+def test_snapshots_above_the_log_end_are_removed(rolled: Bench) -> None:
+    rolled.write(9, ".snapshot", rolled.read_file(4, ".snapshot"))
+    rolled.open(clean=True)
+    assert 9 not in snapshots(rolled)
+    assert known(rolled) == {1: 3}
+
+
+def test_snapshots_up_to_the_log_start_are_removed(rolled: Bench) -> None:
+    rolled.open(clean=True, log_start_offset=2)
+    assert snapshots(rolled) == [3, 4]
+
+
+def test_the_newest_snapshot_is_loaded_and_the_rest_replayed(rolled: Bench) -> None:
+    rolled.fs.remove(rolled.path(4, ".snapshot"))
+    rolled.open(clean=True)
+    assert known(rolled) == {1: 3}
+    assert snapshots(rolled) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x00", b"\x00\x02" + bytes(8), b"garbage of some length"]
+)
+def test_a_damaged_snapshot_is_removed_and_the_next_older_serves(
+    rolled: Bench, damage: bytes
+) -> None:
+    rolled.write(4, ".snapshot", damage)
+    rolled.write(3, ".snapshot", damage)
+    rolled.open(clean=True)
+    assert known(rolled) == {1: 3}
+    assert len(rolled.read_file(4, ".snapshot")) > len(damage)
+
+
+def test_when_all_snapshots_are_damaged_the_log_is_replayed_from_its_start(rolled: Bench) -> None:
+    for offset in snapshots(rolled):
+        rolled.write(offset, ".snapshot", b"x")
+    rolled.open(clean=True)
+    assert known(rolled) == {1: 3}
+    assert snapshots(rolled) == [2, 3, 4]
+
+
+def test_replay_begins_at_the_log_start(rolled: Bench) -> None:
+    rolled.open(clean=True)
+    produce(rolled, 0, producer=2)
+    rolled.log.close()
+    for offset in snapshots(rolled):
+        rolled.write(offset, ".snapshot", b"x")
+    rolled.open(clean=True, log_start_offset=4)
+    assert known(rolled) == {2: 0}
+
+
+def test_expired_producers_are_dropped_from_a_snapshot(rolled: Bench) -> None:
+    rolled.clock.advance(1000)
+    rolled.open(clean=True, producer_expiration_ms=1000)
+    assert known(rolled) == {}
+
+
+def test_a_snapshot_remembers_the_last_batch_only(rolled: Bench) -> None:
+    rolled.open(clean=True)
+    assert produce(rolled, 3).is_duplicate
+    with pytest.raises(OutOfOrderSequence):
+        produce(rolled, 2)
+
+
+def test_replay_does_not_check_sequences(bench: Bench) -> None:
+    bench.open()
+    gapped = (
+        make_batch(producer_id=1, producer_epoch=0, base_sequence=s, base_offset=s)
+        for s in (0, 7, 9)
+    )
+    bench.log.append_replicated(b"".join(gapped))
+    bench.crash()
+    assert known(bench) == {1: 9}
+
+
+def test_replay_remembers_five_batches_of_each_producer(bench: Bench) -> None:
+    bench.open()
+    for sequence in range(8):
+        produce(bench, sequence, producer=1)
+        produce(bench, sequence, producer=2)
+    bench.fill(1)
+    bench.log.truncate_to(16)
+    assert produce(bench, 3, producer=1).is_duplicate
+    with pytest.raises(OutOfOrderSequence):
+        produce(bench, 2, producer=2)
+
+
+def test_the_producers_last_timestamp_is_that_of_the_record(bench: Bench) -> None:
+    bench.open()
+    produce(bench, 0, time=55)
+    bench.crash()
+    assert bench.log._state.producers.entries[1].last_timestamp == NOW_MS + 55
+
+
+def test_a_snapshot_is_left_at_the_last_two_segments_and_the_end(bench: Bench) -> None:
+    bench.settings = LogSettings(segment_bytes=len(make_batch()))
+    bench.open()
+    for sequence in range(6):
+        produce(bench, sequence)
+    for offset in snapshots(bench):
+        bench.fs.remove(bench.path(offset, ".snapshot"))
+    bench.crash(recovery_point=5)
+    assert snapshots(bench)[-2:] == [5, 6]
+    assert log_name(4, ".snapshot") in bench.names()
