@@ -206,9 +206,10 @@ def command(
 
     Lines are those of Kafka's dump tool. A directory stands for all files in it and in its
     partitions. With --json every line is an object with `kind` and `file`; batches, records and
-    entries have Kafka's names for their fields (docs/dump-json.md). Damage is named on standard error, the next file
-    follows, and the exit status is 1. Offsets that are not consecutive and index entries of
-    appends of several batches are listed at the end: they may be harmless, `varve check` judges.
+    entries have Kafka's names for their fields (docs/dump-json.md). Damage is named on standard
+    error, the next file follows, and the exit status is 1. Offsets that are not consecutive and
+    index entries of appends of several batches are listed at the end: they may be harmless,
+    `varve check` judges.
 
     \b
     varve dump data/orders-0
