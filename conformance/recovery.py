@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.broker import pause
 from conformance.damage import Action, Damage
 from conformance.shell import JavaShell
 from conformance.toolchain import Toolchain
 
 LOG_SHELL = "varve.conformance.LogShell"
 INDEX_BYTES = "4096"
-DELETION_SECONDS = 0.3
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 SAME = "same"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -60,7 +58,6 @@ def load(logs: JavaShell, goldens: Path, case: RecoveryCase) -> dict[str, Any]:
             log_start_offset=log_start_offset,
         )
         logs.call("close", directory=str(copy))
-        pause(DELETION_SECONDS)
         files = describe_files(copy, source / case.partition)
     return {
         "golden": case.golden,

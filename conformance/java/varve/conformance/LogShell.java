@@ -11,6 +11,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.record.MemoryRecords;
 import org.apache.kafka.common.record.Record;
 import org.apache.kafka.common.record.RecordBatch;
@@ -82,12 +84,23 @@ final class LogShell extends Shell {
                 return forTime(log, command.get("timestamp").asLong());
             case "close":
                 logs.remove(directory).close();
+                awaitBackground();
                 return JSON.createObjectNode().put("done", true);
             case "abandon":
+                awaitBackground();
                 logs.remove(directory).closeHandlers();
                 return JSON.createObjectNode().put("done", true);
             default:
                 throw new IllegalArgumentException("unknown operation " + operation);
+        }
+    }
+
+    /** Waits for flushes and deletions already handed to the one background thread. */
+    private void awaitBackground() throws InterruptedException {
+        CountDownLatch reached = new CountDownLatch(1);
+        scheduler.scheduleOnce("await-background", reached::countDown);
+        if (!reached.await(30, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("the background thread is busy for more than 30 s");
         }
     }
 
