@@ -2,6 +2,7 @@
 
 import random
 import struct
+import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -24,7 +25,7 @@ from varve.disk import FileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Locked
 from varve.kernels.crc import crc32c
-from varve.records import Codec, Record, build_batch
+from varve.records import Codec, Record, build_batch, end_transaction_marker
 
 PARTITION = f"{ROOT}/orders-0"
 KEPT = "/store/kept"
@@ -91,7 +92,26 @@ def _repeat_first_batch(fs: FileSystem) -> None:
     write_file(fs, f"{LAST}.log", data + data[:size])
 
 
+def _append_bad_marker(fs: FileSystem) -> None:
+    marker = bytearray(
+        end_transaction_marker(
+            committed=True,
+            producer_id=9,
+            producer_epoch=1,
+            coordinator_epoch=0,
+            timestamp=1,
+            base_offset=104,
+            leader_epoch=3,
+        )
+    )
+    marker[66:68] = b"\xff\xff"  # the version in the control record's key
+    checksum = crc32c(np.frombuffer(marker, np.uint8), 21, len(marker))
+    struct.pack_into(">I", marker, 17, checksum)
+    _append(f"{LAST}.log", bytes(marker))(fs)
+
+
 DATA_DAMAGES = {
+    "marker that cannot be read": (_append_bad_marker, "control-batch"),
     "flipped bit in a record": (_flip(f"{SECOND}.log", 100), "batch-crc"),
     "flipped bit in the last segment": (_flip(f"{LAST}.log", 100), "batch-crc"),
     "flipped bit in the magic byte": (_flip(f"{SECOND}.log", 16), "batch-magic"),
@@ -400,3 +420,16 @@ def test_epochs_are_rebuilt_from_what_a_cut_leaves() -> None:
     assert report.refused == []
     assert after == []
     assert fs.read(f"{PARTITION}/leader-epoch-checkpoint") == b"0\n1\n0 0\n"
+
+
+def test_a_message_of_an_old_format_is_named_and_left_alone() -> None:
+    fs, clock = build_store()
+    body = struct.pack(">bbqii", 1, 0, 1000, -1, -1)
+    message = struct.pack(">qiI", 104, len(body) + 4, zlib.crc32(body)) + body
+    _append(f"{LAST}.log", message + bytes(40))(fs)
+    before = _contents(fs)
+    findings = check_log_directory(fs, ROOT, now_ms=clock.now_ms())
+    assert [f.repair for f in findings if f.rule == "old-format"] == [None]
+    report, _ = _repair(fs, clock, allow_data_loss=True)
+    assert report.refused or report.done == []
+    assert fs.read(f"{LAST}.log") == before[f"{LAST}.log"]
