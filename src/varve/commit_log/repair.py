@@ -138,6 +138,12 @@ class _PartitionRepair:
             message = f"{facts.directory}: {lost} bytes of data would be cut ({NEEDS_PERMISSION})"
             report.refused.append(message)
             return None
+        rules = {finding.rule for finding in facts.findings}
+        if "offset-overflow" in rules and (facts.losses or "segments-overlap" in rules):
+            # Splitting would make segments of offsets that are themselves the damage.
+            message = f"{facts.directory}: offsets are damaged beyond the range of their segment"
+            report.refused.append(message)
+            return None
         try:
             self._keep_losses()
             self._remove_files()

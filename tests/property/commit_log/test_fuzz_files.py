@@ -316,9 +316,9 @@ def test_a_repaired_store_opens_whatever_was_mutated(evidence: Evidence) -> None
         directory = open_directory(fs, clock)
         if not report.refused:
             assert not directory.unreadable, (number, directory.unreadable)
-        for log in directory.logs.values():
-            broken = [f for f in check_log(log) if f.repair is not None]
-            assert broken == [], number
+            for log in directory.logs.values():
+                broken = [f for f in check_log(log) if f.repair is not None]
+                assert broken == [], number
         directory.abandon()
         _restore(fs, evidence)
     assert np.all(evidence.table.rows[:, 0] >= 0)

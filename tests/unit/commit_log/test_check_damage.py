@@ -433,3 +433,16 @@ def test_a_message_of_an_old_format_is_named_and_left_alone() -> None:
     report, _ = _repair(fs, clock, allow_data_loss=True)
     assert report.refused or report.done == []
     assert fs.read(f"{LAST}.log") == before[f"{LAST}.log"]
+
+
+def test_an_offset_far_beyond_its_segment_is_named_and_left_to_a_person() -> None:
+    fs, clock = build_store()
+    _patch(f"{SECOND}.log", 0, ">q", 1 << 42)(fs)
+    before = _contents(fs)
+    findings = check_log_directory(fs, ROOT, now_ms=clock.now_ms())
+    assert "offset-overflow" in _rules(findings)
+    report, _ = _repair(fs, clock, allow_data_loss=True)
+    assert "beyond the range of their segment" in report.refused[0]
+    assert {p: b for p, b in _contents(fs).items() if p.endswith(".log")} == {
+        p: b for p, b in before.items() if p.endswith(".log")
+    }
