@@ -16,6 +16,7 @@ from varve.commit_log import Log, LogSettings
 from varve.records import Batch, assign_offsets
 
 _BYTES_PER_SEGMENT_ON_DISK = 20 << 10
+_AIM_COUNT_MIN = 1_000  # below, what every open costs outweighs the segments
 
 
 class CleanOpenMeasure:
@@ -43,7 +44,7 @@ class CleanOpenMeasure:
                     "s",
                     lambda: time_open(directory, settings, scale.ticker),
                     lambda: list_and_stat(str(directory), scale.ticker),
-                    at_most(5),
+                    at_most(5) if size >= _AIM_COUNT_MIN else None,
                     "a batch per segment; names and inodes cached; "
                     f"{file_count / size:.0f} files per segment",
                 ),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -98,6 +99,13 @@ def run_fakes(
                 progress=lambda text: None,
             )
         )
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command.main(started=perf_counter())
+    return ended.value.code
 
 
 @pytest.mark.parametrize(
@@ -290,8 +298,10 @@ def test_machine_and_commit_are_stated(tmp_path: Path) -> None:
     assert describe_commit()
 
 
-def test_command_lists_suites_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    command.run()
+def test_command_lists_suites_without_a_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_command(monkeypatch)
     assert "hot_log" in capsys.readouterr().out
 
 
@@ -307,10 +317,7 @@ def test_command_lists_suites_without_a_name(capsys: pytest.CaptureFixture[str])
 def test_bad_argument_ends_with_a_named_error(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        command.main()
-    assert ended.value.code == 2
+    assert run_command(monkeypatch, *arguments) == 2
     assert capsys.readouterr().err.startswith("InvalidRequest: ")
 
 
@@ -319,7 +326,7 @@ def test_command_prints_json_lines_and_leaves_no_files(
 ) -> None:
     suite = Suite("fakes", "fakes", (FakeMeasure(FakeTime(), seconds=100.0),))
     monkeypatch.setattr(command, "SUITES", (suite,))
-    command.run("fakes", json=True, quick=True, directory=tmp_path)
+    run_command(monkeypatch, "fakes", "--json", "--quick", "--directory", str(tmp_path))
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["measure"] for line in lines] == ["fake"]
     assert list(tmp_path.iterdir()) == []
@@ -330,7 +337,7 @@ def test_command_prints_a_table_for_people(
 ) -> None:
     suite = Suite("fakes", "fakes", (FakeMeasure(FakeTime()),))
     monkeypatch.setattr(command, "SUITES", (suite,))
-    command.run("all", directory=tmp_path)
+    run_command(monkeypatch, "all", "--directory", str(tmp_path))
     shown = capsys.readouterr().out
     assert "fake" in shown
     assert "cores" in shown
