@@ -69,7 +69,7 @@ def test_both_logs_stay_the_same_as_followers(
 def test_both_logs_hold_the_same_data_when_followers_get_several_batches_at_once(
     toolchain: Toolchain, kafka_log: JavaShell, tmp_path: Path, shape: str
 ) -> None:
-    # Kafka 4.1 makes index entries batch by batch, releases up to 4.0 one for all of them.
+    # Kafka 4.1.2 makes index entries batch by batch, varve one for all of them.
     pair = _pair(kafka_log, tmp_path, shape, ignored_suffixes=[".index", ".timeindex"])
     chance = random.Random(f"several {shape}")
     _live(pair, LogScript(chance, SystemClock().now_ms(), follower_batches_max=4))

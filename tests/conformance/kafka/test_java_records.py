@@ -25,7 +25,7 @@ pytestmark = pytest.mark.java
 
 NOW_MS = 1_700_000_000_000
 MUTATIONS_PER_BATCH = 400
-# snappy-java reads streams of a negative version too; varve refuses them.
+# Kafka reads snappy streams of a version below 1 too; varve refuses them.
 SNAPPY_VERSION = range(69, 73)
 
 
