@@ -46,6 +46,7 @@ class ActiveSegment:
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
         self.extent = (base_offset, 0)
+        self.synced_size = 0
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.first_timestamp = -1

@@ -8,7 +8,11 @@ Threads    one at a time; appends go on meanwhile, and those that wait find thei
            first.
 """
 
+from typing import Final
+
 from varve.commit_log.log_state import LogState
+
+_WRITE_BEHIND_BYTES: Final = 64 << 20
 
 
 class Flusher:
@@ -33,7 +37,7 @@ class Flusher:
             rolled = list(state.unsynced)
             snapshots = state.snapshots.take_unsynced()
             active = state.view.active
-            active_end, has_new_files = active.extent[0], state.has_new_files
+            (active_end, active_size), has_new_files = active.extent, state.has_new_files
             state.has_new_files = False
         try:
             for segment in rolled:
@@ -42,6 +46,7 @@ class Flusher:
                 state.snapshots.sync(offset)
             if end_offset > active.base_offset:
                 active.writer.sync()
+                active.synced_size = active_size
             if has_new_files:
                 state.fs.sync_directory(state.directory)
         except OSError as error:
@@ -53,11 +58,16 @@ class Flusher:
             state.last_flush_ms = state.clock.now_ms()
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Syncs rolled segments, and the rest once `flush.ms` has passed since the last flush."""
+        """Syncs rolled segments, and the rest once it is old enough or much.
+
+        Old enough is `flush.ms`. Much is what would make the next roll wait for the disk, since
+        it syncs what is left of its segment.
+        """
         state = self._state
-        if state.end_offset > state.recovery_point and (
-            now_ms - state.last_flush_ms >= state.settings.flush_ms
-        ):
+        active = state.view.active
+        is_old = now_ms - state.last_flush_ms >= state.settings.flush_ms
+        is_much = active.size - active.synced_size > _WRITE_BEHIND_BYTES
+        if state.end_offset > state.recovery_point and (is_old or is_much):
             self.flush()
         elif state.unsynced:
             self.flush(state.view.active.base_offset)

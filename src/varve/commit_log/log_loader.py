@@ -29,7 +29,7 @@ from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_loading import ProducerLoad, ProducerSnapshots, load_producers
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.rolling import draw_jitter
-from varve.commit_log.segment import SEGMENT_KINDS, Segment
+from varve.commit_log.segment import SEGMENT_KINDS, ReadableSegment, Segment
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.segment_reader import find_end, first_batch_timestamp
 from varve.commit_log.segment_recovery import RecoveredSegment, recover_segment
@@ -110,9 +110,12 @@ class LogLoader:
         log_start_offset = max(request.log_start_offset, first_base)
         active = self._activate(next_offset)
         self._trim_epochs(next_offset, request.log_start_offset)
+        segments: list[ReadableSegment] = [*self._segments, active]
+        # Recovery leaves one behind each segment, whether or not the next begins right there.
+        self._snapshots.remove_stray([segment.base_offset for segment in segments])
         producers = load_producers(
             self._snapshots,
-            [*self._segments, active],
+            segments,
             end_offset=next_offset,
             load=self._producer_load(log_start_offset),
         )

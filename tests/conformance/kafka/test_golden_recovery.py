@@ -63,9 +63,6 @@ def test_loading_leaves_the_files_kafka_leaves(case: Case, tmp_path: Path) -> No
     assert _without_empty(left) == _without_empty(expected)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="strays are removed before recovery, which leaves new ones behind"
-)
 def test_loading_leaves_no_snapshot_without_a_segment(tmp_path: Path) -> None:
     strays = {}
     for number, case in enumerate(recovery_cases()):

@@ -189,3 +189,16 @@ def test_raising_the_log_start_above_the_recovery_point_raises_it(bench: Bench) 
     bench.fill(4)
     bench.log.delete_records(3)
     assert bench.log.recovery_point == 3
+
+
+def test_maintenance_syncs_ahead_of_a_roll_once_much_has_been_written(
+    bench: Bench, clock: ManualClock
+) -> None:
+    bench.open()
+    batch = make_batch(value=bytes(1_000_000))
+    while bench.log.size <= 64 << 20:
+        assert bench.log.recovery_point == 0
+        bench.log.append(batch)
+        end_offset = bench.log.end_offset
+        bench.log.maintain(clock.now_ms())
+    assert bench.log.recovery_point == end_offset
