@@ -75,5 +75,5 @@ def parse_size_argument(text: str) -> SizeRequest:
 
 
 def _split(listed: str) -> Sequence[str]:
-    # A comma followed by exactly three digits groups thousands: `10,000` is one size.
-    return [part for part in re.split(r",(?!\d{3}(?!\d))", listed) if part.strip()]
+    # A comma between a digit and exactly three digits groups thousands: `10,000` is one size.
+    return [part for part in re.split(r"(?<!\d),|,(?!\d{3}(?!\d))", listed) if part.strip()]

@@ -3,19 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
-
 from benchmarks.baselines import parse_with_kafka_python, time_call
 from benchmarks.generators import make_batches
 from benchmarks.measure import Contest, Scale, at_least
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.workspace import Workspace
-from varve.kernels.batch_scan import Field, batch_table, scan_batches
-from varve.kernels.record_parse import Table
-from varve.kernels.status import ScanStatus
 from varve.records import Batch
 
 _TOPIC_ID = bytes(range(16))
+_VOLUME_BYTES = 8 << 20
 
 
 class ParseMeasure:
@@ -34,11 +30,10 @@ class ParseMeasure:
 
 
 def parse_contest(value_bytes: int, batch_bytes: int, scale: Scale) -> Contest:
-    count = max(1, scale.volume_bytes // 8 // batch_bytes)
+    count = max(1, min(_VOLUME_BYTES, scale.volume_bytes) // batch_bytes)
     data = b"".join(make_batches(count, value_bytes=value_bytes, batch_bytes=batch_bytes))
-    table = batch_table(count + 1)
     record_count = parse_with_kafka_python(data)
-    if parse_and_hash(data, table) != record_count:
+    if parse_and_hash(data) != record_count:
         raise AssertionError("varve and kafka-python count different records")
 
     def rate(parse: Callable[[], object]) -> Callable[[], float]:
@@ -47,7 +42,7 @@ def parse_contest(value_bytes: int, batch_bytes: int, scale: Scale) -> Contest:
     return Contest(
         "parse_hash",
         "records/s",
-        rate(lambda: parse_and_hash(data, table)),
+        rate(lambda: parse_and_hash(data)),
         rate(lambda: parse_with_kafka_python(data)),
         at_least(50),
         "both verify the CRC32C of each batch; ours gives columns and a 128-bit hash per key, "
@@ -56,16 +51,15 @@ def parse_contest(value_bytes: int, batch_bytes: int, scale: Scale) -> Contest:
     )
 
 
-def parse_and_hash(data: bytes, table: Table) -> int:
-    """Scans consecutive batches with their CRC, parses each and hashes its keys."""
-    buffer = np.frombuffer(data, dtype=np.uint8)
-    count, _, status = scan_batches(buffer, 0, len(data), True, table)
-    if status != ScanStatus.END:
-        raise AssertionError(f"scan ended with status {status}")
-    view = memoryview(data)
-    record_count = 0
-    for position, size in table[:count, Field.POSITION : Field.SIZE + 1].tolist():
-        columns = Batch(view[position : position + size]).columns()
+def parse_and_hash(data: bytes) -> int:
+    """Verifies, parses and hashes batch by batch; gives the record count."""
+    position = record_count = 0
+    while position < len(data):
+        batch = Batch(data, position=position)
+        if not batch.is_valid_crc():
+            raise AssertionError("varve finds a CRC that does not match")
+        columns = batch.columns()
         columns.hash_keys(_TOPIC_ID)
         record_count += len(columns)
+        position += batch.header.size
     return record_count

@@ -138,6 +138,8 @@ def test_formatted_size_reads_back(amount: int) -> None:
 def test_size_argument_names_a_measure_or_none() -> None:
     named = parse_size_argument("append=16KiB,1MiB")
     assert (named.measure, [size.amount for size in named.sizes]) == ("append", [16384, 1 << 20])
+    listed = parse_size_argument("16KiB,128KiB,100B").sizes
+    assert [size.amount for size in listed] == [16 << 10, 128 << 10, 100]
     bare = parse_size_argument("1,000,10,000")
     assert (bare.measure, [size.amount for size in bare.sizes]) == (None, [1000, 10_000])
 
