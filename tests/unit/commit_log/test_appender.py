@@ -1,7 +1,5 @@
 """Offsets, duplicates, transactions and what a refused append leaves: nothing."""
 
-import threading
-
 import pytest
 
 from tests.support.log_bench import (
@@ -15,6 +13,7 @@ from tests.support.log_bench import (
     split_batches,
 )
 from varve.commit_log import AppendResult, Isolation, Origin
+from varve.commit_log.producer_state import AppendPlan, ProducerStates
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import (
     Closed,
@@ -333,22 +332,36 @@ def test_the_last_stable_offset_never_lies_below_the_log_start(bench: Bench) -> 
     assert bench.log.last_stable_offset == 2
 
 
-def test_readers_of_committed_records_never_see_an_open_transaction(bench: Bench) -> None:
+def test_a_transaction_opened_while_the_last_stable_offset_is_asked_stays_hidden(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.open()
-    seen: list[int] = []
-    done = threading.Event()
+    asked: list[int | None] = []
 
-    def watch() -> None:
-        while not done.is_set():
-            seen.append(bench.log.last_stable_offset)
+    def overtaken(producers: ProducerStates) -> int | None:
+        asked.append(producers._first_unstable_offset)
+        if len(asked) == 1:
+            in_transaction(bench, 1)
+        return asked[-1]
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    first = [in_transaction(bench, producer) for producer in range(300)]
-    done.set()
-    watcher.join()
-    assert first[0] == 0
-    assert max(seen, default=0) == 0
+    monkeypatch.setattr(ProducerStates, "first_unstable_offset", property(overtaken))
+    assert bench.log.last_stable_offset == 0
+    assert asked == [None]
+
+
+def test_a_transaction_is_open_before_the_high_watermark_passes_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.open()
+    apply, seen = ProducerStates.apply, []
+
+    def watched(producers: ProducerStates, plan: AppendPlan) -> None:
+        seen.append(bench.log.high_watermark)
+        apply(producers, plan)
+
+    monkeypatch.setattr(ProducerStates, "apply", watched)
+    in_transaction(bench, 1)
+    assert (seen, bench.log.high_watermark) == ([0], 1)
 
 
 # Aborted transactions

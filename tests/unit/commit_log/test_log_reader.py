@@ -17,7 +17,8 @@ from tests.support.log_bench import (
     read_all,
     split_batches,
 )
-from varve.commit_log import AbortedRange, Isolation, Log, TimestampOffset
+from varve.commit_log import AbortedRange, Isolation, Log, TimestampOffset, segment_reader
+from varve.commit_log.segment import ReadableSegment
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
@@ -366,6 +367,30 @@ def test_a_reader_holds_its_files_while_segments_leave(bench: Bench) -> None:
     file = closed.file()
     closed.mark_deleted()
     assert len(file.read_at(0, SIZE)) == SIZE
+
+
+def test_a_read_that_a_truncation_overtakes_looks_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.set(index_interval_bytes=0).open()
+    bench.fill(6, value=b"before" * 9)
+    find = segment_reader.find_batch_position
+    overtaken: list[int] = []
+
+    def find_slowly(segment: ReadableSegment, offset: int, *, size: int) -> tuple[int, int] | None:
+        found = find(segment, offset, size=size)
+        if not overtaken:
+            overtaken.append(offset)
+            bench.log.truncate_to(2)
+            bench.fill(6, value=b"after")
+        return found
+
+    monkeypatch.setattr(segment_reader, "find_batch_position", find_slowly)
+    fetched = bench.log.read(start_offset=4)
+    records = [record for batch in split_batches(fetched.data) for record in batch.records()]
+    assert [(record.offset, record.value) for record in records] == [
+        (offset, b"after") for offset in range(4, 8)
+    ]
 
 
 def test_readers_see_one_log_or_the_other_while_it_is_truncated_and_rewritten(
