@@ -6,7 +6,6 @@ Threads    any number, without the log's lock: each works on one view of the seg
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
@@ -44,8 +43,7 @@ class AbortedRange(NamedTuple):
     first_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResult:
+class FetchResult(NamedTuple):
     """Whole batches as stored; the first may begin before the asked offset."""
 
     data: memoryview
@@ -152,13 +150,11 @@ class LogReader:
         self._ends[run.next_offset] = (segment, run.end_position)
 
     def _limit(self, isolation: Isolation) -> int:
-        match isolation:
-            case Isolation.LOG_END:
-                return self._state.end_offset
-            case Isolation.READ_UNCOMMITTED:
-                return self._state.high_watermark
-            case Isolation.READ_COMMITTED:
-                return self._state.last_stable_offset
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return self._state.high_watermark
+        if isolation is Isolation.READ_COMMITTED:
+            return self._state.last_stable_offset
+        return self._state.end_offset
 
     def _check_range(self, start_offset: int, end_offset: int) -> None:
         state = self._state

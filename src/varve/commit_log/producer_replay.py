@@ -114,6 +114,8 @@ def _rows_that_matter(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     open a transaction: the first, and any behind a marker or a batch outside a transaction.
     """
     with_producer = np.flatnonzero(rows[:, Field.PRODUCER_ID] >= 0)
+    if not with_producer.size:
+        return with_producer
     order = np.argsort(rows[with_producer, Field.PRODUCER_ID], kind="stable")
     grouped = with_producer[order]
     producer_ids = rows[grouped, Field.PRODUCER_ID]

@@ -7,7 +7,7 @@ Threads    any; no lock. A segment that left the log meanwhile raises FileNotFou
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -67,8 +67,7 @@ def find_batch_position(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRun:
+class BatchRun(NamedTuple):
     """Whole batches of one segment, the offset after them and where the next one begins."""
 
     data: memoryview

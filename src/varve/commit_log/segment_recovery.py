@@ -209,7 +209,8 @@ def is_old_message(file: File, position: int, file_size: int) -> bool:
 
 def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
     leader_epochs = table.rows[:, Field.LEADER_EPOCH]
-    if not leader_epochs.size:
+    latest = epochs.latest
+    if not leader_epochs.size or (latest is not None and leader_epochs.max() <= latest.epoch):
         return
     changes = np.flatnonzero(np.diff(leader_epochs, prepend=leader_epochs[0] - 1))
     for row in changes.tolist():
