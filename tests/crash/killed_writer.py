@@ -1,6 +1,11 @@
-"""Appends until it is killed and prints what was acknowledged; arguments: path, flush, seed."""
+"""Forks writers that append until they are killed; says what was acknowledged.
+
+Each line of input, `path flush seed`, makes a writer. It prints `pid <its pid>`, then a line per
+acknowledged batch: base offset and digest of the stored bytes. After its end: `dead`.
+"""
 
 import hashlib
+import os
 import random
 import sys
 
@@ -11,7 +16,7 @@ from varve.foundation.clock import SystemClock
 from varve.records import Codec, Record, assign_offsets, build_batch
 
 
-def main(path: str, flush: str, seed: int) -> None:
+def write(path: str, flush: str, seed: int) -> None:
     source = random.Random(seed)
     settings = LogSettings(segment_bytes=20_000, index_interval_bytes=500, flush=flush)
     store = LogStore(
@@ -35,5 +40,16 @@ def main(path: str, flush: str, seed: int) -> None:
             log.roll()
 
 
+def main() -> None:
+    for line in sys.stdin:
+        path, flush, seed = line.split()
+        pid = os.fork()
+        if pid == 0:
+            print("pid", os.getpid(), flush=True)
+            write(path, flush, int(seed))
+        os.waitpid(pid, 0)
+        print("\ndead", flush=True)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main()

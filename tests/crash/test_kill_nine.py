@@ -1,11 +1,13 @@
 """`kill -9` at random moments on a real disk: every acknowledged offset is read back: G1, G2."""
 
 import hashlib
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,25 +18,42 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 
 WRITER = Path(__file__).with_name("killed_writer.py")
-ROUNDS = 3
+ROUNDS = 5
 
 
-def _kill_after(process: subprocess.Popen[str], line_count: int) -> list[tuple[int, str]]:
-    """Reads so many acknowledgements, kills, and gives all that were made."""
-    assert process.stdout is not None
-    watchdog = threading.Timer(60, process.kill)
+@pytest.fixture(scope="module")
+def writers() -> Iterator[subprocess.Popen[str]]:
+    """A process that has loaded everything and forks a writer per line of input."""
+    with subprocess.Popen(
+        [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _append_until_killed(
+    writers: subprocess.Popen[str], command: str, kill_after: int
+) -> list[tuple[int, str]]:
+    """Has a writer killed once it acknowledged so many batches; gives all it acknowledged."""
+    assert writers.stdin is not None
+    assert writers.stdout is not None
+    print(command, file=writers.stdin, flush=True)
+    word, pid = writers.stdout.readline().split()
+    assert word == "pid"
+    watchdog = threading.Timer(60, os.kill, (int(pid), signal.SIGKILL))
     watchdog.start()
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line)
-        if len(lines) == line_count:
-            process.send_signal(signal.SIGKILL)
-    process.wait()
+    acknowledged: list[tuple[int, str]] = []
+    for line in writers.stdout:
+        if line == "dead\n":
+            break
+        if len(line.split()) == 2 and len(line.split()[1]) == 64:
+            acknowledged.append((int(line.split()[0]), line.split()[1]))
+            if len(acknowledged) == kill_after:
+                os.kill(int(pid), signal.SIGKILL)
     watchdog.cancel()
-    process.stdout.close()
-    assert len(lines) >= line_count
-    whole = [line.split() for line in lines if line.endswith("\n") and len(line.split()) == 2]
-    return [(int(offset), digest) for offset, digest in whole if len(digest) == 64]
+    assert len(acknowledged) >= kill_after
+    return acknowledged
 
 
 def _digests(path: str) -> dict[int, str]:
@@ -54,19 +73,15 @@ def _digests(path: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("flush", ["interval", "ack"])
 def test_g1_g2_every_offset_acknowledged_before_a_kill_is_read_back(
-    flush: str, tmp_path: Path, rounds_factor: int
+    flush: str, writers: subprocess.Popen[str], tmp_path: Path, rounds_factor: int
 ) -> None:
     source = random.Random(flush)
     acknowledged: dict[int, str] = {}
     for seed in range(ROUNDS * rounds_factor):
-        process = subprocess.Popen(
-            [sys.executable, str(WRITER), str(tmp_path / "log"), flush, str(seed)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for offset, digest in _kill_after(process, source.randint(1, 120)):
+        command = f"{tmp_path}/log {flush} {seed}"
+        for offset, digest in _append_until_killed(writers, command, source.randint(1, 120)):
             assert offset not in acknowledged
             acknowledged[offset] = digest
-        stored = _digests(str(tmp_path / "log"))
+        stored = _digests(f"{tmp_path}/log")
         assert {offset: stored.get(offset) for offset in acknowledged} == acknowledged
         assert list(stored) == sorted(stored)

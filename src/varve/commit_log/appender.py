@@ -17,6 +17,7 @@ import numpy as np
 from varve.commit_log.append_rules import AppendRules, CheckedBatch
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.log_state import LogState
+from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.producer_replay import summarize_row
 from varve.commit_log.producer_state import AppendPlan, BatchSummary, Origin
 from varve.commit_log.rolling import RollRule
@@ -196,6 +197,11 @@ class Appender:
             raise UnexpectedOffset(
                 f"{where}: the batches begin at offset {first}, below the log end offset "
                 f"{end_offset}"
+            )
+        if rows[-1][Field.LAST_OFFSET] - first > RELATIVE_OFFSET_MAX:
+            raise UnexpectedOffset(
+                f"{where}: the batches span offsets {first}..{rows[-1][Field.LAST_OFFSET]}, more "
+                f"than the {RELATIVE_OFFSET_MAX} that one segment can hold; send them one by one"
             )
         previous = first - 1
         for row in rows:
