@@ -21,12 +21,13 @@ from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.producer_replay import summarize_row
 from varve.commit_log.producer_state import AppendPlan, BatchSummary, Origin
 from varve.commit_log.rolling import RollRule
-from varve.commit_log.settings import FLUSH_ACK
+from varve.commit_log.settings import FLUSH_ACK, INT_MAX
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
 from varve.foundation.errors import (
     Corrupt,
     Fenced,
+    InvalidRequest,
     RecordTooLarge,
     UnexpectedOffset,
     UnsupportedFormat,
@@ -86,6 +87,11 @@ class Appender:
     def _current_epoch_locked(self, leader_epoch: int | None) -> int:
         """The epoch to append under: the latest known unless the caller leads a newer one."""
         latest = self._state.epochs.latest
+        if leader_epoch is not None and not 0 <= leader_epoch <= INT_MAX:
+            raise InvalidRequest(
+                f"{self._state.topic_partition}: leader epoch {leader_epoch} is outside "
+                f"0..{INT_MAX}"
+            )
         if latest is None:
             return 0 if leader_epoch is None else leader_epoch
         if leader_epoch is None or leader_epoch == latest.epoch:

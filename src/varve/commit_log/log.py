@@ -22,7 +22,7 @@ from varve.commit_log.settings import LogSettings
 from varve.commit_log.truncation import Truncation
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
-from varve.foundation.errors import OffsetOutOfRange, PolicyViolation, StoreError
+from varve.foundation.errors import DiskFull, OffsetOutOfRange, PolicyViolation, StoreError
 from varve.records import end_transaction_marker
 
 DEFAULT_FETCH_BYTES = 1 << 20
@@ -261,8 +261,17 @@ class Log:
                 )
             with state.io("delete records of"):
                 self._raise_log_start_locked(offset)
-        with state.io("checkpoint of"):
+        try:
             self._hooks.write_log_starts()
+        except OSError as error:
+            failure = state.failed(error, "checkpoint of")
+            if isinstance(failure, DiskFull):
+                failure = DiskFull(
+                    f"{state.topic_partition}: records before {offset} are no longer read, "
+                    "but the disk is "
+                    "too full to note it for the next start; free some space and delete them again"
+                )
+            raise failure from error
         state.check_usable()
         return state.log_start_offset
 

@@ -1,7 +1,7 @@
 """The inspection of a batch on its way into a log, with the verdict most batches get.
 
 Invariant  PLAIN is given only to a batch that every rule which no setting governs lets through, and
-           that is stored byte for byte as it came; for all others the caller finds out what is wrong.
+           that is stored byte for byte as it came; what others lack, the caller finds out.
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ _CODEC_CONTROL_OR_APPEND_TIME = 0x07 | 0x20 | 0x08
 
 @kernel
 def inspect_append(buffer: Bytes, out: Row) -> int:
-    """`inspect_batch` over the whole buffer; PLAIN instead of OK where nothing is left to object."""
+    """`inspect_batch` over the whole buffer; PLAIN for OK where nothing is left to object."""
     status = inspect_batch(buffer, 0, buffer.size, out)
     if (
         status == _OK

@@ -11,7 +11,7 @@ from varve.commit_log.txn_index import TransactionIndex
 from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import Record, build_batch, end_transaction_marker
 
-# Mostly data of few producers: a shortcut shows only where more than five batches follow each other.
+# Mostly data of few producers: a shortcut shows where more than five batches follow each other.
 KINDS = ["transactional"] * 8 + ["plain"] * 4 + ["commit", "abort", "anonymous"]
 
 BATCHES = st.lists(

@@ -23,6 +23,7 @@ from varve.foundation.errors import (
     DiskFull,
     Fenced,
     InvalidProducerEpoch,
+    InvalidRequest,
     InvalidTransactionState,
     LogPoisoned,
     OutOfOrderSequence,
@@ -499,3 +500,11 @@ def test_a_closed_log_refuses_everything(bench: Bench) -> None:
     ):
         with pytest.raises(Closed):
             act()
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**31])
+def test_a_leader_epoch_that_the_batch_cannot_carry_is_refused(bench: Bench, epoch: int) -> None:
+    bench.open()
+    with pytest.raises(InvalidRequest, match="leader epoch"):
+        bench.log.append(make_batch(), leader_epoch=epoch)
+    assert bench.log.end_offset == 0
