@@ -11,6 +11,7 @@ Threads    one appender under the log's lock; readers take `extent` first and ne
 """
 
 import contextlib
+from typing import NamedTuple
 
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.offset_index import OffsetIndex
@@ -20,6 +21,17 @@ from varve.commit_log.settings import LogSettings
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import Buffer, File
+
+
+class BatchSet(NamedTuple):
+    """Whole batches to be written at once; a tuple, because one is made for every append."""
+
+    buffers: tuple[Buffer, ...]
+    size: int
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    max_timestamp_offset: int
 
 
 class ActiveSegment:
@@ -95,15 +107,9 @@ class ActiveSegment:
         self.has_full_index = offset_index.is_full or time_index.is_full
         self.extent = (next_offset, size)
 
-    def append(
-        self,
-        *buffers: Buffer,
-        last_offset: int,
-        size: int,
-        max_timestamp: int,
-        max_timestamp_offset: int,
-    ) -> None:
-        """Writes one or more whole batches; what fails leaves the segment as it was."""
+    def append(self, batches: BatchSet) -> None:
+        """Writes the batches; what fails leaves the segment as it was."""
+        buffers, size, _, last_offset, max_timestamp, max_timestamp_offset = batches
         position = self.extent[1]
         try:
             self.writer.write_at(position, *buffers)

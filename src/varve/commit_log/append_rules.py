@@ -61,7 +61,7 @@ _RECORDS_OK = int(RecordStatus.OK)
 class CheckedBatch:
     """A batch that may be appended: its bytes, and what appending needs to know of them."""
 
-    __slots__ = ("data", "fields", "last_delta", "marker", "max_timestamp", "size")
+    __slots__ = ("data", "fields", "has_producer", "last_delta", "marker", "max_timestamp", "size")
 
     def __init__(
         self, data: Buffer, fields: list[int], max_timestamp: int, marker: Marker | None
@@ -72,10 +72,7 @@ class CheckedBatch:
         self.last_delta = fields[_LAST_OFFSET] - fields[_BASE_OFFSET]
         self.max_timestamp = max_timestamp
         self.marker = marker
-
-    @property
-    def has_producer(self) -> bool:
-        return self.fields[_PRODUCER_ID] >= 0
+        self.has_producer = fields[_PRODUCER_ID] >= 0
 
     def summary(self, base_offset: int) -> BatchSummary:
         """What producer state is told, given the offset the batch will have."""
@@ -116,6 +113,7 @@ class AppendRules:
         self._before_max_ms = settings.message_timestamp_before_max_ms
         self._after_max_ms = settings.message_timestamp_after_max_ms
         self._has_bounds = min(self._before_max_ms, self._after_max_ms) < LONG_MAX
+        self._is_choosy = self._has_bounds or self._is_compacted
         self._target = _target_codec(settings)
         self._keeps_plain = not self._log_append_time and self._target.codec in (None, Codec.NONE)
 
@@ -129,7 +127,8 @@ class AppendRules:
         status = inspect_append(buffer, row)
         fields: list[int] = row.tolist()
         if status == PLAIN and self._keeps_plain and buffer.size <= self._max_bytes:
-            self._check_settings(fields, now_ms)
+            if self._is_choosy:
+                self._check_settings(fields, now_ms)
             return CheckedBatch(data, fields, fields[_MAX_TIMESTAMP], None)
         if status not in (_OK, PLAIN):
             raise self._refusal(ScanStatus(status), data)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from varve.commit_log.active_segment import BatchSet
 from varve.commit_log.append_rules import AppendRules, CheckedBatch
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.log_state import LogState
@@ -78,14 +79,13 @@ class Appender:
         now_ms = state.clock.now_ms()
         batch = self._rules.check(data, origin, now_ms)
         with state.lock:
-            epoch = self._current_epoch_locked(leader_epoch)
-            result = self._append_checked_locked(batch, origin, epoch, now_ms)
+            result = self._append_checked_locked(batch, origin, leader_epoch, now_ms)
         # A duplicate waits too: its original may not be on disk yet.
         self._after_append(result.last_offset + 1)
         return result
 
-    def _current_epoch_locked(self, leader_epoch: int | None) -> int:
-        """The epoch to append under: the latest known unless the caller leads a newer one."""
+    def _new_epoch_locked(self, leader_epoch: int | None) -> int:
+        """The epoch to append under where the log's latest one does not simply go on."""
         latest = self._state.epochs.latest
         if leader_epoch is not None and not 0 <= leader_epoch <= INT_MAX:
             raise InvalidRequest(
@@ -94,9 +94,7 @@ class Appender:
             )
         if latest is None:
             return 0 if leader_epoch is None else leader_epoch
-        if leader_epoch is None or leader_epoch == latest.epoch:
-            return latest.epoch
-        if leader_epoch < latest.epoch:
+        if leader_epoch is None or leader_epoch < latest.epoch:
             raise Fenced(
                 f"{self._state.topic_partition}: leader epoch {leader_epoch} is over, the log has "
                 f"batches of epoch {latest.epoch}; a newer leader exists"
@@ -104,11 +102,18 @@ class Appender:
         return leader_epoch
 
     def _append_checked_locked(
-        self, batch: CheckedBatch, origin: Origin, leader_epoch: int, now_ms: int
+        self, batch: CheckedBatch, origin: Origin, leader_epoch: int | None, now_ms: int
     ) -> AppendResult:
         state = self._state
         state.check_usable()
         base_offset = state.view.active.extent[0]
+        latest = state.epochs.latest
+        epochs: tuple[tuple[int, int], ...] = ()
+        if latest is not None and leader_epoch in (None, latest.epoch):
+            epoch = latest.epoch
+        else:
+            epoch = self._new_epoch_locked(leader_epoch)
+            epochs = ((epoch, base_offset),)
         last_offset = base_offset + batch.last_delta
         plan: AppendPlan | None = None
         if batch.has_producer:
@@ -121,16 +126,12 @@ class Appender:
                     state.log_start_offset,
                     True,
                 )
-        prefix = _PREFIX.pack(base_offset, batch.size - 12, leader_epoch)
+        size, max_timestamp = batch.size, batch.max_timestamp
+        buffers = (_PREFIX.pack(base_offset, size - 12, epoch), memoryview(batch.data)[16:])
         self._write_locked(
-            (prefix, memoryview(batch.data)[16:]),
-            size=batch.size,
-            first_offset=base_offset,
-            last_offset=last_offset,
-            max_timestamp=batch.max_timestamp,
-            max_timestamp_offset=last_offset,
-            epochs=((leader_epoch, base_offset),),
-            now_ms=now_ms,
+            BatchSet(buffers, size, base_offset, last_offset, max_timestamp, last_offset),
+            epochs,
+            now_ms,
         )
         if plan is not None:
             self._remember_locked(plan)
@@ -162,16 +163,16 @@ class Appender:
             state.check_usable()
             self._check_follows_locked(rows)
             plan = state.producers.check_and_plan(summaries, Origin.REPLICATION)
-            self._write_locked(
+            batches = BatchSet(
                 (view,),
-                size=end,
-                first_offset=rows[0][Field.BASE_OFFSET],
-                last_offset=rows[-1][Field.LAST_OFFSET],
-                max_timestamp=newest[Field.MAX_TIMESTAMP],
-                max_timestamp_offset=newest[Field.LAST_OFFSET],
-                epochs=[(row[Field.LEADER_EPOCH], row[Field.BASE_OFFSET]) for row in rows],
-                now_ms=state.clock.now_ms(),
+                end,
+                rows[0][Field.BASE_OFFSET],
+                rows[-1][Field.LAST_OFFSET],
+                newest[Field.MAX_TIMESTAMP],
+                newest[Field.LAST_OFFSET],
             )
+            epochs = [(row[Field.LEADER_EPOCH], row[Field.BASE_OFFSET]) for row in rows]
+            self._write_locked(batches, epochs, state.clock.now_ms())
             self._remember_locked(plan)
             if self._shows_at_once:
                 self._show_locked(rows[-1][Field.LAST_OFFSET] + 1)
@@ -223,47 +224,27 @@ class Appender:
             previous = row[Field.LAST_OFFSET]
 
     def _write_locked(
-        self,
-        buffers: Sequence[Buffer],
-        *,
-        size: int,
-        first_offset: int,
-        last_offset: int,
-        max_timestamp: int,
-        max_timestamp_offset: int,
-        epochs: Sequence[tuple[int, int]],
-        now_ms: int,
+        self, batches: BatchSet, epochs: Sequence[tuple[int, int]], now_ms: int
     ) -> None:
-        """Rolls if it must, writes the bytes and moves the log end."""
+        """Notes new epochs, rolls if it must, writes the bytes and moves the log end."""
         state = self._state
-        if size > self._segment_bytes:
+        if batches.size > self._segment_bytes:
             raise RecordTooLarge(
-                f"{state.topic_partition}: an append of {size} bytes exceeds segment.bytes = "
+                f"{state.topic_partition}: an append of {batches.size} bytes exceeds "
+                "segment.bytes = "
                 f"{self._segment_bytes}; send smaller batches or raise the setting"
             )
         try:
             for epoch, start in epochs:
                 if epoch >= 0 and state.epochs.assign(epoch, start):
                     state.write_epochs()
-            if self._roll_rule.should_roll(
-                state.view.active,
-                append_size=size,
-                last_offset=last_offset,
-                max_timestamp=max_timestamp,
-                now_ms=now_ms,
-            ):
-                state.roll_locked(first_offset)
-            state.view.active.append(
-                *buffers,
-                last_offset=last_offset,
-                size=size,
-                max_timestamp=max_timestamp,
-                max_timestamp_offset=max_timestamp_offset,
-            )
+            if self._roll_rule.should_roll(state.view.active, batches, now_ms):
+                state.roll_locked(batches.first_offset)
+            state.view.active.append(batches)
         except OSError as error:
             state.epochs.truncate_from_end(state.end_offset)
             raise state.failed(error, "append to") from error
-        state.producers.map_end_offset = last_offset + 1
+        state.producers.map_end_offset = batches.last_offset + 1
 
     def _remember_locked(self, plan: AppendPlan) -> None:
         """Takes over the producers' new state and records transactions that this append aborted."""
@@ -287,7 +268,8 @@ class Appender:
         Producers are told first, so that a transaction is open before readers reach it.
         """
         state = self._state
-        state.high_watermark = max(state.high_watermark, min(end_offset, state.end_offset))
+        if end_offset > state.high_watermark:
+            state.high_watermark = min(end_offset, state.end_offset)
         state.producers.advance_high_watermark(state.high_watermark)
 
     def _after_append(self, end_offset: int) -> None:

@@ -3,7 +3,7 @@
 import random
 from typing import Final
 
-from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.active_segment import ActiveSegment, BatchSet
 from varve.commit_log.settings import LogSettings
 
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -37,20 +37,17 @@ class RollRule:
     def should_roll(
         self,
         active: ActiveSegment,
-        *,
-        append_size: int,
-        last_offset: int,
-        max_timestamp: int,
+        batches: BatchSet,
         now_ms: int,
     ) -> bool:
         size = active.extent[1]
         return (
-            size > self._segment_bytes - append_size
-            or last_offset - active.base_offset > _RELATIVE_OFFSET_MAX
+            size > self._segment_bytes - batches.size
+            or batches.last_offset - active.base_offset > _RELATIVE_OFFSET_MAX
             or active.has_full_index
             or (
                 size > 0
-                and self._waited_ms(active, max_timestamp, now_ms)
+                and self._waited_ms(active, batches.max_timestamp, now_ms)
                 > self._segment_ms - active.jitter_ms
             )
         )
