@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.failed_sync import has_failed_sync, write_anew
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.leftovers import resolve_leftovers
 from varve.commit_log.names import (
@@ -216,11 +217,28 @@ class LogLoader:
 
         True when later segments had to go.
         """
-        number, count = self._first_to_recover(), len(self._segments)
+        first, count = self._first_to_recover(), len(self._segments)
+        number = first
         while number < len(self._segments):
             self._recover_segment(number, is_final=False)
             number += 1
+        self._drop_leaving_of_roll()
+        if has_failed_sync(self._fs, self._directory):
+            self._note("writing anew what an earlier sync failed to bring to the disk")
+            write_anew(self._fs, self._directory, self._segments[first:])
         return len(self._segments) < count
+
+    def _drop_leaving_of_roll(self) -> None:
+        """Drops an empty last segment that begins inside the one before: a failed roll left it.
+
+        Its name was removed again, but a power loss may bring it back.
+        """
+        if len(self._segments) < 2 or self._segments[-1].size:
+            return
+        before = self._recovered.get(self._segments[-2].base_offset)
+        if before is not None and before.next_offset > self._segments[-1].base_offset:
+            why = "is empty and begins inside the segment before"
+            self._drop_segments_after(len(self._segments) - 2, why)
 
     def _first_to_recover(self) -> int:
         """The number of the segment that holds the recovery point; past the last when clean."""
@@ -275,7 +293,9 @@ class LogLoader:
             expiration_ms=load.expiration_ms,
         )
 
-    def _drop_segments_after(self, number: int) -> None:
+    def _drop_segments_after(
+        self, number: int, why: str = "follows a segment that lost bytes"
+    ) -> None:
         """Removes all later segments, the last first, so that a crash leaves no gap.
 
         Before the cut: once the bad bytes are gone, nothing tells that these segments must go.
@@ -283,7 +303,7 @@ class LogLoader:
         if number + 1 == len(self._segments):
             return
         for segment in reversed(self._segments[number + 1 :]):
-            self._note(f"dropped {segment.path(LOG)}: it follows a segment that lost bytes")
+            self._note(f"dropped {segment.path(LOG)}: it {why}")
             segment.mark_deleted()
             if segment.base_offset in self._snapshots.offsets:
                 self._snapshots.remove(segment.base_offset)

@@ -288,3 +288,13 @@ def test_an_open_transaction_survives_both_kinds_of_stop(bench: Bench) -> None:
         fetched = bench.log.read(start_offset=0, isolation=Isolation.READ_COMMITTED)
         assert [aborted.first_offset for aborted in fetched.aborted] == [1]
         assert offsets_in(fetched) == [0, 1, 2]
+
+
+def test_an_empty_last_segment_inside_the_one_before_is_dropped(bench: Bench) -> None:
+    bench.open()
+    bench.fill(5)
+    bench.write(3, ".log", b"")
+    log = bench.crash()
+    assert log.end_offset == 5
+    assert bench.names(".log") == [log_name(0)]
+    assert "00000000000000000003.log" in " ".join(log.recovered)
