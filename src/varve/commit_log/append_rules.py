@@ -174,19 +174,19 @@ class AppendRules:
                 f"{self._max_bytes}; "
                 "send smaller batches or raise the setting"
             )
+        span = fields[_LAST_OFFSET] - fields[_BASE_OFFSET] + 1
+        if fields[_RECORD_COUNT] <= 0 or span != fields[_RECORD_COUNT]:
+            raise InvalidRecord(
+                f"{self._where}: the batch counts {fields[_RECORD_COUNT]} records but spans "
+                f"{span} offsets; "
+                "both must be equal and above 0"
+            )
         if origin is not Origin.CLIENT:
             return
         if fields[_BASE_OFFSET] != 0:
             raise InvalidRecord(
                 f"{self._where}: a producer's batch has base offset 0, this one has "
                 f"{fields[_BASE_OFFSET]}"
-            )
-        span = fields[_LAST_OFFSET] + 1
-        if fields[_RECORD_COUNT] <= 0 or span != fields[_RECORD_COUNT]:
-            raise InvalidRecord(
-                f"{self._where}: the batch counts {fields[_RECORD_COUNT]} records but spans "
-                f"{span} offsets; "
-                "both must be equal and above 0"
             )
         if fields[_ATTRIBUTES] & _CONTROL:
             raise InvalidRecord(f"{self._where}: producers may not write control batches")

@@ -50,10 +50,11 @@ def test_the_record_count_must_equal_the_offset_span(count: int) -> None:
         check(patched(make_batch(3), 57, ">i", count))
 
 
-@pytest.mark.parametrize("delta", [-1, 0, 1, 3])
-def test_the_offset_span_must_equal_the_record_count(delta: int) -> None:
+@pytest.mark.parametrize("origin", list(Origin))
+@pytest.mark.parametrize("delta", [-10, -1, 0, 1, 3, 2**31 - 1])
+def test_the_offset_span_must_equal_the_record_count(delta: int, origin: Origin) -> None:
     with pytest.raises(InvalidRecord, match="span"):
-        check(patched(make_batch(3), 23, ">i", delta))
+        check(patched(make_batch(3), 23, ">i", delta), origin)
 
 
 def test_a_client_may_not_write_control_batches() -> None:
