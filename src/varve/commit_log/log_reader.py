@@ -60,8 +60,10 @@ class LogReader:
     def __init__(self, state: LogState) -> None:
         self._state = state
         # Where recent reads ended, by the offset that comes next: a reader that goes on needs no
-        # look-up. An entry counts only for the very segment object it was made with.
+        # look-up. An entry counts only for the very segment object it was made with, and all go
+        # when another segment grows: those of a rolled one would keep its file open.
         self._ends: dict[int, tuple[ReadableSegment | None, int]] = {}
+        self._ends_active = state.view.active
 
     def read(
         self, *, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
@@ -139,14 +141,15 @@ class LogReader:
                     position=position if segment is known else None,
                 )
                 if run is not None:
-                    self._remember_end(segment, run)
+                    self._remember_end(view, segment, run)
                     return run
         # Nothing is left between a start below the limit and the limit: the reader goes on there.
         return BatchRun(memoryview(b""), max(start_offset, limit), 0)
 
-    def _remember_end(self, segment: ReadableSegment, run: BatchRun) -> None:
-        if len(self._ends) >= _ENDS_MAX:
+    def _remember_end(self, view: SegmentView, segment: ReadableSegment, run: BatchRun) -> None:
+        if view.active is not self._ends_active or len(self._ends) >= _ENDS_MAX:
             self._ends.clear()
+            self._ends_active = view.active
         self._ends[run.next_offset] = (segment, run.end_position)
 
     def _limit(self, isolation: Isolation) -> int:

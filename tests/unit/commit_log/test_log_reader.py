@@ -1,6 +1,7 @@
 """Reads by offset up to each limit, by time, and while the log changes under the reader."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -358,6 +359,20 @@ def test_a_broken_disk_is_told_as_ours_by_every_read(
     faulty.fs.fail_under("data", BROKEN)
     with pytest.raises(DirectoryOffline):
         look(faulty.log)
+
+
+def test_past_reads_do_not_keep_a_rolled_segment_open(bench: Bench) -> None:
+    bench.open()
+    rolled = []
+    for _ in range(5):
+        bench.fill(2)
+        bench.log.read(start_offset=bench.log.end_offset - 2, max_bytes=SIZE)
+        rolled.append(weakref.ref(bench.log.view.active))
+        bench.log.roll()
+    bench.log.flush()
+    bench.fill(1)
+    bench.log.read(start_offset=bench.log.end_offset - 1)
+    assert [segment() for segment in rolled] == [None] * 5
 
 
 def test_a_reader_holds_its_files_while_segments_leave(bench: Bench) -> None:
