@@ -185,13 +185,6 @@ class LogSettings:
 class StoreSettings:
     """The settings of a whole store: its background work, recovery and producer state."""
 
-    log_flush_scheduler_interval_ms: int = setting(
-        LONG_MAX,
-        "Time between two looks for logs whose flush.ms has passed.",
-        "log.flush.scheduler.interval.ms",
-        at_least=1,  # Kafka states no bound; below this the worker would spin
-        long=True,
-    )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000,
         "Time between two writes of the recovery points, from which an unclean log is checked.",
@@ -227,12 +220,6 @@ class StoreSettings:
         600_000,
         "Time between two looks for producers to forget.",
         "producer.id.expiration.check.interval.ms",
-        at_least=1,
-    )
-    transaction_max_timeout_ms: int = setting(
-        900_000,
-        "Longest time a transaction may stay open before it counts as late.",
-        "transaction.max.timeout.ms",
         at_least=1,
     )
 

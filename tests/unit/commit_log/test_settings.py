@@ -23,7 +23,6 @@ def test_defaults_are_kafkas() -> None:
     assert settings.flush_messages == settings.flush_ms == LONG_MAX
     assert settings.cleanup_policy == ("delete",)
     assert not settings.syncs_every_append
-    assert StoreSettings().log_flush_scheduler_interval_ms == LONG_MAX
     assert StoreSettings().producer_id_expiration_ms == 24 * 3_600_000
 
 
