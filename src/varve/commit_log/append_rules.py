@@ -12,7 +12,6 @@ import numpy as np
 
 from varve.commit_log.producer_replay import decode_marker
 from varve.commit_log.producer_state import BatchSummary, Marker, Origin
-from varve.commit_log.rolling import COMPACT
 from varve.commit_log.settings import LONG_MAX, LogSettings
 from varve.disk import Buffer
 from varve.foundation.errors import (
@@ -108,7 +107,7 @@ class AppendRules:
         self._where = where
         self._max_bytes = settings.max_message_bytes
         self._segment_bytes = settings.segment_bytes
-        self._is_compacted = COMPACT in settings.cleanup_policy
+        self._is_compacted = settings.is_compacted
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = settings.message_timestamp_before_max_ms
         self._after_max_ms = settings.message_timestamp_after_max_ms

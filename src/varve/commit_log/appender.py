@@ -22,7 +22,7 @@ from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.producer_replay import summarize_row
 from varve.commit_log.producer_state import AppendPlan, BatchSummary, Origin
 from varve.commit_log.rolling import RollRule
-from varve.commit_log.settings import FLUSH_ACK, INT_MAX
+from varve.commit_log.settings import INT_MAX
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
 from varve.foundation.errors import (
@@ -66,7 +66,7 @@ class Appender:
         self._roll_rule = RollRule(settings)
         self._segment_bytes = settings.segment_bytes
         self._flush_messages = settings.flush_messages
-        self._flush_each = settings.flush == FLUSH_ACK
+        self._flush_each = settings.syncs_every_append
         self._shows_at_once = is_alone and not self._flush_each
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 

@@ -1,13 +1,10 @@
 """When the active segment must give way to a new one."""
 
 import random
-from typing import Final
 
 from varve.commit_log.active_segment import ActiveSegment, BatchSet
+from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.settings import LogSettings
-
-_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-COMPACT: Final = "compact"
 
 
 def draw_jitter(settings: LogSettings, random: random.Random) -> int:
@@ -20,7 +17,7 @@ def draw_jitter(settings: LogSettings, random: random.Random) -> int:
 
 
 def max_segment_ms(settings: LogSettings) -> int:
-    if COMPACT in settings.cleanup_policy:
+    if settings.is_compacted:
         return min(settings.segment_ms, settings.max_compaction_lag_ms)
     return settings.segment_ms
 
@@ -43,7 +40,7 @@ class RollRule:
         size = active.extent[1]
         return (
             size > self._segment_bytes - batches.size
-            or batches.last_offset - active.base_offset > _RELATIVE_OFFSET_MAX
+            or batches.last_offset - active.base_offset > RELATIVE_OFFSET_MAX
             or active.has_full_index
             or (
                 size > 0
