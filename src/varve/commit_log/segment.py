@@ -1,7 +1,7 @@
 """A closed segment: a data file that no longer grows, with its indexes.
 
 Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .snapshot`.
-           docs/formats/segment.md
+           docs/formats/segment-and-indexes.md
 Invariant  base offset and size never change; truncation and cleaning make a new object.
 Threads    any; carries no lock and holds no file open itself.
 """
