@@ -318,6 +318,17 @@ class Log:
                 state.close()
             self._flusher.sync_locked(state.end_offset)
 
+    def retire(self) -> None:
+        """Stops using the log for good, once what other threads are doing to its files is done.
+
+        Its directory may then go, and another log take its name.
+        """
+        state = self._state
+        with state.flush_lock, state.lock:
+            state.close()
+            # A read in flight would find the other log's files; it looks again and is told.
+            state.cuts += 2
+
     def abandon(self, reason: StoreError | None = None) -> None:
         """Stops using the log without touching its files."""
         state = self._state

@@ -297,10 +297,13 @@ class LogDirectory:
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition out of service; its files go after `file.delete.delay.ms`."""
         self.check_online()
+        log = self.logs[topic_partition]
+        log.retire()
         with self._lock:
-            log = self.logs.pop(topic_partition)
+            if self.logs.get(topic_partition) is not log:
+                return
+            del self.logs[topic_partition]
             self.topic_ids.pop(topic_partition, None)
-            log.abandon()
             name = delete_directory_name(topic_partition, random_directory_id(self._random))
             self._fs.rename(log.directory, f"{self.path}/{name}")
             self._fs.sync_directory(self.path)

@@ -101,11 +101,11 @@ class LogReader:
         """
         state = self._state
         for _ in range(_LOOKS_MAX):
-            state.check_readable()
             cuts = state.cuts
             if cuts % 2:
                 with state.lock:
                     cuts = state.cuts
+            state.check_readable()
             try:
                 outcome = look()
             except FileNotFoundError:

@@ -1,6 +1,7 @@
 """One log directory: its lock, marks and checkpoints, and the directories in it."""
 
 import random
+import threading
 import zlib
 from typing import Any
 from uuid import UUID
@@ -15,11 +16,15 @@ from varve.commit_log import (
     SegmentFiles,
     StoreSettings,
     TopicPartition,
+    segment_reader,
 )
+from varve.commit_log.active_segment import BatchSet
 from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log.segment import Segment
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
+    Closed,
     Corrupt,
     DirectoryOffline,
     InconsistentTopicId,
@@ -394,6 +399,59 @@ def test_a_successor_of_a_deleted_partition_begins_at_0(house: House) -> None:
     house.directory.delete(A)
     log = house.directory.create(A, OTHER_ID)
     assert (log.log_start_offset, log.end_offset) == (0, 0)
+
+
+def test_nothing_of_a_deleted_partition_reaches_its_successor(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that has begun is finished in the old directory before the name is free."""
+    house.open()
+    log = house.fill()
+    appending, deleting = threading.Event(), threading.Event()
+    write = log.view.active.append
+
+    def append_late(batches: BatchSet) -> None:
+        appending.set()
+        assert deleting.wait(10)
+        log._state.roll_locked(log.end_offset)
+        write(batches)
+
+    monkeypatch.setattr(log.view.active, "append", append_late)
+    appender = threading.Thread(target=log.append, args=(make_batch(),))
+    appender.start()
+    assert appending.wait(10)
+    retire = log.retire
+
+    def begin_to_retire() -> None:
+        deleting.set()
+        retire()
+
+    monkeypatch.setattr(log, "retire", begin_to_retire)
+    house.directory.delete(A)
+    successor = house.directory.create(A, OTHER_ID)
+    appender.join(10)
+    names = house.fs.names(f"{PATH}/a-0")
+    assert [name for name in names if name.endswith(".log")] == [f"{0:020}.log"]
+    assert read_all(successor) == []
+
+
+def test_a_read_in_flight_is_told_that_its_log_is_gone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.open()
+    log = house.fill()
+    log.roll()
+    find = segment_reader.find_batch_position
+
+    def find_late(segment: Segment, offset: int, *, size: int) -> tuple[int, int] | None:
+        if house.directory.topic_ids[A] == ID:
+            house.directory.delete(A)
+            house.directory.create(A, OTHER_ID).append(make_batch(value=b"of another topic"))
+        return find(segment, offset, size=size)
+
+    monkeypatch.setattr(segment_reader, "find_batch_position", find_late)
+    with pytest.raises(Closed):
+        log.read(start_offset=0)
 
 
 def test_stale_checkpoints_do_not_reach_a_new_partition(house: House) -> None:
