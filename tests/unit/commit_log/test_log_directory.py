@@ -446,7 +446,9 @@ def test_a_read_in_flight_is_told_that_its_log_is_gone(
     def find_late(segment: Segment, offset: int, *, size: int) -> tuple[int, int] | None:
         if house.directory.topic_ids[A] == ID:
             house.directory.delete(A)
-            house.directory.create(A, OTHER_ID).append(make_batch(value=b"of another topic"))
+            successor = house.directory.create(A, OTHER_ID)
+            successor.append(make_batch(3, value=b"of another topic"))
+            successor.roll()
         return find(segment, offset, size=size)
 
     monkeypatch.setattr(segment_reader, "find_batch_position", find_late)
