@@ -1,12 +1,14 @@
 """All log directories of one process: where a partition lives, where a new one goes.
 
 Invariant  a partition stands in one directory; a new one goes to the live directory with the
-           fewest.
+           fewest. Only the process that opened the directories uses them: a forked child
+           shares the lock, and would write over what its parent writes.
 Threads    any; `run_once` is called by one maintenance worker.
 """
 
 import contextlib
 import logging
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,7 @@ from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
+    Closed,
     Corrupt,
     DirectoryOffline,
     DiskFull,
@@ -59,6 +62,7 @@ class LogStore:
         self._random = random
         self._cluster_id = cluster_id
         self._lock = threading.Lock()
+        self._process_id = os.getpid()
         files = SegmentFiles(fs)
         defaults = LogSettings()
         self.directories = [
@@ -168,8 +172,22 @@ class LogStore:
                 return directory
         return None
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child of the process that opened the directories."""
+        return os.getpid() != self._process_id
+
+    def check_process(self) -> None:
+        if self.is_inherited:
+            paths = ", ".join(directory.path for directory in self.directories)
+            raise Closed(
+                f"the store {paths} was opened by process {self._process_id}, of which this is a "
+                "fork; use it there, or close it there and open it here"
+            )
+
     def get(self, partition: TopicPartition) -> Log:
         """Raises NotFound, or what keeps the partition from being served."""
+        self.check_process()
         directory = self.directory_of(partition)
         if directory is None:
             offline = [one.path for one in self.directories if one.failure is not None]
@@ -194,6 +212,7 @@ class LogStore:
         known to be new, none is made while a directory is offline: it may be there.
         """
         validate_topic_name(partition.topic)
+        self.check_process()
         with self._lock:
             existing = self.directory_of(partition)
             if existing is not None:
@@ -257,7 +276,12 @@ class LogStore:
             directory.remove_doomed(now_ms)
 
     def close(self) -> None:
-        """Closes every directory; raises the first error after trying all."""
+        """Closes every directory; raises the first error after trying all.
+
+        In a forked child nothing is closed: files and locks are the parent's.
+        """
+        if self.is_inherited:
+            return
         errors: list[StoreError] = []
         for directory in self.directories:
             try:
@@ -270,6 +294,8 @@ class LogStore:
 
     def abandon(self) -> None:
         """Lets go of everything without writing, as a killed process would."""
+        if self.is_inherited:
+            return
         for directory in self.directories:
             directory.abandon()
 

@@ -130,9 +130,10 @@ class Store:
         when there is one of that name; with `exist_ok` only if it differs from what is asked.
         """
         validate_topic_name(name)
-        if partitions is not None and not 1 <= partitions <= PARTITION_MAX:
+        if partitions is not None and not _is_count(partitions):
             raise InvalidRequest(
-                f"topic {name} with {partitions} partitions; it needs from 1 to {PARTITION_MAX}"
+                f"topic {name} with {partitions!r:.40} partitions; it needs a whole number from 1 "
+                f"to {PARTITION_MAX}"
             )
         wanted = _as_texts(settings or {}, f"topic {name}")
         with self._lock:
@@ -265,6 +266,7 @@ class Store:
         }
 
     def _check_open(self) -> None:
+        self._logs.check_process()
         if self._is_closed:
             raise Closed(f"the store {', '.join(self._paths)} was closed; open it again")
 
@@ -274,7 +276,12 @@ class Store:
             topic.flush()
 
     def close(self) -> None:
-        """Flushes and closes everything; closing twice is harmless."""
+        """Flushes and closes everything; closing twice is harmless.
+
+        A forked child has nothing to close.
+        """
+        if self._logs.is_inherited:
+            return
         with self._lock:
             if self._is_closed:
                 return
@@ -286,6 +293,8 @@ class Store:
 
     def abandon(self) -> None:
         """Lets go of everything without writing, as a killed process would."""
+        if self._logs.is_inherited:
+            return
         self._is_closed = True
         self._worker.stop()
         self._logs.abandon()
@@ -336,6 +345,11 @@ def _path_text(path: StrPath) -> str:
     if not isinstance(text, str) or not text:
         raise InvalidRequest(f"log directory {path!r:.80} is no path; give text or a pathlib.Path")
     return text.rstrip("/") or "/"
+
+
+def _is_count(given: object) -> bool:
+    """Another kind of number would be written to the table, and could not be read again."""
+    return type(given) is int and 1 <= given <= PARTITION_MAX
 
 
 def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """Opening, topics and their settings, several directories, what a crash leaves."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -279,3 +281,42 @@ def test_a_partition_of_another_topic_of_the_same_name_is_refused(
     _write_table(fs, "/data", content)
     with pytest.raises(errors.InconsistentTopicId, match="orders-0"):
         open_store().topic("orders").append(value=b"x")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_refused_and_leaves_the_store_to_its_parent(tmp_path: Path) -> None:
+    with varve.open(tmp_path / "data", maintain=False) as store:
+        topic = store.create_topic("orders")
+        topic.append(value=b"before")
+        partition = topic.partition(0)
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for act in (lambda: topic.append(value=b"child"), lambda: partition.flush()):
+                try:
+                    act()
+                except errors.Closed:
+                    refused += 1
+            store.close()
+            os._exit(0 if refused == 2 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with pytest.raises(errors.Locked):
+            varve.open(tmp_path / "data")
+        topic.append(value=b"after")
+        assert [record.value for record in topic.read()] == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("count", [1.5, True, 0, -1, "3", 2**31])
+def test_partitions_that_are_no_count_are_refused_and_nothing_is_written(
+    open_store: OpenStore, count: Any
+) -> None:
+    store = open_store()
+    with pytest.raises(errors.InvalidRequest, match="whole number"):
+        store.create_topic("orders", partitions=count)
+    assert store.topics() == []
+
+
+@pytest.mark.parametrize("name", [None, 5, b"orders"])
+def test_a_topic_name_that_is_no_text_is_refused(open_store: OpenStore, name: Any) -> None:
+    with pytest.raises(errors.InvalidRequest, match="not allowed"):
+        open_store().create_topic(name)
