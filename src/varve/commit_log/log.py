@@ -22,7 +22,13 @@ from varve.commit_log.settings import LogSettings
 from varve.commit_log.truncation import Truncation
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
-from varve.foundation.errors import DiskFull, OffsetOutOfRange, PolicyViolation, StoreError
+from varve.foundation.errors import (
+    DiskFull,
+    InvalidRequest,
+    OffsetOutOfRange,
+    PolicyViolation,
+    StoreError,
+)
 from varve.records import end_transaction_marker
 
 DEFAULT_FETCH_BYTES = 1 << 20
@@ -245,6 +251,11 @@ class Log:
         It is on disk before this returns. Files go with the next retention pass.
         """
         state = self._state
+        if not isinstance(before_offset, int):
+            raise InvalidRequest(
+                f"{state.topic_partition}: cannot delete records before {before_offset!r:.40}; "
+                "give the offset as an int"
+            )
         if "delete" not in state.settings.cleanup_policy:
             raise PolicyViolation(
                 f"{state.topic_partition}: records are deleted only where cleanup.policy contains "

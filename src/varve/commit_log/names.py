@@ -47,7 +47,8 @@ _SEGMENT_FILE = re.compile(
 )
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _MARKED_DIRECTORY = re.compile(r"(\S+-\S+)\.([^\s.]+)-(delete|future|stray)")
-_PARTITION_NUMBER = re.compile(r"[0-9]{1,10}")
+# No leading zeros: the files are sought under the name that the number gives back.
+_PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class SegmentFileName(NamedTuple):
@@ -86,7 +87,7 @@ class TopicPartition:
 
 def validate_topic_name(name: str) -> None:
     """Raises InvalidRequest unless Kafka would accept the name."""
-    if not name or name in (".", ".."):
+    if not isinstance(name, str) or not name or name in (".", ".."):
         raise InvalidRequest(f"topic name {name!r} is not allowed: choose another")
     if len(name) > TOPIC_NAME_SIZE_MAX:
         raise InvalidRequest(

@@ -120,7 +120,21 @@ def read_batches(
             f"{segment.path(LOG)}: position {position}: no batch of message format 2 begins "
             "here; run `varve check` on the directory"
         )
+    if end == 0 and len(data) == size - position:
+        _check_whole(segment, data, position)
     return BatchRun(memoryview(data)[:end], max(next_offset, start_offset), position + end)
+
+
+def _check_whole(segment: ReadableSegment, data: bytes, position: int) -> None:
+    """Raises Corrupt when the batch at the position is cut: an empty answer would look like the
+    log's end to a reader that goes on.
+    """
+    length = int.from_bytes(data[8:_LENGTH_END], "big", signed=True)
+    if len(data) < HEADER_BYTES or len(data) < _LENGTH_END + length:
+        raise Corrupt(
+            f"{segment.path(LOG)}: position {position}: the file ends before the batch does; "
+            "run `varve check` on the directory"
+        )
 
 
 def _size_of_batch_at(file: File, position: int) -> int:

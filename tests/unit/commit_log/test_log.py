@@ -1,5 +1,7 @@
 """What stands at the door itself: deleting records, maintenance, properties."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.log_bench import NO_ROOM, Bench, FaultyBench, make_batch, read_all
@@ -7,6 +9,7 @@ from varve.commit_log import LogHooks, TopicPartition
 from varve.foundation.errors import (
     DirectoryOffline,
     DiskFull,
+    InvalidRequest,
     OffsetOutOfRange,
     PolicyViolation,
 )
@@ -151,3 +154,12 @@ def test_end_offsets_of_epochs(bench: Bench) -> None:
     assert bench.log.end_offset_for_epoch(3) == (2, 3)
     assert bench.log.end_offset_for_epoch(1) == (1, 0)
     assert bench.log.end_offset_for_epoch(6) is None
+
+
+@pytest.mark.parametrize("offset", [1.5, "1", None])
+def test_records_are_not_deleted_before_what_is_no_offset(bench: Bench, offset: Any) -> None:
+    bench.open()
+    bench.fill(3)
+    with pytest.raises(InvalidRequest, match="as an int"):
+        bench.log.delete_records(offset)
+    assert bench.log.log_start_offset == 0

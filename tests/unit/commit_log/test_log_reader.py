@@ -329,6 +329,20 @@ def test_old_formats_in_a_closed_segment_are_named_with_position_and_remedy(benc
     assert bench.read_file(0) == bytes(data)
 
 
+@pytest.mark.parametrize("left", [5, 40, SIZE - 1])
+def test_a_reader_that_comes_to_a_torn_batch_is_told_and_does_not_take_it_for_the_end(
+    bench: Bench, left: int
+) -> None:
+    bench.open()
+    bench.fill(3, 2)
+    bench.reopen(high_watermark=5)
+    bench.write(0, ".log", bench.read_file(0)[: 2 * SIZE + left])
+    bench.reopen(high_watermark=5)
+    assert bench.log.read(start_offset=0).next_offset == 2
+    with pytest.raises(Corrupt, match=f"position {2 * SIZE}: .*varve check"):
+        bench.log.read(start_offset=2)
+
+
 def test_garbage_in_a_closed_segment_is_named_with_its_position(bench: Bench) -> None:
     bench.open()
     bench.fill(3, 1)

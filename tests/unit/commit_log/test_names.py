@@ -118,6 +118,8 @@ def test_long_delete_and_stray_names_are_cut_in_the_topic() -> None:
         "topic-x",
         "topic-1_0",
         "topic-+1",
+        "topic-01",
+        "topic-00",
         "topic-2147483648",
         "topic-0-delete",
         "topic-0.-delete",
