@@ -130,10 +130,13 @@ class LogDirectory:
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             self._inherited[name] = self._read_offsets(name)
         found = self._find_partitions()
-        threads = self._settings.num_recovery_threads_per_data_dir
-        with ThreadPoolExecutor(threads, thread_name_prefix="varve-load") as pool:
+        with self._pool("varve-load") as pool:
             for _ in pool.map(self._load, found):
                 pass
+
+    def _pool(self, name: str) -> ThreadPoolExecutor:
+        threads = self._settings.num_recovery_threads_per_data_dir
+        return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def read_metadata(self) -> DirectoryMetadata | None:
         """Whom the directory belongs to; None when it is new."""
@@ -360,13 +363,9 @@ class LogDirectory:
 
     def close(self) -> None:
         """Closes every log, and marks the directory clean if all of them made it to the disk."""
-        errors: list[StoreError] = []
-        for log in list(self.logs.values()):
-            try:
-                log.close()
-            except StoreError as error:
-                errors.append(error)
-                log.abandon()
+        with self._pool("varve-close") as pool:
+            outcomes = list(pool.map(_close_log, list(self.logs.values())))
+        errors = [error for error in outcomes if error is not None]
         try:
             if self.failure is None and not errors:
                 self.write_checkpoints()
@@ -385,3 +384,12 @@ class LogDirectory:
             log.abandon()
         if self._directory_lock is not None:
             self._directory_lock.release()
+
+
+def _close_log(log: Log) -> StoreError | None:
+    try:
+        log.close()
+    except StoreError as error:
+        log.abandon()
+        return error
+    return None

@@ -376,6 +376,24 @@ def test_a_partition_without_a_topic_id_is_given_one(house: House) -> None:
     assert house.directory.topic_ids == {A: OTHER_ID}
 
 
+def test_logs_are_closed_by_as_many_threads_as_load_them(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.open()
+    house.fill(A)
+    house.fill(B)
+    both_closing = threading.Barrier(2)
+    close = Log.close
+
+    def close_together(log: Log) -> None:
+        both_closing.wait(10)
+        close(log)
+
+    monkeypatch.setattr(Log, "close", close_together)
+    house.close()
+    assert house.fs.exists(CLEAN)
+
+
 def test_deleting_renames_at_once_and_removes_after_the_delay(house: House) -> None:
     house.settings = {"file_delete_delay_ms": 1000}
     house.open()
