@@ -10,11 +10,11 @@ from typing import Final
 
 from varve.commit_log.leftovers import resolve_leftovers
 from varve.commit_log.names import CLEANED, LOG, SWAP, log_name
+from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import File, FileSystem
 from varve.kernels.batch_scan import Field
 
-_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _COPY_BYTES: Final = 4 << 20
 
 
@@ -55,7 +55,7 @@ def _plan_parts(file: File, base_offset: int) -> list[_Part]:
     base, start, end = base_offset, 0, 0
     for table in BatchWalk(file, start=0, end=file.size(), verify_crc=False):
         for row in table.rows.tolist():
-            if row[Field.LAST_OFFSET] - base > _RELATIVE_OFFSET_MAX:
+            if row[Field.LAST_OFFSET] - base > RELATIVE_OFFSET_MAX:
                 parts.append(_Part(base, start, end))
                 base, start = row[Field.BASE_OFFSET], end
             end += row[Field.SIZE]
