@@ -60,8 +60,9 @@ conformance: $(READY) ## exchange bytes with Apache Kafka's own code; needs a JD
 	  set -x; $(BIN)/python -m pytest -m "not java" tests/conformance; \
 	fi
 
-crash: $(READY) ## the crash and property tests with many more rounds
-	VARVE_ROUNDS=long $(BIN)/python -m pytest -n $(WORKERS) tests/crash tests/property
+crash: $(READY) ## the crash and property tests with many more rounds, a million mutants; takes hours
+	VARVE_ROUNDS=long VARVE_FUZZ_COUNT=1000000 $(BIN)/python -m pytest -n $(WORKERS) --timeout 14400 \
+	  -o faulthandler_timeout=14000 tests/crash tests/property
 
 docs: $(READY) ## write the generated pages: docs/configuration.md, docs/cli.md
 	$(BIN)/python -m varve.cli.generate_docs
