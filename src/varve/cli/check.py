@@ -180,10 +180,11 @@ def command(
     `repair`. Without --repair nothing is written.
 
     \b
-    varve check data
-    varve check --deep --json data/orders-0
-    varve check --repair data
-    varve check --repair --allow-data-loss --quarantine /backup/cut data
+    Examples:
+      varve check data
+      varve check --deep --json data/orders-0
+      varve check --repair data
+      varve check --repair --allow-data-loss --quarantine /backup/cut data
     """
     if no_lock and repair:
         raise typer.BadParameter("a repair needs the directory for itself: leave out --no-lock")

@@ -25,7 +25,10 @@ def print_findings(directory: str, findings: Sequence[Finding], *, title: str | 
     if findings:
         console.print(_table(directory, findings))
     counts = Counter(finding.severity for finding in findings)
-    summary = ", ".join(f"{counts[s]} {s}s" for s in _ORDER if counts[s]) or "nothing found"
+    summary = (
+        ", ".join(f"{counts[s]} {s}{'s' if counts[s] > 1 else ''}" for s in _ORDER if counts[s])
+        or "nothing found"
+    )
     prefix = "" if title is None else f"{title}: "
     console.print(Text(f"{prefix}{directory}: {summary}"), soft_wrap=True)
 

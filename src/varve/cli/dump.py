@@ -120,14 +120,18 @@ def _dump_file(
     format.begin(path)
     if heading is not None:
         format.write(path, heading)
-    try:
-        for entry in reader(Source(fs, path, offset), options):
-            is_whole = is_whole and entry.kind != "problem"
-            format.write(path, entry)
-    except (StoreError, OSError) as error:
-        format.write(path, problem(str(error)))
-        return False
+    for entry in _entries(reader, Source(fs, path, offset), options):
+        is_whole = is_whole and entry.kind != "problem"
+        format.write(path, entry)
     return is_whole
+
+
+def _entries(reader: Reader, source: Source, options: DumpOptions) -> Iterator[Entry]:
+    """What the reader finds; a failure of the file, not of the output, ends it as a problem."""
+    try:
+        yield from reader(source, options)
+    except (StoreError, OSError) as error:
+        yield problem(str(error))
 
 
 def _plan(path: str) -> tuple[Reader, int, Entry | None] | None:
@@ -212,10 +216,11 @@ def command(
     `varve check` judges.
 
     \b
-    varve dump data/orders-0
-    varve dump --print-data-log --value-decoder json data/orders-0/00000000000000000000.log
-    varve dump --json --deep-iteration data/orders-0 | jq 'select(.kind == "record")'
-    varve dump --files 00000000000000000000.index,00000000000000000000.timeindex
+    Examples:
+      varve dump data/orders-0
+      varve dump --print-data-log --value-decoder json data/orders-0/00000000000000000000.log
+      varve dump --json --deep-iteration data/orders-0 | jq 'select(.kind == "record")'
+      varve dump --files 00000000000000000000.index,00000000000000000000.timeindex
     """
     named = [*(paths or []), *(name for names in files or [] for name in names.split(",") if name)]
     if not named:

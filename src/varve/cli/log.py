@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import varve
-from varve.foundation.errors import InvalidSetting, NotFound
+from varve.foundation.errors import Corrupt, InvalidSetting, NotFound, TopicExists
 
 if TYPE_CHECKING:
-    from varve.embedded import Store
+    from varve.embedded import Store, Topic
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -86,7 +86,12 @@ def create(
     given = dict(_parse_setting(text) for text in settings)
     with varve.open(directories) as store:
         _tell_recovery(store)
-        store.create_topic(topic, partitions=partitions, settings=given)
+        try:
+            store.create_topic(topic, partitions=partitions, settings=given)
+        except TopicExists:
+            raise TopicExists(
+                f"topic {topic} exists already; append to it or choose another name"
+            ) from None
     typer.echo(f"created {topic} with {partitions} partition{'s' if partitions > 1 else ''}")
 
 
@@ -149,7 +154,7 @@ def offsets(
         raise typer.BadParameter(f"{time!r} is no time; write @milliseconds or 2026-03-01T12:00:00")
     rows: list[list[object]] = []
     with _open_existing(directories) as store:
-        found = store.topic(topic)
+        found = _find_topic(store, topic)
         chosen = found.partitions if partition is None else [found.partition(partition)]
         for one in chosen:
             marks = one.offsets()
@@ -175,13 +180,15 @@ def append(
     A line is a value; with --key-separator a key and a value; with --json an object with key,
     value, headers and timestamp (milliseconds since 1970), where bytes that are no text are
     written as {"base64": "..."}; partition and offset are passed over, so that the output of
-    `varve log read --json` can be appended again. Keyed records go where Kafka's default
-    partitioner puts them. A line that cannot be read ends it: what came before is appended.
+    `varve log read --json` can be appended again, to another directory or by way of a file. A
+    line ends with a newline, or with a carriage return and a newline. Keyed records go where
+    Kafka's default partitioner puts them. A line that cannot be read ends it: what came before is
+    appended.
 
     \b
     Examples:
       echo hello | varve log append greetings --create
-      printf 'alice=3\\nbob=4\\n' | varve log append scores --key-separator =
+      printf 'alice=3\\nbob=4\\n' | varve log append scores --create --key-separator =
       echo '{"key": "alice", "value": "5", "headers": {"by": "shell"}}' | \\
         varve log append scores --json
     """
@@ -198,7 +205,7 @@ def append(
         if create:
             _tell_recovery(store)
             store.create_topic(topic, exist_ok=True)
-        found = store.topic(topic)
+        found = _find_topic(store, topic, "append with --create")
         stream = sys.stdin.buffer
         count = log_append.append_lines(
             found, stream, parse, partition=partition, codec=codec.value
@@ -272,7 +279,7 @@ def read(
             out.write(format(record))
     else:
         with _open_existing(directories) as store:
-            for record in read_records(store.topic(topic), request):
+            for record in read_records(_find_topic(store, topic), request):
                 out.write(format(record))
     out.flush()
 
@@ -294,8 +301,8 @@ def delete_records(
       varve log delete-records orders --partition 0 --before 1000
     """
     with _open_existing(directories) as store:
-        log_start = store.topic(topic).delete_records(before, partition)
-    typer.echo(f"{topic} now begins at offset {log_start}")
+        log_start = _find_topic(store, topic).delete_records(before, partition)
+    typer.echo(f"{topic}-{partition or 0} now begins at offset {log_start}")
 
 
 def _separator(text: str) -> str:
@@ -304,13 +311,40 @@ def _separator(text: str) -> str:
     return text.replace("\\t", "\t")
 
 
+def _find_topic(
+    store: "Store", name: str, remedy: str = "make it with `varve log create`"
+) -> "Topic":
+    try:
+        return store.topic(name)
+    except NotFound:
+        known = ", ".join(topic.name for topic in store.topics()) or "none"
+        raise NotFound(
+            f"there is no topic {name!r:.260}; {remedy} (topics: {known:.200})"
+        ) from None
+
+
 def _check_exist(directories: Sequence[Path]) -> None:
     for path in directories:
-        if not path.is_dir():
+        if not _is_store(path):
             raise NotFound(
                 f"there is no log directory {path}; give one with --dir or VARVE_DIR, or make a "
                 "topic with `varve log create`"
             )
+
+
+def _is_store(path: Path) -> bool:
+    """Whether somebody has used the directory for logs: opening it would write to any other."""
+    from varve.commit_log.names import META_PROPERTIES_FILE, parse_partition_directory
+
+    if not path.is_dir():
+        return False
+    if (path / META_PROPERTIES_FILE).exists():
+        return True
+    names = [entry.name for entry in os.scandir(path) if entry.is_dir()]
+    try:
+        return bool([parse_partition_directory(name) for name in names])
+    except Corrupt:
+        return False
 
 
 def _open_existing(directories: Sequence[Path]) -> "Store":

@@ -4,11 +4,14 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import typer
+
 from varve.cli.log_input import Chunk, ParseLine, Parts, read_chunks
+from varve.commit_log import Log
 from varve.embedded import Topic
 from varve.foundation.errors import InvalidRecord, StoreError
 
@@ -37,9 +40,11 @@ def append_lines(
 ) -> int:
     """Appends a record per line and gives their count.
 
-    A failure says how many were appended before it.
+    A failure, or the user's, says how many were appended before it.
     """
-    start = _end_sum(topic)
+    # Taken once: a log that went offline still knows its end.
+    logs = [partition.log for partition in topic.partitions]
+    start = _end_sum(logs)
     try:
         with _progress(stream) as advance:
             for chunk in read_chunks(stream):
@@ -49,16 +54,20 @@ def append_lines(
                     raise lines.error
                 advance(len(chunk.lines), chunk.size)
     except StoreError as error:
-        count = _end_sum(topic) - start
-        raise type(error)(
-            f"{error}\n{count} {'record was' if count == 1 else 'records were'} appended before it"
-        ) from error
-    return _end_sum(topic) - start
+        raise type(error)(f"{error}\n{_told(_end_sum(logs) - start)} appended before it") from error
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: {_told(_end_sum(logs) - start)} appended", err=True)
+        raise
+    return _end_sum(logs) - start
 
 
-def _end_sum(topic: Topic) -> int:
+def _told(count: int) -> str:
+    return "1 record was" if count == 1 else f"{count} records were"
+
+
+def _end_sum(logs: Sequence[Log]) -> int:
     """Nobody else appends to a directory that is open here, so the difference is what we did."""
-    return sum(partition.log.end_offset for partition in topic.partitions)
+    return sum(log.end_offset for log in logs)
 
 
 @contextlib.contextmanager

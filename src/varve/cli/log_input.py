@@ -20,6 +20,8 @@ from varve.foundation.errors import InvalidRecord
 CHUNK_BYTES: Final = 1 << 20
 LINE_BYTES_MAX: Final = 256 << 20
 LINGER_SECONDS: Final = 0.02
+NO_TIMESTAMP: Final = -1
+TIMESTAMP_MAX: Final = 2**63 - 1
 
 _FIELDS: Final = ("key", "value", "headers", "timestamp", "partition", "offset")
 
@@ -40,21 +42,23 @@ class Chunk:
 
 def read_chunks(stream: BinaryIO) -> Iterator[Chunk]:
     """Lines without their ends, as many at a time as have arrived or make a good batch."""
-    rest = b""
+    rest = bytearray()  # grows in place: a huge line comes in many pieces
     number = 1
     for data in _arrivals(stream):
-        whole, newline, last = (rest + data).rpartition(b"\n")
-        rest = last
+        whole, newline, last = data.rpartition(b"\n")
         if newline:
+            whole = bytes(rest) + whole
+            rest = bytearray()
             lines = [line.removesuffix(b"\r") for line in whole.split(b"\n")]
             yield Chunk(number, lines, len(whole) + 1)
             number += len(lines)
+        rest += last
         if len(rest) > LINE_BYTES_MAX:
             raise InvalidRecord(
                 f"line {number} is longer than {LINE_BYTES_MAX} bytes; is the input made of lines?"
             )
     if rest:
-        yield Chunk(number, [rest.removesuffix(b"\r")], len(rest))
+        yield Chunk(number, [bytes(rest).removesuffix(b"\r")], len(rest))
 
 
 def _arrivals(stream: BinaryIO) -> Iterator[bytes]:
@@ -125,8 +129,10 @@ def parse_json(line: bytes) -> Parts | None:
 
 
 def _cell(given: object, what: str) -> bytes | str | None:
-    if given is None or isinstance(given, str):
-        return given
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return _encoded(given, what)
     if isinstance(given, dict) and list(given) == ["base64"] and isinstance(given["base64"], str):
         try:
             return base64.b64decode(given["base64"], validate=True)
@@ -136,6 +142,13 @@ def _cell(given: object, what: str) -> bytes | str | None:
         f'{what} must be text, null or {{"base64": "..."}}, not {json.dumps(given):.60}; '
         "put other JSON into a text"
     )
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"{what} cannot be stored as UTF-8: {text!a:.60}") from error
 
 
 def _headers(given: object) -> Headers:
@@ -148,6 +161,7 @@ def _headers(given: object) -> Headers:
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidRecord(f"header {json.dumps(pair):.60} is no pair of name and value")
+        _encoded(pair[0], "a header's name")
         headers.append((pair[0], _cell(pair[1], f"header {pair[0]!r}")))
     return headers
 
@@ -155,9 +169,14 @@ def _headers(given: object) -> Headers:
 def _timestamp(given: object) -> int | None:
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int):
+    if (
+        not isinstance(given, int)
+        or isinstance(given, bool)
+        or not NO_TIMESTAMP <= given <= TIMESTAMP_MAX
+    ):
         raise InvalidRecord(
-            f"timestamp must be milliseconds since 1970, not {json.dumps(given):.60}"
+            f"timestamp must be milliseconds since 1970, from 0 to {TIMESTAMP_MAX} or "
+            f"{NO_TIMESTAMP} for none, not {json.dumps(given):.60}"
         )
     return given
 

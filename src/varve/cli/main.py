@@ -17,7 +17,7 @@ import typer
 import typer.core
 import typer.main
 
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import Corrupt, StoreError
 
 FAILED = 1
 INTERRUPTED = 130
@@ -61,6 +61,9 @@ class LazyGroup(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except Corrupt as error:
+            hint = "; `varve check` on the directory tells what is broken and what can be mended"
+            _complain(f"{error}{'' if 'varve check' in str(error) else hint}")
         except StoreError as error:
             _complain(str(error))
         except BrokenPipeError:

@@ -53,7 +53,7 @@ def test_findings_are_shown_as_a_table(store: Path) -> None:
     assert result.exit_code == 1
     assert "missing-index" in result.stdout
     assert "orders-0/00000000000000000029.index" in result.stdout
-    assert f"{store}: 1 errors" in result.stdout
+    assert f"{store}: 1 error\n" in result.stdout
 
 
 def test_findings_are_shown_as_json(store: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_repair_shows_before_and_after(store: Path) -> None:
     (store / "orders-0" / "00000000000000000029.index").unlink()
     result = run("--repair", store)
     assert result.exit_code == 0
-    assert f"Before: {store}: 1 errors" in result.stdout
+    assert f"Before: {store}: 1 error\n" in result.stdout
     assert "repaired" in result.stdout
     assert f"After: {store}: nothing found" in result.stdout
 

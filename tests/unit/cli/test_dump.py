@@ -1,5 +1,6 @@
 """`varve dump` reads every file of a directory, names damage, and goes on."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.check_builder import ROOT, build_store
-from varve.cli.dump import command
+from varve.cli.dump import command, dump_paths
+from varve.cli.dump_entry import DumpOptions
+from varve.cli.dump_formats import TextFormat
 from varve.cli.record_decoders import Decoder, decode_text
+from varve.disk import RealFileSystem
 from varve.records import Record, build_batch
 
 app = typer.Typer()
@@ -244,3 +248,20 @@ def test_every_kind_and_field_of_the_json_is_documented(store: Path) -> None:
     for document in objects(run("--json", "--print-data-log", store)):
         for name in (document["kind"], *document):
             assert f"`{name}`" in page
+
+
+class _Leaving(io.StringIO):
+    """An output whose reader leaves when the first batch comes."""
+
+    def write(self, text: str) -> int:
+        if text.startswith("baseOffset"):
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_an_output_that_fails_is_not_taken_for_a_broken_file(data_file: Path) -> None:
+    errors = io.StringIO()
+    format = TextFormat(_Leaving(), errors)
+    with pytest.raises(BrokenPipeError):
+        dump_paths(RealFileSystem(), [str(data_file)], DumpOptions(), format, print)
+    assert errors.getvalue() == ""

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import varve
-from varve.cli import log_read
+from varve.cli import log_append, log_input, log_read
 from varve.cli.main import app
 from varve.records import build_batch
 
@@ -101,7 +101,10 @@ def test_empty_input_appends_nothing(orders: Run) -> None:
         (b'{"timestamp": "now"}', "milliseconds since 1970"),
         (b'{"timestamp": true}', "milliseconds since 1970"),
         (b'{"timestamp": 1.5}', "milliseconds since 1970"),
+        (b'{"timestamp": -2}', "milliseconds since 1970"),
+        (b'{"timestamp": 9223372036854775808}', "milliseconds since 1970"),
         (b'{"value": "\\ud800"}', "UTF-8"),
+        (b'{"headers": {"\\ud800": "x"}}', "UTF-8"),
     ],
 )
 def test_a_bad_json_line_is_named_and_what_came_before_is_kept(
@@ -111,10 +114,22 @@ def test_a_bad_json_line_is_named_and_what_came_before_is_kept(
     result = orders("append", "orders", "--json", input=good + b"\n" + good + line + b"\n" + good)
     assert result.exit_code == 1
     assert message in result.stderr
-    if "UTF-8" not in message:
-        assert "line 4: " in result.stderr
-        assert "2 records were appended before it" in result.stderr
-        assert len(_read(orders)) == 2
+    assert "line 4: " in result.stderr
+    assert "2 records were appended before it" in result.stderr
+    assert len(_read(orders)) == 2
+
+
+def test_an_interrupted_append_says_what_was_appended(
+    orders: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(stream: object) -> Iterator[log_input.Chunk]:
+        yield log_input.Chunk(1, [b"a", b"b"], 4)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log_append, "read_chunks", interrupted)
+    result = orders("append", "orders")
+    assert (result.exit_code, result.stderr) == (130, "interrupted: 2 records were appended\n")
+    assert len(_read(orders)) == 2
 
 
 def test_a_line_without_separator_is_named(orders: Run) -> None:
@@ -170,7 +185,7 @@ def test_a_read_begins_where_it_is_told(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["read", "nothing"], 1, "there is no topic 'nothing'"),
+        (["read", "nothing"], 1, "make it with `varve log create` (topics: orders)"),
         (["read", "orders", "--from", "7"], 1, "holds 0 to 0"),
         (["read", "orders", "--from", "soon"], 2, "neither beginning"),
         (["read", "orders", "--from", "-3"], 2, "neither beginning"),
@@ -180,11 +195,11 @@ def test_a_read_begins_where_it_is_told(
         (["read", "orders", "--follow", "--isolation", "read_committed"], 2, "--follow"),
         (["read", "orders", "--key-separator", ""], 2, "empty"),
         (["read"], 2, "TOPIC"),
-        (["append", "nothing"], 1, "there is no topic"),
+        (["append", "nothing"], 1, "there is no topic 'nothing'; append with --create"),
         (["append", "orders", "--json", "-K", "="], 2, "exclude each other"),
         (["append", "orders", "--codec", "brotli"], 2, "--codec"),
         (["append", "orders", "--partition", "4"], 1, "no partition 4"),
-        (["create", "orders"], 1, "exists"),
+        (["create", "orders"], 1, "exists already; append to it or choose another name"),
         (["create", "a/b"], 1, "topic name"),
         (["create", "x", "--partitions", "0"], 2, "--partitions"),
         (["create", "x", "--set", "segment.bytes"], 1, "name=value"),
@@ -212,6 +227,23 @@ def test_looking_makes_no_store(run: Run, tmp_path: Path, command: list[str]) ->
     assert os.listdir(tmp_path) == []
 
 
+def test_looking_writes_nothing_into_a_directory_of_others(tmp_path: Path) -> None:
+    (tmp_path / "somebodys").mkdir()
+    (tmp_path / "somebodys" / "notes").mkdir()
+    for directory in (tmp_path / "somebodys", tmp_path / "somebodys" / "notes"):
+        result = CliRunner().invoke(app, ["log", "topics", "--dir", str(directory)])
+        assert (result.exit_code, "there is no log directory" in result.stderr) == (1, True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["somebodys", "notes"]
+
+
+def test_a_topic_that_cannot_be_loaded_leads_to_the_check(orders: Run, tmp_path: Path) -> None:
+    orders("append", "orders", input=b"x\n")
+    (found,) = tmp_path.rglob("leader-epoch-checkpoint")
+    found.write_bytes(b"garbage")
+    result = orders("read", "orders")
+    assert (result.exit_code, "`varve check`" in result.stderr) == (1, True)
+
+
 def test_a_directory_in_use_is_refused(orders: Run, tmp_path: Path) -> None:
     with varve.open(tmp_path / "data"):
         result = orders("topics")
@@ -235,7 +267,7 @@ def test_topics_and_offsets_are_listed(run: Run) -> None:
 def test_records_are_deleted_up_to_an_offset(orders: Run) -> None:
     orders("append", "orders", input="a\nb\nc\n")
     result = orders("delete-records", "orders", "--before", "2")
-    assert result.stdout == "orders now begins at offset 2\n"
+    assert result.stdout == "orders-0 now begins at offset 2\n"
     assert orders("read", "orders").stdout == "c\n"
 
 
