@@ -7,11 +7,13 @@ Threads    any; `run_once` is called by one maintenance worker.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 from uuid import UUID
 
 from varve.commit_log.log import Log
@@ -37,6 +39,8 @@ from varve.foundation.errors import (
 )
 
 logger = logging.getLogger(__name__)
+
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class LogStore:
@@ -120,9 +124,8 @@ class LogStore:
             directory.open(cluster_id)
         except OSError as error:
             failure = DirectoryOffline(
-                f"log directory {error.filename or directory.path}: {error.strerror}; mend "
-                "the disk or its "
-                "permissions and reopen"
+                f"log directory {error.filename or directory.path}: {error.strerror}; "
+                f"{_remedy(error)} and reopen"
             )
             directory.take_offline(failure)
             if all(one.failure is not None for one in self.directories):
@@ -315,10 +318,22 @@ def _failures(directory: LogDirectory, doing: str) -> Iterator[None]:
 
 
 def _failed(directory: LogDirectory, error: OSError, doing: str) -> StoreError:
-    """A full disk refuses what was asked; anything else takes the directory offline."""
-    at = f"{doing}: {error.filename or directory.path}: {error.strerror}"
+    """A full disk, or too many open files, refuses what was asked; anything else takes the
+    directory offline.
+    """
+    at = f"{doing}: {error.filename or directory.path}: {error.strerror}; {_remedy(error)}"
     if error.errno in NO_ROOM:
-        return DiskFull(f"{at}; free some space and try again")
-    failure = DirectoryOffline(f"{at}; mend the disk or its permissions and reopen")
+        return DiskFull(f"{at} and try again")
+    if error.errno in _NO_DESCRIPTORS:
+        return Unavailable(f"{at} and try again")
+    failure = DirectoryOffline(f"{at} and reopen")
     directory.take_offline(failure)
     return failure
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in NO_ROOM:
+        return "free some space"
+    if error.errno in _NO_DESCRIPTORS:
+        return "raise the limit on open files (ulimit -n)"
+    return "mend the disk or its permissions"

@@ -5,7 +5,6 @@ Crash      a directory that missed a write has an older version, which the other
 Threads    one at a time, under the store's lock.
 """
 
-import contextlib
 import errno
 from collections.abc import Sequence
 
@@ -54,8 +53,14 @@ class TopicCatalog:
         tables = []
         for directory in self._directories:
             path = f"{directory.path}/{TOPICS_FILE}"
-            with contextlib.suppress(OSError):  # missing, or its directory goes offline
+            try:
                 tables.append(decode_topics(self._fs.read(path), where=path))
+            except OSError as error:  # missing, or its directory goes offline
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise Unavailable(
+                        f"{path}: {error.strerror}; raise the limit on open files (ulimit -n) and "
+                        "open it again"
+                    ) from error
         return newest(tables)
 
     def write(self, table: TopicTable) -> None:

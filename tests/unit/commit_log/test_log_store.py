@@ -1,5 +1,6 @@
 """Several log directories: placement, failure of one, maintenance of all."""
 
+import errno
 import random
 from typing import Any
 from uuid import UUID
@@ -106,6 +107,15 @@ def test_a_failing_directory_goes_offline_and_the_next_is_tried(stores: Stores) 
     assert home(store, 0) == "d2"
     assert log.end_offset == 2
     assert store.directories[0].failure is not None
+
+
+def test_too_many_open_files_refuse_a_creation_and_take_nothing_offline(stores: Stores) -> None:
+    store = stores.open("d1")
+    stores.fs.fail_at(stores.fs.steps + 1, OSError(errno.EMFILE, "Too many open files"))
+    with pytest.raises(Unavailable, match="ulimit -n"):
+        fill(store)
+    assert store.directories[0].failure is None
+    assert fill(store).end_offset == 2
 
 
 def test_creation_fails_when_no_directory_is_left(stores: Stores) -> None:
