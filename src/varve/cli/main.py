@@ -8,6 +8,7 @@ Exit codes  0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of 
 """
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -130,4 +131,7 @@ def _varve(
 
 def main() -> None:
     """What the `varve` script runs."""
+    # A terminal may lack a character, and a path be no text: neither may end a command.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()

@@ -8,7 +8,7 @@ import logging
 import os
 import random as random_module
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
@@ -328,8 +328,7 @@ def open(
 
     Raises Locked when another process has a directory open.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    texts = [_path_text(path) for path in given]
+    texts = [_path_text(path) for path in _listed(paths)]
     store = Store(
         texts,
         settings=settings or {},
@@ -340,9 +339,15 @@ def open(
     return store.open(maintain=maintain)
 
 
-def _path_text(path: StrPath) -> str:
+def _listed(paths: object) -> list[object]:
+    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
+        return list(paths)
+    return [paths]
+
+
+def _path_text(path: object) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidRequest(f"log directory {path!r:.80} is no path; give text or a pathlib.Path")
     return text.rstrip("/") or "/"
 

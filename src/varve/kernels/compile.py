@@ -28,7 +28,7 @@ _ROOM_IMPORT = re.compile(r"^from varve\.kernels\.(\w+) import", re.MULTILINE)
 def _sources(path: Path) -> frozenset[Path]:
     """A module's file and those of the room that it imports, directly or not."""
     found = {path}
-    for name in _ROOM_IMPORT.findall(path.read_text()):
+    for name in _ROOM_IMPORT.findall(path.read_text(encoding="utf-8")):
         found |= _sources(path.with_name(f"{name}.py"))
     return frozenset(found)
 

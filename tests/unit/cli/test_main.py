@@ -1,6 +1,7 @@
 """The `varve` command: its table, how quick it is, how failures become codes."""
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -122,3 +123,21 @@ def test_an_interrupt_ends_a_follower_with_130(tmp_path: Path) -> None:
         reader.send_signal(signal.SIGINT)
         _, complaint = reader.communicate(timeout=60)
     assert (reader.returncode, complaint) == (130, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict"])
+def test_output_that_the_terminal_cannot_show_ends_no_command(
+    tmp_path: Path, encoding: str
+) -> None:
+    directory = os.fsencode(tmp_path) + b"/no text \xff \xc3\xa4"
+    os.mkdir(directory)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"}
+    environment["PYTHONCOERCECLOCALE"] = "0"
+    result = subprocess.run(
+        [*VARVE, "check", directory],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b"missing-meta-properties" in result.stdout

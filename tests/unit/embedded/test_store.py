@@ -320,3 +320,9 @@ def test_partitions_that_are_no_count_are_refused_and_nothing_is_written(
 def test_a_topic_name_that_is_no_text_is_refused(open_store: OpenStore, name: Any) -> None:
     with pytest.raises(errors.InvalidRequest, match="not allowed"):
         open_store().create_topic(name)
+
+
+@pytest.mark.parametrize("path", [None, 5, b"data", "", "a\0b", [b"data"], [None]])
+def test_what_is_no_path_is_refused(open_store: OpenStore, path: Any) -> None:
+    with pytest.raises(errors.InvalidRequest, match="is no path"):
+        open_store(path)
