@@ -31,7 +31,9 @@ from varve.commit_log.names import LOG
 from varve.commit_log.quarantine import Quarantine
 from varve.commit_log.repair import RepairReport, RepairTools, repair_directory
 from varve.disk import FileSystem, RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import StoreError
 
 QUARANTINE_NAME: Final = "varve-quarantine"
 
@@ -84,7 +86,7 @@ def check_path(
     with hold_lock(fs, log_directory, wanted=options.lock):
         facts = inspect()
         if not options.repair:
-            return CheckResult(path, facts.findings)
+            return CheckResult(path, facts.findings + _check_topics(fs, path))
         beside = posixpath.dirname(log_directory) or "."
         quarantine = options.quarantine or f"{beside}/{QUARANTINE_NAME}"
         tools = RepairTools(
@@ -96,7 +98,22 @@ def check_path(
         )
         has_own_files = not is_partition or is_log_directory(fs, log_directory)
         report = repair_directory(facts, tools, has_own_files=has_own_files)
-        return CheckResult(path, facts.findings, report, inspect().findings)
+        topics = _check_topics(fs, path)
+        after = inspect().findings + topics
+        return CheckResult(path, facts.findings + topics, report, after)
+
+
+def _check_topics(fs: FileSystem, directory: str) -> list[Finding]:
+    """What is wrong with the table of topics, which a repair leaves alone: it cannot be guessed."""
+    path = f"{directory}/{TOPICS_FILE}"
+    if not fs.exists(path):
+        return []
+    try:
+        decode_topics(fs.read(path), path)
+    except StoreError as error:
+        message = str(error).removeprefix(f"{path}: ")
+        return [Finding(Severity.ERROR, path, None, "topics-corrupt", message)]
+    return []
 
 
 def _data_bytes(fs: FileSystem, path: str) -> int:

@@ -22,6 +22,7 @@ from varve.cli.dump_state import (
     dump_offset_checkpoint,
     dump_partition_metadata,
     dump_snapshot,
+    dump_topics,
 )
 from varve.cli.record_decoders import Decoder
 from varve.commit_log.names import (
@@ -42,6 +43,7 @@ from varve.commit_log.names import (
     parse_file_name,
 )
 from varve.disk import FileSystem, RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE
 from varve.foundation.errors import StoreError
 
 Reader = Callable[[Source, DumpOptions], Iterator[Entry]]
@@ -62,6 +64,7 @@ _BY_NAME: Final[dict[str, Reader]] = {
     LOG_START_OFFSET_FILE: dump_offset_checkpoint,
     HIGH_WATERMARK_FILE: dump_offset_checkpoint,
     CLEANER_OFFSET_FILE: dump_offset_checkpoint,
+    TOPICS_FILE: dump_topics,
 }
 _METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _BOOTSTRAP_SNAPSHOT: Final = "bootstrap.checkpoint"

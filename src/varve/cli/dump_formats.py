@@ -189,6 +189,7 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "checkpoint": _plain_text,
     "partitionMetadata": _plain_text,
     "directoryMetadata": _plain_text,
+    "topic": _plain_text,
     "cleanShutdown": lambda path, f: f"brokerEpoch: {_optional(f['brokerEpoch'])}",
 }
 

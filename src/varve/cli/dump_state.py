@@ -1,4 +1,4 @@
-"""Dumps the small files: producer snapshots, leader epochs, checkpoints, metadata.
+"""Dumps the small files: producer snapshots, leader epochs, checkpoints, metadata, topics.
 
 Layout     docs/formats/producer-snapshot.md, checkpoints.md, directory.md
 """
@@ -12,6 +12,7 @@ from varve.commit_log.directory_metadata import decode_clean_shutdown, decode_me
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.commit_log.producer_entry import CachedBatch
 from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.embedded.topic_table import decode_topics
 
 
 def dump_snapshot(source: Source, options: DumpOptions) -> Iterator[Entry]:
@@ -73,6 +74,21 @@ def dump_directory_metadata(source: Source, options: DumpOptions) -> Iterator[En
             "directoryId": None if directory_id is None else encode_topic_id(directory_id),
         },
     )
+
+
+def dump_topics(source: Source, options: DumpOptions) -> Iterator[Entry]:
+    table = decode_topics(source.fs.read(source.path), source.path)
+    for name, topic in sorted(table.topics.items()):
+        yield Entry(
+            "topic",
+            {
+                "topic": name,
+                "topicId": None if topic.id is None else encode_topic_id(topic.id),
+                "partitions": topic.partition_count,
+                "state": topic.state.value,
+                "settings": dict(topic.settings),
+            },
+        )
 
 
 def dump_clean_shutdown(source: Source, options: DumpOptions) -> Iterator[Entry]:

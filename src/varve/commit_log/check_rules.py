@@ -62,6 +62,7 @@ RULES: Final[dict[str, str]] = {
     # The log directory.
     "missing-meta-properties": "A log directory says whom it belongs to.",
     "meta-properties-corrupt": "The owner of a log directory can be read.",
+    "topics-corrupt": "The table of topics can be read.",
     "checkpoint-corrupt": "A checkpoint can be read.",
     "checkpoint-range": "Checkpointed offsets are not negative.",
     "checkpoint-unknown-partition": "A checkpoint names partitions of its directory.",

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from tests.check_builder import ROOT, build_store
 from varve.cli.check import command
 from varve.disk import RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE
 
 app = typer.Typer()
 app.command()(command)
@@ -155,3 +156,12 @@ def test_a_relative_path_keeps_the_quarantine_outside(
     assert run("--repair", "--allow-data-loss", ".").exit_code == 0
     assert (store.parent / "varve-quarantine").is_dir()
     assert not (store / "varve-quarantine").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1, "version": 1}'])
+def test_a_broken_table_of_topics_is_found_and_not_guessed(store: Path, content: bytes) -> None:
+    (store / TOPICS_FILE).write_bytes(content)
+    for arguments in ((store,), ("--repair", store)):
+        result = run(*arguments)
+        assert (result.exit_code, "topics-corrupt" in result.stdout) == (1, True)
+    assert (store / TOPICS_FILE).read_bytes() == content

@@ -9,12 +9,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+import varve
 from tests.check_builder import ROOT, build_store
 from varve.cli.dump import command, dump_paths
 from varve.cli.dump_entry import DumpOptions
 from varve.cli.dump_formats import TextFormat
 from varve.cli.record_decoders import Decoder, decode_text
 from varve.disk import RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE
 from varve.records import Record, build_batch
 
 app = typer.Typer()
@@ -265,3 +267,13 @@ def test_an_output_that_fails_is_not_taken_for_a_broken_file(data_file: Path) ->
     with pytest.raises(BrokenPipeError):
         dump_paths(RealFileSystem(), [str(data_file)], DumpOptions(), format, print)
     assert errors.getvalue() == ""
+
+
+def test_the_table_of_topics_is_shown(tmp_path: Path) -> None:
+    with varve.open(tmp_path / "data", maintain=False) as opened:
+        opened.create_topic("orders", partitions=3, settings={"segment.bytes": 1000})
+    path = tmp_path / "data" / TOPICS_FILE
+    assert "topic: orders topicId: " in run(path).stdout
+    (_, topic) = objects(run("--json", path))
+    assert (topic["kind"], topic["topic"], topic["partitions"]) == ("topic", "orders", 3)
+    assert topic["settings"] == {"segment.bytes": "1000"}
