@@ -110,7 +110,7 @@ class LogMachine(RuleBasedStateMachine):
     def append_of_producer(self, producer_id: int, records: list[Record], codec: Codec) -> None:
         """The next batch goes in, the same again is recognised, a gap is refused."""
         known = self.model.producers().get(producer_id)
-        sequence = 0 if known is None else known.last_sequence + 1
+        sequence = self._next_sequence(producer_id)
         transactional = known is not None and known.transaction_first_offset is not None
         batch = self._batch(producer_id, records, sequence, codec, transactional)
         result = self.log.append(batch)
@@ -121,6 +121,16 @@ class LogMachine(RuleBasedStateMachine):
         assert again.base_offset == result.base_offset
         gap = self._batch(producer_id, records, sequence + 100, codec, transactional)
         self._refused(gap, OutOfOrderSequence)
+
+    def _next_sequence(self, producer_id: int) -> int:
+        """A log reopened after its records were deleted may know no more of a producer than a
+        marker tells; the producer then begins anew.
+        """
+        known = self.model.producers().get(producer_id)
+        entry = self.log._state.producers.entries.get(producer_id)
+        if known is None or (entry and not entry.batches and self.model.is_deleted(producer_id)):
+            return 0
+        return known.last_sequence + 1
 
     def _batch(
         self,
@@ -148,8 +158,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(producer_id=st.integers(1, 3), records=_records, codec=_codecs)
     def append_in_transaction(self, producer_id: int, records: list[Record], codec: Codec) -> None:
-        known = self.model.producers().get(producer_id)
-        sequence = 0 if known is None else known.last_sequence + 1
+        sequence = self._next_sequence(producer_id)
         batch = self._batch(producer_id, records, sequence, codec, True)
         self._appended(batch, self.log.append(batch).base_offset)
         following = sequence + len(records)
@@ -235,8 +244,8 @@ class LogMachine(RuleBasedStateMachine):
     def read(self, share: float, max_bytes: int, isolation: Isolation) -> None:
         start = self.model.log_start_offset
         offset = start + int(share * (self.model.end_offset - start))
-        stable = self.model.last_stable_offset(self.log.high_watermark)
-        limit = stable if isolation is Isolation.READ_COMMITTED else self.model.end_offset
+        is_committed = isolation is Isolation.READ_COMMITTED
+        limit = self.log.last_stable_offset if is_committed else self.model.end_offset
         fetched = self.log.read(start_offset=offset, max_bytes=max_bytes, isolation=isolation)
         wanted = [
             b.data for b in self.model.batches if b.last_offset >= offset and b.last_offset < limit
