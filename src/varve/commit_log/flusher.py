@@ -53,7 +53,10 @@ class Flusher:
             raise state.poison(error) from error
         with state.lock:
             state.unsynced = state.unsynced[len(rolled) :]
-            reached = active_end if end_offset > active.base_offset else active.base_offset
+            # A segment that rolled meanwhile has indexes yet to be synced: recovery starts in it.
+            is_active = state.view.active is active
+            is_reached = end_offset > active.base_offset and is_active
+            reached = active_end if is_reached else active.base_offset
             state.recovery_point = max(state.recovery_point, reached)
             state.last_flush_ms = state.clock.now_ms()
 

@@ -38,9 +38,11 @@ from varve.foundation.errors import (
     DiskFull,
     LogPoisoned,
     StoreError,
+    Unavailable,
 )
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class LogState:
@@ -152,6 +154,11 @@ class LogState:
         if error.errno in NO_ROOM:
             return DiskFull(
                 f"{self._what(error, doing)}; nothing was changed, free some space and try again"
+            )
+        if error.errno in NO_DESCRIPTORS:
+            return Unavailable(
+                f"{self._what(error, doing)}; nothing was changed, raise the limit of open files "
+                "(ulimit -n) or open fewer partitions"
             )
         return self.fail(self._offline(error, doing))
 

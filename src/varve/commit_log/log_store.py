@@ -7,18 +7,16 @@ Threads    any; `run_once` is called by one maintenance worker.
 """
 
 import contextlib
-import errno
 import logging
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 from uuid import UUID
 
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
-from varve.commit_log.log_state import NO_ROOM
+from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM
 from varve.commit_log.names import TopicPartition, validate_topic_name
 from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.segment_files import SegmentFiles
@@ -39,8 +37,6 @@ from varve.foundation.errors import (
 )
 
 logger = logging.getLogger(__name__)
-
-_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class LogStore:
@@ -324,7 +320,7 @@ def _failed(directory: LogDirectory, error: OSError, doing: str) -> StoreError:
     at = f"{doing}: {error.filename or directory.path}: {error.strerror}; {_remedy(error)}"
     if error.errno in NO_ROOM:
         return DiskFull(f"{at} and try again")
-    if error.errno in _NO_DESCRIPTORS:
+    if error.errno in NO_DESCRIPTORS:
         return Unavailable(f"{at} and try again")
     failure = DirectoryOffline(f"{at} and reopen")
     directory.take_offline(failure)
@@ -334,6 +330,6 @@ def _failed(directory: LogDirectory, error: OSError, doing: str) -> StoreError:
 def _remedy(error: OSError) -> str:
     if error.errno in NO_ROOM:
         return "free some space"
-    if error.errno in _NO_DESCRIPTORS:
+    if error.errno in NO_DESCRIPTORS:
         return "raise the limit on open files (ulimit -n)"
     return "mend the disk or its permissions"

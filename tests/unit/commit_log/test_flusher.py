@@ -202,3 +202,33 @@ def test_maintenance_syncs_ahead_of_a_roll_once_much_has_been_written(
         end_offset = bench.log.end_offset
         bench.log.maintain(clock.now_ms())
     assert bench.log.recovery_point == end_offset
+
+
+class RollingWriter:
+    """The active segment's file, whose first sync is overtaken by a roll."""
+
+    def __init__(self, bench: FaultyBench) -> None:
+        self._bench = bench
+        self._file = bench.log.view.active.writer
+        self._is_overtaken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        self._file.sync()
+        if not self._is_overtaken:
+            self._is_overtaken = True
+            self._bench.log.roll()
+
+
+def test_a_roll_during_a_flush_keeps_the_recovery_point_in_its_segment(
+    faulty: FaultyBench,
+) -> None:
+    faulty.open()
+    faulty.fill(3)
+    faulty.log.view.active.writer = RollingWriter(faulty)
+    faulty.log.flush()
+    assert faulty.log.recovery_point == 0
+    assert log_name(0, ".index") in synced(faulty, faulty.log.flush)
+    assert faulty.log.recovery_point == 3

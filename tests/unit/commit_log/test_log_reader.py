@@ -1,5 +1,6 @@
 """Reads by offset up to each limit, by time, and while the log changes under the reader."""
 
+import errno
 import threading
 import weakref
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from tests.support.log_bench import (
     BROKEN,
+    DIRECTORY,
     NOW_MS,
     Bench,
     FaultyBench,
@@ -25,6 +27,7 @@ from varve.foundation.errors import (
     DirectoryOffline,
     InvalidRequest,
     OffsetOutOfRange,
+    Unavailable,
     UnsupportedFormat,
 )
 from varve.records import Record, build_batch
@@ -453,3 +456,14 @@ def test_readers_see_one_log_or_the_other_while_it_is_truncated_and_rewritten(
     for reader in readers:
         reader.join()
     assert errors == []
+
+
+def test_too_many_open_files_refuse_a_read_and_keep_the_log(faulty: FaultyBench) -> None:
+    faulty.open()
+    faulty.fill(1, 1)
+    faulty.fs.fail_under(DIRECTORY, OSError(errno.EMFILE, "Too many open files"))
+    with pytest.raises(Unavailable, match="ulimit"):
+        faulty.log.read(start_offset=0)
+    faulty.fs.mend()
+    assert read_all(faulty.log) == [0, 1]
+    faulty.log.append(make_batch())
