@@ -20,7 +20,6 @@ from varve.commit_log.failed_sync import note_failed_sync
 from varve.commit_log.log_loader import LoadedLog
 from varve.commit_log.names import (
     LEADER_EPOCH_FILE,
-    LOG,
     SNAPSHOT,
     TopicPartition,
     log_name,
@@ -259,6 +258,3 @@ class LogState:
                 self.fs.remove(path)
                 removed += 1
         return removed
-
-    def data_path(self, base_offset: int) -> str:
-        return f"{self.directory}/{log_name(base_offset, LOG)}"
