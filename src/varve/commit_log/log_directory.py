@@ -101,6 +101,7 @@ class LogDirectory:
         A new directory joins the cluster, or begins one without it. Raises Locked when another
         process has the directory, InconsistentClusterId when it belongs to another cluster.
         """
+        self._check_names()
         self._make_directory()
         self._directory_lock = self._fs.lock(f"{self.path}/{LOCK_FILE}")
         try:
@@ -108,6 +109,13 @@ class LogDirectory:
         except BaseException:
             self._directory_lock.release()
             raise
+
+    def _check_names(self) -> None:
+        """Raises Corrupt for a directory that holds other things, before anything is written."""
+        if self._fs.exists(self.path):
+            for entry in self._fs.scan(self.path):
+                if entry.is_directory and entry.name not in _NOT_PARTITIONS:
+                    parse_partition_directory(entry.name)
 
     def _make_directory(self) -> None:
         """Makes what is missing of the path.

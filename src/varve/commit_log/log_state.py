@@ -106,7 +106,7 @@ class LogState:
 
     def check_usable(self) -> None:
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.again()
 
     def check_readable(self) -> None:
         """A poisoned log still answers reads.
@@ -114,7 +114,7 @@ class LogState:
         What it holds in memory and on disk is what it was.
         """
         if self.failure is not None and not isinstance(self.failure, LogPoisoned):
-            raise self.failure
+            raise self.failure.again()
 
     @contextlib.contextmanager
     def cutting_locked(self) -> Iterator[None]:

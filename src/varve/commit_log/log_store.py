@@ -197,7 +197,7 @@ class LogStore:
             raise NotFound(f"there is no partition {partition}; create its topic first")
         directory.check_online()
         if partition in directory.unreadable:
-            raise directory.unreadable[partition]
+            raise directory.unreadable[partition].again()
         return directory.logs[partition]
 
     def topic_id(self, partition: TopicPartition) -> UUID | None:
@@ -216,7 +216,7 @@ class LogStore:
             existing = self.directory_of(partition)
             if existing is not None:
                 if partition in existing.unreadable:
-                    raise existing.unreadable[partition]
+                    raise existing.unreadable[partition].again()
                 with _failures(existing, f"creation of {partition}"):
                     return existing.create(partition, topic_id)
             live = [directory for directory in self.directories if directory.failure is None]

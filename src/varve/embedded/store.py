@@ -14,7 +14,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from varve.commit_log import LogSettings, LogStore, TopicPartition
-from varve.commit_log.names import PARTITION_MAX, validate_topic_name
+from varve.commit_log.names import validate_topic_name
 from varve.commit_log.partition_metadata import random_topic_id
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.partition import Partition
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 StrPath = str | os.PathLike[str]
 
 MAINTENANCE_INTERVAL_MS: Final = 1_000
+# Each partition keeps two files open; far more than this is a slip of the keyboard.
+PARTITION_COUNT_MAX: Final = 10_000
 
 
 class Store:
@@ -133,7 +135,7 @@ class Store:
         if partitions is not None and not _is_count(partitions):
             raise InvalidRequest(
                 f"topic {name} with {partitions!r:.40} partitions; it needs a whole number from 1 "
-                f"to {PARTITION_MAX}"
+                f"to {PARTITION_COUNT_MAX}"
             )
         wanted = _as_texts(settings or {}, f"topic {name}")
         with self._lock:
@@ -184,6 +186,7 @@ class Store:
             settings=self._settings_of(entry.name),
             clock=self._clock,
             make_partition=lambda number: self._make_partition(entry, number),
+            first_partition=self._random.randrange(entry.partition_count),
         )
 
     def _make_partition(self, entry: TopicEntry, number: int) -> Partition:
@@ -308,7 +311,13 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except StoreError as failure:
+            if error is None:
+                raise
+            # What went wrong first is what the caller must see.
+            error.add_note(f"and closing the store failed: {failure}")
 
 
 def open(
@@ -354,7 +363,7 @@ def _path_text(path: object) -> str:
 
 def _is_count(given: object) -> bool:
     """Another kind of number would be written to the table, and could not be read again."""
-    return type(given) is int and 1 <= given <= PARTITION_MAX
+    return type(given) is int and 1 <= given <= PARTITION_COUNT_MAX
 
 
 def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:

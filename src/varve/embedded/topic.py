@@ -42,6 +42,7 @@ class Topic:
         settings: LogSettings,
         clock: Clock,
         make_partition: Callable[[int], Partition],
+        first_partition: int,
     ) -> None:
         self.name = name
         self.id = id
@@ -49,7 +50,8 @@ class Topic:
         self.settings = settings
         self._clock = clock
         self._make_partition = make_partition
-        self._rotation = itertools.count()  # next() on it is atomic
+        # Where keyless records begin to go round; next() on it is atomic.
+        self._rotation = itertools.count(first_partition)
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r} with {self.partition_count} partitions>"

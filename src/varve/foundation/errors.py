@@ -9,6 +9,10 @@ class StoreError(Exception):
 
     retriable = False
 
+    def again(self) -> "StoreError":
+        """The same to be raised anew: an object raised over and over drags its traces along."""
+        return type(self)(*self.args)
+
 
 class InvalidRequest(StoreError):
     """The request is wrong: change it."""

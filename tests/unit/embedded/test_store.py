@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tomllib
@@ -326,3 +327,28 @@ def test_a_topic_name_that_is_no_text_is_refused(open_store: OpenStore, name: An
 def test_what_is_no_path_is_refused(open_store: OpenStore, path: Any) -> None:
     with pytest.raises(errors.InvalidRequest, match="is no path"):
         open_store(path)
+
+
+def test_a_failure_in_the_block_is_not_hidden_by_one_in_closing(tmp_path: Path) -> None:
+    failure = ZeroDivisionError()
+    store = varve.open(tmp_path / "data", maintain=False)
+    store.create_topic("orders").append(value="1")
+    store.topic("orders").partition(0).log.abandon()
+    store.__exit__(ZeroDivisionError, failure, None)
+    assert "closing the store failed" in failure.__notes__[0]
+
+
+def test_a_directory_of_other_things_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(varve.StoreError, match="photos"):
+        varve.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_keyless_records_begin_at_a_partition_of_chance(tmp_path: Path) -> None:
+    begun = set()
+    for seed in range(20):
+        with varve.open(tmp_path / "data", random=random.Random(seed), maintain=False) as store:
+            topic = store.create_topic("orders", partitions=3, exist_ok=True)
+            begun.add(topic.append(value="1").partition)
+    assert begun == {0, 1, 2}
