@@ -59,6 +59,8 @@ class ActiveSegment:
         self.jitter_ms = jitter_ms
         self.extent = (base_offset, 0)
         self.synced_size = 0
+        # The size a truncation left, and the offset after the last batch in it.
+        self.cut = (-1, base_offset)
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.first_timestamp = -1

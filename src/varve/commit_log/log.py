@@ -139,6 +139,18 @@ class Log:
         return self._state.recovery_point
 
     @property
+    def recovery_point_on_disk(self) -> int:
+        """The recovery point as far as the files tell of it.
+
+        A truncation inside a batch leaves the log end beyond the last batch until the next append.
+        A checkpoint beyond what the files hold would read like lost data.
+        """
+        active = self._state.view.active
+        size, end_offset = active.cut
+        recovery_point = self._state.recovery_point
+        return min(recovery_point, end_offset) if size == active.size else recovery_point
+
+    @property
     def view(self) -> SegmentView:
         """The segments as they are now."""
         return self._state.view

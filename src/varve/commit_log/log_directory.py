@@ -325,7 +325,7 @@ class LogDirectory:
         self.write_checkpoints()
 
     def write_recovery_points(self) -> None:
-        self._write_offsets(RECOVERY_POINT_FILE, lambda log: log.recovery_point)
+        self._write_offsets(RECOVERY_POINT_FILE, lambda log: log.recovery_point_on_disk)
 
     def write_log_starts(self) -> None:
         """Only those that the first segment's name does not tell."""

@@ -16,7 +16,7 @@ from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_loading import ProducerLoad, load_producers
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.segment import ReadableSegment, Segment, rename_segment_files
-from varve.commit_log.segment_reader import find_batch_position, first_batch_timestamp
+from varve.commit_log.segment_reader import find_batch_position, find_end, first_batch_timestamp
 from varve.commit_log.segment_scan import find_largest_timestamp
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.time_index import TimeIndex
@@ -157,6 +157,7 @@ class Truncation:
             first_timestamp=remainder.first_timestamp,
         )
         active.max_timestamp, active.max_timestamp_offset = remainder.largest_timestamp
+        active.cut = (remainder.size, find_end(active, size=remainder.size)[0])
         closed = state.view.closed
         if number < len(closed):
             state.files.forget(closed[number])

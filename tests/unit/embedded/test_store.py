@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import varve
-from varve.disk import MemoryFileSystem
+from varve.commit_log.check import check_log_directory
+from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 from varve.foundation import errors
 from varve.foundation.clock import ManualClock
@@ -352,3 +353,17 @@ def test_keyless_records_begin_at_a_partition_of_chance(tmp_path: Path) -> None:
             topic = store.create_topic("orders", partitions=3, exist_ok=True)
             begun.add(topic.append(value="1").partition)
     assert begun == {0, 1, 2}
+
+
+def test_a_truncation_inside_a_batch_does_not_read_like_lost_data(tmp_path: Path) -> None:
+    store = varve.open(tmp_path / "data", maintain=False)
+    topic = store.create_topic("orders")
+    for _ in range(3):
+        topic.append_many([("key", "value")] * 5)
+    log = topic.partition(0).log
+    log.flush()
+    log.truncate_to(8)
+    assert log.end_offset == 8
+    store.close()
+    found = check_log_directory(RealFileSystem(), str(tmp_path / "data"), now_ms=0)
+    assert [finding for finding in found if finding.severity == "error"] == []
