@@ -15,9 +15,9 @@ import errno
 import random
 import threading
 from enum import StrEnum
-from types import TracebackType
-from typing import Self, assert_never
+from typing import assert_never
 
+from varve.disk.closing import Closing
 from varve.disk.durability import (
     Copier,
     DiskDirectory,
@@ -44,7 +44,7 @@ class CrashMode(StrEnum):
     """Power loss: some of what was unsynced, chosen by the seed."""
 
 
-class FaultyFile:
+class FaultyFile(Closing):
     """A handle on a file of the faulty disk."""
 
     __slots__ = ("_node", "_system", "_writable", "path")
@@ -104,17 +104,6 @@ class FaultyFile:
         if self._node is None:
             raise system_error(errno.EBADF, self.path)
         return self._node
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class FaultyFileSystem:

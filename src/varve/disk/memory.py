@@ -9,6 +9,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from varve.disk.closing import Closing
 from varve.disk.file_system import Buffer, FileInfo
 from varve.disk.tree import (
     DirectoryNode,
@@ -22,7 +23,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Locked
 
 
-class MemoryFile:
+class MemoryFile(Closing):
     """A handle on a file's content, which it keeps when the name goes."""
 
     __slots__ = ("_clock", "_lock", "_node", "_writable", "path")
@@ -81,17 +82,6 @@ class MemoryFile:
         if self._node is None:
             raise system_error(errno.EBADF, self.path)
         return self._node
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class HeldLocks:

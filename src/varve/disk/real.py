@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from varve.disk.closing import Closing
 from varve.disk.file_system import Buffer, FileInfo
 from varve.foundation.errors import Locked
 
@@ -28,7 +29,7 @@ BUFFERS_PER_CALL_MAX = 1024
 # descriptor's own cursor. Negative positions are therefore refused before those calls.
 
 
-class RealFile:
+class RealFile(Closing):
     """A file descriptor; system calls by position."""
 
     __slots__ = ("_descriptor", "path")
@@ -127,17 +128,6 @@ class RealFile:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -82,11 +82,6 @@ class RecordColumns:
     def header_counts(self) -> Integers:
         return self.table[:, RecordField.HEADERS_COUNT]
 
-    @property
-    def record_sizes(self) -> Integers:
-        """Encoded sizes, uncompressed, length fields included."""
-        return self.table[:, RecordField.RECORD_END] - self.table[:, RecordField.RECORD_START]
-
     def key(self, index: int) -> bytes | None:
         return self._cell(index, RecordField.KEY_START, RecordField.KEY_SIZE)
 
