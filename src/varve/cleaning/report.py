@@ -1,0 +1,82 @@
+"""What cleaning tells: of one run, of its progress, and of what it must leave alone.
+
+Invariant  values only; a report is made once and never changes.
+"""
+
+from dataclasses import dataclass, field
+
+from varve.cleaning.balance import Reason
+from varve.commit_log import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHold:
+    """A segment that cleaning leaves alone because its bytes are damaged.
+
+    `oldest_ms` is the oldest batch timestamp that could be read, None without one.
+    """
+
+    base_offset: int
+    bytes_held: int
+    oldest_ms: int | None
+    reason: str
+    since_ms: int
+    attempts: int
+    retry_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """How cleaning fares with one partition; `error` is the last failure of a whole run."""
+
+    partition: TopicPartition
+    holds: tuple[SegmentHold, ...] = ()
+    error: str | None = None
+    failures: int = 0
+    retry_ms: int | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.holds and self.error is None
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(hold.bytes_held for hold in self.holds)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanProgress:
+    """How far a run is: `phase` is index, plan or copy; both counts are bytes."""
+
+    partition: TopicPartition
+    phase: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanReport:
+    """One run over one partition.
+
+    `records` and `bytes` go by reason and count the rewritten segments only; what was not worth
+    rewriting is in `left_stale_bytes`. A dry run has planned figures and changed nothing.
+    """
+
+    partition: TopicPartition
+    is_dry_run: bool
+    first_dirty_offset: int
+    end_offset: int
+    segments_before: int
+    segments_after: int
+    segments_rewritten: int
+    bytes_before: int
+    bytes_after: int
+    records: dict[Reason, int] = field(default_factory=dict)
+    bytes: dict[Reason, int] = field(default_factory=dict)
+    left_stale_bytes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    buffer_utilisation: float = 0.0
+    elapsed_ms: int = 0
+    holds: tuple[SegmentHold, ...] = ()
+    note: str = ""
