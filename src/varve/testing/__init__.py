@@ -1,1 +1,1 @@
-"""A test kit for other projects: a store in the process with a virtual clock and planned crashes."""
+"""A test kit for other projects: a store in the process, a virtual clock, planned crashes."""
