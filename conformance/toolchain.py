@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 JAVA_SOURCES = Path(__file__).parent / "java"
@@ -21,6 +21,19 @@ JVM_OPTIONS = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
+# Those of the broker's start script, with room for a large offset map; for what is measured.
+BROKER_JVM_OPTIONS = (
+    "-server",
+    "-Xms2g",
+    "-Xmx2g",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
 
@@ -35,10 +48,15 @@ class Toolchain:
 
     java: str
     classpath: str
+    jvm_options: tuple[str, ...] = JVM_OPTIONS
 
     def command(self, main_class: str, *arguments: str) -> list[str]:
-        """The command line that runs `main_class` with a small heap."""
-        return [self.java, *JVM_OPTIONS, "-cp", self.classpath, main_class, *arguments]
+        """The command line that runs `main_class`, by default with a small heap."""
+        return [self.java, *self.jvm_options, "-cp", self.classpath, main_class, *arguments]
+
+    def at_full_speed(self) -> "Toolchain":
+        """The same with the options a broker runs under, slower to start, for measurements."""
+        return replace(self, jvm_options=BROKER_JVM_OPTIONS)
 
     def run(
         self, main_class: str, *arguments: str, directory: Path | None = None

@@ -16,7 +16,6 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.record.MemoryRecords;
 import org.apache.kafka.common.record.Record;
 import org.apache.kafka.common.record.RecordBatch;
-import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.storage.log.FetchIsolation;
 import org.apache.kafka.server.util.KafkaScheduler;
 import org.apache.kafka.storage.internals.log.AppendOrigin;
@@ -38,6 +37,8 @@ final class LogShell extends Shell {
     private final KafkaScheduler scheduler = new KafkaScheduler(1);
     private final BrokerTopicStats stats = new BrokerTopicStats(false);
     private final Map<String, UnifiedLog> logs = new HashMap<>();
+    private final Map<String, SettableTime> clocks = new HashMap<>();
+    private final CleaningTool cleaning = new CleaningTool();
 
     public static void main(String[] arguments) throws Exception {
         LogShell shell = new LogShell();
@@ -80,15 +81,23 @@ final class LogShell extends Shell {
                 log.maybeIncrementLogStartOffset(
                         command.get("offset").asLong(), LogStartOffsetIncrementReason.ClientRecordDeletion);
                 return report(log);
+            case "clean":
+                clocks.get(directory).stopAt(command.get("now_ms").asLong());
+                return cleaning.clean(log, clocks.get(directory), command);
+            case "expire":
+                clocks.get(directory).stopAt(command.get("now_ms").asLong());
+                return cleaning.expire(log);
             case "for_time":
                 return forTime(log, command.get("timestamp").asLong());
             case "close":
                 logs.remove(directory).close();
+                clocks.remove(directory);
                 awaitBackground();
                 return JSON.createObjectNode().put("done", true);
             case "abandon":
                 awaitBackground();
                 logs.remove(directory).closeHandlers();
+                clocks.remove(directory);
                 return JSON.createObjectNode().put("done", true);
             default:
                 throw new IllegalArgumentException("unknown operation " + operation);
@@ -107,6 +116,12 @@ final class LogShell extends Shell {
     private UnifiedLog open(String directory, JsonNode command) throws IOException {
         Map<String, Object> configs = properties(command.get("configs"));
         configs.putIfAbsent("file.delete.delay.ms", "0");
+        SettableTime clock = new SettableTime();
+        if (command.has("now_ms")) {
+            clock.stopAt(command.get("now_ms").asLong());
+        }
+        clocks.put(directory, clock);
+        int expirationMs = command.path("producer_expiration_ms").asInt(PRODUCER_EXPIRATION_MS);
         return UnifiedLog.create(
                 new File(directory),
                 new LogConfig(configs),
@@ -114,9 +129,9 @@ final class LogShell extends Shell {
                 command.get("recovery_point").asLong(),
                 scheduler,
                 stats,
-                Time.SYSTEM,
+                clock,
                 PRODUCER_EXPIRATION_MS,
-                new ProducerStateManagerConfig(PRODUCER_EXPIRATION_MS, false),
+                new ProducerStateManagerConfig(expirationMs, false),
                 PRODUCER_EXPIRATION_MS,
                 new LogDirFailureChannel(1),
                 command.get("clean").asBoolean(),

@@ -1,0 +1,171 @@
+"""Apache Kafka's own cleaner and its own retention, run once over a partition directory.
+
+Layout     the partition lies in a log directory, whose checkpoints and clean-shutdown mark say how
+           it is opened; the end of a cleaning goes into `cleaner-offset-checkpoint`.
+Crash      the partition is left closed in good order; the mark of the directory stays as it is.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from conformance.recovery import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
+from conformance.shell import JavaShell
+from varve.commit_log import TopicPartition
+from varve.commit_log.checkpoints import encode_offsets
+from varve.commit_log.names import CLEAN_SHUTDOWN_FILE, CLEANER_OFFSET_FILE
+
+DEDUPE_BUFFER_BYTES: Final = 128 << 20
+IO_BUFFER_BYTES: Final = 512 << 10
+LOAD_FACTOR: Final = 0.9
+NEVER_MS: Final = 2**31 - 1
+
+Segments = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerOptions:
+    """How the cleaner is set up; the defaults are a broker's with one cleaner thread."""
+
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
+    io_buffer_bytes: int = IO_BUFFER_BYTES
+    load_factor: float = LOAD_FACTOR
+    producer_expiration_ms: int = NEVER_MS
+    warmups: int = 0  # cleanings of copies beforehand, so that the code is compiled when it counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaCleaning:
+    """One cleaning; both times are of the cleaning alone, without opening and closing the log.
+
+    Segments are pairs of base offset and size. Messages read for the map count a control batch
+    as one.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    end_offset: int
+    elapsed_ns: int
+    cpu_ns: int
+    bytes_read: int
+    bytes_written: int
+    map_messages_read: int
+    messages_read: int
+    messages_written: int
+    invalid_messages_read: int
+    buffer_utilisation: float
+    size_before: int
+    size_after: int
+    segments_before: Segments
+    segments_after: Segments
+    warmup_ns: tuple[int, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaExpiry:
+    """One look by retention: where the log begins now, and the segments that are left."""
+
+    deleted: int
+    log_start_offset: int
+    log_end_offset: int
+    segments_before: Segments
+    segments_after: Segments
+
+
+def clean_with_kafka(
+    logs: JavaShell,
+    partition: Path,
+    *,
+    now_ms: int,
+    configs: Mapping[str, str],
+    first_dirty_offset: int | None = None,
+    first_uncleanable_offset: int | None = None,
+    options: CleanerOptions | None = None,
+) -> KafkaCleaning:
+    """Cleans the partition once, whatever its ratio, and checkpoints where the run ended.
+
+    Without a first dirty offset the directory's checkpoint says it; without a first uncleanable
+    one Kafka's rule does. `logs` is a LogShell.
+    """
+    options = options or CleanerOptions()
+    if first_dirty_offset is None:
+        first_dirty_offset = _checkpointed(partition, CLEANER_OFFSET_FILE)
+    arguments = {
+        "now_ms": now_ms,
+        "first_dirty_offset": first_dirty_offset,
+        "first_uncleanable_offset": first_uncleanable_offset,
+        "dedupe_buffer_bytes": options.dedupe_buffer_bytes,
+        "io_buffer_bytes": options.io_buffer_bytes,
+        "load_factor": options.load_factor,
+    }
+
+    def run(directory: Path) -> dict[str, Any]:
+        return _once(logs, directory, "clean", arguments, configs, options.producer_expiration_ms)
+
+    warmup_ns = []
+    for _ in range(options.warmups):
+        with tempfile.TemporaryDirectory(dir=partition.parent.parent) as scratch:
+            copy = Path(shutil.copytree(partition.parent, Path(scratch) / "copy"))
+            warmup_ns.append(run(copy / partition.name)["elapsed_ns"])
+    answer = run(partition)
+    _checkpoint(partition, CLEANER_OFFSET_FILE, answer["end_offset"])
+    return KafkaCleaning(**_with_segments(answer), warmup_ns=tuple(warmup_ns))
+
+
+def expire_with_kafka(
+    logs: JavaShell, partition: Path, *, now_ms: int, configs: Mapping[str, str]
+) -> KafkaExpiry:
+    """Deletes the segments that retention lets go, all records counting as replicated."""
+    answer = _once(logs, partition, "expire", {"now_ms": now_ms}, configs, NEVER_MS)
+    return KafkaExpiry(**_with_segments(answer))
+
+
+def _once(
+    logs: JavaShell,
+    partition: Path,
+    operation: str,
+    arguments: Mapping[str, object],
+    configs: Mapping[str, str],
+    producer_expiration_ms: int,
+) -> dict[str, Any]:
+    """Opens the partition, runs one operation and closes it; closed even when that fails."""
+    directory = str(partition)
+    logs.call(
+        "open",
+        directory=directory,
+        clean=(partition.parent / CLEAN_SHUTDOWN_FILE).exists(),
+        recovery_point=_checkpointed(partition, RECOVERY_POINTS) or 0,
+        log_start_offset=_checkpointed(partition, LOG_STARTS) or 0,
+        configs=dict(configs),
+        now_ms=arguments["now_ms"],
+        producer_expiration_ms=producer_expiration_ms,
+    )
+    try:
+        return logs.call(operation, directory=directory, **arguments)
+    finally:
+        logs.call("close", directory=directory)
+
+
+def _with_segments(answer: dict[str, Any]) -> dict[str, Any]:
+    for name in ("segments_before", "segments_after"):
+        answer[name] = tuple((base_offset, size) for base_offset, size in answer[name])
+    return answer
+
+
+def _checkpointed(partition: Path, file: str) -> int | None:
+    path = partition.parent / file
+    return read_checkpoint(path).get(partition.name) if path.exists() else None
+
+
+def _checkpoint(partition: Path, file: str, offset: int) -> None:
+    path = partition.parent / file
+    offsets = {**(read_checkpoint(path) if path.exists() else {}), partition.name: offset}
+    path.write_bytes(encode_offsets({_parse(name): value for name, value in offsets.items()}))
+
+
+def _parse(name: str) -> TopicPartition:
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number))
