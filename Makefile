@@ -64,7 +64,7 @@ crash: $(READY) ## the crash and property tests with many more rounds, a million
 	VARVE_ROUNDS=long VARVE_FUZZ_COUNT=1000000 $(BIN)/python -m pytest -n $(WORKERS) --timeout 14400 \
 	  -o faulthandler_timeout=14000 tests/crash tests/property
 
-docs: $(READY) ## write the generated pages: docs/configuration.md, docs/cli.md
+docs: $(READY) ## write the generated pages: docs/configuration.md, docs/cli.md, docs/metrics.md
 	$(BIN)/python -m varve.cli.generate_docs
 
 lock: $(READY) ## choose the newest versions anew and write requirements.lock

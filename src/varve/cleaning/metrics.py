@@ -1,0 +1,265 @@
+"""What cleaning measures, under names of its own and with Kafka's beside them.
+
+Percent stay percent, so that what was learnt on Kafka's numbers still holds; times are in seconds,
+as Prometheus has them.
+
+Invariant  the figures of the last cleaning are those of each thread's last one, and the largest
+           counts; they are 0 before the first.
+Threads    any; `_lock` guards the last cleanings.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from varve.cleaning.balance import Reason
+from varve.cleaning.report import CleanReport, PartitionHealth
+from varve.commit_log import Log, TopicPartition
+from varve.foundation.clock import Clock
+from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+_CLEANER: Final = "kafka.log:type=LogCleaner,name="
+_MANAGER: Final = "kafka.log:type=LogCleanerManager,name="
+_LOG: Final = "kafka.log:type=Log,name="
+_PARTITION: Final = ("topic", "partition")
+
+MAX_DIRTY_PERCENT = gauge(
+    "varve_cleaner_max_dirty_percent",
+    "The highest dirty ratio of any partition when the cleaner last chose what to clean.",
+    unit="percent",
+    kafka_name=f"{_MANAGER}max-dirty-percent",
+)
+MAX_COMPACTION_DELAY = gauge(
+    "varve_cleaner_max_compaction_delay_seconds",
+    "By how much max.compaction.lag.ms was exceeded at most when the cleaner last chose.",
+    unit="seconds",
+    kafka_name=f"{_CLEANER}max-compaction-delay-secs",
+)
+TIME_SINCE_LAST_RUN = gauge(
+    "varve_cleaner_time_since_last_run_seconds",
+    "Time since the cleaner last chose what to clean; since the start when it never did.",
+    unit="seconds",
+    kafka_name=f"{_MANAGER}time-since-last-run-ms",
+)
+RECOPY_PERCENT = gauge(
+    "varve_cleaner_recopy_percent",
+    "Bytes written by bytes read, over the last cleaning of each thread.",
+    unit="percent",
+    kafka_name=f"{_CLEANER}cleaner-recopy-percent",
+)
+MAX_CLEAN_TIME = gauge(
+    "varve_cleaner_max_clean_time_seconds",
+    "The longest of the last cleanings of each thread.",
+    unit="seconds",
+    kafka_name=f"{_CLEANER}max-clean-time-secs",
+)
+MAX_BUFFER_UTILISATION = gauge(
+    "varve_cleaner_max_buffer_utilization_percent",
+    "How full the planning buffer was at most in the last cleaning of each thread; keys beyond it "
+    "are planned in a further pass.",
+    unit="percent",
+    kafka_name=f"{_CLEANER}max-buffer-utilization-percent",
+)
+DEAD_THREADS = gauge(
+    "varve_cleaner_dead_threads",
+    "Cleaner threads that should run and do not.",
+    unit="threads",
+    kafka_name=f"{_CLEANER}DeadThreadCount",
+)
+UNCLEANABLE_PARTITIONS = gauge(
+    "varve_cleaner_uncleanable_partitions",
+    "Partitions with a segment that is held because it is damaged, or whose last run failed; both "
+    "are tried again.",
+    unit="partitions",
+    labels=("log_directory",),
+    kafka_name=f"{_MANAGER}uncleanable-partitions-count",
+)
+UNCLEANABLE_BYTES = gauge(
+    "varve_cleaner_uncleanable_bytes",
+    "Bytes of the segments that are held because they are damaged.",
+    unit="bytes",
+    labels=("log_directory",),
+    kafka_name=f"{_MANAGER}uncleanable-bytes",
+)
+CLEANINGS = counter(
+    "varve_cleaner_cleanings_total",
+    "Partitions cleaned.",
+    unit="cleanings",
+)
+READ_BYTES = counter(
+    "varve_cleaner_read_bytes_total",
+    "Bytes read by cleaning.",
+    unit="bytes",
+    kafka_name="kafka.utils:type=Throttler,name=cleaner-io",
+)
+WRITTEN_BYTES = counter(
+    "varve_cleaner_written_bytes_total",
+    "Bytes written by cleaning.",
+    unit="bytes",
+    kafka_name="kafka.utils:type=Throttler,name=cleaner-io",
+)
+REMOVED_RECORDS = counter(
+    "varve_cleaner_removed_records_total",
+    "Records that compaction removed, by reason.",
+    unit="records",
+    labels=("reason",),
+)
+LEFT_STALE_BYTES = gauge(
+    "varve_cleaner_left_stale_bytes",
+    "Bytes of superseded records that the last cleaning left, in segments not worth a rewrite.",
+    unit="bytes",
+    labels=_PARTITION,
+)
+NO_KEY_RECORDS = counter(
+    "varve_cleaner_no_key_records_total",
+    "Records without a key that compaction met and removed; appends of such are refused.",
+    unit="records",
+    kafka_name="kafka.server:type=BrokerTopicMetrics,name=NoKeyCompactedTopicRecordsPerSec",
+)
+RETENTION_DELETED_BYTES = counter(
+    "varve_retention_deleted_bytes_total",
+    "Bytes of segments that retention deleted, by reason.",
+    unit="bytes",
+    labels=("reason",),
+)
+RETENTION_DELETED_SEGMENTS = counter(
+    "varve_retention_deleted_segments_total",
+    "Segments that retention deleted, by reason.",
+    unit="segments",
+    labels=("reason",),
+)
+OVERRULED_TIMESTAMPS = gauge(
+    "varve_retention_overruled_timestamps",
+    "Segments whose largest record timestamp is not believed by retention.time, so that the time "
+    "of the append counts.",
+    unit="segments",
+    labels=_PARTITION,
+)
+SEGMENTS = gauge(
+    "varve_log_segments",
+    "Segments of a partition.",
+    unit="segments",
+    labels=_PARTITION,
+    kafka_name=f"{_LOG}NumLogSegments",
+)
+LOG_START_OFFSET = gauge(
+    "varve_log_start_offset",
+    "The first offset that can be read.",
+    unit="offset",
+    labels=_PARTITION,
+    kafka_name=f"{_LOG}LogStartOffset",
+)
+LOG_END_OFFSET = gauge(
+    "varve_log_end_offset",
+    "The offset that the next record gets.",
+    unit="offset",
+    labels=_PARTITION,
+    kafka_name=f"{_LOG}LogEndOffset",
+)
+LOG_SIZE = gauge(
+    "varve_log_size_bytes",
+    "Bytes of a partition's data files.",
+    unit="bytes",
+    labels=_PARTITION,
+    kafka_name=f"{_LOG}Size",
+)
+
+
+class CleanerMetrics:
+    """The figures of one store's cleaning and retention; a collector for a registry.
+
+    `logs` gives the partitions whose size and offsets are looked up when somebody collects.
+    """
+
+    def __init__(self, *, clock: Clock, logs: Callable[[], Iterable[Log]]) -> None:
+        self.table = MetricTable(declared_metrics(sys.modules[__name__]))
+        self._clock = clock
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._last_reports: dict[int, CleanReport] = {}  # guarded by _lock
+        self._last_run_ms = clock.now_ms()
+
+    def observe_selection(
+        self, *, now_ms: int, max_dirty_ratio: float, max_delay_ms: int = 0
+    ) -> None:
+        """The cleaner looked for work; the largest ratio and delay of all partitions it saw."""
+        self._last_run_ms = now_ms
+        self.table.set(MAX_DIRTY_PERCENT, 100 * max_dirty_ratio)
+        self.table.set(MAX_COMPACTION_DELAY, max_delay_ms / 1000)
+
+    def observe_clean(self, report: CleanReport, *, thread: int = 0) -> None:
+        """A cleaning ended; a dry run changes nothing and counts for nothing."""
+        if report.is_dry_run:
+            return
+        with self._lock:
+            self._last_reports[thread] = report
+            reports = list(self._last_reports.values())
+        table = self.table
+        read = sum(one.bytes_read for one in reports)
+        written = sum(one.bytes_written for one in reports)
+        table.set(RECOPY_PERCENT, 100 * written / read if read else 0)
+        table.set(MAX_CLEAN_TIME, max(one.elapsed_ms for one in reports) / 1000)
+        table.set(MAX_BUFFER_UTILISATION, 100 * max(one.buffer_utilisation for one in reports))
+        table.add(CLEANINGS, 1)
+        table.add(READ_BYTES, report.bytes_read)
+        table.add(WRITTEN_BYTES, report.bytes_written)
+        table.add(NO_KEY_RECORDS, report.records.get(Reason.NO_KEY, 0))
+        table.set(LEFT_STALE_BYTES, report.left_stale_bytes, *_labels(report.partition))
+        for reason, count in report.records.items():
+            if reason is not Reason.KEPT:
+                table.add(REMOVED_RECORDS, count, reason.value)
+
+    def observe_expiry(self, *, reason: Reason, segments: int, bytes: int) -> None:
+        """Retention deleted segments for one reason."""
+        self.table.add(RETENTION_DELETED_SEGMENTS, segments, reason.value)
+        self.table.add(RETENTION_DELETED_BYTES, bytes, reason.value)
+
+    def set_overruled(self, counts: Mapping[TopicPartition, int]) -> None:
+        """How many segments of each partition have a timestamp that is not believed."""
+        self.table.replace(
+            OVERRULED_TIMESTAMPS,
+            {_labels(partition): float(count) for partition, count in counts.items()},
+        )
+
+    def set_health(
+        self, health: Mapping[str, Sequence[PartitionHealth]], *, dead_threads: int = 0
+    ) -> None:
+        """How cleaning fares, by log directory; one without partitions in trouble shows 0."""
+        self.table.set(DEAD_THREADS, dead_threads)
+        self.table.replace(
+            UNCLEANABLE_PARTITIONS,
+            {
+                (path,): float(sum(not one.is_healthy for one in found))
+                for path, found in health.items()
+            },
+        )
+        self.table.replace(
+            UNCLEANABLE_BYTES,
+            {
+                (path,): float(sum(one.bytes_held for one in found))
+                for path, found in health.items()
+            },
+        )
+
+    def collect(self) -> "Iterator[Family]":
+        """What prometheus_client asks a collector for."""
+        since_ms = max(0, self._clock.now_ms() - self._last_run_ms)
+        self.table.set(TIME_SINCE_LAST_RUN, since_ms / 1000)
+        logs = list(self._logs())
+        self._replace(SEGMENTS, logs, lambda log: len(log.view))
+        self._replace(LOG_START_OFFSET, logs, lambda log: log.log_start_offset)
+        self._replace(LOG_END_OFFSET, logs, lambda log: log.end_offset)
+        self._replace(LOG_SIZE, logs, lambda log: log.size)
+        return self.table.collect()
+
+    def _replace(self, metric: Metric, logs: Sequence[Log], value_of: Callable[[Log], int]) -> None:
+        values = {_labels(log.topic_partition): float(value_of(log)) for log in logs}
+        self.table.replace(metric, values)
+
+
+def _labels(partition: TopicPartition) -> tuple[str, ...]:
+    return partition.topic, str(partition.partition)

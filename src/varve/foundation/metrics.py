@@ -1,0 +1,151 @@
+"""Metrics declared once: name, kind, unit, labels, help and Kafka's name in one place.
+
+A room's `metrics.py` declares what it measures; the values live in a `MetricTable`, which is a
+collector in the sense of prometheus_client, so that a program adds them to a registry of its own.
+docs/metrics.md is derived from the declarations.
+
+Invariant  a value is given for a metric of its table and for all of its labels; counters only rise.
+Threads    any thread may change and collect; `_lock` guards the values.
+"""
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+_NAME: Final = re.compile(r"varve(_[a-z0-9]+)+")
+
+
+class MetricKind(StrEnum):
+    """What a value does: a gauge goes up and down, a counter only rises."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """Everything known about one metric; `kafka_name` is empty where Kafka has none like it."""
+
+    name: str
+    kind: MetricKind
+    unit: str
+    help: str
+    labels: tuple[str, ...]
+    kafka_name: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"metric {self.name!r} is not named varve_... in small letters")
+        if (self.kind is MetricKind.COUNTER) != self.name.endswith("_total"):
+            raise ValueError(f"{self.name}: the names of counters, and no others, end with _total")
+
+
+def gauge(
+    name: str, help: str, *, unit: str, labels: tuple[str, ...] = (), kafka_name: str = ""
+) -> Metric:
+    """Declares a value that goes up and down."""
+    return Metric(
+        name=name,
+        kind=MetricKind.GAUGE,
+        unit=unit,
+        help=help,
+        labels=labels,
+        kafka_name=kafka_name,
+    )
+
+
+def counter(
+    name: str, help: str, *, unit: str, labels: tuple[str, ...] = (), kafka_name: str = ""
+) -> Metric:
+    """Declares a sum that only rises."""
+    return Metric(
+        name=name,
+        kind=MetricKind.COUNTER,
+        unit=unit,
+        help=help,
+        labels=labels,
+        kafka_name=kafka_name,
+    )
+
+
+def declared_metrics(module: ModuleType) -> list[Metric]:
+    """The metrics that a module declares, in its order."""
+    return [value for value in vars(module).values() if isinstance(value, Metric)]
+
+
+class MetricTable:
+    """The values of some metrics; those without labels begin at 0, others when first given."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[Metric, dict[tuple[str, ...], float]] = {
+            metric: {} if metric.labels else {(): 0.0} for metric in metrics
+        }  # guarded by _lock
+
+    def set(self, metric: Metric, value: float, *labels: str) -> None:
+        """Puts a gauge at a value."""
+        assert metric.kind is MetricKind.GAUGE, metric.name
+        with self._lock:
+            self._cells_locked(metric, labels)[labels] = float(value)
+
+    def add(self, metric: Metric, amount: float, *labels: str) -> None:
+        """Raises a counter."""
+        assert metric.kind is MetricKind.COUNTER, metric.name
+        assert amount >= 0, f"{metric.name} cannot fall by {-amount}"
+        with self._lock:
+            cells = self._cells_locked(metric, labels)
+            cells[labels] = cells.get(labels, 0.0) + amount
+
+    def replace(self, metric: Metric, values: dict[tuple[str, ...], float]) -> None:
+        """Puts a gauge with labels at these values and forgets all others."""
+        assert metric.kind is MetricKind.GAUGE, metric.name
+        assert all(len(labels) == len(metric.labels) for labels in values), metric.name
+        with self._lock:
+            self._values[metric] = dict(values)
+
+    def value(self, metric: Metric, *labels: str) -> float:
+        """A value as it is now, 0 where none was given."""
+        with self._lock:
+            return self._cells_locked(metric, labels).get(labels, 0.0)
+
+    def _cells_locked(
+        self, metric: Metric, labels: tuple[str, ...]
+    ) -> dict[tuple[str, ...], float]:
+        assert len(labels) == len(metric.labels), f"{metric.name} has labels {metric.labels}"
+        return self._values[metric]
+
+    def collect(self) -> "Iterator[Family]":
+        """What prometheus_client asks a collector for."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        with self._lock:
+            copied = {metric: dict(cells) for metric, cells in self._values.items()}
+        for metric, cells in copied.items():
+            kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            for labels, value in sorted(cells.items()):
+                family.add_metric(labels, value)
+            yield family
+
+
+class Collector(Protocol):
+    """What a registry of prometheus_client takes."""
+
+    def collect(self) -> "Iterator[Family]": ...
+
+
+def exposition(*collectors: Collector) -> str:
+    """The text that Prometheus reads."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    for collector in collectors:
+        registry.register(collector)
+    return generate_latest(registry).decode()
