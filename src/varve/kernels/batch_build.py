@@ -88,7 +88,7 @@ def _copy_typer(typing_context: Any, target: Any, source: Any, size: Any) -> Any
 
 
 address_of = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_address_typer))
-_store = cast(Callable[[int, Any], None], intrinsic(_store_typer))
+store_byte = cast(Callable[[int, Any], None], intrinsic(_store_typer))
 copy_bytes = cast(Callable[[int, int, int], None], intrinsic(_copy_typer))
 
 
@@ -98,7 +98,7 @@ def _zigzag(value: int) -> Any:
 
 
 @inlined
-def _varint_size(value: int) -> int:
+def varint_size(value: int) -> int:
     rest = _zigzag(value)
     size = 1
     while rest >= np.uint64(128):
@@ -108,14 +108,14 @@ def _varint_size(value: int) -> int:
 
 
 @inlined
-def _write_varint(address: int, value: int) -> int:
+def write_varint(address: int, value: int) -> int:
     """Write at an address with room for it; gives the address behind."""
     rest = _zigzag(value)
     while rest >= np.uint64(128):
-        _store(address, rest | np.uint64(128))
+        store_byte(address, rest | np.uint64(128))
         rest >>= np.uint64(7)
         address += 1
-    _store(address, rest)
+    store_byte(address, rest)
     return address + 1
 
 
@@ -135,12 +135,12 @@ def _is_bad(start: int, size: int, data_size: int) -> bool:
 
 @inlined
 def _cell_size(size: int) -> int:
-    return _varint_size(size) + max(size, 0)
+    return varint_size(size) + max(size, 0)
 
 
 @inlined
 def _write_cell(address: int, source: int, size: int) -> int:
-    address = _write_varint(address, size)
+    address = write_varint(address, size)
     if size > 0:
         copy_bytes(address, source, size)
         address += size
@@ -156,9 +156,9 @@ def _body_size(
     header_size: int,
     headers: int,
 ) -> int:
-    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta)
+    size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     size += _cell_size(key_size) + _cell_size(value_size)
-    return size + _varint_size(headers) + header_size
+    return size + varint_size(headers) + header_size
 
 
 @inlined
@@ -273,15 +273,15 @@ def write_records(
         body = _body_size(timestamp_delta, delta, key_size, value_size, header_size, headers)
         if body > INT_MAX:
             return _TOO_LARGE, at - start, largest, index
-        if body > end - at - _varint_size(body):
+        if body > end - at - varint_size(body):
             return _NO_ROOM, at - start, largest, index
-        at = _write_varint(at, body)
-        _store(at, np.uint64(0))
-        at = _write_varint(at + 1, timestamp_delta)
-        at = _write_varint(at, delta)
+        at = write_varint(at, body)
+        store_byte(at, np.uint64(0))
+        at = write_varint(at + 1, timestamp_delta)
+        at = write_varint(at, delta)
         at = _write_cell(at, keys + key_start, key_size)
         at = _write_cell(at, values + value_start, value_size)
-        at = _write_varint(at, headers)
+        at = write_varint(at, headers)
         if header_size > 0:
             copy_bytes(at, encoded + header_start, header_size)
             at += header_size
