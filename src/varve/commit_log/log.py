@@ -60,6 +60,7 @@ class Log:
         self._state = state
         self._hooks = hooks
         self._producer_expiration_ms = request.producer_expiration_ms
+        self._is_alone = is_alone
         self._flusher = Flusher(state)
         self._appender = Appender(state, self._flusher, is_alone=is_alone)
         self._reader = LogReader(state)
@@ -236,6 +237,14 @@ class Log:
             state.high_watermark = max(state.high_watermark, min(offset, state.end_offset))
             state.producers.advance_high_watermark(state.high_watermark)
             return state.high_watermark
+
+    def configure(self, settings: LogSettings) -> None:
+        """Takes other settings from the next append on; the active segment keeps its indexes."""
+        state = self._state
+        with state.lock:
+            state.settings = settings
+            # An append in flight ends under the rules it began with.
+            self._appender = Appender(state, self._flusher, is_alone=self._is_alone)
 
     def roll(self) -> None:
         """Begins a new segment at the log end, unless the active one is empty."""
