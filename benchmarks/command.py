@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -16,16 +17,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.harness import Case, plan_cases, run_cases
 from benchmarks.machine import REPOSITORY, describe_commit, describe_load, describe_machine
-from benchmarks.measure import FULL_VOLUME_BYTES, QUICK_VOLUME_BYTES, Scale, Suite
+from benchmarks.measure import (
+    FULL_BUFFER_BYTES,
+    FULL_SEGMENT_BYTES,
+    FULL_VOLUME_BYTES,
+    QUICK_BUFFER_BYTES,
+    QUICK_SEGMENT_BYTES,
+    QUICK_VOLUME_BYTES,
+    Scale,
+    Suite,
+)
 from benchmarks.report import Clock, Row, json_line, make_row, print_table
 from benchmarks.sampling import FULL_POLICY, QUICK_POLICY, QUICK_SECONDS, Budget, RepeatPolicy
-from benchmarks.sizes import SizeUnit, parse_size_argument
+from benchmarks.sizes import SizeUnit, format_bytes, parse_size, parse_size_argument
 from benchmarks.suites import SUITES
 from benchmarks.workspace import Workspace, open_workspace
 from varve.foundation.errors import InvalidRequest, StoreError
+from varve.records import Codec
 
 _DEFAULT_DIRECTORY = REPOSITORY / ".cache" / "benchmarks"
 _WIDTH_IN_FILES = 140
+_OPTION_BYTES_MAX = 64 << 20
 
 
 def run(
@@ -39,8 +51,23 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="Within 45 seconds.")] = False,
     measure: Annotated[list[str] | None, typer.Option(help="Run only this measure.")] = None,
     batch_bytes: Annotated[
-        str, typer.Option(help="Batch sizes where the size is that of a record.")
-    ] = "128KiB,1MiB",
+        str | None, typer.Option(help="Batch sizes where the size is that of a record or a log.")
+    ] = None,
+    record_bytes: Annotated[
+        str, typer.Option(help="Sizes of a record's value where the size is that of a log.")
+    ] = "100B,1KiB",
+    codec: Annotated[
+        str, typer.Option(help="Codecs of a log's batches: none, gzip, snappy, lz4, zstd.")
+    ] = "none,zstd",
+    unique_share: Annotated[
+        float, typer.Option(help="Distinct keys among a log's records, above 0, at most 1.")
+    ] = 0.2,
+    segment_bytes: Annotated[
+        str | None, typer.Option(help="Segment size of a log to be cleaned.")
+    ] = None,
+    buffer_bytes: Annotated[
+        str | None, typer.Option(help="Memory a cleaner may use to tell keys apart.")
+    ] = None,
     clock: Annotated[
         Clock, typer.Option(help="Wall time, or CPU time where others use the machine.")
     ] = Clock.WALL,
@@ -58,8 +85,16 @@ def run(
     requests = [parse_size_argument(text) for text in sizes or []]
     scale = Scale(
         volume_bytes=QUICK_VOLUME_BYTES if quick else FULL_VOLUME_BYTES,
-        batch_bytes=_parse_batch_bytes(batch_bytes),
+        batch_bytes=_parse_bytes("--batch-bytes", batch_bytes) if batch_bytes else (),
         ticker=time.thread_time if clock is Clock.CPU else time.perf_counter,
+        record_bytes=_parse_bytes("--record-bytes", record_bytes, least=1),
+        codecs=_parse_codecs(codec),
+        unique_share=_check_share(unique_share),
+        segment_bytes=_one_size("--segment-bytes", segment_bytes)
+        or (QUICK_SEGMENT_BYTES if quick else FULL_SEGMENT_BYTES),
+        buffer_bytes=_one_size("--buffer-bytes", buffer_bytes)
+        or (QUICK_BUFFER_BYTES if quick else FULL_BUFFER_BYTES),
+        is_quick=quick,
     )
     planned = [
         (suite, plan_cases(suite, requests, only=measure or [], quick=quick))
@@ -88,6 +123,8 @@ def _run_suite(
     as_json: bool,
 ) -> None:
     machine, commit = describe_machine(), describe_commit()
+    if not scale.batch_bytes:
+        scale = replace(scale, batch_bytes=suite.batch_bytes)
     note = Console(stderr=True)
     note.print(
         f"{machine}; commit {commit}; load {describe_load()}", highlight=False, soft_wrap=True
@@ -102,6 +139,7 @@ def _run_suite(
             budget=budget,
             ticker=time.perf_counter,
             progress=show,
+            skipped=lambda text: note.print(f"SKIPPED {text}", highlight=False, soft_wrap=True),
         ):
             rows.append(make_row(outcome, clock=clock))
             if as_json:
@@ -151,12 +189,37 @@ def _list_suites() -> None:
             print(f"    {measure.name:<10} {measure.title}")
 
 
-def _parse_batch_bytes(text: str) -> tuple[int, ...]:
+def _parse_bytes(option: str, text: str, *, least: int = 1 << 10) -> tuple[int, ...]:
     sizes = parse_size_argument(text).sizes
     for size in sizes:
-        if size.unit is not SizeUnit.BYTES or not 1 << 10 <= size.amount <= 1 << 26:
-            raise InvalidRequest(f"--batch-bytes {text!r}: {size} is outside 1KiB..64MiB")
+        if size.unit is not SizeUnit.BYTES or not least <= size.amount <= _OPTION_BYTES_MAX:
+            limits = f"{format_bytes(least)}..{format_bytes(_OPTION_BYTES_MAX)}"
+            raise InvalidRequest(f"{option} {text!r}: {size} is outside {limits}")
     return tuple(size.amount for size in sizes)
+
+
+def _one_size(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    size = parse_size(text)
+    if size.unit is not SizeUnit.BYTES or not 1 << 20 <= size.amount <= 1 << 30:
+        raise InvalidRequest(f"{option} {text!r}: {size} is outside 1MiB..1GiB")
+    return size.amount
+
+
+def _parse_codecs(text: str) -> tuple[Codec, ...]:
+    names = [name.strip().upper() for name in text.split(",")]
+    for name in names:
+        if name not in Codec.__members__:
+            known = ", ".join(codec.name.lower() for codec in Codec)
+            raise InvalidRequest(f"--codec {text!r}: choose from {known}")
+    return tuple(Codec[name] for name in names)
+
+
+def _check_share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise InvalidRequest(f"--unique-share {share} is outside 0..1, 0 excluded")
+    return share
 
 
 @contextmanager

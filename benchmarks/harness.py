@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.measure import Measure, Outcome, Scale, Suite, Ticker
+from benchmarks.measure import Contest, Measure, MeasureSkipped, Outcome, Scale, Suite, Ticker
 from benchmarks.sampling import Budget, RepeatPolicy, sample
 from benchmarks.sizes import Size, SizeRequest
 from benchmarks.workspace import Workspace
@@ -76,22 +76,47 @@ def run_cases(
     budget: Budget,
     ticker: Ticker,
     progress: Callable[[str], None],
+    skipped: Callable[[str], None],
 ) -> Iterator[Outcome]:
-    """Yields each contest's outcome as soon as it is known; `progress` hears what is under way."""
+    """Yields each contest's outcome as soon as it is known; `progress` hears what is under way.
+
+    A measure that cannot be taken here is told to `skipped` once and left out at all its sizes.
+    """
+    left_out: set[str] = set()
     for case in cases:
         end = budget.begin_case()
-        label = f"{case.measure.name} {case.size}"
-        progress(f"{label}: preparing")
-        with case.measure.prepare(case.size.amount, workspace, scale) as contests:
-            for index, contest in enumerate(contests):
-                now = ticker()
-                deadline = now + (end - now) / (len(contests) - index)
-                progress(f"{contest.measure} {case.size}")
-                ours, baseline = sample(
-                    contest,
-                    policy,
-                    ticker=ticker,
-                    deadline=deadline,
-                    is_spent=lambda: budget.is_spent,
+        if case.measure.name in left_out:
+            continue
+        progress(f"{case.measure.name} {case.size}: preparing")
+        try:
+            with case.measure.prepare(case.size.amount, workspace, scale) as contests:
+                yield from _run_contests(
+                    case, contests, policy, budget, end=end, ticker=ticker, progress=progress
                 )
-                yield Outcome(contest, case.size, ours, baseline)
+        except MeasureSkipped as reason:
+            left_out.add(case.measure.name)
+            skipped(f"{case.measure.name}: {reason}")
+
+
+def _run_contests(
+    case: Case,
+    contests: Sequence[Contest],
+    policy: RepeatPolicy,
+    budget: Budget,
+    *,
+    end: float,
+    ticker: Ticker,
+    progress: Callable[[str], None],
+) -> Iterator[Outcome]:
+    for index, contest in enumerate(contests):
+        now = ticker()
+        deadline = now + (end - now) / (len(contests) - index)
+        progress(f"{contest.measure} {case.size}")
+        ours, baseline = sample(
+            contest,
+            policy,
+            ticker=ticker,
+            deadline=deadline,
+            is_spent=lambda: budget.is_spent,
+        )
+        yield Outcome(contest, case.size, ours, baseline)

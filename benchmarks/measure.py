@@ -13,8 +13,16 @@ from typing import Protocol
 
 from benchmarks.sizes import Size, SizeUnit
 from benchmarks.workspace import Workspace
+from varve.records import Codec
 
 Ticker = Callable[[], float]
+
+FULL_VOLUME_BYTES = 256 << 20
+QUICK_VOLUME_BYTES = 64 << 20
+FULL_SEGMENT_BYTES = 64 << 20
+QUICK_SEGMENT_BYTES = 4 << 20
+FULL_BUFFER_BYTES = 128 << 20
+QUICK_BUFFER_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +72,19 @@ class Scale:
     batch_bytes: tuple[int, ...]
     ticker: Ticker = time.perf_counter
     """Seconds by the wall, or by the processor where others use the machine too."""
+    record_bytes: tuple[int, ...] = (100, 1 << 10)
+    """Bytes of a record's value, where the size is that of a log."""
+    codecs: tuple[Codec, ...] = (Codec.NONE, Codec.ZSTD)
+    unique_share: float = 0.2
+    """Distinct keys among the records of a log."""
+    segment_bytes: int = FULL_SEGMENT_BYTES
+    buffer_bytes: int = FULL_BUFFER_BYTES
+    """Memory a cleaner may use to tell keys apart."""
+    is_quick: bool = False
 
 
-FULL_VOLUME_BYTES = 256 << 20
-QUICK_VOLUME_BYTES = 64 << 20
+class MeasureSkipped(Exception):
+    """Raised while preparing a measure that cannot be taken here; the others go on."""
 
 
 class Measure(Protocol):
@@ -93,11 +110,15 @@ class Measure(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The measures behind one NAME of the command line."""
+    """The measures behind one NAME of the command line.
+
+    `batch_bytes` are the sizes of batches where none are asked for.
+    """
 
     name: str
     title: str
     measures: tuple[Measure, ...]
+    batch_bytes: tuple[int, ...] = (128 << 10, 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import pytest
 from benchmarks import command
 from benchmarks.harness import plan_cases, run_cases
 from benchmarks.machine import describe_commit, describe_machine
-from benchmarks.measure import Contest, Outcome, Scale, Suite, at_least, at_most
+from benchmarks.measure import Contest, MeasureSkipped, Outcome, Scale, Suite, at_least, at_most
 from benchmarks.report import Clock, json_line, make_row
 from benchmarks.sampling import (
     FULL_POLICY,
@@ -62,12 +62,15 @@ class FakeMeasure:
     seconds: float = 0.1
     contest_count: int = 1
     prepared: list[int] = field(default_factory=list)
+    obstacle: str = ""
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
         return (1024,) if quick else (1024, 2048)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
+        if self.obstacle:
+            raise MeasureSkipped(self.obstacle)
         self.prepared.append(size)
         self.time.now += self.seconds
         ours, baseline = self.time.spend(self.seconds, 4.0), self.time.spend(self.seconds, 2.0)
@@ -83,7 +86,11 @@ def outcome_of(ours: Sequence[float], baseline: Sequence[float], contest: Contes
 
 
 def run_fakes(
-    measures: Sequence[FakeMeasure], time: FakeTime, tmp_path: Path, total_seconds: float | None
+    measures: Sequence[FakeMeasure],
+    time: FakeTime,
+    tmp_path: Path,
+    total_seconds: float | None,
+    skipped: Callable[[str], None] = lambda text: None,
 ) -> list[Outcome]:
     suite = Suite("fakes", "fakes", tuple(measures))
     cases = plan_cases(suite, [], quick=total_seconds is not None)
@@ -97,6 +104,7 @@ def run_fakes(
                 budget=Budget(len(cases), time, total_seconds=total_seconds),
                 ticker=time,
                 progress=lambda text: None,
+                skipped=skipped,
             )
         )
 
@@ -242,6 +250,14 @@ def test_every_case_is_prepared_once_and_reported(tmp_path: Path) -> None:
     assert [str(outcome.size) for outcome in outcomes] == ["1 KiB", "2 KiB"]
 
 
+def test_measure_that_cannot_be_taken_is_told_once_and_the_others_go_on(tmp_path: Path) -> None:
+    time, told = FakeTime(), list[str]()
+    measures = [FakeMeasure(time, "a", obstacle="no Java"), FakeMeasure(time, "b")]
+    outcomes = run_fakes(measures, time, tmp_path, None, told.append)
+    assert told == ["a: no Java"]
+    assert [outcome.contest.measure for outcome in outcomes] == ["b", "b"]
+
+
 def test_json_line_has_the_agreed_keys_in_order() -> None:
     contest = contest_of(lambda: 0.0, lambda: 0.0)
     row = make_row(outcome_of([3.0, 4.0, 5.0], [2.0, 2.0, 2.0], contest))
@@ -314,6 +330,9 @@ def test_command_lists_suites_without_a_name(
         ["hot_log", "16KB"],
         ["hot_log", "--measure", "nothing"],
         ["hot_log", "--batch-bytes", "1GiB"],
+        ["hot_log", "--codec", "zip"],
+        ["hot_log", "--unique-share", "0"],
+        ["hot_log", "--segment-bytes", "1KiB"],
     ],
 )
 def test_bad_argument_ends_with_a_named_error(
