@@ -18,6 +18,7 @@ LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
+KEYS = ".keys"
 SNAPSHOT = ".snapshot"
 
 DELETED = ".deleted"
@@ -43,7 +44,8 @@ TOPIC_NAME_SIZE_MAX = 249
 DIRECTORY_NAME_SIZE_MAX = 255
 
 _SEGMENT_FILE = re.compile(
-    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap)?"
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.keys|\.snapshot)"
+    r"(\.deleted|\.cleaned|\.swap)?"
 )
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _MARKED_DIRECTORY = re.compile(r"(\S+-\S+)\.([^\s.]+)-(delete|future|stray)")

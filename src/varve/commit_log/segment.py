@@ -1,6 +1,6 @@
 """A closed segment: a data file that no longer grows, with its indexes.
 
-Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .snapshot`.
+Layout     `<base offset>.log .index .timeindex` and, when needed, `.txnindex .keys .snapshot`.
            docs/formats/segment-and-indexes.md
 Invariant  base offset and size never change; truncation and cleaning make a new object.
 Threads    any; carries no lock and holds no file open itself.
@@ -9,14 +9,15 @@ Threads    any; carries no lock and holds no file open itself.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from varve.commit_log.names import DELETED, INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.names import DELETED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import File, FileSystem
 
-SEGMENT_KINDS = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+SEGMENT_KINDS = (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS)
+_ALWAYS_THERE = (LOG, INDEX, TIME_INDEX)
 
 
 class ReadableSegment(Protocol):
@@ -90,8 +91,8 @@ class Segment:
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The files it has: data, offset index, time index and perhaps aborted transactions."""
-        return SEGMENT_KINDS if self.has_txn_index else SEGMENT_KINDS[:-1]
+        """The files that recovery trusts: data, its two indexes and perhaps the aborted ones."""
+        return (*_ALWAYS_THERE, TXN_INDEX) if self.has_txn_index else _ALWAYS_THERE
 
     def sync(self) -> None:
         """Brings its files to the disk."""
@@ -112,7 +113,7 @@ def sync_files(fs: FileSystem, path: Callable[[str], str], kinds: Sequence[str])
 def rename_segment_files(
     files: SegmentFiles, directory: str, base_offset: int, old: str, new: str
 ) -> None:
-    """Renames a segment's four files from one state suffix to another.
+    """Renames a segment's files from one state suffix to another, the data file first.
 
     Missing ones are passed over.
     """

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
+from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import INT_MAX, LONG_MAX, check_settings, setting
 
 __all__ = ["INT_MAX", "LONG_MAX", "LogSettings", "StoreSettings"]
 
 FLUSH_INTERVAL = "interval"
 FLUSH_ACK = "ack"
+TIME_BOUNDED = "bounded"
+TIME_EVENT = "event"
+TIME_APPEND = "append"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,31 @@ class LogSettings:
         "index.interval.bytes",
         broker_name="log.index.interval.bytes",
         at_least=0,
+    )
+    retention_bytes: int = setting(
+        -1,
+        "Remove the oldest segments of a partition as long as it keeps this size without them; "
+        "negative means no limit.",
+        "retention.bytes",
+        broker_name="log.retention.bytes",
+        long=True,
+    )
+    retention_ms: int = setting(
+        604_800_000,
+        "Remove segments whose newest record is older than this; -1 means no limit.",
+        "retention.ms",
+        broker_name="log.retention.ms",
+        at_least=-1,
+        long=True,
+    )
+    retention_time: str = setting(
+        TIME_BOUNDED,
+        "Which time retention.ms counts from: the record's own (event), that of its append "
+        "(append), or the record's own unless it lies after the append or was already past "
+        "retention.ms then, which count as the time of the append (bounded).",
+        "retention.time",
+        choices=(TIME_BOUNDED, TIME_EVENT, TIME_APPEND),
+        is_own=True,
     )
     file_delete_delay_ms: int = setting(
         60_000,
@@ -159,6 +188,40 @@ class LogSettings:
         "preallocate",
         broker_name="log.preallocate",
     )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5,
+        "On a compacted topic, clean a partition once this share of its bytes is not yet cleaned.",
+        "min.cleanable.dirty.ratio",
+        broker_name="log.cleaner.min.cleanable.ratio",
+        at_least=0,
+        at_most=1,
+    )
+    min_stale_ratio: float = setting(
+        0.1,
+        "On a compacted topic, write a clean segment anew only when this share of its bytes is "
+        "superseded.",
+        "min.stale.ratio",
+        at_least=0,
+        at_most=1,
+        is_own=True,
+    )
+    delete_retention_ms: int = setting(
+        86_400_000,
+        "On a compacted topic, how long a tombstone stays after the first cleaning that met it.",
+        "delete.retention.ms",
+        broker_name="log.cleaner.delete.retention.ms",
+        at_least=0,
+        long=True,
+    )
+    min_compaction_lag_ms: int = setting(
+        0,
+        "On a compacted topic, the shortest a record stays out of reach of compaction; at most "
+        "max.compaction.lag.ms.",
+        "min.compaction.lag.ms",
+        broker_name="log.cleaner.min.compaction.lag.ms",
+        at_least=0,
+        long=True,
+    )
     max_compaction_lag_ms: int = setting(
         LONG_MAX,
         "On a compacted topic, the longest a record may stay out of reach of compaction: the "
@@ -171,6 +234,12 @@ class LogSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise InvalidSetting(
+                f"min.compaction.lag.ms in {type(self).__name__} is {self.min_compaction_lag_ms}, "
+                f"above max.compaction.lag.ms = {self.max_compaction_lag_ms}: lower the first or "
+                "raise the second"
+            )
 
     @property
     def is_compacted(self) -> bool:
