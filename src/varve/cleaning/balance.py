@@ -1,6 +1,22 @@
-"""Why a record is gone: the reasons that a balance counts by."""
+"""The balance of a removal: what went in, what came out, and why the rest is gone.
 
+Invariant  a balance that passes `check` accounts for every record of its inputs by one reason, and
+           its outputs hold exactly the records, and after a compaction the keys, that were to stay.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from varve.commit_log import TopicPartition
+from varve.commit_log.segment_scan import BatchTable
+from varve.foundation.errors import Unbalanced
+from varve.kernels.batch_scan import Field
+from varve.kernels.crc import extend_crc32c
 
 
 class Reason(StrEnum):
@@ -15,3 +31,193 @@ class Reason(StrEnum):
     EXPIRED_TIME = "older than retention.ms"
     EXPIRED_SIZE = "beyond retention.bytes"
     BELOW_LOG_START = "below the log start offset"
+
+
+class BalanceKind(StrEnum):
+    """A compaction replaces segments, an expiry lets whole segments go."""
+
+    COMPACTION = "compaction"
+    EXPIRY = "expiry"
+
+
+_EXPIRY_REASONS: Final = (Reason.EXPIRED_TIME, Reason.EXPIRED_SIZE, Reason.BELOW_LOG_START)
+_WORD_MAX: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFigure:
+    """One generation of a segment.
+
+    `next_offset` is behind its last batch, the base offset when it has none. `log_crc` is the
+    CRC-32C over the CRC fields of all its batches in order; None when nobody read them all.
+    """
+
+    base_offset: int
+    next_offset: int
+    size: int
+    records: int
+    log_crc: int | None = None
+
+    def is_same(self, other: "SegmentFigure") -> bool:
+        """Whether both are one generation, as far as their figures tell."""
+        is_crc_same = self.log_crc == other.log_crc or None in (self.log_crc, other.log_crc)
+        return is_crc_same and (self.base_offset, self.size, self.records) == (
+            other.base_offset,
+            other.size,
+            other.records,
+        )
+
+
+class FigureBuilder:
+    """Takes a segment's batches in file order and gives its figure."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._next_offset = base_offset
+        self._size = 0
+        self._records = 0
+        self._crc = 0
+
+    def add(self, table: BatchTable) -> None:
+        rows = table.rows
+        if not len(rows):
+            return
+        fields = np.frombuffer(rows[:, Field.CRC].astype(">u4").tobytes(), np.uint8)
+        self._crc = int(extend_crc32c(self._crc, fields, 0, fields.size))
+        self._next_offset = int(rows[-1, Field.LAST_OFFSET]) + 1
+        self._size += int(rows[:, Field.SIZE].sum())
+        # A batch without its records has a count of 0; a header that lies has less.
+        self._records += int(np.maximum(rows[:, Field.RECORD_COUNT], 0).sum())
+
+    def figure(self) -> SegmentFigure:
+        return SegmentFigure(
+            self._base_offset, self._next_offset, self._size, self._records, self._crc
+        )
+
+
+def hex_digest(*digests: tuple[int, int]) -> str:
+    """The order-independent digests of several segments as one, in 32 hex digits."""
+    high = sum(digest[0] for digest in digests) & _WORD_MAX
+    low = sum(digest[1] for digest in digests) & _WORD_MAX
+    return f"{high:016x}{low:016x}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """What one removal took from which segments, and by which rule.
+
+    `id` counts the lines of the evidence file; `EvidenceFile.next_id` gives it. `bytes` are encoded
+    record bytes, uncompressed, of a compaction and file bytes of an expiry. `keys_before` is the
+    digest of the keys and offsets that were planned to survive, `keys_after` of those that the
+    outputs hold; both are empty for an expiry. `end_offset` is where the removal stopped looking.
+    """
+
+    id: int
+    partition: TopicPartition
+    kind: BalanceKind
+    at_ms: int
+    inputs: tuple[SegmentFigure, ...]
+    outputs: tuple[SegmentFigure, ...]
+    records: dict[Reason, int]
+    bytes: dict[Reason, int]
+    keys_before: str = ""
+    keys_after: str = ""
+    rule: str
+    end_offset: int
+
+    @property
+    def records_before(self) -> int:
+        return sum(figure.records for figure in self.inputs)
+
+    @property
+    def records_after(self) -> int:
+        return sum(figure.records for figure in self.outputs)
+
+    @property
+    def records_removed(self) -> int:
+        return sum(count for reason, count in self.records.items() if reason is not Reason.KEPT)
+
+    def check(self) -> None:
+        """Raises Unbalanced, naming the numbers, unless everything adds up."""
+        if fault := self._find_fault():
+            raise Unbalanced(
+                f"{self.partition}: {self.kind} {self.id} of offsets {_range(self.inputs)}: {fault}"
+            )
+
+    def _find_fault(self) -> str | None:
+        return (
+            self._find_negative()
+            or self._find_wrong_sum()
+            or _find_disorder("inputs", self.inputs)
+            or _find_disorder("outputs", self.outputs)
+            or (
+                self._find_fault_of_compaction()
+                if self.kind == BalanceKind.COMPACTION
+                else self._find_fault_of_expiry()
+            )
+        )
+
+    def _find_negative(self) -> str | None:
+        for name, counts in (("records", self.records), ("bytes", self.bytes)):
+            for reason, count in counts.items():
+                if count < 0:
+                    return f"{count} {name} are counted as {reason.value!r}"
+        return None
+
+    def _find_wrong_sum(self) -> str | None:
+        counted = sum(self.records.values())
+        if counted != self.records_before:
+            listed = ", ".join(f"{reason.value} {n}" for reason, n in self.records.items())
+            return (
+                f"{counted} records are accounted for ({listed}), but the inputs hold "
+                f"{self.records_before}"
+            )
+        kept = self.records.get(Reason.KEPT, 0)
+        if kept != self.records_after:
+            return f"{kept} records were to stay, but the outputs hold {self.records_after}"
+        return None
+
+    def _find_fault_of_compaction(self) -> str | None:
+        for reason in _EXPIRY_REASONS:
+            if self.records.get(reason, 0):
+                return f"{self.records[reason]} records are {reason.value!r}: that is for an expiry"
+        if not self.inputs or not self.outputs:
+            return f"{len(self.inputs)} inputs and {len(self.outputs)} outputs: both are needed"
+        if self.outputs[0].base_offset < self.inputs[0].base_offset:
+            return f"the outputs begin at offset {self.outputs[0].base_offset}, below the inputs"
+        if self.outputs[-1].next_offset > self.inputs[-1].next_offset:
+            return f"the outputs reach offset {self.outputs[-1].next_offset}, beyond the inputs"
+        if not self.keys_before or self.keys_before != self.keys_after:
+            return (
+                f"the keys that were to stay have digest {self.keys_before or 'none'}, those of "
+                f"the outputs {self.keys_after or 'none'}"
+            )
+        return None
+
+    def _find_fault_of_expiry(self) -> str | None:
+        if not self.inputs:
+            return "no segment is named"
+        if self.outputs:
+            return f"{len(self.outputs)} segments would come out, where whole ones go"
+        for reason, count in self.records.items():
+            if count and reason not in _EXPIRY_REASONS:
+                return f"{count} records are {reason.value!r}, which lets no segment go"
+        return None
+
+
+def _find_disorder(name: str, figures: Sequence[SegmentFigure]) -> str | None:
+    for figure in figures:
+        if figure.next_offset < figure.base_offset or figure.size < 0 or figure.records < 0:
+            return f"{name}: impossible figure {figure}"
+    for before, after in pairwise(figures):
+        is_behind = after.base_offset >= before.next_offset
+        if not is_behind or after.base_offset == before.base_offset:
+            return (
+                f"{name}: segment {after.base_offset} does not lie behind segment "
+                f"{before.base_offset}, which ends at {before.next_offset}"
+            )
+    return None
+
+
+def _range(figures: Sequence[SegmentFigure]) -> str:
+    return f"{figures[0].base_offset}..{figures[-1].next_offset}" if figures else "(none)"

@@ -116,6 +116,10 @@ class OffsetOverflow(Corrupt):
     """A segment holds offsets beyond the 32-bit range of its base offset: it must be split."""
 
 
+class Unbalanced(StoreError):
+    """The figures of a removal do not add up: nothing was removed, never retry."""
+
+
 class LogPoisoned(Unavailable):
     """A sync failed, so what the disk holds is unknown.
 
