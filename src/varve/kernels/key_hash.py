@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import byte_buffers, inlined, kernel
-from varve.kernels.loads import Bytes, load_little_u64, load_u8
+from varve.kernels.loads import Bytes
+from varve.kernels.peeks import peek_little_u64, peek_u8, start_of
 from varve.kernels.record_parse import RECORD_FIELD_COUNT, RecordField, Table
 
 Hashes = npt.NDArray[np.uint64]
@@ -47,33 +48,34 @@ def _round(v0: Any, v1: Any, v2: Any, v3: Any) -> tuple[Any, Any, Any, Any]:
 
 
 @inlined
-def _last_word(buffer: Bytes, start: int, size: int) -> Any:
+def _last_word(start: int, size: int) -> Any:
     """The bytes behind the last whole word, with the size's low byte on top; reads no others."""
     rest = size & 7
     word = np.uint64(size & 0xFF) << np.uint64(56)
     if rest != 0:
         if size >= 8:
-            tail = load_little_u64(buffer, start + size - 8)
+            tail = peek_little_u64(start + size - 8)
             word |= np.uint64(tail) >> np.uint64(64 - 8 * rest)
         else:
             for i in range(rest):
-                word |= np.uint64(load_u8(buffer, start + i)) << np.uint64(8 * i)
+                word |= np.uint64(peek_u8(start + i)) << np.uint64(8 * i)
     return word
 
 
 @inlined
-def _siphash(buffer: Bytes, start: int, size: int, k0: Any, k1: Any) -> tuple[Any, Any]:
+def siphash(start: int, size: int, k0: Any, k1: Any) -> tuple[Any, Any]:
+    """The hash of the `size` bytes at the address `start`; reads no others."""
     v0 = _START_0 ^ k0
     v1 = _START_1 ^ k1 ^ _WIDE_START
     v2 = _START_2 ^ k0
     v3 = _START_3 ^ k1
-    for position in range(start, start + (size & -8), 8):
-        word = load_little_u64(buffer, position)
+    for address in range(start, start + (size & -8), 8):
+        word = peek_little_u64(address)
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
-    word = _last_word(buffer, start, size)
+    word = _last_word(start, size)
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -97,6 +99,7 @@ def hash_keys(payload: Bytes, record_columns: Table, k0: Any, k1: Any, out: Hash
     """
     if out.shape[0] < record_columns.shape[0] or out.shape[1] < 2:
         raise IndexError("out has too few rows or columns for the hashes")
+    base = start_of(payload)
     for index in range(record_columns.shape[0]):
         start = record_columns[index, _KEY_START]
         size = record_columns[index, _KEY_SIZE]
@@ -106,7 +109,7 @@ def hash_keys(payload: Bytes, record_columns: Table, k0: Any, k1: Any, out: Hash
             continue
         if start < 0 or start > payload.size or size > payload.size - start:
             raise IndexError("a key lies outside the payload")
-        first, second = _siphash(payload, start, size, np.uint64(k0), np.uint64(k1))
+        first, second = siphash(base + start, size, np.uint64(k0), np.uint64(k1))
         out[index, 0] = first
         out[index, 1] = second
 
@@ -116,7 +119,7 @@ def hash_bytes(buffer: Bytes, start: int, end: int, k0: Any, k1: Any) -> tuple[i
     """The hash of a single key, buffer[start:end], as `hash_keys` gives it."""
     if start < 0 or start > end or end > buffer.size:
         raise IndexError("start and end do not name a range of the buffer")
-    return _siphash(buffer, start, end - start, np.uint64(k0), np.uint64(k1))
+    return siphash(start_of(buffer) + start, end - start, np.uint64(k0), np.uint64(k1))
 
 
 def warm() -> None:

@@ -36,6 +36,7 @@ class RecordStatus(IntEnum):
     HEADER_COUNT = 28
     NEGATIVE_HEADER_KEY = 29
     TRAILING_BYTES = 30
+    OFFSET_DELTA = 31
 
 
 _SENTENCES: dict[int, str] = {
@@ -57,6 +58,7 @@ _SENTENCES: dict[int, str] = {
     RecordStatus.HEADER_COUNT: "the header count is negative or larger than the record can hold",
     RecordStatus.NEGATIVE_HEADER_KEY: "a header's key has a negative length",
     RecordStatus.TRAILING_BYTES: "bytes remain after the last record",
+    RecordStatus.OFFSET_DELTA: "an offset does not ascend or lies outside its batch or segment",
 }
 
 
