@@ -65,6 +65,19 @@ class KafkaCleaning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSelection:
+    """How dirty a log is; `is_corrected` says that its checkpoint lay outside the log."""
+
+    first_dirty_offset: int
+    is_corrected: bool
+    first_uncleanable_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    ratio: float
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaExpiry:
     """One look by retention: where the log begins now, and the segments that are left."""
 
@@ -113,6 +126,19 @@ def clean_with_kafka(
     answer = run(partition)
     _checkpoint(partition, CLEANER_OFFSET_FILE, answer["end_offset"])
     return KafkaCleaning(**_with_segments(answer), warmup_ns=tuple(warmup_ns))
+
+
+def select_with_kafka(
+    logs: JavaShell,
+    partition: Path,
+    *,
+    now_ms: int,
+    configs: Mapping[str, str],
+    first_dirty_offset: int | None = None,
+) -> KafkaSelection:
+    """How dirty Kafka's cleaner manager finds the partition, from the given checkpoint on."""
+    arguments = {"now_ms": now_ms, "first_dirty_offset": first_dirty_offset}
+    return KafkaSelection(**_once(logs, partition, "select", arguments, configs, NEVER_MS))
 
 
 def expire_with_kafka(

@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
+import java.lang.reflect.Method;
 import java.util.Map;
 import java.util.Optional;
 import org.apache.kafka.common.utils.Time;
@@ -26,6 +27,27 @@ final class CleaningTool {
     private OffsetMap offsetMap;
     private int offsetMapBytes = -1;
 
+    /** What the choice of the next log to clean goes by, without the choice. */
+    ObjectNode select(UnifiedLog log, Time time, JsonNode command) throws Exception {
+        log.updateHighWatermark(log.logEndOffset());
+        LogCleanerManager.OffsetsToClean range =
+                LogCleanerManager.cleanableOffsets(log, offset(command, "first_dirty_offset"), time.milliseconds());
+        Method delay = LogCleanerManager.class.getDeclaredMethod(
+                "maxCompactionDelay", UnifiedLog.class, long.class, long.class);
+        delay.setAccessible(true);
+        LogToClean candidate =
+                new LogToClean(log, range.firstDirtyOffset(), range.firstUncleanableDirtyOffset(), false);
+        ObjectNode answer = Shell.JSON.createObjectNode();
+        answer.put("first_dirty_offset", range.firstDirtyOffset());
+        answer.put("is_corrected", range.forceUpdateCheckpoint());
+        answer.put("first_uncleanable_offset", candidate.firstUncleanableOffset());
+        answer.put("clean_bytes", candidate.cleanBytes());
+        answer.put("cleanable_bytes", candidate.cleanableBytes());
+        answer.put("ratio", candidate.cleanableRatio());
+        answer.put("delay_ms", (long) delay.invoke(null, log, range.firstDirtyOffset(), time.milliseconds()));
+        return answer;
+    }
+
     /**
      * Cleans from the first dirty offset on, unthrottled, as a cleaner thread does after it chose this log.
      *
@@ -36,8 +58,13 @@ final class CleaningTool {
         log.updateHighWatermark(log.logEndOffset());
         LogCleanerManager.OffsetsToClean range =
                 LogCleanerManager.cleanableOffsets(log, offset(command, "first_dirty_offset"), time.milliseconds());
-        long end = offset(command, "first_uncleanable_offset").orElse(range.firstUncleanableDirtyOffset());
-        LogToClean chosen = new LogToClean(log, range.firstDirtyOffset(), end, false);
+        long wantedEnd = offset(command, "first_uncleanable_offset").orElse(range.firstUncleanableDirtyOffset());
+        LogToClean chosen = new LogToClean(log, range.firstDirtyOffset(), wantedEnd, false);
+        long end = chosen.firstUncleanableOffset();
+        if (range.firstDirtyOffset() >= end) {
+            throw new IllegalStateException("nothing lies between the first dirty offset "
+                    + range.firstDirtyOffset() + " and the first uncleanable one " + end);
+        }
         Cleaner cleaner = cleaner(time, command, log.config().maxMessageSize());
         ObjectNode answer = Shell.JSON.createObjectNode();
         answer.put("first_dirty_offset", range.firstDirtyOffset());

@@ -81,6 +81,9 @@ final class LogShell extends Shell {
                 log.maybeIncrementLogStartOffset(
                         command.get("offset").asLong(), LogStartOffsetIncrementReason.ClientRecordDeletion);
                 return report(log);
+            case "select":
+                clocks.get(directory).stopAt(command.get("now_ms").asLong());
+                return cleaning.select(log, clocks.get(directory), command);
             case "clean":
                 clocks.get(directory).stopAt(command.get("now_ms").asLong());
                 return cleaning.clean(log, clocks.get(directory), command);
