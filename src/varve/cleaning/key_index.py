@@ -1,0 +1,260 @@
+"""The key index of a closed segment: the latest record of each key in it, by hash.
+
+Layout     a header of 128 bytes; entries of 32 sorted by hash; batches of 32 and marks of 16 in the
+           order of the data file; little-endian. docs/formats/keys.md
+Invariant  belongs to one generation of its data file, told by size and last batch. The header is
+           checked when it is opened; the rest by `verify`.
+Crash      written aside and renamed: no file or a whole one. It may be deleted at any time.
+Threads    any; the file is read by position.
+"""
+
+import struct
+from dataclasses import astuple, dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.key_search import Entries, find_lower_bound, read_entries_at
+from varve.commit_log.names import KEYS, LOG
+from varve.commit_log.segment import Segment
+from varve.disk import File, FileSystem
+from varve.disk.closing import Closing
+from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.kernels.crc import crc32c, extend_crc32c
+from varve.records import HEADER_BYTES as BATCH_HEADER_BYTES
+from varve.records import decode_header
+
+ENTRY: Final = np.dtype(
+    [
+        ("hash_high", "<u8"),
+        ("hash_low", "<u8"),
+        ("offset", "<u4"),
+        ("record", "<u4"),
+        ("size", "<u4"),
+        ("flags", "<u4"),
+    ]
+)
+BATCH: Final = np.dtype(
+    [
+        ("position", "<u4"),
+        ("size", "<u4"),
+        ("base", "<u4"),
+        ("last", "<u4"),
+        ("count", "<u4"),
+        ("attributes", "<u2"),
+        ("flags", "<u2"),
+        ("horizon", "<i8"),
+    ]
+)
+MARK: Final = np.dtype(
+    [("batch", "<u4"), ("epoch", "<i2"), ("control", "<i2"), ("producer_id", "<i8")]
+)
+BATCH_ABORTED: Final = 1
+CONTROL_NONE: Final = -1
+"""As a mark's control type: a data batch."""
+CONTROL_EMPTY: Final = -2
+"""A control batch whose record a cleaning has removed."""
+NO_HORIZON: Final = -1
+
+Table = npt.NDArray[Any]
+
+HEADER_BYTES: Final = 128
+_MAGIC: Final = b"VKEY"
+_VERSION: Final = 1
+_PREFIX = struct.Struct("<4sHH")
+_FIELDS = struct.Struct("<16sqqQIIIIIIIQqI")
+_CRC = struct.Struct("<I")
+_CRC_AT: Final = _PREFIX.size + _FIELDS.size
+_REMEDY: Final = "delete the file, it is built again"
+_VERIFY_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndexHeader:
+    """What a key index says about itself and its segment, in the order of the file."""
+
+    topic_id: bytes
+    base_offset: int
+    last_offset: int
+    """Of the last batch; base offset - 1 when there is none."""
+    log_size: int
+    last_batch_crc: int
+    entry_count: int
+    batch_count: int
+    mark_count: int
+    record_count: int
+    null_key_count: int
+    tombstone_count: int
+    record_bytes: int
+    earliest_horizon: int
+    sections_crc: int
+
+    @property
+    def file_size(self) -> int:
+        return self.marks_at + self.mark_count * MARK.itemsize
+
+    @property
+    def batches_at(self) -> int:
+        """Where in the file the batches begin."""
+        return HEADER_BYTES + self.entry_count * ENTRY.itemsize
+
+    @property
+    def marks_at(self) -> int:
+        """Where in the file the marks begin."""
+        return self.batches_at + self.batch_count * BATCH.itemsize
+
+    def encode(self) -> bytes:
+        data = _PREFIX.pack(_MAGIC, _VERSION, 0) + _FIELDS.pack(*astuple(self))
+        data += _CRC.pack(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))
+        return data.ljust(HEADER_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, data: bytes, where: str = "key index") -> Self:
+        """The header; raises UnsupportedFormat for a later version, Corrupt for what is none."""
+        if len(data) < HEADER_BYTES:
+            raise Corrupt(
+                f"{where}: {len(data)} bytes, the header alone takes {HEADER_BYTES}: {_REMEDY}"
+            )
+        magic, version, flags = _PREFIX.unpack_from(data)
+        if magic != _MAGIC:
+            raise Corrupt(f"{where}: begins with {magic!r}, a key index with {_MAGIC!r}: {_REMEDY}")
+        (stored,) = _CRC.unpack_from(data, _CRC_AT)
+        computed = crc32c(np.frombuffer(data, np.uint8), 0, _CRC_AT)
+        if stored != computed or any(data[_CRC_AT + _CRC.size : HEADER_BYTES]):
+            raise Corrupt(
+                f"{where}: the header has CRC {stored:#010x}, its bytes give {computed:#010x} or"
+                f" do not end in zeros: {_REMEDY}"
+            )
+        if version != _VERSION or flags:
+            raise UnsupportedFormat(
+                f"{where}: version {version} with flags {flags:#x}, known is {_VERSION} without:"
+                f" {_REMEDY}"
+            )
+        return cls(*_FIELDS.unpack_from(data, _PREFIX.size))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """The latest record of a key within its segment; the offset is absolute."""
+
+    offset: int
+    record: int
+    size: int
+    is_tombstone: bool
+
+
+class KeyIndex(Closing):
+    """An open key index whose header is right and whose size is what the header says."""
+
+    __slots__ = ("_file", "header", "path")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self.path = file.path
+        self.header = KeyIndexHeader.decode(file.read_at(0, HEADER_BYTES), file.path)
+        if file.size() != self.header.file_size:
+            raise Corrupt(
+                f"{self.path}: {file.size()} bytes, its header speaks of {self.header.file_size}:"
+                f" {_REMEDY}"
+            )
+
+    def batches(self) -> Table:
+        """All batches, as BATCH."""
+        return self._section(self.header.batches_at, self.header.batch_count, BATCH)
+
+    def marks(self) -> Table:
+        """All marks, as MARK."""
+        return self._section(self.header.marks_at, self.header.mark_count, MARK)
+
+    def _section(self, position: int, count: int, layout: np.dtype[Any]) -> Table:
+        size = count * layout.itemsize
+        data = self._file.read_at(position, size)
+        if len(data) != size:
+            raise Corrupt(f"{self.path}: {len(data)} of {size} bytes at {position}: {_REMEDY}")
+        return np.frombuffer(data, layout)
+
+    def read_entries(self, start: int, end: int, out: Entries) -> None:
+        """The entries [start, end) into out[: end - start]."""
+        assert 0 <= start <= end <= self.header.entry_count
+        read_entries_at(self._file, HEADER_BYTES + start * ENTRY.itemsize, out[: end - start])
+
+    def lower_bound(self, hash_high: int, *, start: int = 0) -> int:
+        """The first entry from `start` on whose first word is at least `hash_high`."""
+        count = self.header.entry_count
+        return find_lower_bound(self._file, HEADER_BYTES, min(start, count), count, hash_high)
+
+    def find(self, hash_high: int, hash_low: int) -> KeyEntry | None:
+        """The entry of a key by its hash; None when the segment has no record of it."""
+        row = np.empty((1, ENTRY.itemsize // 8), np.uint64)
+        for number in range(self.lower_bound(hash_high), self.header.entry_count):
+            self.read_entries(number, number + 1, row)
+            high, low, place, shape = row[0].tolist()
+            if high != hash_high or low > hash_low:
+                return None
+            if low == hash_low:
+                offset = self.header.base_offset + (place & 0xFFFFFFFF)
+                return KeyEntry(offset, place >> 32, shape & 0xFFFFFFFF, bool(shape >> 32 & 1))
+        return None
+
+    def verify(self) -> None:
+        """Reads everything behind the header; raises Corrupt when its CRC is wrong."""
+        crc = 0
+        buffer = np.empty(_VERIFY_BYTES, np.uint8)
+        for position in range(HEADER_BYTES, self.header.file_size, _VERIFY_BYTES):
+            crc = extend_crc32c(crc, buffer, 0, self._file.read_into(position, buffer.data))
+        if crc != self.header.sections_crc:
+            raise Corrupt(
+                f"{self.path}: CRC {crc:#010x} over its content, the header has"
+                f" {self.header.sections_crc:#010x}: {_REMEDY}"
+            )
+
+    def close(self) -> None:
+        self._file.close()
+
+    def last_batch_place(self) -> tuple[int, int]:
+        """Position and size of the data file's last batch; there must be one."""
+        row = self._section(self.header.marks_at - BATCH.itemsize, 1, BATCH)[0]
+        return int(row["position"]), int(row["size"])
+
+
+def open_key_index(fs: FileSystem, segment: Segment, *, topic_id: bytes) -> KeyIndex | None:
+    """The key index of a segment; None when there is none, or one of another generation.
+
+    Raises Corrupt when it is damaged.
+    """
+    try:
+        file = fs.open(segment.path(KEYS))
+    except FileNotFoundError:
+        return None
+    try:
+        index = KeyIndex(file)
+        if _is_of(index, segment, topic_id):
+            return index
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _is_of(index: KeyIndex, segment: Segment, topic_id: bytes) -> bool:
+    header = index.header
+    if (header.topic_id, header.base_offset) != (topic_id, segment.base_offset):
+        return False
+    if header.log_size != segment.size:
+        return False
+    if not header.batch_count:
+        return header.log_size == 0
+    position, size = index.last_batch_place()
+    if position + size != header.log_size:
+        raise Corrupt(
+            f"{index.path}: the last batch ends at {position + size}, the data file at"
+            f" {header.log_size}: {_REMEDY}"
+        )
+    data = segment.file().read_at(position, BATCH_HEADER_BYTES)
+    try:
+        batch = decode_header(data, where=segment.path(LOG))
+    except Corrupt:
+        return False
+    return batch.crc == header.last_batch_crc and batch.size == size
