@@ -1,0 +1,1 @@
+"""Compaction: against the offset map, against Kafka, over what is clean already, beside appends."""
