@@ -3,7 +3,8 @@
 Deletions, cleanings and swaps in progress.
 
 Invariant  a `.swap` set without `.cleaned` files is committed and takes the place of the old
-           segments; with `.cleaned` files it is not, and the old segments stand.
+           segments; with `.cleaned` files it is not, and the old segments stand. An empty
+           `.log.swap` behind another one only marks the last segment that is replaced.
 Crash      every step may be repeated: swaps stay in place until all they replace is gone.
 """
 
@@ -48,7 +49,11 @@ def resolve_leftovers(fs: FileSystem, directory: str, names: list[str]) -> bool:
     _remove(fs, directory, [*cleaned, *deleted])
     committed = {name: file for name, file in swaps.items() if name not in undone}
     _remove(fs, directory, _find_replaced(fs, directory, names, committed))
+    marks = _find_marks(fs, directory, committed)
+    _remove(fs, directory, marks)
     for name in _swap_order(committed):
+        if name in marks:
+            continue
         fs.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
     fs.sync_directory(directory)
     logger.info(
@@ -79,6 +84,11 @@ def _swap_order(committed: dict[str, SegmentFileName]) -> list[str]:
     return sorted(committed, key=lambda n: (committed[n].offset, committed[n].kind != LOG, n))
 
 
+def _find_marks(fs: FileSystem, directory: str, committed: dict[str, SegmentFileName]) -> list[str]:
+    logs = [name for name in _swap_order(committed) if committed[name].kind == LOG]
+    return [name for name in logs[1:] if not fs.info(f"{directory}/{name}").size]
+
+
 def _find_replaced(
     fs: FileSystem, directory: str, names: list[str], committed: dict[str, SegmentFileName]
 ) -> list[str]:
@@ -87,13 +97,14 @@ def _find_replaced(
     if not logs:
         return []
     start = min(logs)
-    end = max(_next_offset(fs, directory, offset) for offset in logs)
+    ends = [_next_offset(fs, directory, offset) for offset in logs]
+    end = max(*ends, max(logs) + 1)
     return [
         name
         for name in sorted(names, reverse=True)
         if (file := parse_file_name(name)) is not None
         and not file.state
-        and start <= file.offset < max(end, start + 1)
+        and start <= file.offset < end
     ]
 
 

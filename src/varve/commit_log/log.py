@@ -1,12 +1,12 @@
 """One partition's log: append, read, roll, flush, truncate, close.
 
 This is the door; the phases of a log's life have a module each: `log_loader` (open), `appender`,
-`log_reader`, `flusher`, `truncation`, and `log_state` for what they share.
+`log_reader`, `flusher`, `truncation`, `segment_swap`, and `log_state` for what they share.
 
 Threads    every method may be called from any thread; see the phases for what waits for what.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from varve.commit_log.appender import Appender, AppendResult
@@ -15,8 +15,10 @@ from varve.commit_log.log_loader import LoadRequest, LogLoader
 from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
-from varve.commit_log.producer_state import Origin
+from varve.commit_log.producer_state import Origin, ProducerShell
+from varve.commit_log.segment import Segment
 from varve.commit_log.segment_reader import TimestampOffset
+from varve.commit_log.segment_swap import SegmentSwap
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
 from varve.commit_log.truncation import Truncation
@@ -42,6 +44,10 @@ def _ignore(failure: StoreError) -> None:
     return None
 
 
+def _unmoved(offset: int) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHooks:
     """What a log asks of the directory it lives in."""
@@ -49,6 +55,7 @@ class LogHooks:
     on_failure: Callable[[StoreError], None] = field(default=_ignore)
     write_recovery_points: Callable[[], None] = field(default=_nothing)
     write_log_starts: Callable[[], None] = field(default=_nothing)
+    lower_cleaner_offset: Callable[[int], None] = field(default=_unmoved)
 
 
 class Log:
@@ -68,8 +75,10 @@ class Log:
             state,
             write_recovery_points=hooks.write_recovery_points,
             write_log_starts=hooks.write_log_starts,
+            lower_cleaner_offset=hooks.lower_cleaner_offset,
             producer_expiration_ms=request.producer_expiration_ms,
         )
+        self._swap = SegmentSwap(state, self._flusher)
         self.recovered: list[str] = []
 
     @classmethod
@@ -224,6 +233,19 @@ class Log:
     def aborted_transactions(self) -> list[AbortedTransaction]:
         return self._reader.aborted_transactions()
 
+    def collect_aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with an offset in [start, end), in the order of their markers.
+
+        Their markers may lie behind the end.
+        """
+        return self._reader.collect_aborted(start, end)
+
+    def active_producers(self) -> dict[int, ProducerShell]:
+        """The producers the log knows now, by id, and where the last data of each ends."""
+        with self._state.lock:
+            entries = self._state.producers.entries
+            return {producer_id: entry.shell for producer_id, entry in entries.items()}
+
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
         """The largest known epoch up to the asked one, and the offset where it ends."""
         state = self._state
@@ -265,6 +287,20 @@ class Log:
     def restart_at(self, offset: int) -> None:
         """Drops everything and begins anew at the offset."""
         self._truncation.restart_at(offset)
+
+    def replace_segments(
+        self, old: Sequence[Segment], *, base_offset: int, size: int, has_txn_index: bool
+    ) -> Segment | None:
+        """Puts a new segment in the place of closed ones that follow each other.
+
+        Its files are there as `<base_offset>.{log,index,timeindex,txnindex,keys}.cleaned`, synced;
+        `base_offset` is that of the first old one. None, and the `.cleaned` files are removed, when
+        one of `old` has left the log meanwhile. A full disk, or an error before the first old file
+        is touched, leaves the old segments in use and removes the `.cleaned` files.
+        """
+        return self._swap.replace(
+            old, base_offset=base_offset, size=size, has_txn_index=has_txn_index
+        )
 
     def delete_records(self, before_offset: int) -> int:
         """Raises the log start offset, -1 meaning the high watermark; gives the new one.

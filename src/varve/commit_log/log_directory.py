@@ -16,10 +16,13 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from uuid import UUID
 
 from varve.commit_log import partition_metadata
 from varve.commit_log.checkpoints import decode_offsets, encode_offsets
+from varve.commit_log.cleaner_checkpoint import CleanerCheckpoint
+from varve.commit_log.directory_failure import failures
 from varve.commit_log.directory_metadata import (
     DirectoryMetadata,
     decode_meta_properties,
@@ -30,6 +33,7 @@ from varve.commit_log.log import Log, LogHooks
 from varve.commit_log.log_loader import LoadRequest
 from varve.commit_log.names import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
     CLUSTER_METADATA_DIRECTORY,
     HIGH_WATERMARK_FILE,
     LOCK_FILE,
@@ -89,6 +93,9 @@ class LogDirectory:
         self._was_clean = False
         self._inherited: dict[str, dict[TopicPartition, int]] = {}
         self._doomed: list[tuple[int, str]] = []  # guarded by _lock
+        self._cleaner = CleanerCheckpoint(
+            self._fs, path, lambda: {*self.logs.copy(), *self.unreadable.copy()}
+        )
         self.metadata: DirectoryMetadata | None = None
         self.logs: dict[TopicPartition, Log] = {}  # guarded by _lock
         self.topic_ids: dict[TopicPartition, UUID] = {}
@@ -137,10 +144,13 @@ class LogDirectory:
         self._was_clean = self._take_clean_mark()
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             self._inherited[name] = self._read_offsets(name)
+        self._cleaner.take(self._read_offsets(CLEANER_OFFSET_FILE))
         found = self._find_partitions()
         with self._pool("varve-load") as pool:
             for _ in pool.map(self._load, found):
                 pass
+        for topic_partition, log in self.logs.items():
+            self._cleaner.lower(topic_partition, log.end_offset)
 
     def _pool(self, name: str) -> ThreadPoolExecutor:
         threads = self._settings.num_recovery_threads_per_data_dir
@@ -247,6 +257,7 @@ class LogDirectory:
                 on_failure=self.take_offline,
                 write_recovery_points=self.write_recovery_points,
                 write_log_starts=self.write_log_starts,
+                lower_cleaner_offset=partial(self._cleaner.lower, topic_partition),
             ),
         )
 
@@ -304,6 +315,7 @@ class LogDirectory:
         stale = [offsets.pop(topic_partition, None) for offsets in self._inherited.values()]
         if any(offset is not None for offset in stale):
             self.write_checkpoints()
+        self._cleaner.forget(topic_partition)
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition out of service; its files go after `file.delete.delay.ms`."""
@@ -322,6 +334,7 @@ class LogDirectory:
             self._doomed.append((due_ms, f"{self.path}/{name}"))
             for offsets in self._inherited.values():
                 offsets.pop(topic_partition, None)
+        self._cleaner.forget(topic_partition)
         self.write_checkpoints()
 
     def write_recovery_points(self) -> None:
@@ -343,6 +356,16 @@ class LogDirectory:
         self.write_recovery_points()
         self.write_log_starts()
         self.write_high_watermarks()
+
+    def cleaner_offset(self, partition: TopicPartition) -> int | None:
+        """Up to where the partition is clean; None when no cleaning has told."""
+        return self._cleaner.find(partition)
+
+    def write_cleaner_offset(self, partition: TopicPartition, offset: int) -> None:
+        """Notes up to where the partition is clean; on disk when this returns."""
+        self.check_online()
+        with failures(self, f"checkpoint of the cleaner, {partition}"):
+            self._cleaner.write(partition, offset)
 
     def _write_offsets(self, name: str, offset_of: Callable[[Log], int | None]) -> None:
         """Replaces a checkpoint; partitions that could not be loaded keep what it said of them."""

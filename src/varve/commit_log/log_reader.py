@@ -2,7 +2,7 @@
 
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit.
 Threads    any number, without the log's lock: each works on one view of the segments. A segment
-           that left the log meanwhile makes the read look again.
+           that left the log meanwhile, or was replaced, makes the read look again.
 """
 
 from collections.abc import Callable
@@ -94,10 +94,10 @@ class LogReader:
         )
 
     def _steadily(self, look: Callable[[], T]) -> T:
-        """The outcome of a look at the log during which no truncation began or ended.
+        """The outcome of a look at the log during which no change of files began or ended.
 
-        A segment that left the log meanwhile, and what a truncation made of files under the
-        reader's eyes, make it look again. Other I/O errors take the log down.
+        A segment that left the log meanwhile, and what a truncation or a swap made of files under
+        the reader's eyes, make it look again. Other I/O errors take the log down.
         """
         state = self._state
         for _ in range(_LOOKS_MAX):
@@ -196,6 +196,10 @@ class LogReader:
         newest = max(segments, key=lambda segment: segment.max_timestamp)
         return find_max_timestamp(newest, size=newest.size)
 
+    def collect_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that touch [start, end), in the order of their markers."""
+        return self._steadily(lambda: _collect_aborted(self._state.view, start_offset, end_offset))
+
     def aborted_transactions(self) -> list[AbortedTransaction]:
         """Every aborted transaction the indexes know."""
         return self._steadily(
@@ -208,14 +212,21 @@ class LogReader:
 
 
 def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[AbortedRange, ...]:
+    found = _collect_aborted(view, start_offset, end_offset)
+    return tuple(AbortedRange(one.producer_id, one.first_offset) for one in found)
+
+
+def _collect_aborted(
+    view: SegmentView, start_offset: int, end_offset: int
+) -> list[AbortedTransaction]:
     """The aborted transactions that touch [start, end).
 
     Their markers lie in that segment or behind it.
     """
-    ranges: list[AbortedRange] = []
+    aborted: list[AbortedTransaction] = []
     for segment in view.may_hold_aborted(start_offset):
         found, complete = segment.txn_index().collect(start_offset, end_offset)
-        ranges += [AbortedRange(one.producer_id, one.first_offset) for one in found]
+        aborted += found
         if complete:
             break
-    return tuple(ranges)
+    return aborted

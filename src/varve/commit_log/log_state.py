@@ -19,13 +19,19 @@ from varve.commit_log.active_segment import ActiveSegment
 from varve.commit_log.failed_sync import note_failed_sync
 from varve.commit_log.log_loader import LoadedLog
 from varve.commit_log.names import (
+    DELETED,
     LEADER_EPOCH_FILE,
     SNAPSHOT,
     TopicPartition,
     log_name,
 )
 from varve.commit_log.rolling import draw_jitter
-from varve.commit_log.segment import SEGMENT_KINDS, Segment
+from varve.commit_log.segment import (
+    SEGMENT_KINDS,
+    ReadableSegment,
+    Segment,
+    rename_segment_files,
+)
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.segment_view import SegmentView
 from varve.commit_log.settings import LogSettings
@@ -83,7 +89,7 @@ class LogState:
         self.has_new_files = True
         self.doomed: list[tuple[int, str]] = []  # when to remove which file
         self.last_flush_ms = clock.now_ms()
-        self.cuts = 0  # beginnings and ends of truncations: odd while one is under way
+        self.cuts = 0  # beginnings and ends of changes to files: odd while one is under way
         self.failure: StoreError | None = None
 
     def _segments_after(self, offset: int) -> list[ActiveSegment | Segment]:
@@ -117,7 +123,7 @@ class LogState:
             raise self.failure.again()
 
     @contextlib.contextmanager
-    def cutting_locked(self) -> Iterator[None]:
+    def cutting_locked(self, doing: str) -> Iterator[None]:
         """Around a change of files that readers may be reading.
 
         What fails in it leaves the log neither as it was nor as it should be, so even a full disk
@@ -127,7 +133,7 @@ class LogState:
         try:
             yield
         except OSError as error:
-            raise self.fail(self._offline(error, "truncate")) from error
+            raise self.fail(self.offline(error, doing)) from error
         except StoreError as error:
             self.failure = self.failure or error
             raise
@@ -159,9 +165,9 @@ class LogState:
                 f"{self._what(error, doing)}; nothing was changed, raise the limit of open files "
                 "(ulimit -n) or open fewer partitions"
             )
-        return self.fail(self._offline(error, doing))
+        return self.fail(self.offline(error, doing))
 
-    def _offline(self, error: OSError, doing: str) -> DirectoryOffline:
+    def offline(self, error: OSError, doing: str) -> DirectoryOffline:
         return DirectoryOffline(
             f"{self._what(error, doing)}; mend the disk or its permissions and reopen"
         )
@@ -240,11 +246,20 @@ class LogState:
         self.unsynced.append(active)
         self.view = self.view.rolled(active.closed(), fresh)
 
-    def doom(self, base_offset: int) -> None:
-        """Notes the renamed files of a segment for removal after `file.delete.delay.ms`."""
+    def set_aside_locked(self, segment: ReadableSegment) -> None:
+        """Renames a segment's files `.deleted`; they go after `file.delete.delay.ms`.
+
+        Readers that have them open go on.
+        """
+        if isinstance(segment, Segment):
+            self.files.forget(segment)
+        rename_segment_files(self.files, self.directory, segment.base_offset, "", DELETED)
+        self._doom(segment.base_offset)
+
+    def _doom(self, base_offset: int) -> None:
         due_ms = self.clock.now_ms() + self.settings.file_delete_delay_ms
         for kind in (*SEGMENT_KINDS, SNAPSHOT):
-            path = f"{self.directory}/{log_name(base_offset, kind)}.deleted"
+            path = f"{self.directory}/{log_name(base_offset, kind)}{DELETED}"
             self.doomed.append((due_ms, path))
 
     def remove_doomed(self, now_ms: int) -> int:

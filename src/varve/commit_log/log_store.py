@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
+from varve.commit_log.directory_failure import failed, failures, remedy
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
-from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM
 from varve.commit_log.names import TopicPartition, validate_topic_name
 from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.segment_files import SegmentFiles
@@ -27,7 +27,6 @@ from varve.foundation.errors import (
     Closed,
     Corrupt,
     DirectoryOffline,
-    DiskFull,
     InconsistentClusterId,
     InvalidRequest,
     Locked,
@@ -121,7 +120,7 @@ class LogStore:
         except OSError as error:
             failure = DirectoryOffline(
                 f"log directory {error.filename or directory.path}: {error.strerror}; "
-                f"{_remedy(error)} and reopen"
+                f"{remedy(error)} and reopen"
             )
             directory.take_offline(failure)
             if all(one.failure is not None for one in self.directories):
@@ -200,6 +199,13 @@ class LogStore:
             raise directory.unreadable[partition].again()
         return directory.logs[partition]
 
+    def logs(self) -> Iterator[tuple[TopicPartition, Log, LogDirectory]]:
+        """The logs of all directories that are online, as they are when the walk gets there."""
+        for directory in self.directories:
+            for partition, log in sorted(directory.logs.copy().items()):
+                if directory.failure is None:
+                    yield partition, log, directory
+
     def topic_id(self, partition: TopicPartition) -> UUID | None:
         directory = self.directory_of(partition)
         return None if directory is None else directory.topic_ids.get(partition)
@@ -217,7 +223,7 @@ class LogStore:
             if existing is not None:
                 if partition in existing.unreadable:
                     raise existing.unreadable[partition].again()
-                with _failures(existing, f"creation of {partition}"):
+                with failures(existing, f"creation of {partition}"):
                     return existing.create(partition, topic_id)
             live = [directory for directory in self.directories if directory.failure is None]
             if not is_new and len(live) < len(self.directories):
@@ -231,7 +237,7 @@ class LogStore:
                 try:
                     return directory.create(partition, topic_id)
                 except OSError as error:
-                    failure = _failed(directory, error, f"creation of {partition}")
+                    failure = failed(directory, error, f"creation of {partition}")
             raise failure
 
     def delete(self, partition: TopicPartition) -> None:
@@ -239,7 +245,7 @@ class LogStore:
         self.get(partition)
         directory = self.directory_of(partition)
         assert directory is not None
-        with _failures(directory, f"deletion of {partition}"):
+        with failures(directory, f"deletion of {partition}"):
             directory.delete(partition)
 
     def run_once(self, now_ms: int) -> None:
@@ -261,7 +267,7 @@ class LogStore:
             )
 
     def _maintain_logs(self, directory: LogDirectory, due: set[str], now_ms: int) -> None:
-        with _failures(directory, "maintenance"):
+        with failures(directory, "maintenance"):
             for log in list(directory.logs.values()):
                 log.maintain(now_ms)
                 if "producers" in due:
@@ -284,7 +290,7 @@ class LogStore:
         errors: list[StoreError] = []
         for directory in self.directories:
             try:
-                with _failures(directory, "closing"):
+                with failures(directory, "closing"):
                     directory.close()
             except StoreError as error:
                 errors.append(error)
@@ -303,33 +309,3 @@ class LogStore:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _failures(directory: LogDirectory, doing: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _failed(directory, error, doing) from error
-
-
-def _failed(directory: LogDirectory, error: OSError, doing: str) -> StoreError:
-    """A full disk, or too many open files, refuses what was asked; anything else takes the
-    directory offline.
-    """
-    at = f"{doing}: {error.filename or directory.path}: {error.strerror}; {_remedy(error)}"
-    if error.errno in NO_ROOM:
-        return DiskFull(f"{at} and try again")
-    if error.errno in NO_DESCRIPTORS:
-        return Unavailable(f"{at} and try again")
-    failure = DirectoryOffline(f"{at} and reopen")
-    directory.take_offline(failure)
-    return failure
-
-
-def _remedy(error: OSError) -> str:
-    if error.errno in NO_ROOM:
-        return "free some space"
-    if error.errno in NO_DESCRIPTORS:
-        return "raise the limit on open files (ulimit -n)"
-    return "mend the disk or its permissions"

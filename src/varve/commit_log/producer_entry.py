@@ -62,6 +62,13 @@ class CachedBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+class ProducerShell(NamedTuple):
+    """What compaction keeps a producer's last batch by, even when its records are gone."""
+
+    epoch: int
+    last_data_offset: int | None
+
+
 class ProducerEntry(NamedTuple):
     """One producer; `transaction_first_offset` is None when no transaction is open."""
 
@@ -76,6 +83,11 @@ class ProducerEntry(NamedTuple):
     def last_sequence(self) -> int:
         """-1 when no data batch of this epoch is known."""
         return self.batches[-1].last_sequence if self.batches else NONE
+
+    @property
+    def shell(self) -> ProducerShell:
+        last = self.batches[-1].last_offset if self.batches else None
+        return ProducerShell(self.epoch, last)
 
     def after_data(self, batch: BatchSummary) -> "ProducerEntry":
         """The producer once a data batch is appended: a new epoch forgets the cached batches."""

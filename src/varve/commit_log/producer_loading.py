@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from varve.commit_log.names import LOG, SNAPSHOT, log_name
+from varve.commit_log.names import DELETED, LOG, SNAPSHOT, log_name
 from varve.commit_log.producer_replay import replay_batches
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.segment import ReadableSegment
@@ -64,11 +64,19 @@ class ProducerSnapshots:
             file.sync()
 
     def remove(self, offset: int) -> None:
+        self._forget(offset)
+        self.has_removed = True
+        self._fs.remove(self.path(offset))
+
+    def set_aside(self, offset: int) -> None:
+        """Renames it `.deleted`; the caller removes it later, as the rest of its segment."""
+        self._forget(offset)
+        self._fs.rename(self.path(offset), self.path(offset) + DELETED)
+
+    def _forget(self, offset: int) -> None:
         self.offsets.remove(offset)
         if offset in self._unsynced:
             self._unsynced.remove(offset)
-        self.has_removed = True
-        self._fs.remove(self.path(offset))
 
     def remove_stray(self, base_offsets: Sequence[int]) -> None:
         """Removes those that name no segment.

@@ -20,6 +20,7 @@ from varve.commit_log.producer_entry import (
     OpenTransaction,
     Origin,
     ProducerEntry,
+    ProducerShell,
 )
 from varve.commit_log.producer_snapshot import (
     SnapshotEntry,
@@ -45,6 +46,7 @@ __all__ = [
     "OpenTransaction",
     "Origin",
     "ProducerEntry",
+    "ProducerShell",
     "ProducerStates",
 ]
 

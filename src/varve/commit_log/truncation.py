@@ -1,8 +1,8 @@
 """Cuts a log at its end, or empties it.
 
-Crash      the recovery point is lowered on disk first; later segments go highest first, so that a
-           crash never leaves a gap; then the cut itself is synced. What was to go may be back after
-           a crash in between, nothing else can be missing.
+Crash      recovery point and cleaner offset are lowered on disk first; later segments go highest
+           first, so that a crash never leaves a gap; then the cut itself is synced. What was to go
+           may be back after a crash in between, nothing else can be missing.
 Threads    holds the flush lock and the log's lock throughout; readers look again when it is done.
 """
 
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.log_state import LogState
-from varve.commit_log.names import DELETED
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_loading import ProducerLoad, load_producers
 from varve.commit_log.producer_state import ProducerStates
-from varve.commit_log.segment import ReadableSegment, Segment, rename_segment_files
+from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_reader import find_batch_position, find_end, first_batch_timestamp
 from varve.commit_log.segment_scan import find_largest_timestamp
 from varve.commit_log.segment_view import SegmentView
@@ -46,11 +45,13 @@ class Truncation:
         *,
         write_recovery_points: Callable[[], None],
         write_log_starts: Callable[[], None],
+        lower_cleaner_offset: Callable[[int], None],
         producer_expiration_ms: int,
     ) -> None:
         self._state = state
         self._write_recovery_points = write_recovery_points
         self._write_log_starts = write_log_starts
+        self._lower_cleaner_offset = lower_cleaner_offset
         self._producer_expiration_ms = producer_expiration_ms
 
     def truncate_to(self, offset: int) -> bool:
@@ -86,7 +87,10 @@ class Truncation:
             )
 
     def _lower_locked(self, offset: int) -> None:
+        """Lowers, durably, what must not reach beyond the log once it is cut."""
         state = self._state
+        with state.io("checkpoint of"):
+            self._lower_cleaner_offset(offset)
         if offset < state.recovery_point:
             state.recovery_point = offset
             with state.io("checkpoint of"):
@@ -99,9 +103,9 @@ class Truncation:
         with state.io("read"):
             remainder = self._remainder(kept[-1], offset)
         self._lower_locked(offset)
-        with state.cutting_locked():
+        with state.cutting_locked("truncate"):
             for segment in reversed(segments[len(kept) :]):
-                self._drop_locked(segment)
+                state.set_aside_locked(segment)
             if len(kept) < len(segments):
                 state.fs.sync_directory(state.directory)
             self._make_last_locked(remainder, offset, number=len(kept) - 1)
@@ -165,13 +169,6 @@ class Truncation:
         state.unsynced = [one for one in state.unsynced if one.base_offset < base]
         state.view = SegmentView(closed[:number], active)
 
-    def _drop_locked(self, segment: ReadableSegment) -> None:
-        state = self._state
-        if isinstance(segment, Segment):
-            state.files.forget(segment)
-        rename_segment_files(state.files, state.directory, segment.base_offset, "", DELETED)
-        state.doom(segment.base_offset)
-
     def _reload_producers_locked(self, offset: int) -> ProducerStates:
         state = self._state
         load = ProducerLoad(
@@ -185,14 +182,14 @@ class Truncation:
     def _restart_locked(self, offset: int) -> None:
         state = self._state
         self._lower_locked(offset)
-        with state.cutting_locked():
+        with state.cutting_locked("truncate"):
             first, *later = state.view
             for segment in reversed(later):
-                self._drop_locked(segment)
+                state.set_aside_locked(segment)
             # Once no segment is left, loading begins where the log start checkpoint says.
             state.log_start_offset = offset
             self._write_log_starts()
-            self._drop_locked(first)
+            state.set_aside_locked(first)
             for snapshot in list(state.snapshots.offsets):
                 state.snapshots.remove(snapshot)
             state.view = SegmentView([], state.new_active(offset))

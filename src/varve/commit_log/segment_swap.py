@@ -1,0 +1,198 @@
+"""Puts a cleaned segment in the place of the segments it was made of.
+
+Layout     the new files wait as `<base>.{log,index,timeindex,txnindex,keys}.cleaned`.
+           docs/formats/directory.md
+Invariant  readers see the old segments or the new one, never parts of both. Nothing appended before
+           is still unsynced when the new segment is committed: what it leaves out because it was
+           superseded further on must not be lost there.
+Crash      step 1 renames `.cleaned` to `.swap`; its last rename commits. Before it the old segments
+           stand, after it `resolve_leftovers` removes every plain file from the base offset up to
+           the end of the new data. That end may fall short of the last old segment, for batches
+           that lost all their records are gone: an old segment would be left standing beside the
+           new one. Then an empty `.log.swap` under the last old base offset marks how far the swap
+           reaches; it becomes `.swap` first, and goes once the old segments are durably aside
+           (step 2), before the new files take their names (step 3). Whatever fails in step 1 is
+           undone by renaming back, the new segment before the mark: one `.cleaned` file at the base
+           offset tells that nothing is committed.
+Threads    holds the flush lock throughout, so that nothing but a roll changes the segments
+           meanwhile; the log's lock only for steps 2 and 3. Readers look again after them.
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from varve.commit_log.flusher import Flusher
+from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM, LogState
+from varve.commit_log.names import CLEANED, INDEX, LOG, SWAP, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.segment import SEGMENT_KINDS, Segment, rename_segment_files
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment_reader import find_end
+from varve.commit_log.segment_view import SegmentView
+from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
+
+
+class _CleanedSegment(Segment):
+    """The new segment before the swap, under its names of that time."""
+
+    __slots__ = ()
+
+    def path(self, kind: str) -> str:
+        return super().path(kind) + CLEANED
+
+
+class SegmentSwap:
+    """Swaps segments of one log."""
+
+    def __init__(self, state: LogState, flusher: Flusher) -> None:
+        self._state = state
+        self._flusher = flusher
+
+    def replace(
+        self, old: Sequence[Segment], *, base_offset: int, size: int, has_txn_index: bool
+    ) -> Segment | None:
+        """None, with the `.cleaned` files removed, when one of `old` has left the log."""
+        assert old
+        assert base_offset == old[0].base_offset
+        state = self._state
+        new = Segment(
+            state.files,
+            state.directory,
+            base_offset=base_offset,
+            size=size,
+            has_txn_index=has_txn_index,
+        )
+        with state.flush_lock:
+            state.check_usable()
+            if self._find(old) is None:
+                with state.io("remove files of"):
+                    self._discard((base_offset,))
+                return None
+            self._flusher.sync_locked(state.view.active.base_offset)
+            bases = self._commit(new, old[-1].base_offset)
+            self._exchange(new, old, bases)
+        return new
+
+    def _find(self, old: Sequence[Segment]) -> int | None:
+        """The place of the first of them in the view; None unless all follow each other there."""
+        closed = self._state.view.closed
+        for number, segment in enumerate(closed):
+            if segment is old[0]:
+                there = closed[number : number + len(old)]
+                if len(there) == len(old) and all(map(_is_same, there, old)):
+                    return number
+        return None
+
+    def _commit(self, new: Segment, last_base: int) -> tuple[int, ...]:
+        """Step 1, durable; gives the base offsets that have `.swap` files, highest first."""
+        state = self._state
+        bases: tuple[int, ...] = (new.base_offset,)
+        try:
+            if self._end_of(new) <= last_base > new.base_offset:
+                bases = (last_base, new.base_offset)
+                self._write_mark(last_base)
+            for base in bases:
+                rename_segment_files(state.files, state.directory, base, CLEANED, SWAP)
+            state.fs.sync_directory(state.directory)
+        except OSError as error:
+            self._undo(bases)
+            raise self._refused(error) from error
+        except StoreError:
+            with state.io("remove files of"):
+                self._discard(bases)
+            raise
+        return bases
+
+    def _end_of(self, new: Segment) -> int:
+        """The offset after its last batch; raises unless the files are there and whole."""
+        state = self._state
+        cleaned = _CleanedSegment(
+            SegmentFiles(state.fs),
+            state.directory,
+            base_offset=new.base_offset,
+            size=new.size,
+            has_txn_index=new.has_txn_index,
+        )
+        for kind in (LOG, INDEX, TIME_INDEX):
+            self._check_there(cleaned.path(kind), expected=True)
+        self._check_there(cleaned.path(TXN_INDEX), expected=new.has_txn_index)
+        end_offset, position = find_end(cleaned, size=new.size)
+        if position != new.size or cleaned.file().size() != new.size:
+            raise Corrupt(
+                f"{cleaned.path(LOG)}: {cleaned.file().size()} bytes with whole batches up to "
+                f"{position}, not {new.size}; nothing was replaced, clean the log again"
+            )
+        return end_offset
+
+    def _check_there(self, path: str, *, expected: bool) -> None:
+        if self._state.fs.exists(path) != expected:
+            state = "is missing" if expected else "is there, but not announced"
+            raise InvalidRequest(f"{path} {state}; nothing was replaced, clean the log again")
+
+    def _write_mark(self, base_offset: int) -> None:
+        path = f"{self._state.directory}/{log_name(base_offset, LOG)}{CLEANED}"
+        with self._state.fs.open_writable(path) as file:
+            file.truncate(0)
+            file.sync()
+
+    def _undo(self, bases: Sequence[int]) -> None:
+        """Takes step 1 back, durably: a swap left behind would undo what comes later."""
+        state = self._state
+        try:
+            for base in reversed(bases):
+                rename_segment_files(state.files, state.directory, base, SWAP, CLEANED)
+            state.fs.sync_directory(state.directory)
+            self._discard(bases)
+        except OSError as error:
+            raise state.fail(state.offline(error, "take back the swap of")) from error
+
+    def _discard(self, bases: Iterable[int]) -> None:
+        for base in bases:
+            for kind in SEGMENT_KINDS:
+                with contextlib.suppress(FileNotFoundError):
+                    path = f"{self._state.directory}/{log_name(base, kind)}{CLEANED}"
+                    self._state.fs.remove(path)
+
+    def _refused(self, error: OSError) -> StoreError:
+        state = self._state
+        if error.errno in (*NO_ROOM, *NO_DESCRIPTORS):
+            return state.failed(error, "replace segments of")
+        return Unavailable(
+            f"{state.topic_partition}: replace segments of {error.filename or state.directory}: "
+            f"{error.strerror}; the old segments stand, mend the disk and clean the log again"
+        )
+
+    def _exchange(self, new: Segment, old: Sequence[Segment], bases: Sequence[int]) -> None:
+        """Steps 2 and 3: the old files aside, durably, then the new ones under their names."""
+        state = self._state
+        with state.lock:
+            state.check_usable()
+            number = self._find(old)
+            assert number is not None
+            with state.cutting_locked("replace segments of"):
+                for segment in old:
+                    state.set_aside_locked(segment)
+                state.fs.sync_directory(state.directory)
+                for mark in bases[:-1]:
+                    state.fs.remove(f"{state.directory}/{log_name(mark, LOG)}{SWAP}")
+                rename_segment_files(state.files, state.directory, new.base_offset, SWAP, "")
+                self._set_aside_snapshots_locked(old)
+                state.fs.sync_directory(state.directory)
+                replaced = {segment.base_offset for segment in old}
+                state.unsynced = [
+                    segment for segment in state.unsynced if segment.base_offset not in replaced
+                ]
+                closed = state.view.closed
+                state.view = SegmentView(
+                    [*closed[:number], new, *closed[number + len(old) :]], state.view.active
+                )
+
+    def _set_aside_snapshots_locked(self, old: Sequence[Segment]) -> None:
+        """Those that name no segment any more, except the newest of all: recovery starts there."""
+        snapshots = self._state.snapshots
+        for segment in old[1:]:
+            if segment.base_offset in snapshots.offsets[:-1]:
+                snapshots.set_aside(segment.base_offset)
+
+
+def _is_same(one: Segment, other: Segment) -> bool:
+    return one is other
