@@ -2,18 +2,23 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 import varve
-from varve.foundation.errors import Corrupt, InvalidSetting, NotFound, TopicExists
-
-if TYPE_CHECKING:
-    from varve.embedded import Store, Topic
+from varve.cli.log_topics import configure, create, delete, topics
+from varve.cli.store_access import (
+    DEFAULT_DIRECTORY,
+    AsJson,
+    Directories,
+    TopicName,
+    check_exist,
+    find_topic,
+    open_existing,
+    tell_recovery,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,24 +26,12 @@ app = typer.Typer(
     add_completion=False,
     help="Append to topics and read them from the shell.",
 )
+for subcommand in (create, topics, configure, delete):
+    app.command()(subcommand)
 
-DEFAULT_DIRECTORY = Path("varve-data")
-
-Directories = Annotated[
-    list[Path],
-    typer.Option(
-        "--dir",
-        "-d",
-        envvar="VARVE_DIR",
-        metavar="PATH",
-        help="The store's log directory; repeat it for several.",
-    ),
-]
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 PartitionNumber = Annotated[
     int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 KeySeparator = Annotated[
     str | None,
     typer.Option("--key-separator", "-K", help=r"What stands between key and value; \t is a tab."),
@@ -56,76 +49,6 @@ class CodecName(StrEnum):
 class IsolationName(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
-
-
-@app.command()
-def create(
-    topic: TopicName,
-    directories: Directories = [DEFAULT_DIRECTORY],  # noqa: B006, typer copies it
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 1,
-    settings: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="NAME=VALUE",
-            help="A setting, e.g. segment.bytes=1000000; may be repeated.",
-        ),
-    ] = [],  # noqa: B006, typer copies it
-) -> None:
-    """Make a topic, and the store if there is none.
-
-    docs/configuration.md lists the settings.
-
-    \b
-    Examples:
-      varve log create orders
-      varve log create orders --partitions 3 --set segment.bytes=1000000 --set flush=ack
-    """
-
-    given = dict(_parse_setting(text) for text in settings)
-    with varve.open(directories) as store:
-        _tell_recovery(store)
-        try:
-            store.create_topic(topic, partitions=partitions, settings=given)
-        except TopicExists:
-            raise TopicExists(
-                f"topic {topic} exists already; append to it or choose another name"
-            ) from None
-    typer.echo(f"created {topic} with {partitions} partition{'s' if partitions > 1 else ''}")
-
-
-def _parse_setting(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found:
-        raise InvalidSetting(f"--set {text!r} is no setting; write name=value")
-    return name.strip(), value
-
-
-@app.command()
-def topics(
-    directories: Directories = [DEFAULT_DIRECTORY],  # noqa: B006, typer copies it
-    as_json: AsJson = False,
-) -> None:
-    """List the topics with their partitions, offsets in use, bytes and settings.
-
-    \b
-    Examples:
-      varve log topics
-      varve log topics --dir /srv/kafka/data --json
-    """
-    from varve.cli.log_output import print_rows
-    from varve.foundation.settings import to_kafka_names
-
-    rows: list[list[object]] = []
-    with _open_existing(directories) as store:
-        for topic in store.topics():
-            logs = [partition.log for partition in topic.partitions]
-            used = sum(log.end_offset - log.log_start_offset for log in logs)
-            size = sum(log.size for log in logs)
-            changed = to_kafka_names(topic.settings, only_changed=True)
-            rows.append([topic.name, topic.partition_count, used, size, changed])
-    print_rows(["topic", "partitions", "offsets", "bytes", "settings"], rows, as_json=as_json)
 
 
 @app.command()
@@ -153,8 +76,8 @@ def offsets(
     if moment is not None and moment.kind is not StartKind.TIME:
         raise typer.BadParameter(f"{time!r} is no time; write @milliseconds or 2026-03-01T12:00:00")
     rows: list[list[object]] = []
-    with _open_existing(directories) as store:
-        found = _find_topic(store, topic)
+    with open_existing(directories, maintain=False) as store:
+        found = find_topic(store, topic)
         chosen = found.partitions if partition is None else [found.partition(partition)]
         for one in chosen:
             marks = one.offsets()
@@ -201,11 +124,11 @@ def append(
         parse = log_input.parse_json
     elif key_separator is not None:
         parse = log_input.key_value_parser(_separator(key_separator))
-    with varve.open(directories) if create else _open_existing(directories) as store:
+    with varve.open(directories) if create else open_existing(directories) as store:
         if create:
-            _tell_recovery(store)
+            tell_recovery(store)
             store.create_topic(topic, exist_ok=True)
-        found = _find_topic(store, topic, "append with --create")
+        found = find_topic(store, topic, "append with --create")
         stream = sys.stdin.buffer
         count = log_append.append_lines(
             found, stream, parse, partition=partition, codec=codec.value
@@ -273,13 +196,13 @@ def read(
         )
     out = sys.stdout.buffer
     if follow:
-        _check_exist(directories)
+        check_exist(directories)
         roots = [os.fspath(path) for path in directories]
         for record in follow_records(RealFileSystem(), roots, request, out.flush):
             out.write(format(record))
     else:
-        with _open_existing(directories) as store:
-            for record in read_records(_find_topic(store, topic), request):
+        with open_existing(directories, maintain=False) as store:
+            for record in read_records(find_topic(store, topic), request):
                 out.write(format(record))
     out.flush()
 
@@ -300,8 +223,8 @@ def delete_records(
     Examples:
       varve log delete-records orders --partition 0 --before 1000
     """
-    with _open_existing(directories) as store:
-        log_start = _find_topic(store, topic).delete_records(before, partition)
+    with open_existing(directories) as store:
+        log_start = find_topic(store, topic).delete_records(before, partition)
     typer.echo(f"{topic}-{partition or 0} now begins at offset {log_start}")
 
 
@@ -309,54 +232,3 @@ def _separator(text: str) -> str:
     if not text:
         raise typer.BadParameter("--key-separator is empty")
     return text.replace("\\t", "\t")
-
-
-def _find_topic(
-    store: "Store", name: str, remedy: str = "make it with `varve log create`"
-) -> "Topic":
-    try:
-        return store.topic(name)
-    except NotFound:
-        known = ", ".join(topic.name for topic in store.topics()) or "none"
-        raise NotFound(
-            f"there is no topic {name!r:.260}; {remedy} (topics: {known:.200})"
-        ) from None
-
-
-def _check_exist(directories: Sequence[Path]) -> None:
-    for path in directories:
-        if not _is_store(path):
-            raise NotFound(
-                f"there is no log directory {path}; give one with --dir or VARVE_DIR, or make a "
-                "topic with `varve log create`"
-            )
-
-
-def _is_store(path: Path) -> bool:
-    """Whether somebody has used the directory for logs: opening it would write to any other."""
-    from varve.commit_log.names import META_PROPERTIES_FILE, parse_partition_directory
-
-    if not path.is_dir():
-        return False
-    if (path / META_PROPERTIES_FILE).exists():
-        return True
-    names = [entry.name for entry in os.scandir(path) if entry.is_dir()]
-    try:
-        return bool([parse_partition_directory(name) for name in names])
-    except Corrupt:
-        return False
-
-
-def _open_existing(directories: Sequence[Path]) -> "Store":
-    """Opens a store that is there: looking must not make one."""
-
-    _check_exist(directories)
-    store = varve.open(directories)
-    _tell_recovery(store)
-    return store
-
-
-def _tell_recovery(store: "Store") -> None:
-    for partition, messages in store.recovered.items():
-        for message in messages:
-            typer.secho(f"recovered {partition}: {message}", fg="yellow", err=True)

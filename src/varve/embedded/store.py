@@ -4,44 +4,34 @@ Crash      a topic is in the table before its partitions are made; see `topic_ta
 Threads    any; `_lock` guards the table and the handles made from it.
 """
 
-import logging
 import os
 import random as random_module
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
-from uuid import UUID
 
-from varve.commit_log import LogSettings, LogStore, TopicPartition
-from varve.commit_log.names import validate_topic_name
-from varve.commit_log.partition_metadata import random_topic_id
+from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.partition import Partition
 from varve.embedded.store_settings import parse_store_settings
 from varve.embedded.topic import Topic
+from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_catalog import TopicCatalog
-from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
+from varve.embedded.topic_table import TopicEntry
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
     Closed,
     InconsistentTopicId,
     InvalidRequest,
-    NotFound,
     StoreError,
-    Unavailable,
 )
-from varve.foundation.settings import GivenValue, format_value, parse_settings
-from varve.foundation.settings import declared as declared_settings
+from varve.foundation.settings import GivenValue
 from varve.foundation.worker import Worker
-
-logger = logging.getLogger(__name__)
 
 StrPath = str | os.PathLike[str]
 
 MAINTENANCE_INTERVAL_MS: Final = 1_000
-# Each partition keeps two files open; far more than this is a slip of the keyboard.
-PARTITION_COUNT_MAX: Final = 10_000
 
 
 class Store:
@@ -60,7 +50,7 @@ class Store:
         self._fs = fs
         self._clock = clock
         self._random = random
-        store_settings, self._defaults = parse_store_settings(settings)
+        parsed = parse_store_settings(settings)
         self._topics: dict[str, Topic] = {}  # guarded by _lock
         self._lock = threading.RLock()
         self._is_closed = False
@@ -69,10 +59,13 @@ class Store:
             fs=fs,
             clock=clock,
             random=random,
-            settings=store_settings,
-            topic_settings=self._settings_of,
+            settings=parsed.store,
+            topic_settings=lambda topic: self._admin.settings_of(topic),
         )
         self._catalog = TopicCatalog(fs, self._logs.directories)  # guarded by _lock
+        self._admin = TopicAdmin(
+            self._catalog, self._logs, defaults=parsed.defaults, random=random
+        )  # guarded by _lock
         self._worker = Worker(
             "varve-maintenance", self._logs.run_once, MAINTENANCE_INTERVAL_MS, clock
         )
@@ -86,37 +79,13 @@ class Store:
         self._logs.open()
         try:
             self._catalog.check_unchanged()
-            self._settle()
+            self._admin.settle()
         except BaseException:
             self._logs.abandon()
             raise
         if maintain:
             self._worker.start()
         return self
-
-    def _settings_of(self, topic: str) -> LogSettings:
-        entry = self._table.topics.get(topic)
-        given = {} if entry is None else entry.settings
-        return parse_settings(LogSettings, given, f"topic {topic}", base=self._defaults)
-
-    def _settle(self) -> None:
-        """Makes the partitions that a crash left out, and removes those it left over."""
-        for entry in list(self._table.topics.values()):
-            if entry.state is TopicState.READY or not self._catalog.is_complete:
-                continue
-            try:
-                if entry.state is TopicState.CREATING:
-                    self._make_partitions(entry)
-                else:
-                    self._remove_partitions(entry)
-            except StoreError as error:
-                logger.warning(
-                    "topic stays unfinished", extra={"topic": entry.name, "error": str(error)}
-                )
-
-    @property
-    def _table(self) -> TopicTable:
-        return self._catalog.table
 
     def create_topic(
         self,
@@ -131,49 +100,18 @@ class Store:
         `settings` goes by Kafka's names, e.g. `{"segment.bytes": 1_000_000}`. Raises TopicExists
         when there is one of that name; with `exist_ok` only if it differs from what is asked.
         """
-        validate_topic_name(name)
-        if partitions is not None and not _is_count(partitions):
-            raise InvalidRequest(
-                f"topic {name} with {partitions!r:.40} partitions; it needs a whole number from 1 "
-                f"to {PARTITION_COUNT_MAX}"
-            )
-        wanted = _as_texts(settings or {}, f"topic {name}")
         with self._lock:
             self._check_open()
-            entry = self._find_entry(name)
-            if entry is None:
-                entry = TopicEntry(
-                    name=name,
-                    id=random_topic_id(self._random),
-                    partition_count=partitions or 1,
-                    settings=wanted,
-                    state=TopicState.CREATING,
-                )
-                self._catalog.write(self._table.with_topics(entry))
-            else:
-                is_unfinished = entry.state is TopicState.CREATING
-                entry.check_same(
-                    partitions,
-                    None if settings is None else wanted,
-                    exist_ok=exist_ok or is_unfinished,
-                )
-            if entry.state is TopicState.CREATING:
-                self._make_partitions(entry)
+            self._admin.create(
+                name, partition_count=partitions, settings=settings, exist_ok=exist_ok
+            )
             return self.topic(name)
-
-    def _make_partitions(self, entry: TopicEntry) -> None:
-        assert entry.id is not None
-        for number in range(entry.partition_count):
-            self._logs.create(TopicPartition(entry.name, number), entry.id)
-        self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
 
     def topic(self, name: str) -> Topic:
         """A topic by its name; raises NotFound."""
         with self._lock:
             self._check_open()
-            entry = self._find_entry(name)
-            if entry is None:
-                raise NotFound(f"there is no topic {name!r:.260}; create it with create_topic")
+            entry = self._admin.get(name)
             if name not in self._topics:
                 self._topics[name] = self._make_topic(entry)
             return self._topics[name]
@@ -183,7 +121,7 @@ class Store:
             entry.name,
             id=entry.id,
             partition_count=entry.partition_count,
-            settings=self._settings_of(entry.name),
+            settings=self._admin.settings_of(entry.name),
             clock=self._clock,
             make_partition=lambda number: self._make_partition(entry, number),
             first_partition=self._random.randrange(entry.partition_count),
@@ -203,60 +141,28 @@ class Store:
         """All topics, by name."""
         with self._lock:
             self._check_open()
-            return [self.topic(entry.name) for entry in self._entries()]
+            return [self.topic(entry.name) for entry in self._admin.entries()]
 
-    def _find_entry(self, name: str) -> TopicEntry | None:
-        entry = self._table.topics.get(name)
-        if entry is None:
-            return self._derived().get(name)
-        if entry.state is TopicState.DELETING:
-            raise Unavailable(
-                f"topic {name} is being deleted and has partitions in a directory that is offline "
-                "or cannot be read; mend it and reopen the store"
-            )
-        return entry
+    def alter_topic(self, name: str, settings: Mapping[str, GivenValue | None]) -> Topic:
+        """Gives a topic other settings, which hold at once; None takes one back to the default.
 
-    def _entries(self) -> list[TopicEntry]:
-        known = {**self._derived(), **self._table.topics}
-        return [
-            entry for _, entry in sorted(known.items()) if entry.state is not TopicState.DELETING
-        ]
-
-    def _derived(self) -> dict[str, TopicEntry]:
-        """Topics that only their partitions' directories tell of, as Kafka leaves them."""
-        counts: dict[str, int] = {}
-        ids: dict[str, UUID | None] = {}
-        for partition in self._logs.partitions:
-            topic = partition.topic
-            if topic not in self._table.topics:
-                counts[topic] = max(counts.get(topic, 0), partition.partition + 1)
-                ids[topic] = ids.get(topic) or self._logs.topic_id(partition)
-        return {
-            name: TopicEntry(name=name, id=ids[name], partition_count=count)
-            for name, count in counts.items()
-        }
-
-    def delete_topic(self, name: str) -> None:
-        """Removes a topic; its files go after `file.delete.delay.ms`."""
+        Those not named stay. Raises InvalidSetting, and then nothing has changed.
+        """
         with self._lock:
             topic = self.topic(name)
-            entry = self._find_entry(name)
-            assert entry is not None
-            for partition in self._existing(entry):
-                self._logs.get(partition)
-            doomed = entry.in_state(TopicState.DELETING)
-            self._catalog.write(self._table.with_topics(doomed))
+            topic.settings = self._admin.alter(name, settings)
+            return topic
+
+    def delete_topic(self, name: str, *, at_once: bool = False) -> None:
+        """Removes a topic; its files go after `file.delete.delay.ms`.
+
+        With `at_once` they go now, and with them what earlier deletions left waiting: for when no
+        thread is reading.
+        """
+        with self._lock:
+            topic = self.topic(name)
+            self._admin.delete(name, at_once=at_once)
             del self._topics[topic.name]
-            self._remove_partitions(doomed)
-
-    def _remove_partitions(self, entry: TopicEntry) -> None:
-        for partition in self._existing(entry):
-            self._logs.delete(partition)
-        if self._catalog.is_complete:
-            self._catalog.write(self._table.without(entry.name))
-
-    def _existing(self, entry: TopicEntry) -> list[TopicPartition]:
-        return [one for one in self._logs.partitions if one.topic == entry.name]
 
     @property
     def recovered(self) -> dict[str, list[str]]:
@@ -359,18 +265,3 @@ def _path_text(path: object) -> str:
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidRequest(f"log directory {path!r:.80} is no path; give text or a pathlib.Path")
     return text.rstrip("/") or "/"
-
-
-def _is_count(given: object) -> bool:
-    """Another kind of number would be written to the table, and could not be read again."""
-    return type(given) is int and 1 <= given <= PARTITION_COUNT_MAX
-
-
-def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:
-    """Checked settings as Kafka writes them."""
-    parsed = parse_settings(LogSettings, settings, where)
-    return {
-        one.kafka_name: format_value(getattr(parsed, one.name))
-        for one in declared_settings(LogSettings)
-        if one.kafka_name in settings
-    }

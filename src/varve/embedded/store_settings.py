@@ -5,31 +5,46 @@ A topic's default goes by Kafka's broker-wide name, e.g. `log.segment.bytes` for
 
 import difflib
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings, StoreSettings
 from varve.foundation.errors import InvalidSetting
-from varve.foundation.settings import GivenValue, declared, parse_settings
+from varve.foundation.settings import GivenValue, Settings, declared, parse_settings
+
+_WHERE = "the store's settings"
 
 
-def parse_store_settings(given: Mapping[str, GivenValue]) -> tuple[StoreSettings, LogSettings]:
+class ParsedSettings(NamedTuple):
+    """The settings of a store by the part that they speak to."""
+
+    store: StoreSettings
+    cleaner: CleanerSettings
+    defaults: LogSettings
+
+
+def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     """The store's settings and its topics' defaults; raises InvalidSetting for any other name."""
-    own = {one.kafka_name for one in declared(StoreSettings)}
+    own = _names(StoreSettings) | _names(CleanerSettings)
     defaults = {one.broker_name or one.kafka_name: one.kafka_name for one in declared(LogSettings)}
     for name in given:
         if name not in own and name not in defaults:
             raise InvalidSetting(_unknown(name, own, defaults))
-    return (
-        parse_settings(
-            StoreSettings,
-            {name: value for name, value in given.items() if name in own},
-            "the store's settings",
-        ),
-        parse_settings(
-            LogSettings,
-            {defaults[name]: value for name, value in given.items() if name in defaults},
-            "the store's settings",
-        ),
+    topic_defaults = {defaults[name]: value for name, value in given.items() if name in defaults}
+    return ParsedSettings(
+        parse_settings(StoreSettings, _part_of(given, StoreSettings), _WHERE),
+        parse_settings(CleanerSettings, _part_of(given, CleanerSettings), _WHERE),
+        parse_settings(LogSettings, topic_defaults, _WHERE),
     )
+
+
+def _names(settings: type[Settings]) -> set[str]:
+    return {one.kafka_name for one in declared(settings)}
+
+
+def _part_of(given: Mapping[str, GivenValue], settings: type[Settings]) -> dict[str, GivenValue]:
+    known = _names(settings)
+    return {name: value for name, value in given.items() if name in known}
 
 
 def _unknown(name: str, own: set[str], defaults: Mapping[str, str]) -> str:

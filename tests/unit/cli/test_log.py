@@ -308,3 +308,54 @@ def test_following_sees_what_another_owner_appends(
         assert result.stdout == "0\n"
         assert orders("read", "orders", "--follow", "--from", "end", "-n", "0").stdout == ""
         assert orders("read", "nothing", "--follow").exit_code == 1
+
+
+def test_settings_are_changed_shown_and_taken_back(orders: Run) -> None:
+    result = orders("configure", "orders", "segment.bytes=1000", "cleanup.policy=compact", "--json")
+    assert _json_lines(result.stdout) == [
+        {"setting": "cleanup.policy", "value": "compact", "default": "delete"},
+        {"setting": "segment.bytes", "value": "1000", "default": "1073741824"},
+    ]
+    assert orders("append", "orders", input="no key\n").exit_code == 1
+    assert orders("configure", "orders", "--reset", "cleanup.policy").exit_code == 0
+    shown = {line["setting"]: line["value"] for line in _json_lines_of(orders)}
+    assert (shown["cleanup.policy"], shown["segment.bytes"]) == ("delete", "1000")
+    assert orders("append", "orders", input="no key\n").exit_code == 0
+
+
+def _json_lines_of(run: Run) -> list[dict[str, Any]]:
+    result = run("configure", "orders", "--json")
+    assert result.exit_code == 0, result.output
+    return _json_lines(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["segment.bytes"], "name=value"),
+        (["segment.byte=5"], "did you mean 'segment.bytes'"),
+        (["segment.bytes=5"], "14 to"),
+        (["--reset", "segment.byte"], "did you mean 'segment.bytes'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_and_nothing_changes(
+    orders: Run, arguments: list[str], complaint: str
+) -> None:
+    before = _json_lines_of(orders)
+    result = orders("configure", "orders", "flush=ack", *arguments)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert _json_lines_of(orders) == before
+
+
+def test_a_topic_is_deleted_with_its_files_after_a_yes(orders: Run, tmp_path: Path) -> None:
+    orders("append", "orders", input="one\n")
+    refused = orders("delete", "orders")
+    assert refused.exit_code == 1
+    assert "--yes" in refused.stderr
+    assert orders("read", "orders").stdout == "one\n"
+    result = orders("delete", "orders", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "deleted orders with 86 bytes of records\n")
+    assert not [path for path in (tmp_path / "data").iterdir() if path.is_dir()]
+    assert "there is no topic" in orders("read", "orders").stderr
+    assert orders("delete", "orders", "--yes").exit_code == 1

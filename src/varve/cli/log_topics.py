@@ -1,0 +1,161 @@
+"""`varve log create`, `topics`, `configure` and `delete`: the topics themselves."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import varve
+from varve.cli.store_access import (
+    DEFAULT_DIRECTORY,
+    AsJson,
+    Directories,
+    TopicName,
+    find_topic,
+    open_existing,
+    parse_setting,
+    tell_recovery,
+)
+from varve.foundation.errors import InvalidRequest, TopicExists
+
+if TYPE_CHECKING:
+    from varve.embedded import Topic
+
+
+def create(
+    topic: TopicName,
+    directories: Directories = [DEFAULT_DIRECTORY],  # noqa: B006, typer copies it
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 1,
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="NAME=VALUE",
+            help="A setting, e.g. segment.bytes=1000000; may be repeated.",
+        ),
+    ] = [],  # noqa: B006, typer copies it
+) -> None:
+    """Make a topic, and the store if there is none.
+
+    docs/configuration.md lists the settings.
+
+    \b
+    Examples:
+      varve log create orders
+      varve log create orders --partitions 3 --set segment.bytes=1000000 --set flush=ack
+    """
+
+    given = dict(parse_setting(text) for text in settings)
+    with varve.open(directories) as store:
+        tell_recovery(store)
+        try:
+            store.create_topic(topic, partitions=partitions, settings=given)
+        except TopicExists:
+            raise TopicExists(
+                f"topic {topic} exists already; append to it or choose another name"
+            ) from None
+    typer.echo(f"created {topic} with {partitions} partition{'s' if partitions > 1 else ''}")
+
+
+def topics(
+    directories: Directories = [DEFAULT_DIRECTORY],  # noqa: B006, typer copies it
+    as_json: AsJson = False,
+) -> None:
+    """List the topics with their partitions, offsets in use, bytes and settings.
+
+    \b
+    Examples:
+      varve log topics
+      varve log topics --dir /srv/kafka/data --json
+    """
+    from varve.cli.log_output import print_rows
+    from varve.foundation.settings import to_kafka_names
+
+    rows: list[list[object]] = []
+    with open_existing(directories, maintain=False) as store:
+        for topic in store.topics():
+            logs = [partition.log for partition in topic.partitions]
+            used = sum(log.end_offset - log.log_start_offset for log in logs)
+            size = sum(log.size for log in logs)
+            changed = to_kafka_names(topic.settings, only_changed=True)
+            rows.append([topic.name, topic.partition_count, used, size, changed])
+    print_rows(["topic", "partitions", "offsets", "bytes", "settings"], rows, as_json=as_json)
+
+
+def configure(
+    topic: TopicName,
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME=VALUE", help="Settings to change; none: show them all."),
+    ] = [],  # noqa: B006, typer copies it
+    directories: Directories = [DEFAULT_DIRECTORY],  # noqa: B006, typer copies it
+    reset: Annotated[
+        list[str],
+        typer.Option("--reset", "-r", metavar="NAME", help="Take one back to the default."),
+    ] = [],  # noqa: B006, typer copies it
+    as_json: AsJson = False,
+) -> None:
+    """Change a topic's settings, or show them.
+
+    They hold at once and stay with the topic. docs/configuration.md lists them. With --json every
+    line has `setting`, `value` and `default`.
+
+    \b
+    Examples:
+      varve log configure orders
+      varve log configure orders retention.ms=604800000 cleanup.policy=compact,delete
+      varve log configure orders --reset retention.ms
+    """
+    from varve.cli.log_output import print_rows
+
+    changes: dict[str, str | None] = dict(parse_setting(text) for text in settings)
+    changes |= dict.fromkeys(reset)
+    with open_existing(directories, maintain=False) as store:
+        found = find_topic(store, topic)
+        if changes:
+            store.alter_topic(topic, changes)
+        rows = _settings_rows(found, only=set(changes))
+    print_rows(["setting", "value", "default"], rows, as_json=as_json)
+
+
+def _settings_rows(topic: "Topic", only: set[str]) -> list[list[object]]:
+    """All settings, or those that were changed."""
+    from varve.foundation.settings import declared, to_kafka_names
+
+    values = to_kafka_names(topic.settings)
+    return [
+        [one.kafka_name, values[one.kafka_name], one.default_text]
+        for one in declared(topic.settings)
+        if not only or one.kafka_name in only
+    ]
+
+
+def delete(
+    topic: TopicName,
+    directories: Directories = [DEFAULT_DIRECTORY],  # noqa: B006, typer copies it
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a topic with all its records; this cannot be undone.
+
+    On a terminal it asks first, elsewhere it wants --yes. The files go at once, without waiting
+    for file.delete.delay.ms: nobody reads them now.
+
+    \b
+    Examples:
+      varve log delete orders
+      varve log delete orders --yes
+    """
+    with open_existing(directories, maintain=False) as store:
+        found = find_topic(store, topic)
+        size = sum(partition.log.size for partition in found.partitions)
+        if not yes:
+            _confirm(f"delete {topic} with {size:,} bytes of records")
+        store.delete_topic(topic, at_once=True)
+    typer.echo(f"deleted {topic} with {size:,} bytes of records")
+
+
+def _confirm(deed: str) -> None:
+    if not sys.stdin.isatty():
+        raise InvalidRequest(f"to {deed}, and for good, say --yes: there is no terminal to ask on")
+    typer.confirm(f"{deed[0].upper()}{deed[1:]}, for good?", abort=True)

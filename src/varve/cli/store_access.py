@@ -1,0 +1,91 @@
+"""How commands come to a store that is there: its directories, its topics, what recovery did."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import varve
+from varve.foundation.errors import Corrupt, InvalidSetting, NotFound
+
+if TYPE_CHECKING:
+    from varve.embedded import Store, Topic
+
+DEFAULT_DIRECTORY = Path("varve-data")
+
+Directories = Annotated[
+    list[Path],
+    typer.Option(
+        "--dir",
+        "-d",
+        envvar="VARVE_DIR",
+        metavar="PATH",
+        help="The store's log directory; repeat it for several.",
+    ),
+]
+Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The store's log directory.")]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
+
+def find_topic(
+    store: "Store", name: str, remedy: str = "make it with `varve log create`"
+) -> "Topic":
+    """A topic by its name; the error names those there are."""
+    try:
+        return store.topic(name)
+    except NotFound:
+        known = ", ".join(topic.name for topic in store.topics()) or "none"
+        raise NotFound(
+            f"there is no topic {name!r:.260}; {remedy} (topics: {known:.200})"
+        ) from None
+
+
+def check_exist(directories: Sequence[Path]) -> None:
+    """Raises NotFound where there is no store."""
+    for path in directories:
+        if not _is_store(path):
+            raise NotFound(
+                f"there is no log directory {path}; give one with --dir or VARVE_DIR, or make a "
+                "topic with `varve log create`"
+            )
+
+
+def _is_store(path: Path) -> bool:
+    """Whether somebody has used the directory for logs: opening it would write to any other."""
+    from varve.commit_log.names import META_PROPERTIES_FILE, parse_partition_directory
+
+    if not path.is_dir():
+        return False
+    if (path / META_PROPERTIES_FILE).exists():
+        return True
+    names = [entry.name for entry in os.scandir(path) if entry.is_dir()]
+    try:
+        return bool([parse_partition_directory(name) for name in names])
+    except Corrupt:
+        return False
+
+
+def open_existing(directories: Sequence[Path], **options: Any) -> "Store":
+    """Opens a store that is there: looking must not make one."""
+    check_exist(directories)
+    store = varve.open(directories, **options)
+    tell_recovery(store)
+    return store
+
+
+def tell_recovery(store: "Store") -> None:
+    """What the open had to cut, drop or rebuild, on standard error."""
+    for partition, messages in store.recovered.items():
+        for message in messages:
+            typer.secho(f"recovered {partition}: {message}", fg="yellow", err=True)
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """A setting as it is written on the command line."""
+    name, found, value = text.partition("=")
+    if not found:
+        raise InvalidSetting(f"{text!r} is no setting; write name=value")
+    return name.strip(), value

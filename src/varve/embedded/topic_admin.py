@@ -1,0 +1,212 @@
+"""Makes, alters and removes the topics of a store.
+
+Crash      a topic is in the table before its partitions are made, and leaves it after they went;
+           see `topic_table`.
+Threads    one at a time, under the store's lock.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from varve.commit_log import LogSettings, LogStore, TopicPartition
+from varve.commit_log.names import validate_topic_name
+from varve.commit_log.partition_metadata import random_topic_id
+from varve.embedded.topic_catalog import TopicCatalog
+from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
+from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
+from varve.foundation.settings import LONG_MAX, GivenValue, declared, format_value, parse_settings
+
+logger = logging.getLogger(__name__)
+
+# Each partition keeps two files open; far more than this is a slip of the keyboard.
+PARTITION_COUNT_MAX: Final = 10_000
+
+
+class TopicAdmin:
+    """The topics of one store: what the table says of them, and the partitions that follow."""
+
+    def __init__(
+        self, catalog: TopicCatalog, logs: LogStore, *, defaults: LogSettings, random: Random
+    ) -> None:
+        self._catalog = catalog
+        self._logs = logs
+        self._defaults = defaults
+        self._random = random
+
+    @property
+    def _table(self) -> TopicTable:
+        return self._catalog.table
+
+    def settings_of(self, topic: str) -> LogSettings:
+        """The topic's own settings over the store's defaults."""
+        entry = self._table.topics.get(topic)
+        return self._parse(topic, {} if entry is None else entry.settings)
+
+    def _parse(self, topic: str, given: Mapping[str, str]) -> LogSettings:
+        return parse_settings(LogSettings, given, f"topic {topic}", base=self._defaults)
+
+    def settle(self) -> None:
+        """Makes the partitions that a crash left out, and removes those it left over."""
+        for entry in list(self._table.topics.values()):
+            if entry.state is TopicState.READY or not self._catalog.is_complete:
+                continue
+            try:
+                if entry.state is TopicState.CREATING:
+                    self._make_partitions(entry)
+                else:
+                    self._remove_partitions(entry)
+            except StoreError as error:
+                logger.warning(
+                    "topic stays unfinished", extra={"topic": entry.name, "error": str(error)}
+                )
+
+    def create(
+        self,
+        name: str,
+        *,
+        partition_count: int | None,
+        settings: Mapping[str, GivenValue] | None,
+        exist_ok: bool,
+    ) -> None:
+        """Makes a topic; raises TopicExists unless one that exists will do."""
+        validate_topic_name(name)
+        if partition_count is not None and not _is_count(partition_count):
+            raise InvalidRequest(
+                f"topic {name} with {partition_count!r:.40} partitions; it needs a whole number "
+                f"from 1 to {PARTITION_COUNT_MAX}"
+            )
+        wanted = _as_texts(settings or {}, f"topic {name}")
+        self._parse(name, wanted)
+        entry = self.find(name)
+        if entry is None:
+            entry = TopicEntry(
+                name=name,
+                id=random_topic_id(self._random),
+                partition_count=partition_count or 1,
+                settings=wanted,
+                state=TopicState.CREATING,
+            )
+            self._catalog.write(self._table.with_topics(entry))
+        else:
+            is_unfinished = entry.state is TopicState.CREATING
+            entry.check_same(
+                partition_count,
+                None if settings is None else wanted,
+                exist_ok=exist_ok or is_unfinished,
+            )
+        if entry.state is TopicState.CREATING:
+            self._make_partitions(entry)
+
+    def _make_partitions(self, entry: TopicEntry) -> None:
+        assert entry.id is not None
+        for number in range(entry.partition_count):
+            self._logs.create(TopicPartition(entry.name, number), entry.id)
+        self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
+
+    def alter(self, name: str, settings: Mapping[str, GivenValue | None]) -> LogSettings:
+        """Writes other settings of a topic and hands them to its logs; None takes one back."""
+        given = {key: value for key, value in settings.items() if value is not None}
+        wanted = _as_texts(given, f"topic {name}")
+        known = [one.kafka_name for one in declared(LogSettings)]
+        for key in settings:
+            if key not in known:
+                parse_settings(LogSettings, {key: ""}, f"topic {name}")  # raises, naming the near
+        entry = self.get(name)
+        kept = {key: text for key, text in entry.settings.items() if key not in settings}
+        altered = replace(entry, settings={**kept, **wanted})
+        parsed = self._parse(name, altered.settings)
+        logs = [self._logs.get(partition) for partition in self.partitions_of(name)]
+        self._catalog.write(self._table.with_topics(altered))
+        for log in logs:
+            log.configure(parsed)
+        return parsed
+
+    def delete(self, name: str, *, at_once: bool) -> None:
+        """Takes a topic's partitions out of service; their files go after a delay, or at once."""
+        entry = self.get(name)
+        for partition in self.partitions_of(name):
+            self._logs.get(partition)
+        doomed = entry.in_state(TopicState.DELETING)
+        self._catalog.write(self._table.with_topics(doomed))
+        self._remove_partitions(doomed)
+        if at_once:
+            self._remove_files(name)
+
+    def _remove_files(self, name: str) -> None:
+        try:
+            for directory in self._logs.directories:
+                directory.remove_doomed(LONG_MAX)
+        except OSError as error:
+            raise Unavailable(
+                f"topic {name} is deleted, but {error.filename}: {error.strerror}; its files go "
+                "when the store is next maintained"
+            ) from error
+
+    def _remove_partitions(self, entry: TopicEntry) -> None:
+        for partition in self.partitions_of(entry.name):
+            self._logs.delete(partition)
+        if self._catalog.is_complete:
+            self._catalog.write(self._table.without(entry.name))
+
+    def partitions_of(self, name: str) -> list[TopicPartition]:
+        """The partitions of a topic that exist."""
+        return [one for one in self._logs.partitions if one.topic == name]
+
+    def get(self, name: str) -> TopicEntry:
+        """A topic by its name; raises NotFound."""
+        entry = self.find(name)
+        if entry is None:
+            raise NotFound(f"there is no topic {name!r:.260}; create it with create_topic")
+        return entry
+
+    def find(self, name: str) -> TopicEntry | None:
+        """A topic by its name; raises Unavailable for one that is being deleted."""
+        entry = self._table.topics.get(name)
+        if entry is None:
+            return self._derived().get(name)
+        if entry.state is TopicState.DELETING:
+            raise Unavailable(
+                f"topic {name} is being deleted and has partitions in a directory that is offline "
+                "or cannot be read; mend it and reopen the store"
+            )
+        return entry
+
+    def entries(self) -> list[TopicEntry]:
+        """All topics, by name."""
+        known = {**self._derived(), **self._table.topics}
+        return [
+            entry for _, entry in sorted(known.items()) if entry.state is not TopicState.DELETING
+        ]
+
+    def _derived(self) -> dict[str, TopicEntry]:
+        """Topics that only their partitions' directories tell of, as Kafka leaves them."""
+        counts: dict[str, int] = {}
+        ids: dict[str, UUID | None] = {}
+        for partition in self._logs.partitions:
+            topic = partition.topic
+            if topic not in self._table.topics:
+                counts[topic] = max(counts.get(topic, 0), partition.partition + 1)
+                ids[topic] = ids.get(topic) or self._logs.topic_id(partition)
+        return {
+            name: TopicEntry(name=name, id=ids[name], partition_count=count)
+            for name, count in counts.items()
+        }
+
+
+def _is_count(given: object) -> bool:
+    """Another kind of number would be written to the table, and could not be read again."""
+    return type(given) is int and 1 <= given <= PARTITION_COUNT_MAX
+
+
+def _as_texts(settings: Mapping[str, GivenValue], where: str) -> dict[str, str]:
+    """Checked settings as Kafka writes them."""
+    parsed = parse_settings(LogSettings, settings, where)
+    return {
+        one.kafka_name: format_value(getattr(parsed, one.name))
+        for one in declared(LogSettings)
+        if one.kafka_name in settings
+    }
