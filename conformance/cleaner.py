@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from conformance.recovery import LOG_STARTS, RECOVERY_POINTS, read_checkpoint
-from conformance.shell import JavaShell
+from conformance.shell import JavaShell, ShellFailed
 from varve.commit_log import TopicPartition
 from varve.commit_log.checkpoints import encode_offsets
 from varve.commit_log.names import CLEAN_SHUTDOWN_FILE, CLEANER_OFFSET_FILE
@@ -23,7 +23,13 @@ IO_BUFFER_BYTES: Final = 512 << 10
 LOAD_FACTOR: Final = 0.9
 NEVER_MS: Final = 2**31 - 1
 
+NOTHING: Final = "nothing lies between"
+
 Segments = tuple[tuple[int, int], ...]
+
+
+class NothingToClean(Exception):
+    """No closed segment lies between the first dirty and the first uncleanable offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,8 @@ def clean_with_kafka(
     """Cleans the partition once, whatever its ratio, and checkpoints where the run ended.
 
     Without a first dirty offset the directory's checkpoint says it; without a first uncleanable
-    one Kafka's rule does. `logs` is a LogShell.
+    one Kafka's rule does. `logs` is a LogShell. Raises NothingToClean where no cleaner thread
+    would have chosen the log.
     """
     options = options or CleanerOptions()
     if first_dirty_offset is None:
@@ -171,6 +178,10 @@ def _once(
     )
     try:
         return logs.call(operation, directory=directory, **arguments)
+    except ShellFailed as failed:
+        if NOTHING in str(failed):
+            raise NothingToClean(str(failed)) from failed
+        raise
     finally:
         logs.call("close", directory=directory)
 

@@ -93,9 +93,14 @@ class CleaningPair:
 
     def append(self, steps: Round, now_ms: int) -> None:
         """Lets varve append the same to both."""
-        for partition in (self.ours, self.theirs):
-            with open_store(partition.parent, self.settings, now_ms) as store:
-                take_round(store.get(PARTITION), steps)
+        self.append_theirs(steps, now_ms)
+        with open_store(self.ours.parent, self.settings, now_ms) as store:
+            take_round(store.get(PARTITION), steps)
+
+    def append_theirs(self, steps: Round, now_ms: int) -> None:
+        """Lets varve append to what Kafka cleaned."""
+        with open_store(self.theirs.parent, self.settings, now_ms) as store:
+            take_round(store.get(PARTITION), steps)
 
     def clean_theirs(self, now_ms: int) -> KafkaCleaning:
         return clean_with_kafka(

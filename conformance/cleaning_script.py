@@ -22,7 +22,7 @@ class Shape:
     """What the records of a partition are like; shares lie between 0 and 1."""
 
     codecs: tuple[Codec, ...] = (Codec.NONE,)
-    key_count: int = 12
+    key_count: int = 25
     value_bytes_max: int = 120
     batch_records_max: int = 6
     tombstones: float = 0.2
