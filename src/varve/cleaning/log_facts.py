@@ -8,13 +8,17 @@ Threads    any; no lock. A segment that left the log since raises FileNotFoundEr
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Final, TypeVar
 
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_reader import first_batch_timestamp
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, Unavailable
 
-NO_TIMESTAMP = -1
+T = TypeVar("T")
+
+NO_TIMESTAMP: Final = -1
+_LOOKS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,19 @@ def observe(log: Log, settings: LogSettings | None = None) -> LogFacts:
             )
             for segment, end in zip(segments, ends, strict=True)
         ),
+    )
+
+
+def look_steadily(log: Log, look: Callable[[], T]) -> T:
+    """The outcome of a look at the log; one during which a segment left the log is repeated."""
+    for _ in range(_LOOKS_MAX):
+        try:
+            return look()
+        except FileNotFoundError:
+            continue
+    raise Unavailable(
+        f"{log.topic_partition}: segments were replaced {_LOOKS_MAX} times during one look; "
+        "try again"
     )
 
 

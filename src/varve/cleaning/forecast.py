@@ -1,0 +1,173 @@
+"""What a policy will let go of a log, and when, if nothing more is appended. Touches nothing.
+
+Invariant  at each moment from now on the rows due until then are what a retention pass at that
+           moment would have deleted.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from varve.cleaning.balance import Reason
+from varve.cleaning.effective_time import retention_time
+from varve.cleaning.log_facts import LogFacts, SegmentFacts, look_steadily, observe
+from varve.cleaning.retention_rules import ExpiredSegment, may_go, review
+from varve.commit_log import Log, LogSettings, TopicPartition
+from varve.foundation.settings import GivenValue, parse_settings, to_kafka_names
+
+StaleBytes = Callable[[Log, LogSettings], int | None]
+"""Bytes that compaction would free now; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastRow:
+    """One segment: when it goes at the earliest, or None and what keeps it."""
+
+    when_ms: int | None
+    base_offset: int
+    next_offset: int
+    size: int
+    reason: Reason | None
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastPoint:
+    """What will have gone by a moment, and what is left."""
+
+    when_ms: int
+    segments: int
+    freed_bytes: int
+    left_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The segments of a log in their order, with the time of each.
+
+    `stale_bytes` is what compaction would free now, None where the policy does not compact or no
+    one knows; it counts bytes of segments that are listed too.
+    """
+
+    partition: TopicPartition
+    now_ms: int
+    settings: LogSettings
+    rows: tuple[ForecastRow, ...]
+    stale_bytes: int | None
+
+    @property
+    def size(self) -> int:
+        return sum(row.size for row in self.rows)
+
+    @property
+    def due_now_bytes(self) -> int:
+        return self.at(self.now_ms).freed_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What stays for good under this policy, as far as can be seen."""
+        return sum(row.size for row in self.rows if row.when_ms is None)
+
+    def at(self, when_ms: int) -> ForecastPoint:
+        due = [row for row in self.rows if row.when_ms is not None and row.when_ms <= when_ms]
+        freed = sum(row.size for row in due)
+        return ForecastPoint(when_ms, len(due), freed, self.size - freed)
+
+    def points(self, at_ms: Iterable[int] | None = None) -> list[ForecastPoint]:
+        """The sums at the given moments, or at each at which something goes."""
+        if at_ms is None:
+            at_ms = sorted({row.when_ms for row in self.rows if row.when_ms is not None})
+        return [self.at(when_ms) for when_ms in at_ms]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "partition": str(self.partition),
+            "now_ms": self.now_ms,
+            "settings": to_kafka_names(self.settings, only_changed=True),
+            "rows": [asdict(row) for row in self.rows],
+            "points": [asdict(point) for point in self.points()],
+            "size": self.size,
+            "due_now_bytes": self.due_now_bytes,
+            "kept_bytes": self.kept_bytes,
+            "stale_bytes": self.stale_bytes,
+        }
+
+
+def forecast(
+    log: Log,
+    now_ms: int,
+    *,
+    overrides: Mapping[str, GivenValue] | None = None,
+    stale_bytes: StaleBytes | None = None,
+) -> Forecast:
+    """What the topic's policy, or the same with some settings changed, lets go and when.
+
+    `overrides` go by Kafka's names; raises InvalidSetting for a name or value that is not valid.
+    """
+    where = f"the forecast of {log.topic_partition}"
+    settings = parse_settings(LogSettings, overrides or {}, where, base=log.settings)
+    rows = look_steadily(log, lambda: forecast_facts(observe(log, settings), now_ms))
+    freed = stale_bytes(log, settings) if stale_bytes and settings.is_compacted else None
+    return Forecast(log.topic_partition, now_ms, settings, rows, freed)
+
+
+def forecast_facts(facts: LogFacts, now_ms: int) -> tuple[ForecastRow, ...]:
+    """A row for each segment: those that go now, then those whose time will come."""
+    expiry = review(facts, now_ms).expiry
+    gone = expiry.segments if expiry else ()
+    rows = [_due_row(segment, now_ms) for segment in gone]
+    last_due: ForecastRow | None = None
+    for segment in facts.segments[len(gone) :]:
+        last_due = _later_row(facts, segment, last_due)
+        rows.append(last_due)
+    return tuple(rows)
+
+
+def _due_row(segment: ExpiredSegment, now_ms: int) -> ForecastRow:
+    return ForecastRow(
+        now_ms,
+        segment.base_offset,
+        segment.next_offset,
+        segment.size,
+        segment.reason,
+        segment.rule,
+    )
+
+
+def _later_row(facts: LogFacts, segment: SegmentFacts, before: ForecastRow | None) -> ForecastRow:
+    """A segment goes when its own time has come and all before it have gone."""
+    when_ms, rule = _due_by_time(facts, segment)
+    if before is not None and when_ms is not None:
+        if before.when_ms is None:
+            when_ms, rule = None, f"segment {before.base_offset} before it stays: {before.rule}"
+        elif before.when_ms > when_ms:
+            when_ms, rule = before.when_ms, f"waits for segment {before.base_offset} before it"
+    reason = None if when_ms is None else Reason.EXPIRED_TIME
+    return ForecastRow(
+        when_ms, segment.base_offset, segment.next_offset, segment.size, reason, rule
+    )
+
+
+def _due_by_time(facts: LogFacts, segment: SegmentFacts) -> tuple[int | None, str]:
+    """When its own age lets it go, and the rule; None with what keeps it otherwise."""
+    settings = facts.settings
+    if "delete" not in settings.cleanup_policy:
+        return None, f"cleanup.policy={','.join(settings.cleanup_policy)} deletes no segment by age"
+    if not may_go(facts, segment):
+        if segment.size == 0 and segment.is_active:
+            return None, "an empty active segment stays"
+        return None, f"the high watermark {facts.high_watermark} lies before its end"
+    if settings.retention_ms < 0:
+        return None, f"retention.ms={settings.retention_ms} is unlimited{_size_text(facts)}"
+    since = retention_time(segment.read_times(), settings)
+    note = f" ({since.note})" if since.note else ""
+    return (
+        since.ms + settings.retention_ms + 1,
+        f"retention.ms={settings.retention_ms} after its {since.source} time {since.ms}{note}",
+    )
+
+
+def _size_text(facts: LogFacts) -> str:
+    limit = facts.settings.retention_bytes
+    if limit < 0:
+        return ""
+    return f", and the log of {facts.size} bytes may grow before retention.bytes={limit} lets it go"

@@ -1,0 +1,219 @@
+"""Lets go of what retention found: the balance on record first, then the segments.
+
+Invariant  only closed segments are counted and dropped, so what goes is what was counted, whatever
+           is appended meanwhile. An entry is marked done when exactly its segments went.
+Crash      before the entry is durable nothing went; after it the entry tells of segments that may
+           still be there, which the next pass takes with an entry of their own.
+Threads    any; one log's expiry is run by one thread at a time.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from varve.cleaning.balance import Balance, BalanceKind, FigureBuilder, Reason, SegmentFigure
+from varve.cleaning.effective_time import EffectiveTime
+from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.log_facts import look_steadily, observe
+from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.retention_rules import ExpiredSegment, Expiry, Review, review
+from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log.segment import Segment
+from varve.commit_log.segment_scan import BatchWalk
+from varve.foundation.errors import StoreError
+
+__all__ = ["ExpiredSegment", "Expiry", "Retention", "expire", "find_expired"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A segment about to go: why, its figure, and where the reading stopped if it is damaged."""
+
+    segment: ExpiredSegment
+    figure: SegmentFigure
+    damage: str
+
+
+def find_expired(log: Log, now_ms: int, settings: LogSettings | None = None) -> Expiry | None:
+    """What a retention pass would delete now, under the topic's settings or others."""
+    return look_steadily(log, lambda: review(observe(log, settings), now_ms).expiry)
+
+
+def expire(log: Log, now_ms: int, evidence: EvidenceFile) -> Expiry | None:
+    """Deletes what retention lets go of a log now; gives what went, None without any."""
+    return _expire(log, now_ms, evidence).expiry
+
+
+def _expire(log: Log, now_ms: int, evidence: EvidenceFile) -> Review:
+    found = look_steadily(log, lambda: review(observe(log), now_ms))
+    if found.expiry is None:
+        return found
+    if found.expiry.takes_active:
+        log.roll()
+    found, counted = look_steadily(log, lambda: _count_closed(log, now_ms))
+    if not counted:
+        return replace(found, expiry=None)
+    gone = _let_go(log, now_ms, counted, evidence)
+    expiry = _expiry_of(log.topic_partition, gone) if gone else None
+    if expiry is not None:
+        logger.info(
+            "segments expired",
+            extra={
+                "partition": str(log.topic_partition),
+                "segments": len(expiry.segments),
+                "bytes": expiry.size,
+                "log_start_offset": expiry.before_offset,
+                "rule": _rule_text(gone),
+            },
+        )
+    return replace(found, expiry=expiry)
+
+
+def _count_closed(log: Log, now_ms: int) -> tuple[Review, list[_Counted]]:
+    """What may go of the closed segments, each with its records counted."""
+    found = review(observe(log), now_ms)
+    closed = {segment.base_offset: segment for segment in log.view.closed}
+    expired = found.expiry.segments if found.expiry else ()
+    return found, [
+        _count(closed[one.base_offset], one) for one in expired if one.base_offset in closed
+    ]
+
+
+def _count(segment: Segment, expired: ExpiredSegment) -> _Counted:
+    """Counts by the batch headers; a damaged segment as far as it can be read."""
+    builder = FigureBuilder(segment.base_offset)
+    walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=False)
+    for table in walk:
+        builder.add(table)
+    figure, damage = builder.figure(), ""
+    if walk.position < segment.size:
+        figure = replace(figure, size=segment.size, log_crc=None)
+        damage = (
+            f"segment {segment.base_offset} is damaged at position {walk.position} of "
+            f"{segment.size}, records behind that are not counted"
+        )
+    return _Counted(replace(expired, records=figure.records), figure, damage)
+
+
+def _let_go(
+    log: Log, now_ms: int, counted: Sequence[_Counted], evidence: EvidenceFile
+) -> list[_Counted]:
+    balance = _balance(log, now_ms, counted, evidence.next_id())
+    evidence.append(balance)
+    dropped = log.drop_segments_before(balance.end_offset, now_ms=now_ms)
+    bases = {segment.base_offset for segment in dropped}
+    gone = [one for one in counted if one.segment.base_offset in bases]
+    if len(gone) < len(counted):
+        logger.warning(
+            "segments were replaced while they expired",
+            extra={"partition": str(log.topic_partition), "evidence": balance.id},
+        )
+        if not gone:
+            return []
+        balance = _balance(log, now_ms, gone, evidence.next_id())
+        evidence.append(balance)
+    evidence.mark_done(balance.id)
+    return gone
+
+
+def _balance(log: Log, now_ms: int, counted: Sequence[_Counted], id: int) -> Balance:
+    records: Counter[Reason] = Counter()
+    sizes: Counter[Reason] = Counter()
+    for one in counted:
+        records[one.segment.reason] += one.figure.records
+        sizes[one.segment.reason] += one.segment.size
+    return Balance(
+        id=id,
+        partition=log.topic_partition,
+        kind=BalanceKind.EXPIRY,
+        at_ms=now_ms,
+        inputs=tuple(one.figure for one in counted),
+        outputs=(),
+        records=dict(records),
+        bytes=dict(sizes),
+        rule=_rule_text(counted),
+        end_offset=counted[-1].segment.next_offset,
+    )
+
+
+def _rule_text(counted: Sequence[_Counted]) -> str:
+    """For each reason the words of its last segment, which was the closest to the limit."""
+    by_reason: dict[Reason, list[ExpiredSegment]] = {}
+    for one in counted:
+        by_reason.setdefault(one.segment.reason, []).append(one.segment)
+    parts = [
+        f"{len(segments)} {reason.value}: segment {segments[-1].base_offset}, {segments[-1].rule}"
+        for reason, segments in by_reason.items()
+    ]
+    return "; ".join([*parts, *(one.damage for one in counted if one.damage)])
+
+
+def _expiry_of(partition: TopicPartition, gone: Sequence[_Counted]) -> Expiry:
+    segments = tuple(one.segment for one in gone)
+    return Expiry(partition, segments[-1].next_offset, segments, takes_active=False)
+
+
+class Retention:
+    """Retention of all logs that are not compacted; those that are belong to the cleaner.
+
+    `evidence` gives the evidence file of a log; `metrics` may be left out. A log that fails is
+    noted in `failures` and tried again at the next pass; the others go on.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        evidence: Callable[[Log], EvidenceFile],
+        metrics: CleanerMetrics | None = None,
+    ) -> None:
+        self._store = store
+        self._evidence = evidence
+        self._metrics = metrics
+        self.failures: dict[TopicPartition, str] = {}
+        self.overruled: dict[TopicPartition, dict[int, EffectiveTime]] = {}
+
+    def run_once(self, now_ms: int) -> list[Expiry]:
+        """One pass over every log that is due here; gives what went."""
+        logs = [
+            log
+            for directory in self._store.directories
+            if directory.failure is None
+            for log in list(directory.logs.values())
+            if not log.settings.is_compacted
+        ]
+        self._forget_vanished()
+        return [expiry for log in logs if (expiry := self.expire(log, now_ms)) is not None]
+
+    def expire(self, log: Log, now_ms: int) -> Expiry | None:
+        """Retention of one log, whatever its policy; a failure is noted, not raised."""
+        partition = log.topic_partition
+        try:
+            found = _expire(log, now_ms, self._evidence(log))
+        except (StoreError, OSError) as error:
+            self.failures[partition] = str(error)
+            logger.warning(
+                "retention failed, will be tried again",
+                extra={"partition": str(partition), "error": str(error)},
+            )
+            return None
+        self.failures.pop(partition, None)
+        self.overruled[partition] = found.overruled
+        self._measure(found.expiry)
+        return found.expiry
+
+    def _forget_vanished(self) -> None:
+        served = {partition for one in self._store.directories for partition in list(one.logs)}
+        for notes in (self.failures, self.overruled):
+            for partition in [one for one in notes if one not in served]:
+                del notes[partition]
+
+    def _measure(self, expiry: Expiry | None) -> None:
+        if self._metrics is None:
+            return
+        self._metrics.set_overruled({at: len(found) for at, found in self.overruled.items()})
+        for segment in expiry.segments if expiry else ():
+            self._metrics.observe_expiry(reason=segment.reason, segments=1, bytes=segment.size)

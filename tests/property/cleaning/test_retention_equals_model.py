@@ -1,0 +1,183 @@
+"""Retention, its forecast and selection equal simple models of Kafka's rules (G5)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.log_facts import Piece, make_facts
+from varve.cleaning.forecast import forecast_facts
+from varve.cleaning.log_facts import LogFacts, SegmentTimes
+from varve.cleaning.retention_rules import review
+from varve.cleaning.selection import select_facts
+
+TIMES = st.integers(-1, 60)
+LIMITS = st.integers(-1, 40)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> LogFacts:
+    def piece(*, is_last: bool) -> Piece:
+        is_empty = is_last and draw(st.booleans())
+        offsets = 0 if is_empty else draw(st.integers(1, 4))
+        first_append = draw(st.integers(0, 50))
+        return Piece(
+            offsets=offsets,
+            size=0 if is_empty else draw(st.integers(0 if not is_last else 1, 12)),
+            newest=-1 if is_empty else draw(TIMES),
+            first=draw(TIMES),
+            appended=(first_append, first_append + draw(st.integers(0, 9))),
+        )
+
+    count = draw(st.integers(1, 6))
+    pieces = [piece(is_last=number == count - 1) for number in range(count)]
+    first_base = draw(st.integers(0, 5))
+    end = first_base + sum(one.offsets for one in pieces)
+    high_watermark = draw(st.sampled_from([end, draw(st.integers(first_base, end))]))
+    min_lag = draw(st.integers(0, 30))
+    return make_facts(
+        *pieces,
+        first_base=first_base,
+        log_start=draw(st.integers(first_base, high_watermark)),
+        high_watermark=high_watermark,
+        stable=draw(st.integers(first_base, high_watermark)),
+        cleanup_policy=draw(st.sampled_from([("delete",), ("compact",), ("compact", "delete")])),
+        retention_ms=draw(LIMITS),
+        retention_bytes=draw(LIMITS),
+        retention_time=draw(st.sampled_from(["bounded", "event", "append"])),
+        min_compaction_lag_ms=min_lag,
+        max_compaction_lag_ms=draw(st.integers(max(min_lag, 1), 60)),
+    )
+
+
+@dataclass
+class ModelSegment:
+    base: int
+    size: int
+    age_from: int
+
+
+Check = Callable[[ModelSegment, ModelSegment | None], bool]
+
+
+class ModelLog:
+    """A log that deletes as it walks: one check after the other, rolling when all would go."""
+
+    def __init__(self, facts: LogFacts) -> None:
+        self.facts = facts
+        self.start = facts.log_start_offset
+        self.deleted: list[int] = []
+        self.segments = [
+            ModelSegment(one.base_offset, one.size, self._age_from(one.read_times()))
+            for one in facts.segments
+        ]
+
+    def _age_from(self, times: SegmentTimes) -> int:
+        event, append = times.max_timestamp, times.last_append_ms
+        settings = self.facts.settings
+        if event < 0 or settings.retention_time == "append":
+            return append
+        if settings.retention_time == "bounded":
+            is_future = event > append
+            was_dead = settings.retention_ms >= 0 and append - event > settings.retention_ms
+            if is_future or was_dead:
+                return append
+        return event
+
+    def run(self, now_ms: int) -> list[int]:
+        settings = self.facts.settings
+        self._check(lambda one, following: following is not None and following.base <= self.start)
+        if "delete" in settings.cleanup_policy:
+            over = sum(one.size for one in self.segments) - settings.retention_bytes
+
+            def is_too_much(one: ModelSegment, following: ModelSegment | None) -> bool:
+                nonlocal over
+                if settings.retention_bytes < 0 or over - one.size < 0:
+                    return False
+                over -= one.size
+                return True
+
+            self._check(is_too_much)
+            self._check(
+                lambda one, following: (
+                    settings.retention_ms >= 0 and now_ms - one.age_from > settings.retention_ms
+                )
+            )
+        return self.deleted
+
+    def _check(self, is_deletable: Check) -> None:
+        doomed = []
+        for number, one in enumerate(self.segments):
+            following = self.segments[number + 1] if number + 1 < len(self.segments) else None
+            upper = following.base if following else self.facts.end_offset
+            is_empty_active = following is None and one.size == 0
+            if self.facts.high_watermark < upper or is_empty_active:
+                break
+            if not is_deletable(one, following):
+                break
+            doomed.append(one)
+        if doomed and len(doomed) == len(self.segments):
+            self.segments.append(ModelSegment(self.facts.end_offset, 0, 0))
+        self.segments = self.segments[len(doomed) :]
+        self.deleted += [one.base for one in doomed]
+        self.start = max(self.start, self.segments[0].base)
+
+
+@given(logs(), st.integers(0, 120))
+def test_retention_deletes_what_the_model_deletes(facts: LogFacts, now_ms: int) -> None:
+    expiry = review(facts, now_ms).expiry
+    found = [one.base_offset for one in expiry.segments] if expiry else []
+    model = ModelLog(facts)
+    assert found == model.run(now_ms)
+    if expiry is not None:
+        remaining = model.segments[0].base
+        assert expiry.before_offset == remaining
+        assert expiry.takes_active == (len(found) == len(facts.segments))
+
+
+@given(logs(), st.integers(0, 80), st.integers(0, 80))
+def test_a_forecast_is_what_retention_will_delete(
+    facts: LogFacts, now_ms: int, later_ms: int
+) -> None:
+    rows = forecast_facts(facts, now_ms)
+    assert [row.base_offset for row in rows] == [one.base_offset for one in facts.segments]
+    then_ms = now_ms + later_ms
+    due = [row.base_offset for row in rows if row.when_ms is not None and row.when_ms <= then_ms]
+    assert due == ModelLog(facts).run(then_ms)
+
+
+@given(logs(), st.one_of(st.none(), st.integers(0, 30)), st.integers(0, 120))
+def test_selection_equals_a_simple_model(
+    facts: LogFacts, checkpoint: int | None, now_ms: int
+) -> None:
+    found = select_facts(facts, checkpoint, now_ms)
+    first_dirty = facts.log_start_offset if checkpoint is None else checkpoint
+    if first_dirty < facts.log_start_offset or first_dirty > facts.end_offset:
+        first_dirty = facts.log_start_offset
+    assert found.first_dirty == first_dirty
+    spans = [(one.base_offset, one.next_offset, one) for one in facts.segments]
+    last = spans[-1][0]
+
+    def home(offset: int) -> int:
+        return max((base for base, _, _ in spans if base <= offset), default=spans[0][0])
+
+    protected = [facts.last_stable_offset, last]
+    for base, _, one in spans[:-1]:
+        lag = facts.settings.min_compaction_lag_ms
+        times = one.read_times()
+        newest = times.max_timestamp if times.max_timestamp >= 0 else times.last_append_ms
+        if facts.settings.retention_time == "append":
+            newest = times.last_append_ms
+        elif facts.settings.retention_time == "bounded":
+            newest = min(newest, times.last_append_ms)
+        if lag > 0 and base >= home(first_dirty) and newest > now_ms - lag:
+            protected.append(base)
+    first_uncleanable = home(max(first_dirty, min(protected)))
+    assert found.first_uncleanable == first_uncleanable
+    assert found.clean_bytes == sum(one.size for base, _, one in spans if base < first_dirty)
+    assert found.cleanable_bytes == sum(
+        one.size for base, _, one in spans if home(first_dirty) <= base < first_uncleanable
+    )
+    if found.is_due:
+        assert found.cleanable_bytes > 0

@@ -1,0 +1,147 @@
+"""Which segments may go: log start, size, time, in that order, from the oldest on (G5)."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.log_facts import Piece, make_facts
+from varve.cleaning.balance import Reason
+from varve.cleaning.log_facts import LogFacts
+from varve.cleaning.retention_rules import review
+
+DAY = 86_400_000
+NOW = 100 * DAY
+OLD = Piece(newest=NOW - 8 * DAY)
+YOUNG = Piece(newest=NOW - 6 * DAY)
+EMPTY = Piece(offsets=0, size=0, newest=-1, appended=(NOW, NOW))
+
+
+def gone(facts: LogFacts, now_ms: int = NOW) -> list[tuple[int, Reason]]:
+    expiry = review(facts, now_ms).expiry
+    if expiry is None:
+        return []
+    assert expiry.before_offset == expiry.segments[-1].next_offset
+    return [(one.base_offset, one.reason) for one in expiry.segments]
+
+
+def bases(facts: LogFacts, now_ms: int = NOW) -> list[int]:
+    return [base for base, _ in gone(facts, now_ms)]
+
+
+def test_a_segment_goes_when_its_newest_record_is_older_than_the_limit() -> None:
+    facts = make_facts(OLD, OLD, YOUNG)
+    assert gone(facts) == [(0, Reason.EXPIRED_TIME), (10, Reason.EXPIRED_TIME)]
+    assert bases(facts, NOW - DAY) == []
+    assert bases(facts, NOW - DAY + 1) == [0, 10]
+
+
+def test_the_walk_stops_at_the_first_that_must_stay() -> None:
+    assert bases(make_facts(OLD, YOUNG, OLD, YOUNG)) == [0]
+
+
+def test_a_negative_limit_is_none() -> None:
+    assert bases(make_facts(OLD, OLD, YOUNG, retention_ms=-1)) == []
+
+
+def test_the_log_never_shrinks_below_the_size_limit() -> None:
+    pieces = [YOUNG] * 4
+    assert bases(make_facts(*pieces, retention_bytes=200)) == [0, 10]
+    assert bases(make_facts(*pieces, retention_bytes=201)) == [0]
+    assert bases(make_facts(*pieces, retention_bytes=400)) == []
+    assert bases(make_facts(*pieces, retention_bytes=401)) == []
+
+
+def test_size_is_counted_on_what_the_log_start_left() -> None:
+    pieces = [YOUNG] * 4
+    facts = make_facts(*pieces, retention_bytes=300, log_start=12)
+    assert gone(facts) == [(0, Reason.BELOW_LOG_START)]
+    facts = make_facts(*pieces, retention_bytes=200, log_start=12)
+    assert gone(facts) == [(0, Reason.BELOW_LOG_START), (10, Reason.EXPIRED_SIZE)]
+
+
+def test_all_three_reasons_in_one_pass() -> None:
+    facts = make_facts(OLD, OLD, OLD, YOUNG, YOUNG, log_start=10, retention_bytes=300)
+    assert gone(facts) == [
+        (0, Reason.BELOW_LOG_START),
+        (10, Reason.EXPIRED_SIZE),
+        (20, Reason.EXPIRED_TIME),
+    ]
+
+
+@pytest.mark.parametrize("policy", [("compact",), ("delete",), ("compact", "delete")])
+def test_what_lies_behind_the_log_start_goes_under_every_policy(policy: tuple[str, ...]) -> None:
+    facts = make_facts(YOUNG, YOUNG, YOUNG, cleanup_policy=policy, log_start=20)
+    assert gone(facts) == [(0, Reason.BELOW_LOG_START), (10, Reason.BELOW_LOG_START)]
+
+
+def test_a_log_start_inside_a_segment_keeps_it() -> None:
+    assert bases(make_facts(YOUNG, YOUNG, log_start=9)) == []
+
+
+def test_compaction_alone_deletes_neither_by_age_nor_by_size() -> None:
+    facts = make_facts(OLD, OLD, YOUNG, cleanup_policy=("compact",), retention_bytes=0)
+    assert bases(facts) == []
+
+
+def test_compaction_with_deletion_does_both() -> None:
+    facts = make_facts(OLD, OLD, YOUNG, cleanup_policy=("compact", "delete"))
+    assert bases(facts) == [0, 10]
+
+
+@pytest.mark.parametrize("settings", [{"retention_bytes": 0}, {"retention_ms": 0}, {}])
+def test_nothing_above_the_high_watermark_goes(settings: dict[str, Any]) -> None:
+    facts = make_facts(OLD, OLD, OLD, high_watermark=19, **settings)
+    assert bases(facts) == [0]
+
+
+def test_the_active_segment_goes_with_all_others() -> None:
+    expiry = review(make_facts(OLD, OLD), NOW).expiry
+    assert expiry is not None
+    assert expiry.takes_active
+    assert expiry.before_offset == 20
+
+
+def test_the_active_segment_does_not_go_behind_the_log_start() -> None:
+    assert bases(make_facts(YOUNG, YOUNG, log_start=20)) == [0]
+
+
+def test_an_empty_active_segment_stays() -> None:
+    expiry = review(make_facts(OLD, EMPTY, retention_bytes=0), NOW).expiry
+    assert expiry is not None
+    assert not expiry.takes_active
+    assert review(make_facts(EMPTY, retention_bytes=0, retention_ms=0), NOW + DAY).expiry is None
+
+
+def test_an_active_segment_above_the_high_watermark_stays() -> None:
+    assert bases(make_facts(OLD, OLD, high_watermark=19)) == [0]
+
+
+def test_the_size_limit_zero_takes_everything() -> None:
+    expiry = review(make_facts(YOUNG, YOUNG, retention_bytes=0), NOW).expiry
+    assert expiry is not None
+    assert expiry.takes_active
+
+
+def test_a_date_in_the_future_pins_nothing() -> None:
+    absurd = Piece(newest=NOW + 9_000 * DAY, appended=(NOW - 9 * DAY, NOW - 8 * DAY))
+    assert bases(make_facts(absurd, OLD, YOUNG)) == [0, 10]
+    assert bases(make_facts(absurd, OLD, YOUNG, retention_time="event")) == []
+
+
+def test_a_date_long_past_destroys_nothing() -> None:
+    absurd = Piece(newest=1, appended=(NOW - DAY, NOW - DAY))
+    facts = make_facts(absurd, YOUNG)
+    assert bases(facts) == []
+    assert list(review(facts, NOW).overruled) == [0]
+    assert bases(facts, NOW + 6 * DAY) == []
+    assert bases(facts, NOW + 6 * DAY + 1) == [0, 10]
+    assert bases(make_facts(absurd, YOUNG, retention_time="event")) == [0]
+
+
+def test_the_rule_names_setting_value_and_figures() -> None:
+    expiry = review(make_facts(OLD, OLD, YOUNG, retention_bytes=200), NOW).expiry
+    assert expiry is not None
+    by_size, by_time = expiry.segments
+    assert by_size.rule == "200 bytes are left without it, and retention.bytes=200"
+    assert by_time.rule == (f"it is {8 * DAY} ms old by event time, and retention.ms={7 * DAY}")
+    assert expiry.to_json()["size"] == 200
