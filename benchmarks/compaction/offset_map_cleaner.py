@@ -6,8 +6,9 @@ segments, which take the old ones' place. A map that is full ends pass 1 early; 
 further rounds, which copy the clean part again.
 
 It is made as well as that method can be here: both passes are compiled loops over large chunks,
-records that stay are copied in runs without being encoded anew, and no checksum is verified on
-reading. Data and index files are synced, the directory once for each swap, as Kafka does.
+keys are hashed by varve's own kernel, lookups overlap, records that stay are copied in runs without
+being encoded anew, and no checksum is verified on reading. Data and
+index files are synced, the directory once for each swap, as Kafka does.
 
 Limits     no transactions and no producer state: batches that need either are refused.
 """
@@ -19,14 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.compaction.offset_map_kernels import (
+    Fate,
     FilterCount,
     MapState,
     Slots,
     Step,
-    filter_batches,
-    filter_records,
-    map_batches,
-    map_records,
+    copy_batches,
+    copy_records,
+    judge_entries,
+    map_entries,
     seal_batch,
 )
 from varve.commit_log import LogSettings
@@ -36,6 +38,8 @@ from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest
 from varve.kernels.batch_scan import FIELD_COUNT, HEADER_SIZE, Field, scan_batches
+from varve.kernels.key_entries import ENTRY_WORDS, Entries, scan_keys, scan_payload_keys
+from varve.kernels.status import RecordStatus, describe
 from varve.records import Batch, BinaryColumn, Codec, build_batch_from_columns, empty_batch
 from varve.records.compression import compress, decompress_to_array
 from varve.records.header import CODEC_MASK, decode_header
@@ -117,6 +121,8 @@ class OffsetMapCleaner:
         self._map = offset_map
         self._now_ms = now_ms
         self._totals = _Totals()
+        self._entries: Entries = np.empty((0, ENTRY_WORDS), np.uint64)
+        self._fates: Bytes = np.empty(0, np.uint8)
 
     def clean(self, *, first_dirty: int, end_offset: int) -> OffsetMapReport:
         """Rounds of both passes until everything from `first_dirty` to `end_offset` is clean."""
@@ -153,76 +159,90 @@ class OffsetMapCleaner:
     def _path(self, base_offset: int, kind: str) -> str:
         return f"{self._directory}/{log_name(base_offset, kind)}"
 
-    def _walk(self, source: Source) -> Iterator[BatchTable]:
+    def _walk(self, source: Source) -> Iterator["_Run"]:
+        """The batches of a segment in runs of uncompressed ones, and each compressed one alone."""
         path = self._path(source.base_offset, LOG)
         with self._fs.open(path) as file:
             walk = BatchWalk(file, start=0, end=source.size, verify_crc=False)
             for table in walk:
-                attributes = table.rows[:, Field.ATTRIBUTES]
-                if np.any(attributes & _TRANSACTIONAL_OR_CONTROL):
-                    raise InvalidRequest(f"{path} has transactions, which the baseline cannot do")
-                if np.any(table.rows[:, Field.PRODUCER_ID] >= 0):
-                    raise InvalidRequest(f"{path} has producers, which the baseline cannot do")
-                yield table
+                self._check_supported(table, path)
+                yield from _split(table, source.base_offset)
             walk.check_ended(path)
+
+    def _check_supported(self, table: BatchTable, path: str) -> None:
+        if np.any(table.rows[:, Field.ATTRIBUTES] & _TRANSACTIONAL_OR_CONTROL):
+            raise InvalidRequest(f"{path} has transactions, which the baseline cannot do")
+        if np.any(table.rows[:, Field.PRODUCER_ID] >= 0):
+            raise InvalidRequest(f"{path} has producers, which the baseline cannot do")
 
     def _fill_map(self, sources: Sequence[Source], first_dirty: int, end_offset: int) -> None:
         ends = [*(source.base_offset for source in sources[1:]), end_offset]
         for source, end in zip(sources, ends, strict=True):
             if end <= first_dirty:
                 continue
-            for table in self._walk(source):
-                rows = table.rows[table.rows[:, Field.LAST_OFFSET] >= first_dirty]
-                if not self._map_table(table, rows, first_dirty):
+            for run in self._walk(source):
+                if run.last_offset >= first_dirty and not self._map_run(run, first_dirty):
                     return
             self._map.state[MapState.LATEST_OFFSET] = end - 1
 
-    def _map_table(self, table: BatchTable, rows: npt.NDArray[np.int64], first_dirty: int) -> bool:
+    def _map_run(self, run: "_Run", first_dirty: int) -> bool:
         """False when the map is full."""
-        buffer, row, step = np.frombuffer(table.buffer, np.uint8), 0, Step.DONE
         offset_map = self._map
-        while row < len(rows):
-            row, reason = map_batches(
-                buffer,
-                table.start,
-                rows,
-                row,
-                first_dirty,
-                offset_map.capacity,
-                _K0,
-                _K1,
-                offset_map.slots,
-                offset_map.state,
-            )
-            step = Step(reason)
-            if step is Step.COMPRESSED:
-                step = self._map_compressed(table, rows[row], first_dirty)
-                row += 1
-            if step is Step.MAP_FULL:
-                return False
-            self._check(step)
+        entries = self._scan(run)
+        step = map_entries(
+            entries,
+            run.base_offset,
+            first_dirty,
+            offset_map.capacity,
+            offset_map.slots,
+            offset_map.state,
+        )
+        if step == Step.MAP_FULL:
+            return False
+        offset_map.state[MapState.LATEST_OFFSET] = run.last_offset
         return True
 
-    def _map_compressed(
-        self, table: BatchTable, row: npt.NDArray[np.int64], first_dirty: int
-    ) -> Step:
-        payload = _decompress(_bytes_of(table, row), row)
-        step = map_records(
-            payload,
-            0,
-            len(payload),
-            int(row[Field.RECORD_COUNT]),
-            int(row[Field.BASE_OFFSET]),
-            first_dirty,
-            self._map.capacity,
-            _K0,
-            _K1,
-            self._map.slots,
-            self._map.state,
-        )
-        if step == Step.DONE:
-            self._map.state[MapState.LATEST_OFFSET] = row[Field.LAST_OFFSET]
-        return Step(step)
+    def _scan(self, run: "_Run") -> Entries:
+        """The keys of a run, in file order, as entries in a buffer that the next scan reuses."""
+        if len(self._entries) < run.record_count:
+            self._entries = np.empty((run.record_count, ENTRY_WORDS), np.uint64)
+            self._fates = np.empty(run.record_count, np.uint8)
+        out = self._entries
+        rows = run.rows
+        if run.is_compressed:
+            base, last = int(rows[0, Field.BASE_OFFSET]), int(rows[0, Field.LAST_OFFSET])
+            count, _, status, *_ = scan_payload_keys(
+                run.payload,
+                0,
+                len(run.payload),
+                0,
+                run.record_count,
+                -1,
+                last - base,
+                base - run.base_offset,
+                0,
+                _K0,
+                _K1,
+                out,
+            )
+        else:
+            skip = np.zeros(len(rows), np.uint8)
+            count, *_, status, _row = scan_keys(
+                run.payload,
+                run.payload_start,
+                rows,
+                0,
+                len(rows),
+                run.base_offset,
+                0,
+                skip,
+                _K0,
+                _K1,
+                out,
+            )
+        if status != RecordStatus.OK:
+            raise InvalidRequest(f"{self._directory}: {describe(status)}")
+        return out[:count]
 
     def _group(self, sources: Sequence[Source], end_offset: int) -> Iterator[list[Source]]:
         """Neighbours that fit one segment by their sizes before cleaning."""
@@ -242,82 +262,83 @@ class OffsetMapCleaner:
         base_offset = group[0].base_offset
         writer = _SegmentWriter(self._fs, self._path(base_offset, LOG), base_offset, self._settings)
         for source in group:
-            for table in self._walk(source):
-                self._filter_table(table, writer, shell_end)
+            for run in self._walk(source):
+                entries = self._scan(run)
+                fates = self._fates[: run.record_count]
+                fates[:] = Fate.GONE
+                judge_entries(entries, run.base_offset, self._map.slots, fates)
+                if run.is_compressed:
+                    batch = run.batch(0)
+                    writer.add(self._filter_batch(batch, run.payload, fates, shell_end))
+                else:
+                    self._filter_run(run, fates, writer, shell_end)
         modified_ms = self._fs.info(self._path(group[-1].base_offset, LOG)).modified_ms
         self._totals.bytes_written += writer.finish(modified_ms)
         self._swap(base_offset, group)
 
-    def _filter_table(self, table: BatchTable, writer: "_SegmentWriter", shell_end: int) -> None:
-        buffer, rows, row = np.frombuffer(table.buffer, np.uint8), table.rows, 0
-        keep = np.empty(int(rows[:, Field.RECORD_COUNT].max(initial=1)), np.uint8)
-        while row < len(rows):
-            row, writer.filled, reason = filter_batches(
-                buffer,
-                table.start,
-                rows,
+    def _filter_run(
+        self, run: "_Run", fates: Bytes, writer: "_SegmentWriter", shell_end: int
+    ) -> None:
+        row, record = 0, 0
+        while row < len(run.rows):
+            row, record, writer.filled, step = copy_batches(
+                run.payload,
+                run.payload_start,
+                run.rows,
                 row,
+                record,
                 self._map.latest_offset,
                 shell_end,
                 self._now_ms,
-                _K0,
-                _K1,
-                self._map.slots,
+                fates,
                 writer.out,
                 writer.filled,
-                keep,
                 self._totals.counts,
             )
-            step = Step(reason)
-            if step is Step.NO_ROOM:
-                writer.make_room(int(rows[row, Field.SIZE]))
-            elif step in (Step.COMPRESSED, Step.NEEDS_HORIZON, Step.EMPTY):
-                writer.add(self._filter_batch(table, rows[row], keep, shell_end))
-                row += 1
-            else:
-                self._check(step)
+            if step == Step.NO_ROOM:
+                writer.make_room(int(run.rows[row, Field.SIZE]))
+            elif step != Step.DONE:
+                batch, count = run.batch(row), int(run.rows[row, Field.RECORD_COUNT])
+                chosen = fates[record : record + count]
+                writer.add(self._filter_batch(batch, batch[HEADER_SIZE:], chosen, shell_end))
+                row, record = row + 1, record + count
 
-    def _filter_batch(
-        self, table: BatchTable, row: npt.NDArray[np.int64], keep: Bytes, shell_end: int
-    ) -> Bytes:
+    def _filter_batch(self, batch: Bytes, records: Bytes, fates: Bytes, shell_end: int) -> Bytes:
         """What stays of one batch: the batch itself, a smaller one, its shell, or nothing."""
-        batch = _bytes_of(table, row)
-        payload = _decompress(batch, row)
-        has_horizon = decode_header(batch.data).has_delete_horizon
-        out = np.empty(HEADER_SIZE + len(payload), np.uint8)
-        step, kept, end, largest, tombstones = filter_records(
-            payload,
+        header = decode_header(batch.data)
+        out = np.empty(len(records), np.uint8)
+        horizon_ms = header.delete_horizon_ms
+        kept, end, largest, tombstones = copy_records(
+            records,
             0,
-            len(payload),
-            int(row[Field.RECORD_COUNT]),
-            int(row[Field.BASE_OFFSET]),
-            int(row[Field.BASE_TIMESTAMP]),
+            header.records_count,
+            header.base_offset,
+            header.base_timestamp,
             self._map.latest_offset,
-            has_horizon and self._now_ms >= int(row[Field.BASE_TIMESTAMP]),
-            _K0,
-            _K1,
-            self._map.slots,
+            horizon_ms is not None and self._now_ms >= horizon_ms,
+            fates,
             out,
-            HEADER_SIZE,
-            keep,
+            0,
         )
-        self._check(Step(step))
-        self._totals.counts[FilterCount.READ] += row[Field.RECORD_COUNT]
+        self._totals.counts[FilterCount.READ] += header.records_count
         self._totals.counts[FilterCount.KEPT] += kept
-        if tombstones and not has_horizon:
-            return self._with_horizon(batch, keep)
-        if kept == row[Field.RECORD_COUNT]:
+        if tombstones and horizon_ms is None:
+            return self._with_horizon(batch, fates)
+        if kept == header.records_count:
             return batch
         if kept:
-            return _rebuilt(batch, out[HEADER_SIZE:end], row, kept=kept, largest=largest)
-        is_last = int(row[Field.LAST_OFFSET]) + 1 == shell_end
-        return np.frombuffer(empty_batch(decode_header(batch.data)) if is_last else b"", np.uint8)
+            payload = compress(header.codec, out.data[:end])
+            rebuilt = np.concatenate([batch[:HEADER_SIZE], np.frombuffer(payload, np.uint8)])
+            seal_batch(rebuilt, 0, len(rebuilt), header.attributes, kept, largest)
+            return rebuilt
+        is_last = header.next_offset == shell_end
+        return np.frombuffer(empty_batch(header) if is_last else b"", np.uint8)
 
-    def _with_horizon(self, batch: Bytes, keep: Bytes) -> Bytes:
+    def _with_horizon(self, batch: Bytes, fates: Bytes) -> Bytes:
         """The records that stay, their timestamps counted from the delete horizon."""
         source = Batch(batch.data)
         header, columns = source.header, source.columns_as_sent()
-        chosen = np.flatnonzero(keep[: len(columns)])
+        chosen = np.flatnonzero(fates)
         keys, values = columns.keys_column(), columns.values_column()
         rebuilt = build_batch_from_columns(
             BinaryColumn.at(keys.data, starts=keys.starts[chosen], sizes=keys.sizes[chosen]),
@@ -346,9 +367,52 @@ class OffsetMapCleaner:
             self._fs.rename(path + SWAP, path)
         self._fs.sync_directory(self._directory)
 
-    def _check(self, step: Step) -> None:
-        if step is Step.FAULT:
-            raise InvalidRequest(f"{self._directory} holds records that cannot be parsed")
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Consecutive uncompressed batches, or one compressed batch with its content.
+
+    `payload[row position - payload_start]` begins an uncompressed batch; a compressed one's
+    records are the whole payload.
+    """
+
+    rows: npt.NDArray[np.int64]
+    payload: Bytes
+    payload_start: int
+    base_offset: int
+    """The segment's."""
+    is_compressed: bool
+    table: BatchTable
+
+    @property
+    def record_count(self) -> int:
+        return int(self.rows[:, Field.RECORD_COUNT].sum())
+
+    @property
+    def last_offset(self) -> int:
+        return int(self.rows[-1, Field.LAST_OFFSET])
+
+    def batch(self, row: int) -> Bytes:
+        """The stored bytes of a batch."""
+        return _bytes_of(self.table, self.rows[row])
+
+
+def _split(table: BatchTable, base_offset: int) -> Iterator[_Run]:
+    rows = table.rows
+    codecs = rows[:, Field.ATTRIBUTES] & CODEC_MASK
+    first = 0
+    while first < len(rows):
+        if codecs[first]:
+            last = first + 1
+            stored = _bytes_of(table, rows[first])
+            payload = decompress_to_array(Codec(int(codecs[first])), stored.data[HEADER_SIZE:])
+            start = 0
+        else:
+            compressed = np.flatnonzero(codecs[first:])
+            last = first + int(compressed[0]) if len(compressed) else len(rows)
+            payload, start = np.frombuffer(table.buffer, np.uint8), table.start
+        yield _Run(rows[first:last], payload, start, base_offset, bool(codecs[first]), table)
+        first = last
 
 
 class _SegmentWriter:
@@ -404,18 +468,3 @@ class _SegmentWriter:
 def _bytes_of(table: BatchTable, row: npt.NDArray[np.int64]) -> Bytes:
     position = int(row[Field.POSITION]) - table.start
     return np.frombuffer(table.buffer[position : position + int(row[Field.SIZE])], np.uint8)
-
-
-def _decompress(batch: Bytes, row: npt.NDArray[np.int64]) -> Bytes:
-    codec = Codec(int(row[Field.ATTRIBUTES]) & CODEC_MASK)
-    return decompress_to_array(codec, batch.data[HEADER_SIZE:])
-
-
-def _rebuilt(
-    batch: Bytes, records: Bytes, row: npt.NDArray[np.int64], *, kept: int, largest: int
-) -> Bytes:
-    attributes = int(row[Field.ATTRIBUTES])
-    payload = np.frombuffer(compress(Codec(attributes & CODEC_MASK), records.data), np.uint8)
-    rebuilt = np.concatenate([batch[:HEADER_SIZE], payload])
-    seal_batch(rebuilt, 0, len(rebuilt), attributes, kept, largest)
-    return rebuilt

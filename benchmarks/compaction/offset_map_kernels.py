@@ -1,9 +1,11 @@
-"""The loops of the offset-map cleaner: keys into the map, records against the map.
+"""The loops of the offset-map cleaner: key entries into the map, and against it; records copied.
+
+Keys are parsed and hashed a chunk at a time by varve's own kernel (`scan_keys`), so that the loops
+here do nothing but look up: the cache misses of one key then overlap with those of the next.
 
 Layout     the map is uint64[slots, 3]: the two words of a key's SipHash-128 and its latest offset;
            a slot is empty while all three are 0, as in Kafka. Linear probing.
-Invariant  an uncompressed batch is walked once per pass; records that stay are copied in runs, so
-           a batch that stays whole is one copy.
+Invariant  records that stay are copied in runs, so a batch that stays whole is one copy.
 """
 
 from collections.abc import Callable
@@ -20,12 +22,10 @@ from varve.kernels.batch_build import address_of, copy_bytes
 from varve.kernels.batch_scan import HEADER_SIZE, Field
 from varve.kernels.compile import as_int, inlined
 from varve.kernels.crc import crc32c
-from varve.kernels.key_entries import _read_record
-from varve.kernels.key_hash import siphash
+from varve.kernels.key_entries import Entries
 from varve.kernels.loads import Bytes
-from varve.kernels.peeks import peek_u64, poke_u64, start_of
+from varve.kernels.peeks import peek_u8, peek_u64, poke_u64, start_of
 from varve.kernels.record_parse import Table
-from varve.kernels.varint import read_varint, read_varlong
 
 F = TypeVar("F", bound=Callable[..., Any])
 Slots = npt.NDArray[np.uint64]
@@ -47,19 +47,24 @@ class FilterCount(IntEnum):
 
 
 class Step(IntEnum):
-    """Why a kernel came back before the last row."""
+    """Why a kernel came back before its end."""
 
     DONE = 0
-    COMPRESSED = 1
-    """The row at hand must be decompressed first."""
-    MAP_FULL = 2
-    NO_ROOM = 3
-    """The output cannot take the row at hand; nothing of it was written."""
-    NEEDS_HORIZON = 4
+    MAP_FULL = 1
+    NO_ROOM = 2
+    """The output cannot take the batch at hand; nothing of it was written."""
+    NEEDS_HORIZON = 3
     """A tombstone stays for the first time: the batch gets a delete horizon."""
-    EMPTY = 5
+    EMPTY = 4
     """Nothing of the last batch of the range stays, and its shell must."""
-    FAULT = 6
+
+
+class Fate(IntEnum):
+    """What the map says of a record; records without a key keep GONE."""
+
+    GONE = 0
+    LATEST = 1
+    LATEST_TOMBSTONE = 2
 
 
 _POSITION = int(Field.POSITION)
@@ -70,17 +75,17 @@ _ATTRIBUTES = int(Field.ATTRIBUTES)
 _BASE_TIMESTAMP = int(Field.BASE_TIMESTAMP)
 _RECORD_COUNT = int(Field.RECORD_COUNT)
 _COUNT = int(MapState.COUNT)
-_LATEST = int(MapState.LATEST_OFFSET)
+_LATEST_OFFSET = int(MapState.LATEST_OFFSET)
 _READ = int(FilterCount.READ)
 _KEPT = int(FilterCount.KEPT)
 _DONE = int(Step.DONE)
-_COMPRESSED = int(Step.COMPRESSED)
 _MAP_FULL = int(Step.MAP_FULL)
 _NO_ROOM = int(Step.NO_ROOM)
 _NEEDS_HORIZON = int(Step.NEEDS_HORIZON)
 _EMPTY = int(Step.EMPTY)
-_FAULT = int(Step.FAULT)
-_CODEC_MASK = 0x07
+_GONE = int(Fate.GONE)
+_LATEST_RECORD = int(Fate.LATEST)
+_LATEST_TOMBSTONE = int(Fate.LATEST_TOMBSTONE)
 _APPEND_TIME_BIT = 0x08
 _HORIZON_BIT = 0x40
 _LENGTH_AT = 8
@@ -90,6 +95,9 @@ _MAX_TIMESTAMP_AT = 35
 _COUNT_AT = 57
 _LENGTH_OVERHEAD = 12
 _SLOT_BYTES = 24
+_ENTRY_BYTES = 32
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 def _kernel(function: F) -> F:
@@ -122,135 +130,103 @@ def _is_empty(at: int) -> bool:
 
 
 @_kernel
-def map_records(
-    payload: Bytes,
-    start: int,
-    end: int,
-    count: int,
-    base_offset: int,
-    first_dirty: int,
-    capacity: int,
-    k0: Any,
-    k1: Any,
-    slots: Slots,
-    state: State,
+def map_entries(
+    entries: Entries, base_offset: int, first_dirty: int, capacity: int, slots: Slots, state: State
 ) -> int:
-    """Puts the keys of a batch from `first_dirty` on into the map; gives a `Step`."""
-    source, table, slot_count = start_of(payload), start_of(slots), slots.shape[0]
-    at, end_at = source + start, source + end
-    key_count, latest = state[_COUNT], state[_LATEST]
+    """Puts the keys from `first_dirty` on into the map, in their order; gives a `Step`."""
+    at, table, slot_count = start_of(entries), start_of(slots), slots.shape[0]
+    key_count, latest = state[_COUNT], state[_LATEST_OFFSET]
     step = _DONE
-    for _ in range(count):
-        status, after, delta, key, key_size, _value_size = _read_record(at, end_at)
-        if status != 0:
-            return _FAULT
-        if key_size >= 0 and base_offset + delta >= first_dirty:
+    for _ in range(entries.shape[0]):
+        offset = base_offset + as_int(peek_u64(at + 16) & _LOW_HALF)
+        if offset >= first_dirty:
             if key_count >= capacity:
                 step = _MAP_FULL
                 break
-            high, low = siphash(key, key_size, np.uint64(k0), np.uint64(k1))
+            high, low = peek_u64(at), peek_u64(at + 8)
             slot = _find(table, slot_count, high, low)
             if _is_empty(slot):
                 key_count += 1
                 poke_u64(slot, high)
                 poke_u64(slot + 8, low)
-            latest = base_offset + delta
-            poke_u64(slot + 16, np.uint64(latest))
-        at = after
-    state[_COUNT], state[_LATEST] = key_count, latest
+            poke_u64(slot + 16, np.uint64(offset))
+            latest = offset
+        at += _ENTRY_BYTES
+    state[_COUNT], state[_LATEST_OFFSET] = key_count, latest
     return step
 
 
 @_kernel
-def map_batches(
-    buffer: Bytes,
-    buffer_start: int,
-    rows: Table,
-    first_row: int,
-    first_dirty: int,
-    capacity: int,
-    k0: Any,
-    k1: Any,
-    slots: Slots,
-    state: State,
-) -> tuple[int, int]:
-    """Pass 1 over uncompressed batches: the row it stopped at, and the `Step` that tells why."""
-    for row in range(first_row, rows.shape[0]):
-        if rows[row, _ATTRIBUTES] & _CODEC_MASK != 0:
-            return row, _COMPRESSED
-        position = rows[row, _POSITION] - buffer_start
-        step = map_records(
-            buffer,
-            position + HEADER_SIZE,
-            position + rows[row, _SIZE],
-            rows[row, _RECORD_COUNT],
-            rows[row, _BASE_OFFSET],
-            first_dirty,
-            capacity,
-            k0,
-            k1,
-            slots,
-            state,
-        )
-        if step != _DONE:
-            return row, step
-        state[_LATEST] = rows[row, _LAST_OFFSET]
-    return rows.shape[0], _DONE
+def judge_entries(entries: Entries, base_offset: int, slots: Slots, fates: Bytes) -> None:
+    """The `Fate` of every record with a key, by its number; the others are left as they are."""
+    at, table, slot_count = start_of(entries), start_of(slots), slots.shape[0]
+    for _ in range(entries.shape[0]):
+        place, size = peek_u64(at + 16), peek_u64(at + 24)
+        offset = base_offset + as_int(place & _LOW_HALF)
+        slot = _find(table, slot_count, peek_u64(at), peek_u64(at + 8))
+        fate = _GONE
+        if _is_empty(slot) or offset >= as_int(peek_u64(slot + 16)):
+            fate = _LATEST_RECORD if size >> _HALF == np.uint64(0) else _LATEST_TOMBSTONE
+        fates[as_int(place >> _HALF)] = fate
+        at += _ENTRY_BYTES
+
+
+@inlined
+def _read_varint(at: int) -> tuple[int, int]:
+    """A varint of records that were scanned before, and the address behind it."""
+    value, shift = np.uint64(0), np.uint64(0)
+    byte = peek_u8(at)
+    while byte >= 0x80:
+        value |= np.uint64(byte & 0x7F) << shift
+        shift += np.uint64(7)
+        at += 1
+        byte = peek_u8(at)
+    value |= np.uint64(byte) << shift
+    return as_int(value >> np.uint64(1)) ^ -as_int(value & np.uint64(1)), at + 1
 
 
 @_kernel
-def filter_records(
+def copy_records(
     payload: Bytes,
     start: int,
-    end: int,
     count: int,
     base_offset: int,
     base_timestamp: int,
     latest_offset: int,
     is_expired: bool,
-    k0: Any,
-    k1: Any,
-    slots: Slots,
+    fates: Bytes,
     out: Bytes,
     out_start: int,
-    keep: Bytes,
-) -> tuple[int, int, int, int, int]:
-    """Copies the records that stay: step, kept, end in `out`, largest timestamp, tombstones kept.
+) -> tuple[int, int, int, int]:
+    """Copies the records that stay: how many, end in `out`, largest timestamp, tombstones kept.
 
-    `out` has room for all of payload[start:end] from `out_start` on. `keep` gets a 1 for each that
-    stays, and has room for `count`.
+    The records begin at payload[start] and were scanned; `out` has room for all of them. The
+    fates of those that go are set to GONE.
     """
-    source, target, table = start_of(payload), address_of(out), start_of(slots)
-    slot_count = slots.shape[0]
-    written, at, end_at, run = target + out_start, source + start, source + end, source + start
+    source, target = start_of(payload), address_of(out)
+    written, at, run = target + out_start, source + start, source + start
     kept, largest, tombstones = 0, -1, 0
     for index in range(count):
-        status, after, delta, key, key_size, value_size = _read_record(at, end_at)
-        if status != 0:
-            return _FAULT, 0, out_start, -1, 0
-        offset = base_offset + delta
-        stays = True
-        if offset <= latest_offset:
-            if key_size < 0 or (value_size < 0 and is_expired):
-                stays = False
-            else:
-                high, low = siphash(key, key_size, np.uint64(k0), np.uint64(k1))
-                slot = _find(table, slot_count, high, low)
-                stays = _is_empty(slot) or offset >= as_int(peek_u64(slot + 16))
-        keep[index] = stays
-        if stays:
-            kept += 1
-            _length, body = read_varint(payload, at - source, end)
-            timestamp_delta, _after = read_varlong(payload, body + 1, end)
-            largest = max(largest, base_timestamp + timestamp_delta)
-            tombstones += 1 if value_size < 0 else 0
-        else:
+        length, body = _read_varint(at)
+        after = body + length
+        fate = fates[index]
+        if fate == _GONE or (fate == _LATEST_TOMBSTONE and is_expired):
+            _time, offset_at = _read_varint(body + 1)
+            delta, _key = _read_varint(offset_at)
+            fate = _LATEST_RECORD if base_offset + delta > latest_offset else _GONE
+            fates[index] = fate
+        if fate == _GONE:
             copy_bytes(written, run, at - run)
             written += at - run
             run = after
+        else:
+            kept += 1
+            timestamp_delta, _offset = _read_varint(body + 1)
+            largest = max(largest, base_timestamp + timestamp_delta)
+            tombstones += 1 if fate == _LATEST_TOMBSTONE else 0
         at = after
     copy_bytes(written, run, at - run)
-    return _DONE, kept, written + (at - run) - target, largest, tombstones
+    return kept, written + (at - run) - target, largest, tombstones
 
 
 @inlined
@@ -275,58 +251,50 @@ def seal_batch(out: Bytes, start: int, end: int, attributes: int, kept: int, lar
 
 
 @_kernel
-def filter_batches(
+def copy_batches(
     buffer: Bytes,
     buffer_start: int,
     rows: Table,
     first_row: int,
+    first_record: int,
     latest_offset: int,
     shell_end: int,
     now_ms: int,
-    k0: Any,
-    k1: Any,
-    slots: Slots,
+    fates: Bytes,
     out: Bytes,
     out_start: int,
-    keep: Bytes,
     counts: State,
-) -> tuple[int, int, int]:
-    """Pass 2 over uncompressed batches: the row it stopped at, the end in `out`, and the `Step`.
+) -> tuple[int, int, int, int]:
+    """Pass 2 over uncompressed batches, whose records' fates begin with row 0.
 
-    The batch that ends before offset `shell_end` keeps its shell. A row that is not DONE is neither
-    written nor counted.
+    Gives the row it stopped at, that row's first record, the end in `out`, and the `Step` that
+    tells why. The batch that ends before offset `shell_end` keeps its shell. A row that is not
+    DONE is neither written nor counted.
     """
     at = out_start
     for row in range(first_row, rows.shape[0]):
         attributes, count = rows[row, _ATTRIBUTES], rows[row, _RECORD_COUNT]
-        if attributes & _CODEC_MASK != 0:
-            return row, at, _COMPRESSED
         position, size = rows[row, _POSITION] - buffer_start, rows[row, _SIZE]
         if size > out.size - at:
-            return row, at, _NO_ROOM
+            return row, first_record, at, _NO_ROOM
         has_horizon = attributes & _HORIZON_BIT != 0
-        step, kept, end, largest, tombstones = filter_records(
+        kept, end, largest, tombstones = copy_records(
             buffer,
             position + HEADER_SIZE,
-            position + size,
             count,
             rows[row, _BASE_OFFSET],
             rows[row, _BASE_TIMESTAMP],
             latest_offset,
             has_horizon and now_ms >= rows[row, _BASE_TIMESTAMP],
-            k0,
-            k1,
-            slots,
+            fates[first_record : first_record + count],
             out,
             at + HEADER_SIZE,
-            keep,
         )
-        if step != _DONE:
-            return row, at, step
         if tombstones != 0 and not has_horizon:
-            return row, at, _NEEDS_HORIZON
+            return row, first_record, at, _NEEDS_HORIZON
         if kept == 0 and rows[row, _LAST_OFFSET] + 1 == shell_end:
-            return row, at, _EMPTY
+            return row, first_record, at, _EMPTY
+        first_record += count
         counts[_READ] += count
         counts[_KEPT] += kept
         if kept == 0:
@@ -335,4 +303,4 @@ def filter_batches(
         if kept != count:
             seal_batch(out, at, end, attributes, kept, largest)
         at = end
-    return rows.shape[0], at, _DONE
+    return rows.shape[0], first_record, at, _DONE
