@@ -57,7 +57,7 @@ class LogStore:
             raise InvalidRequest(f"log directories must be given once each, got {list(paths)}")
         self._settings = settings or StoreSettings()
         self._clock = clock
-        self._fs = fs
+        self.fs = fs
         self._random = random
         self._cluster_id = cluster_id
         self._lock = threading.Lock()

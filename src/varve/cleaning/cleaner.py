@@ -1,0 +1,385 @@
+"""Compacts the logs of a store: chooses what is due, runs it, and keeps going whatever fails.
+
+Invariant  a partition is worked on by one thread at a time. A failure stays with its partition: it
+           shows in `health` and is tried again after a time that doubles, without a restart.
+Threads    any; `_lock` guards who works on what.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.key_indexes import RETRY_MAX_MS, RETRY_MIN_MS, KeyIndexes
+from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.partition_run import PartitionRun, RunTools
+from varve.cleaning.plan import CleaningPlan
+from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
+from varve.cleaning.retention import Retention
+from varve.cleaning.selection import Dirtiness, in_order, select
+from varve.cleaning.settings import CleanerSettings
+from varve.cleaning.throttle import Throttle
+from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log.log_directory import LogDirectory
+from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest, PolicyViolation, StoreError, Unavailable
+from varve.foundation.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+NO_TOPIC_ID: Final = bytes(16)
+Progress = Callable[[CleanProgress], None]
+
+
+class CleaningStopped(Unavailable):
+    """The run was told to stop; the log is as it was before its current group."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What the cleaner remembers of one log."""
+
+    log: Log
+    directory: LogDirectory
+    indexes: KeyIndexes
+    evidence: EvidenceFile
+    topic_id: bytes
+    error: str | None = None
+    failures: int = 0
+    retry_ms: int | None = None
+    is_busy: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def health(self) -> PartitionHealth:
+        return PartitionHealth(
+            self.log.topic_partition,
+            tuple(self.indexes.holds.values()),
+            self.error,
+            self.failures,
+            self.retry_ms,
+        )
+
+    def note_failure(self, error: Exception, now_ms: int) -> None:
+        self.failures += 1
+        self.error = f"{type(error).__name__}: {error}"
+        self.retry_ms = now_ms + min(RETRY_MIN_MS << min(self.failures - 1, 20), RETRY_MAX_MS)
+
+    def note_success(self) -> None:
+        self.error, self.failures, self.retry_ms = None, 0, None
+
+
+class Cleaner:
+    """The cleaner of one store. `run_once` does what is due; `start` gives it threads."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        clock: Clock,
+        settings: CleanerSettings | None = None,
+        metrics: CleanerMetrics | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings or CleanerSettings()
+        self._metrics = metrics
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._partitions: dict[TopicPartition, _Partition] = {}  # guarded by _lock
+        self._workers: list[Worker] = []
+        self._throttle = Throttle(
+            self._settings.log_cleaner_io_max_bytes_per_second,
+            clock,
+            lambda wait_ms: self._stopping.wait(wait_ms / 1000),
+        )
+        self.retention = Retention(store, evidence=self.evidence, metrics=metrics)
+
+    def start(self) -> None:
+        """Starts `log.cleaner.threads` threads, unless `log.cleaner.enable` is off."""
+        if not self._settings.log_cleaner_enable:
+            return
+        for number in range(self._settings.log_cleaner_threads):
+            worker = Worker(
+                f"varve-cleaner-{number}",
+                partial(self._run_thread, number),
+                max(self._settings.log_cleaner_backoff_ms, 1),
+                self._clock,
+            )
+            self._workers.append(worker.start())
+
+    def stop(self) -> None:
+        """Ends the threads; a run in flight stops at its next chunk, and nothing is lost."""
+        self._stopping.set()
+        for worker in self._workers:
+            worker.stop()
+
+    def _run_thread(self, number: int, now_ms: int) -> None:
+        if number == 0:
+            self.build_indexes(now_ms)
+        self._clean_due(now_ms, number)
+        if number == 0:
+            self._expire_compacted(now_ms)
+            self._report_health()
+
+    def run_once(self, now_ms: int) -> list[CleanReport]:
+        """Builds missing key indexes, cleans what is due, expires what compacted logs let go."""
+        self.build_indexes(now_ms)
+        reports = self._clean_due(now_ms, 0)
+        self._expire_compacted(now_ms)
+        self._report_health()
+        return reports
+
+    def _clean_due(self, now_ms: int, thread: int) -> list[CleanReport]:
+        reports: list[CleanReport] = []
+        tried: set[TopicPartition] = set()
+        while not self._stopping.is_set():
+            picked = self._pick(now_ms, tried)
+            if picked is None:
+                return reports
+            partition, dirtiness = picked
+            tried.add(dirtiness.partition)
+            try:
+                report = self._run(partition, dirtiness, now_ms)
+            finally:
+                partition.is_busy.release()
+            if report is not None:
+                reports.append(report)
+                self._observe(report, thread)
+        return reports
+
+    def _pick(self, now_ms: int, tried: set[TopicPartition]) -> tuple[_Partition, Dirtiness] | None:
+        """The most pressing partition that nobody works on, taken for the caller."""
+        found: list[Dirtiness] = []
+        by_name: dict[TopicPartition, _Partition] = {}
+        for partition in self._compacted():
+            name = partition.log.topic_partition
+            if partition.retry_ms is not None and now_ms < partition.retry_ms:
+                continue
+            try:
+                dirtiness = self._select(partition, now_ms)
+            except StoreError as error:
+                partition.note_failure(error, now_ms)
+                continue
+            found.append(dirtiness)
+            by_name[name] = partition
+        if self._metrics is not None:
+            self._metrics.observe_selection(
+                now_ms=now_ms,
+                max_dirty_ratio=max((one.ratio for one in found), default=0.0),
+                max_delay_ms=max((one.delay_ms for one in found), default=0),
+            )
+        due = in_order(found)
+        healing = [
+            one
+            for one in found
+            if not one.is_due and by_name[one.partition].indexes.is_retry_due(now_ms)
+        ]
+        for dirtiness in [*due, *healing]:
+            partition = by_name[dirtiness.partition]
+            if dirtiness.partition not in tried and partition.is_busy.acquire(blocking=False):
+                return partition, dirtiness
+        return None
+
+    def _compacted(self) -> list[_Partition]:
+        known = {
+            name: self._get(name, log, directory)
+            for name, log, directory in self._store.logs()
+            if log.settings.is_compacted and directory.failure is None
+        }
+        with self._lock:
+            for name in set(self._partitions) - {name for name, _, _ in self._store.logs()}:
+                del self._partitions[name]
+        return list(known.values())
+
+    def _get(self, name: TopicPartition, log: Log, directory: LogDirectory) -> _Partition:
+        with self._lock:
+            known = self._partitions.get(name)
+            if known is not None and known.log is log:
+                return known
+            topic_id = self._store.topic_id(name)
+            key = NO_TOPIC_ID if topic_id is None else topic_id.bytes
+            partition = _Partition(
+                log,
+                directory,
+                KeyIndexes(self._store.fs, log, topic_id=key, buffer_bytes=self._buffer_bytes),
+                EvidenceFile(self._store.fs, log.directory),
+                key,
+            )
+            self._partitions[name] = partition
+            return partition
+
+    @property
+    def _buffer_bytes(self) -> int:
+        """What one thread may use for planning."""
+        settings = self._settings
+        share = settings.log_cleaner_dedupe_buffer_size // max(settings.log_cleaner_threads, 1)
+        return int(share * settings.log_cleaner_io_buffer_load_factor)
+
+    def evidence(self, log: Log) -> EvidenceFile:
+        """The evidence file of a log; always the same object, as it must be."""
+        for name, known, directory in self._store.logs():
+            if known is log:
+                return self._get(name, log, directory).evidence
+        raise Unavailable(f"{log.topic_partition} is no longer in the store")
+
+    def _select(self, partition: _Partition, now_ms: int) -> Dirtiness:
+        name = partition.log.topic_partition
+        found = select(partition.log, partition.directory.cleaner_offset(name), now_ms)
+        if found.is_corrected:
+            partition.directory.write_cleaner_offset(name, found.first_dirty)
+        return found
+
+    def _run(self, partition: _Partition, dirtiness: Dirtiness, now_ms: int) -> CleanReport | None:
+        """One run that is due; what goes wrong is noted and tried again later."""
+        try:
+            report = self._carry_out(partition, dirtiness, now_ms)
+        except CleaningStopped:
+            return None
+        except (StoreError, OSError) as error:
+            partition.note_failure(error, now_ms)
+            logger.warning(
+                "cleaning failed, will be tried again",
+                extra={"partition": str(dirtiness.partition), "error": str(error)},
+            )
+            return None
+        partition.note_success()
+        return report
+
+    def _carry_out(
+        self,
+        partition: _Partition,
+        dirtiness: Dirtiness,
+        now_ms: int,
+        *,
+        is_forced: bool = False,
+        progress: Progress | None = None,
+    ) -> CleanReport:
+        run = PartitionRun(
+            partition.log, dirtiness, now_ms, self._tools(partition, progress=progress)
+        )
+        partition.indexes.forget_vanished()
+        plan = run.plan(is_forced=is_forced)
+        report = run.carry_out(plan)
+        if run.is_complete:
+            name = partition.log.topic_partition
+            partition.directory.write_cleaner_offset(name, dirtiness.first_uncleanable)
+        return report
+
+    def _tools(self, partition: _Partition, *, progress: Progress | None = None) -> RunTools:
+        return RunTools(
+            fs=self._store.fs,
+            clock=self._clock,
+            topic_id=partition.topic_id,
+            buffer_bytes=self._buffer_bytes,
+            indexes=partition.indexes,
+            evidence=partition.evidence,
+            pace=self._pace,
+            progress=progress,
+        )
+
+    def _pace(self, size: int) -> None:
+        if self._stopping.is_set():
+            raise CleaningStopped("cleaning was stopped; it goes on where it was at the next run")
+        self._throttle.pace(size)
+
+    def clean(
+        self,
+        partition: TopicPartition,
+        now_ms: int,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> CleanReport:
+        """Cleans one partition now, however little of it is dirty; raises what goes wrong.
+
+        A dry run changes nothing but for building key indexes that are missing.
+        """
+        with self._take(partition) as found:
+            dirtiness = self._select(found, now_ms)
+            if dry_run:
+                tools = self._tools(found, progress=progress)
+                run = PartitionRun(found.log, dirtiness, now_ms, tools)
+                return run.report(run.plan(), is_dry_run=True)
+            report = self._carry_out(found, dirtiness, now_ms, progress=progress)
+            found.note_success()
+            self._observe(report, 0)
+            return report
+
+    def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan:
+        """What a run would do now; only key indexes that are missing are built."""
+        with self._take(partition) as found:
+            dirtiness = self._select(found, now_ms)
+            return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
+
+    @contextmanager
+    def _take(self, partition: TopicPartition) -> Iterator[_Partition]:
+        """The partition for the caller alone, once a run in flight is done."""
+        log = self._store.get(partition)
+        directory = self._store.directory_of(partition)
+        if directory is None:
+            raise InvalidRequest(f"{partition} is not in the store")
+        if not log.settings.is_compacted:
+            raise PolicyViolation(
+                f"{partition}: only topics with compact in cleanup.policy are compacted; it is "
+                f"{','.join(log.settings.cleanup_policy)}"
+            )
+        found = self._get(partition, log, directory)
+        with found.is_busy:
+            yield found
+
+    def build_indexes(self, now_ms: int) -> int:
+        """Builds the key indexes of closed segments whose transactions are decided; how many."""
+        built = 0
+        for partition in self._compacted():
+            if not partition.is_busy.acquire(blocking=False):
+                continue
+            try:
+                built += self._build_indexes(partition, now_ms)
+            except CleaningStopped:
+                return built
+            except (StoreError, OSError) as error:
+                partition.note_failure(error, now_ms)
+            finally:
+                partition.is_busy.release()
+        return built
+
+    def _build_indexes(self, partition: _Partition, now_ms: int) -> int:
+        log, indexes = partition.log, partition.indexes
+        closed, stable = log.view.closed, log.last_stable_offset
+        ends = [one.base_offset for one in closed[1:]] + [log.view.active.base_offset]
+        built = 0
+        for segment, end in zip(closed, ends, strict=False):
+            if end <= stable and indexes.find(segment) is None:
+                built += indexes.ensure(segment, end, now_ms, self._pace) is not None
+        return built
+
+    def _expire_compacted(self, now_ms: int) -> None:
+        for partition in self._compacted():
+            if partition.is_busy.acquire(blocking=False):
+                try:
+                    self.retention.expire(partition.log, now_ms)
+                finally:
+                    partition.is_busy.release()
+
+    def health(self) -> list[PartitionHealth]:
+        """How cleaning fares with each compacted partition."""
+        return [partition.health for partition in self._compacted()]
+
+    def _observe(self, report: CleanReport, thread: int) -> None:
+        if self._metrics is not None:
+            self._metrics.observe_clean(report, thread=thread)
+
+    def _report_health(self) -> None:
+        if self._metrics is None:
+            return
+        by_path: dict[str, list[PartitionHealth]] = {
+            directory.path: [] for directory in self._store.directories
+        }
+        for partition in self._compacted():
+            by_path[partition.directory.path].append(partition.health)
+        dead = sum(not worker.health().is_running for worker in self._workers)
+        self._metrics.set_health(by_path, dead_threads=dead)

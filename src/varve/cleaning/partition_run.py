@@ -1,0 +1,261 @@
+"""One cleaning run over one partition: index, plan, and group by group write, balance, swap.
+
+Invariant  a group is swapped in only after its balance was checked and put on record. Groups go
+           oldest first, so that a tombstone outlives whatever it deletes.
+Crash      each swap is complete or undone by the next open; a run cut between two groups leaves a
+           log that a later run finishes.
+Threads    one run per partition at a time; appends and reads go on.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from varve.cleaning.balance import Balance, BalanceKind, SegmentFigure, hex_digest
+from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.key_indexes import KeyIndexes
+from varve.cleaning.key_plan import ENTRY_BYTES
+from varve.cleaning.plan import CleaningPlan, Source, make_plan, sum_by_reason
+from varve.cleaning.report import CleanProgress, CleanReport
+from varve.cleaning.rewrite import DamagedSegment, WrittenSegment, write_group
+from varve.cleaning.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.selection import Dirtiness
+from varve.commit_log import Log
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """What a run needs beside its log.
+
+    `pace` is told of every byte read and written, and may raise to stop the run.
+    """
+
+    fs: FileSystem
+    clock: Clock
+    topic_id: bytes
+    buffer_bytes: int
+    indexes: KeyIndexes
+    evidence: EvidenceFile
+    pace: Callable[[int], None]
+    progress: Callable[[CleanProgress], None] | None = None
+
+
+class PartitionRun:
+    """A run; `plan` may be called alone, to see what would be done."""
+
+    def __init__(self, log: Log, dirtiness: Dirtiness, now_ms: int, tools: RunTools) -> None:
+        self._log = log
+        self._dirtiness = dirtiness
+        self._now_ms = now_ms
+        self._tools = tools
+        self._started_ms = tools.clock.now_ms()
+        self._closed = [
+            segment
+            for segment in log.view.closed
+            if segment.base_offset < dirtiness.first_uncleanable
+        ]
+        self._bytes_before = log.size
+        self._segments_before = len(log.view)
+        self._bytes_written = 0
+        self._bytes_read = 0
+        self._rewritten: list[SegmentPlan] = []
+        self._note = ""
+        self._was_stopped = False
+
+    def plan(self, *, is_forced: bool = False) -> CleaningPlan:
+        """Builds what key indexes are missing and plans; the log itself stays as it is."""
+        sources = self._find_sources()
+        end = self._dirtiness.first_uncleanable
+        rules = RunRules(
+            now_ms=self._now_ms,
+            delete_retention_ms=self._log.settings.delete_retention_ms,
+            first_uncleanable=end,
+            shells=self._log.active_producers(),
+        )
+        start = self._closed[0].base_offset if self._closed else end
+        progress = self._track(
+            "plan", sum(s.keys.entry_count for s in sources if s.keys) * ENTRY_BYTES
+        )
+        return make_plan(
+            sources,
+            aborted=self._log.collect_aborted(start, end),
+            rules=rules,
+            settings=self._log.settings,
+            is_forced=is_forced or self._dirtiness.is_forced,
+            buffer_bytes=self._tools.buffer_bytes,
+            pace=progress,
+        )
+
+    def _find_sources(self) -> list[Source]:
+        first_dirty = self._dirtiness.first_dirty
+        held = set(self._tools.indexes.holds)
+        progress = self._track("index", sum(segment.size for segment in self._closed))
+        ends = [one.base_offset for one in self._closed[1:]]
+        sources = []
+        for segment, end in zip(
+            self._closed, [*ends, self._dirtiness.first_uncleanable], strict=True
+        ):
+            keys = self._tools.indexes.ensure(segment, end, self._now_ms, progress)
+            # A segment that was held could not be cleaned when the rest was.
+            is_dirty = end > first_dirty or segment.base_offset in held
+            sources.append(Source(segment, end, is_dirty, keys))
+        return sources
+
+    def _track(self, phase: str, total: int) -> Callable[[int], None]:
+        done = 0
+
+        def note(size: int) -> None:
+            nonlocal done
+            done = min(done + size, total)
+            if self._tools.progress is not None:
+                partition = self._log.topic_partition
+                self._tools.progress(CleanProgress(partition, phase, done, total))
+            self._tools.pace(size)
+
+        return note
+
+    def carry_out(self, plan: CleaningPlan) -> CleanReport:
+        """Rewrites the groups; stops early, and says so, when a segment proves damaged."""
+        progress = self._track("copy", 2 * plan.copied_bytes)
+        for group in plan.groups:
+            try:
+                written = self._write(group, progress)
+            except DamagedSegment as damage:
+                self._hold(group, damage)
+                break
+            if not self._swap(group, written, plan):
+                break
+        return self.report(plan, is_dry_run=False)
+
+    def _write(
+        self, group: Sequence[SegmentPlan], progress: Callable[[int], None]
+    ) -> WrittenSegment:
+        tools = self._tools
+        return write_group(
+            tools.fs,
+            self._log.directory,
+            group,
+            settings=self._log.settings,
+            topic_id=tools.topic_id,
+            buffer_bytes=tools.buffer_bytes,
+            pace=progress,
+        )
+
+    def _hold(self, group: Sequence[SegmentPlan], damage: DamagedSegment) -> None:
+        for plan in group:
+            if plan.segment.base_offset == damage.base_offset:
+                self._tools.indexes.hold(plan.segment, str(damage), self._now_ms)
+        self._note = f"stopped: {damage}"
+        self._was_stopped = True
+
+    def _swap(
+        self, group: Sequence[SegmentPlan], written: WrittenSegment, plan: CleaningPlan
+    ) -> bool:
+        """Puts the group on record and swaps it in; False when the log has changed meanwhile."""
+        evidence = self._tools.evidence
+        balance = self._balance(group, written, plan, evidence.next_id())
+        try:
+            evidence.append(balance)
+        except BaseException:
+            written.discard(self._tools.fs, self._log.directory)
+            raise
+        new = self._log.replace_segments(
+            [one.segment for one in group],
+            base_offset=written.base_offset,
+            size=written.size,
+            has_txn_index=written.has_txn_index,
+        )
+        if new is None:
+            self._note = "stopped: segments left the log meanwhile"
+            self._was_stopped = True
+            return False
+        evidence.mark_done(balance.id)
+        self._tools.indexes.learn(new, written.header)
+        self._bytes_written += written.size
+        self._bytes_read += written.bytes_read
+        self._rewritten += group
+        logger.info(
+            "segments compacted",
+            extra={
+                "partition": str(self._log.topic_partition),
+                "segments": len(group),
+                "bytes_before": sum(one.segment.size for one in group),
+                "bytes_after": written.size,
+            },
+        )
+        return True
+
+    def _balance(
+        self,
+        group: Sequence[SegmentPlan],
+        written: WrittenSegment,
+        plan: CleaningPlan,
+        id: int,
+    ) -> Balance:
+        settings = self._log.settings
+        return Balance(
+            id=id,
+            partition=self._log.topic_partition,
+            kind=BalanceKind.COMPACTION,
+            at_ms=self._now_ms,
+            inputs=tuple(_figure(one) for one in group),
+            outputs=(written.figure,),
+            records=sum_by_reason([one.records for one in group]),
+            bytes=sum_by_reason([one.bytes for one in group]),
+            keys_before=hex_digest(*(one.digest for one in group)),
+            keys_after=hex_digest(written.digest),
+            rule=(
+                f"cleanup.policy {','.join(settings.cleanup_policy)}: the latest record of each "
+                f"key below offset {plan.rules.first_uncleanable}; tombstones and markers "
+                f"delete.retention.ms={settings.delete_retention_ms} after they are first cleaned"
+            ),
+            end_offset=plan.rules.first_uncleanable,
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything below the end of the run is clean now, but for held segments."""
+        return not self._was_stopped
+
+    def report(self, plan: CleaningPlan, *, is_dry_run: bool) -> CleanReport:
+        rewritten = (
+            [one for group in plan.groups for one in group] if is_dry_run else self._rewritten
+        )
+        records = sum_by_reason([one.records for one in rewritten])
+        sizes = sum_by_reason([one.bytes for one in rewritten])
+        planned = sum(one.planned_bytes - one.segment.size for one in rewritten)
+        merged = len(rewritten) - len(plan.groups)
+        return CleanReport(
+            partition=self._log.topic_partition,
+            is_dry_run=is_dry_run,
+            first_dirty_offset=self._dirtiness.first_dirty,
+            end_offset=self._dirtiness.first_uncleanable,
+            segments_before=self._segments_before,
+            segments_after=self._segments_before - merged if is_dry_run else len(self._log.view),
+            segments_rewritten=len(rewritten),
+            bytes_before=self._bytes_before,
+            bytes_after=self._bytes_before + planned if is_dry_run else self._log.size,
+            records=records,
+            bytes=sizes,
+            left_stale_bytes=plan.left_stale_bytes,
+            bytes_read=self._bytes_read,
+            bytes_written=self._bytes_written,
+            buffer_utilisation=plan.buffer_utilisation,
+            elapsed_ms=self._tools.clock.now_ms() - self._started_ms,
+            holds=tuple(self._tools.indexes.holds.values()),
+            note=self._note,
+        )
+
+
+def _figure(plan: SegmentPlan) -> SegmentFigure:
+    header = plan.keys.header
+    return SegmentFigure(
+        plan.segment.base_offset,
+        max(header.last_offset + 1, plan.segment.base_offset),
+        plan.segment.size,
+        header.record_count,
+    )

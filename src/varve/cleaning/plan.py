@@ -1,0 +1,248 @@
+"""What a cleaning run over one partition will do: which segments are rewritten, and in what groups.
+
+Invariant  a segment cleaned for the first time is cleaned completely. One that was cleaned before
+           is rewritten when enough of it is stale, or when one of its records was deleted by a
+           tombstone: a tombstone goes only when nothing it deletes is left before it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from varve.cleaning.balance import Reason
+from varve.cleaning.key_index import NO_HORIZON
+from varve.cleaning.key_plan import KeyPlan, lay_out_bits, plan_keys
+from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.segment_plan import (
+    RunRules,
+    SegmentPlan,
+    count_by_reason,
+    decide_batches,
+    keep_control_records,
+    mark_expired,
+)
+from varve.cleaning.transactions import MarkVerdicts, TransactionTracker
+from varve.commit_log import LogSettings
+from varve.commit_log.names import INDEX, TIME_INDEX
+from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
+from varve.commit_log.segment import Segment
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.kernels.key_merge import Tally
+
+_INDEX_ENTRY_BYTES: Final = {INDEX: 8, TIME_INDEX: 12}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A segment of the run; without a key index it is held: left alone, and so is what follows
+    from it.
+    """
+
+    segment: Segment
+    next_offset: int
+    is_dirty: bool
+    keys: SegmentKeys | None
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """The segments of a run as planned, and the groups among them that are to be rewritten."""
+
+    segments: tuple[SegmentPlan, ...]
+    groups: tuple[tuple[SegmentPlan, ...], ...]
+    rules: RunRules
+    range_count: int
+    buffer_utilisation: float
+
+    @property
+    def stale_bytes(self) -> int:
+        return sum(plan.stale_bytes for plan in self.segments)
+
+    @property
+    def left_stale_bytes(self) -> int:
+        """What is stale, but in segments not worth rewriting yet."""
+        rewritten = {plan.segment.base_offset for group in self.groups for plan in group}
+        return sum(
+            plan.stale_bytes for plan in self.segments if plan.segment.base_offset not in rewritten
+        )
+
+    @property
+    def copied_bytes(self) -> int:
+        """About how much carrying it out reads."""
+        return sum(plan.planned_bytes for group in self.groups for plan in group)
+
+
+def make_plan(
+    sources: Sequence[Source],
+    *,
+    aborted: Sequence[AbortedTransaction],
+    rules: RunRules,
+    settings: LogSettings,
+    is_forced: bool,
+    buffer_bytes: int,
+    pace: Callable[[int], None],
+) -> CleaningPlan:
+    """Plans over the segments of a run, oldest first.
+
+    `is_forced` rewrites whatever is stale, be it ever so little.
+    """
+    known = [source for source in sources if source.keys is not None]
+    first_held = min(
+        (source.segment.base_offset for source in sources if source.keys is None),
+        default=rules.first_uncleanable,
+    )
+    latest = plan_keys(
+        [source.keys for source in known if source.keys is not None],
+        buffer_bytes=buffer_bytes,
+        expired=_find_expired(known, rules, first_held),
+        pace=pace,
+    )
+    tracker = TransactionTracker(aborted)
+    plans = [
+        _plan_segment(source, latest, number, tracker, rules, first_held)
+        for number, source in enumerate(known)
+    ]
+    chosen = {plan.segment.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
+    groups = group_segments(sources, plans, chosen, settings)
+    return CleaningPlan(
+        tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
+    )
+
+
+def _find_expired(
+    sources: Sequence[Source], rules: RunRules, first_held: int
+) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Bits of the records in batches past their horizon.
+
+    Behind a held segment none expires: what it deletes may still stand there.
+    """
+    known = [source.keys for source in sources if source.keys is not None]
+    starts, size = lay_out_bits([keys.record_count for keys in known])
+    bits = np.zeros(size, np.uint8)
+    for keys, start in zip(known, starts.tolist(), strict=True):
+        horizon = keys.header.earliest_horizon
+        if horizon == NO_HORIZON or horizon > rules.now_ms or keys.base_offset >= first_held:
+            continue
+        end = start // 8 + (keys.record_count + 7) // 8
+        with keys.open() as index:
+            mark_expired(index.batches(), bits[start // 8 : end], rules.now_ms)
+    return bits
+
+
+def _plan_segment(
+    source: Source,
+    latest: KeyPlan,
+    number: int,
+    tracker: TransactionTracker,
+    rules: RunRules,
+    first_held: int,
+) -> SegmentPlan:
+    keys = source.keys
+    assert keys is not None
+    base_offset = source.segment.base_offset
+    with keys.open() as index:
+        batches, marks = index.batches(), index.marks()
+    verdicts = tracker.walk(base_offset, batches, marks)
+    if base_offset >= first_held:
+        verdicts = MarkVerdicts(np.zeros(len(marks), np.bool_), verdicts.aborted_kept)
+    keep = latest.bits_of(number, latest.keep)
+    tombstones = latest.bits_of(number, latest.tombstones)
+    keep_control_records(batches, marks, verdicts.discardable, keep, now_ms=rules.now_ms)
+    decisions = decide_batches(
+        batches,
+        marks,
+        base_offset=base_offset,
+        keep=keep,
+        tombstones=tombstones,
+        discardable=verdicts.discardable,
+        rules=rules,
+    )
+    tally = {column: latest.tally(number, column) for column in Tally}
+    records, bytes = count_by_reason(keys.header, batches, decisions, tally)
+    return SegmentPlan(
+        segment=source.segment,
+        next_offset=source.next_offset,
+        keys=keys,
+        is_dirty=source.is_dirty,
+        keep=keep,
+        tombstones=tombstones,
+        discardable=verdicts.discardable,
+        aborted_kept=verdicts.aborted_kept,
+        records=records,
+        bytes=bytes,
+        deleted=tally[Tally.DELETED],
+        digest=(tally[Tally.DIGEST_HIGH], tally[Tally.DIGEST_LOW]),
+        planned_bytes=decisions.planned_bytes,
+        is_changed=decisions.changes_anything,
+        rules=rules,
+    )
+
+
+def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool:
+    if not plan.is_changed:
+        return False
+    return (
+        plan.is_dirty
+        or is_forced
+        or plan.deleted > 0
+        or plan.stale_share >= settings.min_stale_ratio
+    )
+
+
+def group_segments(
+    sources: Sequence[Source],
+    plans: Sequence[SegmentPlan],
+    chosen: set[int],
+    settings: LogSettings,
+) -> list[tuple[SegmentPlan, ...]]:
+    """Consecutive segments that will fit into one, each group with at least one that is chosen.
+
+    A segment that is not chosen joins only if it is no larger than what it joins: so a small one
+    is copied seldom, and a large one never for the sake of its neighbours.
+    """
+    by_base = {plan.segment.base_offset: plan for plan in plans}
+    groups: list[list[SegmentPlan]] = []
+    current: list[SegmentPlan] = []
+    for source in sources:
+        plan = by_base.get(source.segment.base_offset)
+        if plan is None:
+            current = []
+            continue
+        if not current or not _fits(current, plan, chosen, settings):
+            current = []
+            groups.append(current)
+        current.append(plan)
+    return [tuple(group) for group in groups if _is_chosen(group, chosen)]
+
+
+def _is_chosen(group: Sequence[SegmentPlan], chosen: set[int]) -> bool:
+    return any(plan.segment.base_offset in chosen for plan in group)
+
+
+def _fits(
+    group: Sequence[SegmentPlan], plan: SegmentPlan, chosen: set[int], settings: LogSettings
+) -> bool:
+    size = sum(one.planned_bytes for one in group)
+    if size + plan.planned_bytes > settings.segment_bytes:
+        return False
+    if plan.next_offset - 1 - group[0].segment.base_offset > RELATIVE_OFFSET_MAX:
+        return False
+    is_chosen = plan.segment.base_offset in chosen
+    if not _is_chosen(group, chosen) and not (is_chosen and size <= plan.planned_bytes):
+        return False
+    if not is_chosen and plan.planned_bytes > size:
+        return False
+    entries = (size + plan.planned_bytes) // max(settings.index_interval_bytes, 1) + 1
+    return entries * max(_INDEX_ENTRY_BYTES.values()) <= settings.segment_index_bytes
+
+
+def sum_by_reason(counts: Sequence[dict[Reason, int]]) -> dict[Reason, int]:
+    """Counts of several segments as one, without the reasons that took nothing."""
+    total: dict[Reason, int] = {}
+    for one in counts:
+        for reason, count in one.items():
+            if count or reason is Reason.KEPT:
+                total[reason] = total.get(reason, 0) + count
+    return total

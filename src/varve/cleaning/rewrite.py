@@ -1,0 +1,362 @@
+"""Writes the segment that takes the place of a group: survivors only, with all its indexes.
+
+Layout     `<base offset>.{log,index,timeindex,txnindex,keys}.cleaned`, named by the group's first.
+Invariant  only bytes of batches that keep a record, or stay as a shell, are read; each is checked
+           against its CRC and against what the key index says of it before it is copied.
+Crash      nothing of the log changes here: what is written is synced, and swapped in by the log.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.balance import FigureBuilder, SegmentFigure
+from varve.cleaning.key_index import KeyIndexHeader
+from varve.cleaning.key_index_build import KeyIndexBuilder
+from varve.cleaning.segment_plan import BatchDecisions, SegmentPlan
+from varve.commit_log import LogSettings
+from varve.commit_log.names import CLEANED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.segment_recovery import SegmentIndexer
+from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk import File, FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.batch_filter import (
+    HEADER_SIZE,
+    KEEP_TIMESTAMP,
+    RECORD_GROWTH_MAX,
+    Action,
+    FilterStatus,
+    filter_records,
+    rewrite_batches,
+    seal_batch,
+)
+from varve.kernels.batch_scan import Field, batch_table, scan_batches
+from varve.kernels.status import ScanStatus
+from varve.records import Codec, compress, decode_header, decompress
+from varve.records.header import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
+
+Bytes = npt.NDArray[np.uint8]
+
+CHUNK_BYTES: Final = 4 << 20
+# A gap of skipped batches up to this is read along: one long read is cheaper than two.
+GAP_BYTES: Final = 64 << 10
+_TABLE_ROWS: Final = 8192
+_FAULTS: Final = {
+    FilterStatus.MISMATCH: "the batch is not the one the key index tells of",
+    FilterStatus.BAD_CRC: "the batch's CRC is wrong",
+    FilterStatus.BAD_RECORDS: "the batch's records cannot be read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """A segment written aside, ready to be swapped in."""
+
+    figure: SegmentFigure
+    has_txn_index: bool
+    header: KeyIndexHeader
+    digest: tuple[int, int]
+    bytes_read: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.figure.base_offset
+
+    @property
+    def size(self) -> int:
+        return self.figure.size
+
+    def discard(self, fs: FileSystem, directory: str) -> None:
+        """Removes the files of a segment that is not swapped in after all."""
+        _remove_files(fs, directory, self.base_offset)
+
+
+class DamagedSegment(Corrupt):
+    """A batch of this segment cannot be copied."""
+
+    def __init__(self, message: str, base_offset: int) -> None:
+        super().__init__(message)
+        self.base_offset = base_offset
+
+
+def write_group(
+    fs: FileSystem,
+    directory: str,
+    plans: Sequence[SegmentPlan],
+    *,
+    settings: LogSettings,
+    topic_id: bytes,
+    buffer_bytes: int,
+    pace: Callable[[int], None],
+) -> WrittenSegment:
+    """Writes the survivors of consecutive segments as one, all of it on disk when this returns.
+
+    `pace` is told of all bytes read and written and may raise to stop; what was written is then
+    removed. Raises DamagedSegment when a batch is not what it was when its index was made.
+    """
+    base_offset = plans[0].segment.base_offset
+    aborted = [one for plan in plans for one in plan.aborted_kept]
+    output = _Output(fs, directory, base_offset, settings, topic_id, buffer_bytes, aborted, pace)
+    try:
+        for plan in plans:
+            with plan.keys.open() as index:
+                decisions = plan.decide(index.batches(), index.marks())
+            _SegmentCopy(plan, decisions, output, pace).run()
+        return output.finish(modified_ms=_modified_ms(fs, plans[-1]))
+    except BaseException:
+        output.discard()
+        raise
+
+
+def _modified_ms(fs: FileSystem, plan: SegmentPlan) -> int:
+    return fs.info(plan.segment.path(LOG)).modified_ms
+
+
+class _Output:
+    """The files being written; batches are gathered in a buffer and leave it in large writes."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        base_offset: int,
+        settings: LogSettings,
+        topic_id: bytes,
+        buffer_bytes: int,
+        aborted: Sequence[AbortedTransaction],
+        pace: Callable[[int], None],
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._base_offset = base_offset
+        self._pace = pace
+        self._aborted = aborted
+        self._table = batch_table(_TABLE_ROWS)
+        self._file: File = fs.open_writable(self._path(LOG))
+        self._file.truncate(0)
+        self._indexer = SegmentIndexer(base_offset, settings, self._path(LOG))
+        self._figure = FigureBuilder(base_offset)
+        self._keys = KeyIndexBuilder(
+            fs,
+            self._path(KEYS),
+            base_offset=base_offset,
+            topic_id=topic_id,
+            buffer_bytes=buffer_bytes,
+            aborted=aborted,
+        )
+        self._written = 0
+        self.bytes_read = 0
+        self.buffer: Bytes = np.empty(CHUNK_BYTES, np.uint8)
+        self.filled = 0
+
+    def _path(self, kind: str) -> str:
+        return f"{self._directory}/{log_name(self._base_offset, kind)}{CLEANED}"
+
+    def make_room(self, size: int) -> None:
+        """Writes what is gathered; the buffer then holds at least `size` bytes."""
+        self.flush()
+        if size > self.buffer.size:
+            self.buffer = np.empty(size, np.uint8)
+
+    def flush(self) -> None:
+        start = 0
+        view = memoryview(self.buffer)
+        while start < self.filled:
+            count, end, status = scan_batches(self.buffer, start, self.filled, False, self._table)
+            assert status in (ScanStatus.END, ScanStatus.FULL), "only whole batches are gathered"
+            rows = self._table[:count]
+            table = BatchTable(rows, view, self._written, self._written + end)
+            rows[:, Field.POSITION] += self._written
+            taken = self._indexer.add(table)
+            assert taken == count, "batches are copied in the order of their offsets"
+            self._figure.add(table)
+            self._keys.add(table)
+            start = end
+        if self.filled:
+            self._file.write_at(self._written, view[: self.filled])
+            self._pace(self.filled)
+        self._written += self.filled
+        self.filled = 0
+
+    def finish(self, modified_ms: int) -> WrittenSegment:
+        self.flush()
+        self._file.sync()
+        self._file.close()
+        self._fs.set_modified_ms(self._path(LOG), modified_ms)
+        self._write_index(INDEX, self._indexer.offset_index().encode())
+        self._write_index(TIME_INDEX, self._indexer.time_index().encode())
+        if self._aborted:
+            index = TransactionIndex(self._base_offset)
+            for transaction in self._aborted:
+                index.append(transaction)
+            self._write_index(TXN_INDEX, index.encode())
+        header = self._keys.finish(self._written)
+        return WrittenSegment(
+            self._figure.figure(), bool(self._aborted), header, self._keys.digest, self.bytes_read
+        )
+
+    def _write_index(self, kind: str, data: bytes) -> None:
+        with self._fs.open_writable(self._path(kind)) as file:
+            file.truncate(0)
+            file.write_at(0, data)
+            file.sync()
+
+    def discard(self) -> None:
+        self._file.close()
+        self._keys.discard()
+        _remove_files(self._fs, self._directory, self._base_offset)
+
+
+def _remove_files(fs: FileSystem, directory: str, base_offset: int) -> None:
+    for kind in (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS):
+        with contextlib.suppress(FileNotFoundError):
+            fs.remove(f"{directory}/{log_name(base_offset, kind)}{CLEANED}")
+
+
+class _SegmentCopy:
+    """Brings the survivors of one segment to the output."""
+
+    def __init__(
+        self,
+        plan: SegmentPlan,
+        decisions: BatchDecisions,
+        output: _Output,
+        pace: Callable[[int], None],
+    ) -> None:
+        self._plan = plan
+        self._decisions = decisions
+        self._output = output
+        self._pace = pace
+        self._file = plan.segment.file()
+        self._chunk: Bytes = np.empty(0, np.uint8)
+
+    def run(self) -> None:
+        for first, last, start, end in find_windows(self._decisions):
+            self._copy(first, last, start, self._read(start, end))
+
+    def _read(self, start: int, end: int) -> Bytes:
+        if self._chunk.size < end - start:
+            self._chunk = np.empty(max(end - start, CHUNK_BYTES), np.uint8)
+        chunk = self._chunk[: end - start]
+        filled = self._file.read_into(start, memoryview(chunk))
+        if filled < end - start:
+            raise self._damaged(start + filled, "the data file ends before its last batch")
+        self._output.bytes_read += filled
+        self._pace(filled)
+        return chunk
+
+    def _copy(self, first: int, last: int, start: int, chunk: Bytes) -> None:
+        decisions, output = self._decisions, self._output
+        while first < last:
+            status, first, output.filled = rewrite_batches(
+                chunk,
+                start,
+                decisions.positions,
+                decisions.sizes,
+                decisions.base_offsets,
+                decisions.counts,
+                decisions.first_records,
+                decisions.actions,
+                decisions.horizons,
+                self._plan.keep,
+                first,
+                last,
+                output.buffer,
+                output.filled,
+            )
+            if status == FilterStatus.FULL:
+                output.make_room(self._room_for(first))
+            elif status == FilterStatus.COMPRESSED:
+                self._filter_compressed(first, start, chunk)
+                first += 1
+            elif status != FilterStatus.DONE:
+                position = int(decisions.positions[first])
+                raise self._damaged(position, _FAULTS[FilterStatus(status)])
+
+    def _room_for(self, batch: int) -> int:
+        decisions = self._decisions
+        growth = int(decisions.counts[batch]) * RECORD_GROWTH_MAX
+        return int(decisions.sizes[batch]) + growth + HEADER_SIZE
+
+    def _filter_compressed(self, batch: int, start: int, chunk: Bytes) -> None:
+        decisions, output = self._decisions, self._output
+        position = int(decisions.positions[batch])
+        where = f"{self._plan.segment.path(LOG)}: position {position}"
+        at = position - start
+        stored = chunk[at : at + int(decisions.sizes[batch])]
+        header = decode_header(memoryview(stored), where=where)
+        payload = np.frombuffer(
+            decompress(header.codec, memoryview(stored)[HEADER_SIZE:], where=where), np.uint8
+        )
+        horizon, attributes = int(decisions.horizons[batch]), header.attributes
+        if horizon != KEEP_TIMESTAMP:
+            attributes |= DELETE_HORIZON_BIT
+        elif header.has_delete_horizon:
+            horizon = header.base_timestamp
+        is_append_time = bool(attributes & LOG_APPEND_TIME_BIT)
+        records = np.empty(payload.size + header.records_count * RECORD_GROWTH_MAX, np.uint8)
+        status, end, kept, base_timestamp, largest = filter_records(
+            payload,
+            0,
+            payload.size,
+            header.records_count,
+            header.base_timestamp,
+            header.max_timestamp,
+            is_append_time,
+            horizon,
+            self._plan.keep,
+            int(decisions.first_records[batch]),
+            records,
+            0,
+        )
+        if status != FilterStatus.DONE:
+            raise self._damaged(position, _FAULTS[FilterStatus(status)])
+        packed = compress(Codec(header.codec), memoryview(records)[:end])
+        size = HEADER_SIZE + len(packed)
+        if size > output.buffer.size - output.filled:
+            output.make_room(size)
+        begin = output.filled
+        output.buffer[begin + HEADER_SIZE : begin + size] = np.frombuffer(packed, np.uint8)
+        largest = header.max_timestamp if is_append_time else largest
+        seal_batch(
+            stored,
+            0,
+            output.buffer,
+            begin,
+            begin + size,
+            attributes,
+            base_timestamp,
+            largest,
+            kept,
+        )
+        output.filled = begin + size
+
+    def _damaged(self, position: int, fault: str) -> DamagedSegment:
+        segment = self._plan.segment
+        return DamagedSegment(
+            f"{segment.path(LOG)}: position {position}: {fault}; the segment is left as it is, "
+            "`varve check --deep` tells more",
+            segment.base_offset,
+        )
+
+
+def find_windows(decisions: BatchDecisions) -> Iterator[tuple[int, int, int, int]]:
+    """What to read at once: the batches [first, last) and their bytes [start, end)."""
+    needed = np.flatnonzero(decisions.actions != Action.SKIP)
+    starts = decisions.positions[needed]
+    ends = starts + decisions.sizes[needed]
+    wide = np.flatnonzero(starts[1:] - ends[:-1] > GAP_BYTES) + 1
+    stops = [*wide.tolist(), len(needed)]
+    at = 0
+    for stop in stops:
+        while at < stop:
+            start = int(starts[at])
+            after = int(np.searchsorted(ends[at:stop], start + CHUNK_BYTES, side="right")) + at
+            after = max(after, at + 1)
+            yield int(needed[at]), int(needed[after - 1]) + 1, start, int(ends[after - 1])
+            at = after

@@ -1,0 +1,261 @@
+"""What becomes of each batch of one segment, decided without reading its data.
+
+Invariant  every record is counted under one reason; whatever is kept is kept whole. The rules for
+           emptied batches, delete horizons and transaction markers are Kafka's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.balance import Reason
+from varve.cleaning.key_index import BATCH_ABORTED, NO_HORIZON, KeyIndexHeader
+from varve.cleaning.segment_keys import SegmentKeys
+from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.segment import Segment
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.kernels.batch_filter import HEADER_SIZE, KEEP_TIMESTAMP, Action
+from varve.kernels.key_merge import Tally, count_bits, set_ranges
+
+Bits = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+Table = npt.NDArray[Any]
+
+_CONTROL: Final = 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class RunRules:
+    """What holds for a whole run over one partition.
+
+    `shells` are the producers in use; `first_uncleanable` is where the run ends.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    first_uncleanable: int
+    shells: Mapping[int, ProducerShell]
+
+    @property
+    def horizon_ms(self) -> int:
+        """The delete horizon of what is first cleaned in this run."""
+        return self.now_ms + self.delete_retention_ms
+
+    def protected_ends(self) -> Integers:
+        """Last offsets of batches that stay even without a record."""
+        ends = [
+            shell.last_data_offset
+            for shell in self.shells.values()
+            if shell.last_data_offset is not None
+        ]
+        return np.array(sorted({*ends, self.first_uncleanable - 1}), np.int64)
+
+    def silent_epochs(self) -> dict[int, int]:
+        """Producers that no data batch is known of, and their epochs."""
+        return {
+            id: shell.epoch for id, shell in self.shells.items() if shell.last_data_offset is None
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDecisions:
+    """An action for each batch of a segment, with what carrying it out needs."""
+
+    positions: Integers
+    sizes: Integers
+    base_offsets: Integers
+    counts: Integers
+    first_records: Integers
+    kept: Integers
+    actions: npt.NDArray[np.uint8]
+    horizons: Integers
+
+    @property
+    def planned_bytes(self) -> int:
+        """The most that will be left, but for records that grow by a horizon."""
+        left = np.where(self.actions == Action.SHELL, HEADER_SIZE, self.sizes)
+        return int(left[self.actions != Action.SKIP].sum())
+
+    @property
+    def changes_anything(self) -> bool:
+        """An emptied batch that stays is written as it was."""
+        is_same = (self.actions == Action.COPY) | (
+            (self.actions == Action.SHELL) & (self.counts == 0)
+        )
+        return not bool(is_same.all())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlan:
+    """One segment of a run: its bitmaps and what they come to."""
+
+    segment: Segment
+    next_offset: int
+    keys: SegmentKeys
+    is_dirty: bool
+    keep: Bits
+    tombstones: Bits
+    discardable: npt.NDArray[np.bool_]
+    aborted_kept: list[AbortedTransaction]
+    records: dict[Reason, int]
+    bytes: dict[Reason, int]
+    deleted: int
+    digest: tuple[int, int]
+    planned_bytes: int
+    is_changed: bool
+    rules: RunRules = field(repr=False)
+
+    @property
+    def stale_share(self) -> float:
+        """The part of its records' bytes that need not stay."""
+        total = sum(self.bytes.values())
+        return 1 - self.bytes.get(Reason.KEPT, 0) / total if total else 0.0
+
+    @property
+    def stale_bytes(self) -> int:
+        """About what the data file would lose."""
+        return round(self.stale_share * self.segment.size)
+
+    def decide(self, batches: Table, marks: Table) -> BatchDecisions:
+        return decide_batches(
+            batches,
+            marks,
+            base_offset=self.segment.base_offset,
+            keep=self.keep,
+            tombstones=self.tombstones,
+            discardable=self.discardable,
+            rules=self.rules,
+        )
+
+
+def mark_expired(batches: Table, bits: Bits, now_ms: int) -> None:
+    """Sets the bits of all records in batches whose delete horizon has come."""
+    firsts = first_records(batches)
+    due = (batches["horizon"] != NO_HORIZON) & (batches["horizon"] <= now_ms)
+    set_ranges(bits, firsts[due], batches["count"][due].astype(np.int64))
+
+
+def first_records(batches: Table) -> Integers:
+    """The number, within the segment, of each batch's first record."""
+    counts = batches["count"].astype(np.int64)
+    return np.cumsum(counts) - counts
+
+
+def keep_control_records(
+    batches: Table,
+    marks: Table,
+    discardable: npt.NDArray[np.bool_],
+    keep: Bits,
+    *,
+    now_ms: int,
+) -> None:
+    """Sets the bits of markers and other control records that stay."""
+    control = batches["attributes"][marks["batch"]] & _CONTROL != 0
+    horizons = batches["horizon"][marks["batch"]]
+    is_gone = discardable & (horizons != NO_HORIZON) & (horizons <= now_ms)
+    kept = marks["batch"][control & ~is_gone]
+    counts = batches["count"][kept].astype(np.int64)
+    set_ranges(keep, first_records(batches)[kept], counts)
+
+
+def decide_batches(
+    batches: Table,
+    marks: Table,
+    *,
+    base_offset: int,
+    keep: Bits,
+    tombstones: Bits,
+    discardable: npt.NDArray[np.bool_],
+    rules: RunRules,
+) -> BatchDecisions:
+    """The actions for a whole segment, once its bitmap is made."""
+    counts = batches["count"].astype(np.int64)
+    kept = np.empty(len(batches), np.int64)
+    count_bits(keep, 0, counts, kept)
+    last_offsets = base_offset + batches["last"].astype(np.int64)
+    is_protected = np.isin(last_offsets, rules.protected_ends())
+    is_protected[_silent_markers(batches, marks, rules)] = True
+    needs_horizon = _need_horizon(batches, marks, discardable, kept, tombstones)
+    actions = np.where(kept == counts, Action.COPY, Action.FILTER).astype(np.uint8)
+    actions[needs_horizon] = Action.FILTER
+    actions[kept == 0] = Action.SKIP
+    actions[(kept == 0) & is_protected] = Action.SHELL
+    return BatchDecisions(
+        positions=batches["position"].astype(np.int64),
+        sizes=batches["size"].astype(np.int64),
+        base_offsets=base_offset + batches["base"].astype(np.int64),
+        counts=counts,
+        first_records=np.cumsum(counts) - counts,
+        kept=kept,
+        actions=actions,
+        horizons=np.where(needs_horizon, rules.horizon_ms, KEEP_TIMESTAMP),
+    )
+
+
+def _silent_markers(batches: Table, marks: Table, rules: RunRules) -> Integers:
+    """Batches that are the only trace of a producer: markers of its present epoch."""
+    silent = rules.silent_epochs()
+    if not silent or not len(marks):
+        return np.empty(0, np.int64)
+    ids = np.array(sorted(silent), np.int64)
+    epochs = np.array([silent[id] for id in ids.tolist()], np.int64)
+    slots = np.searchsorted(ids, marks["producer_id"]).clip(max=len(ids) - 1)
+    found = (ids[slots] == marks["producer_id"]) & (epochs[slots] == marks["epoch"])
+    found &= batches["attributes"][marks["batch"]] & _CONTROL != 0
+    return marks["batch"][found].astype(np.int64)
+
+
+def _need_horizon(
+    batches: Table,
+    marks: Table,
+    discardable: npt.NDArray[np.bool_],
+    kept: Integers,
+    tombstones: Bits,
+) -> npt.NDArray[np.bool_]:
+    """Batches with a surviving tombstone, or with a marker nobody needs, that have none yet."""
+    lone = np.zeros(len(batches), np.bool_)
+    lone[marks["batch"][discardable]] = True
+    held = np.empty(len(batches), np.int64)
+    count_bits(tombstones, 0, batches["count"].astype(np.int64), held)
+    return (batches["horizon"] == NO_HORIZON) & (kept > 0) & ((held > 0) | lone)
+
+
+def count_by_reason(
+    header: KeyIndexHeader,
+    batches: Table,
+    decisions: BatchDecisions,
+    tally: Mapping[Tally, int],
+) -> tuple[dict[Reason, int], dict[Reason, int]]:
+    """Records and bytes of a segment by what becomes of them.
+
+    Bytes are those of encoded records; of a batch dropped whole, those behind its header.
+    """
+    is_aborted = batches["flags"] & BATCH_ABORTED != 0
+    is_control = batches["attributes"] & _CONTROL != 0
+    behind = np.maximum(decisions.sizes - HEADER_SIZE, 0)
+    control_kept = int(decisions.kept[is_control].sum())
+    markers_gone = int((decisions.counts - decisions.kept)[is_control].sum())
+    aborted = int(decisions.counts[is_aborted].sum())
+    data = header.record_count - aborted - control_kept - markers_gone
+    records = {
+        Reason.KEPT: tally[Tally.KEPT] + control_kept,
+        Reason.SUPERSEDED: data - tally[Tally.KEPT] - tally[Tally.EXPIRED] - header.null_key_count,
+        Reason.TOMBSTONE_EXPIRED: tally[Tally.EXPIRED],
+        Reason.NO_KEY: header.null_key_count,
+        Reason.ABORTED: aborted,
+        Reason.MARKER_EXPIRED: markers_gone,
+    }
+    gone = is_control & (decisions.kept == 0)
+    bytes = {
+        Reason.KEPT: tally[Tally.KEPT_BYTES] + int(behind[is_control & ~gone].sum()),
+        Reason.SUPERSEDED: header.record_bytes
+        - tally[Tally.KEPT_BYTES]
+        - tally[Tally.EXPIRED_BYTES],
+        Reason.TOMBSTONE_EXPIRED: tally[Tally.EXPIRED_BYTES],
+        Reason.ABORTED: int(behind[is_aborted].sum()),
+        Reason.MARKER_EXPIRED: int(behind[gone].sum()),
+    }
+    return records, bytes

@@ -1,0 +1,38 @@
+"""Keeps all cleaner threads together below a rate of bytes read and written.
+
+Threads    any; one lock, not held while a thread waits.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from varve.foundation.clock import Clock
+
+_WINDOW_MS: Final = 300
+"""What passes between two looks at the clock; also how much unused rate can be made up for."""
+
+
+class Throttle:
+    """`pace(size)` returns when that many bytes more are within the rate.
+
+    `wait` sleeps for so many milliseconds and may end early, as a stop does.
+    """
+
+    def __init__(
+        self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]
+    ) -> None:
+        self._bytes_per_ms = bytes_per_second / 1000
+        self._clock = clock
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._paid_until_ms = float(clock.now_ms())  # guarded by _lock
+
+    def pace(self, size: int) -> None:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            begin = max(self._paid_until_ms, now_ms - _WINDOW_MS)
+            self._paid_until_ms = begin + size / self._bytes_per_ms
+            ahead_ms = self._paid_until_ms - now_ms
+        if ahead_ms > _WINDOW_MS:
+            self._wait(ahead_ms)
