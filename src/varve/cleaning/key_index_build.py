@@ -1,0 +1,310 @@
+"""Builds the key index of a segment from its batches. docs/formats/keys.md
+
+Memory     `buffer_bytes`, and one decompressed batch. Entries beyond it are sorted and go to
+           `<path>.run` in runs, which are merged by ranges of the hash.
+Invariant  what the data file holds is checked on the way: offsets ascend, batches follow each
+           other without a gap, records fill their batches exactly.
+Crash      written to `<path>.tmp`, synced, renamed, directory synced: no file or a whole one.
+Threads    one.
+"""
+
+import contextlib
+import posixpath
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.key_index import ENTRY, HEADER_BYTES, NO_HORIZON, KeyIndexHeader
+from varve.cleaning.key_search import Entries
+from varve.cleaning.key_spill import RUN_SUFFIX, EntryRuns, SpilledTable, SpillFile
+from varve.cleaning.key_tables import BatchReader, batch_name
+from varve.commit_log.names import KEYS, LOG
+from varve.commit_log.segment import Segment
+from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import TEMPORARY_SUFFIX, File, FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.batch_scan import HEADER_SIZE, Field
+from varve.kernels.crc import extend_crc32c
+from varve.kernels.key_entries import (
+    ENTRY_WORDS,
+    digest_entries,
+    scan_keys,
+    scan_payload_keys,
+)
+from varve.kernels.key_sort import sort_entries
+from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.records.compression import decompress_to_array
+from varve.records.header import CODEC_MASK, Codec
+
+Bytes = npt.NDArray[np.uint8]
+
+DEFAULT_BUFFER_BYTES: Final = 128 << 20
+_CAPACITY_MIN: Final = 8
+_SECRET = struct.Struct("<QQ")
+_WRAP: Final = (1 << 64) - 1
+
+
+def no_pace(size: int) -> None:
+    """Builds without rest."""
+
+
+class KeyIndexBuilder:
+    """Takes a segment's batches in file order, then writes the index."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        *,
+        base_offset: int,
+        topic_id: bytes,
+        buffer_bytes: int,
+        aborted: Sequence[AbortedTransaction],
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._topic_id = topic_id
+        self._base_offset = base_offset
+        k0, k1 = _SECRET.unpack(topic_id)
+        self._secret = np.uint64(k0), np.uint64(k1)
+        # Three quarters for the entries and the room to sort them, the rest for the two tables.
+        capacity = max(buffer_bytes * 3 // 4 // (2 * ENTRY.itemsize), _CAPACITY_MIN)
+        self._entries: Entries = np.empty((capacity, ENTRY_WORDS), np.uint64)
+        self._scratch: Entries = np.empty((capacity, ENTRY_WORDS), np.uint64)
+        self._filled = 0
+        self._spill = SpillFile(fs, path + RUN_SUFFIX)
+        self._runs = EntryRuns(self._spill)
+        self._batches = SpilledTable(self._spill, buffer_bytes // 8)
+        self._marks = SpilledTable(self._spill, buffer_bytes // 8)
+        self._reader = BatchReader(path, base_offset, aborted)
+        self._record_count = 0
+        self._null_keys = 0
+        self._record_bytes = 0
+        self._horizon = NO_HORIZON
+        self.digest = (0, 0)
+        """Over all listed entries with absolute offsets; after `finish`."""
+
+    @property
+    def log_size(self) -> int:
+        """The bytes of the batches taken so far."""
+        return self._reader.log_size
+
+    def add(self, table: BatchTable) -> None:
+        """Takes the next batches; their CRC is not looked at again."""
+        if not len(table.rows):
+            return
+        found = self._reader.read(table)
+        self._batches.add(found.batches)
+        self._marks.add(found.marks)
+        self._note_horizon(found.batches["horizon"])
+        row = 0
+        for compressed in found.compressed.tolist():
+            self._scan_plain(table, found.skip, row, compressed)
+            self._scan_compressed(table, compressed)
+            row = compressed + 1
+        self._scan_plain(table, found.skip, row, len(table.rows))
+
+    def _note_horizon(self, horizons: npt.NDArray[np.int64]) -> None:
+        known = horizons[horizons != NO_HORIZON]
+        if known.size:
+            earliest = int(known.min())
+            self._horizon = earliest if self._horizon < 0 else min(self._horizon, earliest)
+
+    def _scan_plain(self, table: BatchTable, skip: Bytes, row: int, end: int) -> None:
+        """Scans rows[row:end] where they lie; a batch larger than the buffer goes in parts."""
+        buffer = np.frombuffer(table.buffer, np.uint8)
+        while row < end:
+            entries, records, null_keys, record_bytes, status, row = scan_keys(
+                buffer,
+                table.start,
+                table.rows,
+                row,
+                end,
+                self._base_offset,
+                self._record_count,
+                skip,
+                *self._secret,
+                self._entries[self._filled :],
+            )
+            self._filled += entries
+            self._record_count += records
+            self._null_keys += null_keys
+            self._record_bytes += record_bytes
+            if status == ScanStatus.FULL:
+                self._make_room()
+                if int(table.rows[row, Field.RECORD_COUNT]) > len(self._entries) - self._filled:
+                    start = int(table.rows[row, Field.POSITION]) - table.start
+                    end_position = start + int(table.rows[row, Field.SIZE])
+                    self._scan_payload(table, row, buffer, start + HEADER_SIZE, end_position)
+                    row += 1
+            elif status != RecordStatus.OK:
+                raise self._corrupt(table, row, describe(status))
+
+    def _scan_compressed(self, table: BatchTable, row: int) -> None:
+        number = int(table.rows[row, Field.ATTRIBUTES]) & CODEC_MASK
+        if number > Codec.ZSTD:
+            raise self._corrupt(table, row, f"codec number {number} is unknown")
+        where = batch_name(self._path, int(table.rows[row, Field.POSITION]))
+        data = table.bytes_of(row)[HEADER_SIZE:]
+        payload = decompress_to_array(Codec(number), data, where=where)
+        self._scan_payload(table, row, payload, 0, len(payload))
+
+    def _scan_payload(
+        self, table: BatchTable, row: int, payload: Bytes, position: int, end: int
+    ) -> None:
+        base, last, count = table.rows[
+            row, [Field.BASE_OFFSET, Field.LAST_OFFSET, Field.RECORD_COUNT]
+        ].tolist()
+        self._record_bytes += end - position
+        index, previous = 0, -1
+        while True:
+            entries, null_keys, status, position, index, previous = scan_payload_keys(
+                payload,
+                position,
+                end,
+                index,
+                count,
+                previous,
+                last - base,
+                base - self._base_offset,
+                self._record_count,
+                *self._secret,
+                self._entries[self._filled :],
+            )
+            self._filled += entries
+            self._null_keys += null_keys
+            if status != ScanStatus.FULL:
+                break
+            self._make_room()
+        if status != RecordStatus.OK:
+            raise self._corrupt(table, row, f"record {index} of {count}: {describe(status)}")
+        self._record_count += count
+
+    def _corrupt(self, table: BatchTable, row: int, problem: str) -> Corrupt:
+        name = batch_name(self._path, int(table.rows[row, Field.POSITION]))
+        return Corrupt(f"{name}: {problem}; `varve check` names all damage of the partition")
+
+    def _make_room(self) -> None:
+        """Drops what is superseded already; a run goes to the file unless that was half of it."""
+        self._filled = sort_entries(self._entries[: self._filled], self._scratch)
+        if self._filled > len(self._entries) // 2:
+            self._runs.add(self._entries[: self._filled])
+            self._filled = 0
+
+    def finish(self, log_size: int) -> KeyIndexHeader:
+        """Writes the index, durably; `log_size` is that of the data file it speaks of."""
+        if log_size != self.log_size:
+            raise Corrupt(
+                f"data file of {self._path}: its batches end at position {self.log_size}, the"
+                f" file has {log_size} bytes: `varve check` names the damage"
+            )
+        temporary = self._path + TEMPORARY_SUFFIX
+        with self._fs.open_writable(temporary) as file:
+            file.truncate(0)
+            header = self._write(file, log_size)
+            file.sync()
+        self._spill.remove()
+        self._fs.rename(temporary, self._path)
+        self._fs.sync_directory(posixpath.dirname(self._path) or ".")
+        return header
+
+    def _write(self, file: File, log_size: int) -> KeyIndexHeader:
+        out = _SectionWriter(file)
+        entry_count, tombstones = 0, 0
+        for entries in self._sorted_pieces():
+            first, second = digest_entries(entries, self._base_offset)
+            self.digest = ((self.digest[0] + first) & _WRAP, (self.digest[1] + second) & _WRAP)
+            entry_count += len(entries)
+            tombstones += int(np.count_nonzero(entries[:, 3] >> np.uint64(32)))
+            out.write(entries.reshape(-1).view(np.uint8))
+        for table in (self._batches, self._marks):
+            for piece in table.pieces():
+                out.write(piece)
+        header = KeyIndexHeader(
+            topic_id=self._topic_id,
+            base_offset=self._base_offset,
+            last_offset=self._reader.next_offset - 1,
+            log_size=log_size,
+            last_batch_crc=self._reader.last_crc,
+            entry_count=entry_count,
+            batch_count=self._batches.count,
+            mark_count=self._marks.count,
+            record_count=self._record_count,
+            null_key_count=self._null_keys,
+            tombstone_count=tombstones,
+            record_bytes=self._record_bytes,
+            earliest_horizon=self._horizon,
+            sections_crc=out.crc,
+        )
+        file.write_at(0, header.encode())
+        return header
+
+    def _sorted_pieces(self) -> Iterator[Entries]:
+        filled = self._entries[: self._filled]
+        if not len(self._runs):
+            yield filled[: sort_entries(filled, self._scratch)]
+            return
+        if self._filled:
+            self._runs.add(filled[: sort_entries(filled, self._scratch)])
+        yield from self._runs.merge(self._entries, self._scratch)
+
+    def discard(self) -> None:
+        """Removes what lies aside; a finished index stays."""
+        with contextlib.suppress(OSError):
+            self._spill.remove()
+        with contextlib.suppress(OSError):
+            self._fs.remove(self._path + TEMPORARY_SUFFIX)
+
+
+class _SectionWriter:
+    """Writes what follows the header, and its CRC."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._position = HEADER_BYTES
+        self.crc = 0
+
+    def write(self, data: Bytes) -> None:
+        self._file.write_at(self._position, data.data)
+        self._position += data.size
+        self.crc = extend_crc32c(self.crc, data, 0, data.size)
+
+
+def build_key_index(
+    fs: FileSystem,
+    segment: Segment,
+    *,
+    topic_id: bytes,
+    aborted: Sequence[AbortedTransaction],
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+    pace: Callable[[int], None] = no_pace,
+) -> KeyIndexHeader:
+    """Reads the whole data file, with its CRCs, and writes its key index beside it.
+
+    `pace` hears of the bytes of each chunk and may raise; nothing is left aside then. Raises
+    Corrupt when the data file is damaged.
+    """
+    path = segment.path(KEYS)
+    builder = KeyIndexBuilder(
+        fs,
+        path,
+        base_offset=segment.base_offset,
+        topic_id=topic_id,
+        buffer_bytes=buffer_bytes,
+        aborted=aborted,
+    )
+    try:
+        walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
+        for table in walk:
+            done = builder.log_size
+            builder.add(table)
+            pace(builder.log_size - done)
+        walk.check_ended(segment.path(LOG))
+        return builder.finish(segment.size)
+    except BaseException:
+        builder.discard()
+        raise
