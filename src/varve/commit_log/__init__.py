@@ -7,14 +7,17 @@ from varve.commit_log.log_loader import LoadRequest
 from varve.commit_log.log_reader import AbortedRange, FetchResult, Isolation
 from varve.commit_log.log_store import LogStore
 from varve.commit_log.names import TopicPartition
-from varve.commit_log.producer_state import Origin
+from varve.commit_log.producer_state import Origin, ProducerShell
+from varve.commit_log.segment import Segment
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.commit_log.settings import LogSettings, StoreSettings
+from varve.commit_log.txn_index import AbortedTransaction
 
 __all__ = [
     "DEFAULT_FETCH_BYTES",
     "AbortedRange",
+    "AbortedTransaction",
     "AppendResult",
     "FetchResult",
     "Isolation",
@@ -25,6 +28,8 @@ __all__ = [
     "LogSettings",
     "LogStore",
     "Origin",
+    "ProducerShell",
+    "Segment",
     "SegmentFiles",
     "StoreSettings",
     "TimestampOffset",

@@ -13,6 +13,7 @@ Threads    one appender under the log's lock; readers take `extent` first and ne
 import contextlib
 from typing import NamedTuple
 
+from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.segment import Segment, sync_files
@@ -64,6 +65,8 @@ class ActiveSegment:
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.first_timestamp = -1
+        # By our clock; None until something is appended.
+        self.appended: AppendSpan | None = None
         self.has_full_index = self._offset_index.is_full or self._time_index.is_full
         self.writer: File = files.fs.open_writable(self.path(LOG))
 

@@ -240,6 +240,7 @@ class Appender:
                     state.write_epochs()
             if self._roll_rule.should_roll(state.view.active, batches, now_ms):
                 state.roll_locked(batches.first_offset)
+            state.note_append_locked(now_ms)
             state.view.active.append(batches)
         except OSError as error:
             state.epochs.truncate_from_end(state.end_offset)

@@ -18,6 +18,7 @@ from varve.commit_log.names import (
     DELETED,
     LEADER_EPOCH_FILE,
     LOG,
+    OWN_PREFIX,
     PARTITION_METADATA_FILE,
     SNAPSHOT,
     SegmentFileName,
@@ -142,7 +143,7 @@ class PartitionCheck:
                 if name.endswith(TEMPORARY_SUFFIX):
                     message = "left over from a write that did not finish"
                     self._found.note(path, "leftover-tmp", message, repair="remove the file")
-                elif name not in _KNOWN_NAMES:
+                elif name not in _KNOWN_NAMES and not name.startswith(OWN_PREFIX):
                     self._found.note(path, "unknown-file", "not a file of a partition; ignored")
             elif file.state == DELETED:
                 message = "deleted, but not yet removed"

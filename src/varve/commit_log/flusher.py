@@ -44,6 +44,8 @@ class Flusher:
                 segment.sync()
             for offset in snapshots:
                 state.snapshots.sync(offset)
+            if rolled:
+                state.append_times.sync()
             if end_offset > active.base_offset:
                 active.writer.sync()
                 active.synced_size = active_size

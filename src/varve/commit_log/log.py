@@ -1,7 +1,8 @@
 """One partition's log: append, read, roll, flush, truncate, close.
 
 This is the door; the phases of a log's life have a module each: `log_loader` (open), `appender`,
-`log_reader`, `flusher`, `truncation`, `segment_swap`, and `log_state` for what they share.
+`log_reader`, `flusher`, `truncation`, `segment_swap`, `segment_drop`, and `log_state` for what they
+share.
 
 Threads    every method may be called from any thread; see the phases for what waits for what.
 """
@@ -16,7 +17,8 @@ from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import Origin, ProducerShell
-from varve.commit_log.segment import Segment
+from varve.commit_log.segment import ReadableSegment, Segment
+from varve.commit_log.segment_drop import SegmentDrop
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.commit_log.segment_swap import SegmentSwap
 from varve.commit_log.segment_view import SegmentView
@@ -30,6 +32,7 @@ from varve.foundation.errors import (
     OffsetOutOfRange,
     PolicyViolation,
     StoreError,
+    Unavailable,
 )
 from varve.records import end_transaction_marker
 
@@ -79,6 +82,7 @@ class Log:
             producer_expiration_ms=request.producer_expiration_ms,
         )
         self._swap = SegmentSwap(state, self._flusher)
+        self._drop = SegmentDrop(state, write_log_starts=hooks.write_log_starts)
         self.recovered: list[str] = []
 
     @classmethod
@@ -302,6 +306,29 @@ class Log:
             old, base_offset=base_offset, size=size, has_txn_index=has_txn_index
         )
 
+    def drop_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
+        """Drops the segments below an offset at which a segment begins; gives the dropped ones.
+
+        At the log end offset the active one goes too: a new one is begun before. The log start
+        offset is raised on disk first; the files go `file.delete.delay.ms` after `now_ms`. Raises
+        InvalidRequest where no segment begins, OffsetOutOfRange above the high watermark.
+        """
+        return self._drop.drop_before(offset, now_ms=now_ms)
+
+    def appended_ms(self, segment: ReadableSegment) -> tuple[int, int]:
+        """When the first and the last record of a segment were appended, by our clock.
+
+        Where nothing tells, both are the time its data file was last changed. Raises Unavailable
+        for a segment that has left the log.
+        """
+        try:
+            return self._state.appended(segment)
+        except FileNotFoundError:
+            raise Unavailable(
+                f"{self.topic_partition}: segment {segment.base_offset} has left the log; look at "
+                "its segments again"
+            ) from None
+
     def delete_records(self, before_offset: int) -> int:
         """Raises the log start offset, -1 meaning the high watermark; gives the new one.
 
@@ -328,7 +355,7 @@ class Log:
                     f"watermark is {state.high_watermark}"
                 )
             with state.io("delete records of"):
-                self._raise_log_start_locked(offset)
+                state.raise_log_start_locked(offset)
         try:
             self._hooks.write_log_starts()
         except OSError as error:
@@ -342,16 +369,6 @@ class Log:
             raise failure from error
         state.check_usable()
         return state.log_start_offset
-
-    def _raise_log_start_locked(self, offset: int) -> None:
-        state = self._state
-        if offset <= state.log_start_offset:
-            return
-        state.log_start_offset = offset
-        state.recovery_point = max(state.recovery_point, offset)
-        state.producers.raise_log_start(offset)
-        if state.epochs.truncate_from_start(offset):
-            state.write_epochs()
 
     def maintain(self, now_ms: int) -> None:
         """The work that is due without an append.
@@ -378,6 +395,7 @@ class Log:
             with state.lock, state.io("close"):
                 active = state.view.active
                 active.close_indexes()
+                state.note_closing_locked(active)
                 state.producers.map_end_offset = active.next_offset
                 state.snapshots.write(state.producers)
                 state.unsynced.append(active)

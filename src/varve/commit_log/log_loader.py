@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.append_times import AppendSpan, AppendTimes
 from varve.commit_log.failed_sync import has_failed_sync, write_anew
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.leftovers import resolve_leftovers
@@ -71,6 +72,7 @@ class LoadedLog:
     snapshots: ProducerSnapshots
     log_start_offset: int
     recovery_point: int
+    append_times: AppendTimes
     recovered: list[str] = field(default_factory=list)
 
 
@@ -132,6 +134,7 @@ class LogLoader:
             snapshots=self._snapshots,
             log_start_offset=log_start_offset,
             recovery_point=next_offset if clean else min(request.recovery_point, next_offset),
+            append_times=self._load_append_times(segments, active),
             recovered=self._messages,
         )
 
@@ -393,6 +396,25 @@ class LogLoader:
                 first_timestamp=recovered.first_timestamp,
             )
         self._files.forget(last)
+
+    def _load_append_times(
+        self, segments: Sequence[ReadableSegment], active: ActiveSegment
+    ) -> AppendTimes:
+        """Of the last segment the file tells the first append only: its data file tells the rest.
+
+        The clock bounds what the file system says of a copied file.
+        """
+        bases = [segment.base_offset for segment in segments]
+        times = AppendTimes.load(self._fs, self._directory, bases)
+        if active.size:
+            known = times.find(active.base_offset)
+            changed_ms = self._fs.info(active.path(LOG)).modified_ms
+            last_ms = min(changed_ms, self._request.clock.now_ms())
+            first_ms = last_ms if known is None else known.first_ms
+            active.appended = AppendSpan(
+                first_ms, last_ms if known is None else max(known.last_ms, last_ms)
+            )
+        return times
 
     def _trim_epochs(self, next_offset: int, log_start_offset: int) -> None:
         self._epochs.truncate_from_end(next_offset)

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from varve.commit_log.active_segment import ActiveSegment
+from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.failed_sync import note_failed_sync
 from varve.commit_log.log_loader import LoadedLog
 from varve.commit_log.names import (
     DELETED,
     LEADER_EPOCH_FILE,
+    LOG,
     SNAPSHOT,
     TopicPartition,
     log_name,
@@ -80,6 +82,7 @@ class LogState:
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.snapshots = loaded.snapshots
+        self.append_times = loaded.append_times
         self.log_start_offset = loaded.log_start_offset
         self.recovery_point = loaded.recovery_point
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.end_offset)
@@ -197,6 +200,44 @@ class LogState:
         path = f"{self.directory}/{LEADER_EPOCH_FILE}"
         write_atomically(self.fs, path, self.epochs.encode())
 
+    def note_append_locked(self, now_ms: int) -> None:
+        """Before the bytes are written: a segment with records has an entry of when they came."""
+        active = self.view.active
+        if active.appended is None:
+            span = AppendSpan(now_ms, now_ms)
+            self.append_times.write(active.base_offset, span)
+            active.appended = span
+        elif now_ms > active.appended.last_ms:
+            active.appended = AppendSpan(active.appended.first_ms, now_ms)
+
+    def note_closing_locked(self, active: ActiveSegment) -> None:
+        """When the records of a segment came, once nothing more is appended to it."""
+        span = active.appended
+        if span is not None and span != self.append_times.find(active.base_offset):
+            self.append_times.write(active.base_offset, span)
+
+    def appended(self, segment: ReadableSegment) -> AppendSpan:
+        """When a segment's records came; raises FileNotFoundError when it has left the log."""
+        active = self.view.active
+        span = (
+            active.appended
+            if segment.base_offset == active.base_offset
+            else self.append_times.find(segment.base_offset)
+        )
+        if span is None:
+            changed_ms = self.fs.info(segment.path(LOG)).modified_ms
+            span = AppendSpan(changed_ms, changed_ms)
+        return span
+
+    def raise_log_start_locked(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        self.recovery_point = max(self.recovery_point, offset)
+        self.producers.raise_log_start(offset)
+        if self.epochs.truncate_from_start(offset):
+            self.write_epochs()
+
     def reopen_active(self, base_offset: int) -> ActiveSegment:
         """A segment open for appends on whatever its data file holds."""
         return ActiveSegment(
@@ -236,6 +277,7 @@ class LogState:
             raise self.poison(error) from error
         self.producers.map_end_offset = base_offset
         self.snapshots.write(self.producers)
+        self.note_closing_locked(active)
         try:
             fresh = self.new_active(base_offset)
         except OSError:
@@ -246,18 +288,18 @@ class LogState:
         self.unsynced.append(active)
         self.view = self.view.rolled(active.closed(), fresh)
 
-    def set_aside_locked(self, segment: ReadableSegment) -> None:
-        """Renames a segment's files `.deleted`; they go after `file.delete.delay.ms`.
+    def set_aside_locked(self, segment: ReadableSegment, now_ms: int | None = None) -> None:
+        """Renames a segment's files `.deleted`; they go `file.delete.delay.ms` from now.
 
         Readers that have them open go on.
         """
         if isinstance(segment, Segment):
             self.files.forget(segment)
         rename_segment_files(self.files, self.directory, segment.base_offset, "", DELETED)
-        self._doom(segment.base_offset)
+        self._doom(segment.base_offset, self.clock.now_ms() if now_ms is None else now_ms)
 
-    def _doom(self, base_offset: int) -> None:
-        due_ms = self.clock.now_ms() + self.settings.file_delete_delay_ms
+    def _doom(self, base_offset: int, now_ms: int) -> None:
+        due_ms = now_ms + self.settings.file_delete_delay_ms
         for kind in (*SEGMENT_KINDS, SNAPSHOT):
             path = f"{self.directory}/{log_name(base_offset, kind)}{DELETED}"
             self.doomed.append((due_ms, path))

@@ -21,6 +21,7 @@ Threads    holds the flush lock throughout, so that nothing but a roll changes t
 import contextlib
 from collections.abc import Iterable, Sequence
 
+from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM, LogState
 from varve.commit_log.names import CLEANED, INDEX, LOG, SWAP, TIME_INDEX, TXN_INDEX, log_name
@@ -68,7 +69,7 @@ class SegmentSwap:
                     self._discard((base_offset,))
                 return None
             self._flusher.sync_locked(state.view.active.base_offset)
-            bases = self._commit(new, old[-1].base_offset)
+            bases = self._commit(new, old)
             self._exchange(new, old, bases)
         return new
 
@@ -82,11 +83,14 @@ class SegmentSwap:
                     return number
         return None
 
-    def _commit(self, new: Segment, last_base: int) -> tuple[int, ...]:
+    def _commit(self, new: Segment, old: Sequence[Segment]) -> tuple[int, ...]:
         """Step 1, durable; gives the base offsets that have `.swap` files, highest first."""
         state = self._state
+        last_base = old[-1].base_offset
         bases: tuple[int, ...] = (new.base_offset,)
+        span = state.append_times.find(new.base_offset)
         try:
+            self._write_append_times(old)
             if self._end_of(new) <= last_base > new.base_offset:
                 bases = (last_base, new.base_offset)
                 self._write_mark(last_base)
@@ -94,13 +98,26 @@ class SegmentSwap:
                 rename_segment_files(state.files, state.directory, base, CLEANED, SWAP)
             state.fs.sync_directory(state.directory)
         except OSError as error:
+            state.append_times.put_back(new.base_offset, span)
             self._undo(bases)
             raise self._refused(error) from error
         except StoreError:
+            state.append_times.put_back(new.base_offset, span)
             with state.io("remove files of"):
                 self._discard(bases)
             raise
         return bases
+
+    def _write_append_times(self, old: Sequence[Segment]) -> None:
+        """Before the commit: too late a time for the first old segment harms less than too early
+        a one for the new.
+        """
+        state = self._state
+        spans = [state.appended(segment) for segment in old]
+        first_ms = min(span.first_ms for span in spans)
+        last_ms = max(span.last_ms for span in spans)
+        state.append_times.write(old[0].base_offset, AppendSpan(first_ms, last_ms))
+        state.append_times.sync()
 
     def _end_of(self, new: Segment) -> int:
         """The offset after its last batch; raises unless the files are there and whole."""
@@ -177,6 +194,8 @@ class SegmentSwap:
                 rename_segment_files(state.files, state.directory, new.base_offset, SWAP, "")
                 self._set_aside_snapshots_locked(old)
                 state.fs.sync_directory(state.directory)
+                for segment in old[1:]:
+                    state.append_times.forget(segment.base_offset)
                 replaced = {segment.base_offset for segment in old}
                 state.unsynced = [
                     segment for segment in state.unsynced if segment.base_offset not in replaced

@@ -9,6 +9,7 @@ Threads    holds the flush lock and the log's lock throughout; readers look agai
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from varve.commit_log.append_times import AppendSpan
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.log_state import LogState
 from varve.commit_log.offset_index import OffsetIndex
@@ -34,6 +35,7 @@ class _Remainder:
     txn_index: TransactionIndex
     first_timestamp: int
     largest_timestamp: tuple[int, int]
+    appended: AppendSpan | None
 
 
 class Truncation:
@@ -91,6 +93,7 @@ class Truncation:
         state = self._state
         with state.io("checkpoint of"):
             self._lower_cleaner_offset(offset)
+            state.append_times.drop_from(offset)
         if offset < state.recovery_point:
             state.recovery_point = offset
             with state.io("checkpoint of"):
@@ -144,12 +147,14 @@ class Truncation:
             txn_index,
             first_batch_timestamp(segment, size=size),
             find_largest_timestamp(segment.file(), time_index, offset_index, size=size),
+            self._state.appended(segment) if size else None,
         )
 
     def _make_last_locked(self, remainder: _Remainder, offset: int, *, number: int) -> None:
         """Cuts the data file and takes the segment for appends."""
         state = self._state
         active = state.reopen_active(remainder.base_offset)
+        active.appended = remainder.appended
         active.writer.truncate(remainder.size)
         active.writer.sync()
         active.resume(

@@ -288,7 +288,7 @@ def test_a_full_disk_before_the_cut_changes_nothing(faulty: FaultyBench) -> None
 def test_any_failure_after_it_began_takes_the_log_down(faulty: FaultyBench, error: OSError) -> None:
     faulty.open()
     faulty.fill(2, 2, 2)
-    faulty.fail_next(error, after_steps=2)
+    faulty.fail_next(error, after_steps=7)
     with pytest.raises(DirectoryOffline):
         faulty.log.truncate_to(1)
     with pytest.raises(DirectoryOffline):
