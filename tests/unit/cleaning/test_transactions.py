@@ -60,7 +60,9 @@ def test_an_empty_control_batch_is_discardable_and_ends_nothing() -> None:
 
 def test_other_control_batches_are_kept() -> None:
     tracker = TransactionTracker([])
-    listed = [Mark(n, -1, kind, is_transactional=False) for n, kind in enumerate((LEADER_CHANGE, 5, 99))]
+    listed = [
+        Mark(n, -1, kind, is_transactional=False) for n, kind in enumerate((LEADER_CHANGE, 5, 99))
+    ]
     assert walk(tracker, 0, *listed) == ([False, False, False], [])
 
 
