@@ -15,6 +15,7 @@ from typing import Final
 
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import RETRY_MAX_MS, RETRY_MIN_MS, KeyIndexes
+from varve.cleaning.lookup import KeyLookup
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.partition_run import PartitionRun, RunTools
 from varve.cleaning.plan import CleaningPlan
@@ -26,8 +27,9 @@ from varve.cleaning.throttle import Throttle
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidRequest, PolicyViolation, StoreError, Unavailable
+from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
 from varve.foundation.worker import Worker
+from varve.records import Record
 
 logger = logging.getLogger(__name__)
 
@@ -299,6 +301,7 @@ class Cleaner:
         A dry run changes nothing but for building key indexes that are missing.
         """
         with self._take(partition) as found:
+            _check_compacted(found.log)
             dirtiness = self._select(found, now_ms)
             if dry_run:
                 tools = self._tools(found, progress=progress)
@@ -312,22 +315,38 @@ class Cleaner:
     def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan:
         """What a run would do now; only key indexes that are missing are built."""
         with self._take(partition) as found:
+            _check_compacted(found.log)
             dirtiness = self._select(found, now_ms)
             return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
+
+    def find_key(self, partition: TopicPartition, key: bytes, now_ms: int) -> Record | None:
+        """The latest committed record of a key, perhaps a tombstone; None when there is none."""
+        found = self._find(partition)
+        may_build = found.is_busy.acquire(blocking=False)
+        try:
+            lookup = KeyLookup(
+                found.log,
+                found.indexes,
+                topic_id=found.topic_id,
+                clock=self._clock,
+                may_build=may_build,
+            )
+            return lookup.find(key, now_ms, self._pace)
+        finally:
+            if may_build:
+                found.is_busy.release()
+
+    def _find(self, partition: TopicPartition) -> _Partition:
+        log = self._store.get(partition)
+        directory = self._store.directory_of(partition)
+        if directory is None:
+            raise Unavailable(f"{partition} is no longer in the store")
+        return self._get(partition, log, directory)
 
     @contextmanager
     def _take(self, partition: TopicPartition) -> Iterator[_Partition]:
         """The partition for the caller alone, once a run in flight is done."""
-        log = self._store.get(partition)
-        directory = self._store.directory_of(partition)
-        if directory is None:
-            raise InvalidRequest(f"{partition} is not in the store")
-        if not log.settings.is_compacted:
-            raise PolicyViolation(
-                f"{partition}: only topics with compact in cleanup.policy are compacted; it is "
-                f"{','.join(log.settings.cleanup_policy)}"
-            )
-        found = self._get(partition, log, directory)
+        found = self._find(partition)
         with found.is_busy:
             yield found
 
@@ -383,3 +402,11 @@ class Cleaner:
             by_path[partition.directory.path].append(partition.health)
         dead = sum(not worker.health().is_running for worker in self._workers)
         self._metrics.set_health(by_path, dead_threads=dead)
+
+
+def _check_compacted(log: Log) -> None:
+    if not log.settings.is_compacted:
+        raise PolicyViolation(
+            f"{log.topic_partition}: only topics with compact in cleanup.policy are compacted; it "
+            f"is {','.join(log.settings.cleanup_policy)}"
+        )

@@ -1,0 +1,145 @@
+"""Finds the latest record of a key: through the key indexes, and by a scan of the tail behind them.
+
+Invariant  only committed records count; of these the one with the highest offset is found, whatever
+           its segment. The key itself is compared, not only its hash.
+Threads    any; a segment without an index is indexed in memory while another thread cleans the log.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from varve.cleaning.key_index import KeyEntry, KeyIndex
+from varve.cleaning.key_index_build import DEFAULT_BUFFER_BYTES, KeyIndexBuilder, no_pace
+from varve.cleaning.key_indexes import KeyIndexes
+from varve.commit_log import Isolation, Log
+from varve.commit_log.segment import ReadableSegment, Segment
+from varve.commit_log.segment_scan import BatchWalk
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Unavailable
+from varve.kernels.batch_scan import Field
+from varve.kernels.key_hash import hash_bytes
+from varve.records import Batch, Record, decode_header
+
+_LOOKS_MAX: Final = 8
+_TAIL: Final = "tail.keys"
+
+
+class KeyLookup:
+    """Looks keys up in one log."""
+
+    def __init__(
+        self,
+        log: Log,
+        indexes: KeyIndexes,
+        *,
+        topic_id: bytes,
+        clock: Clock,
+        may_build: bool,
+    ) -> None:
+        """`may_build` says that no other thread builds key indexes of this log now."""
+        self._log = log
+        self._indexes = indexes
+        self._may_build = may_build
+        self._topic_id = topic_id
+        self._clock = clock
+
+    def find(self, key: bytes, now_ms: int, pace: Callable[[int], None] = no_pace) -> Record | None:
+        """The latest committed record of a key, perhaps a tombstone; None when there is none.
+
+        Raises Unavailable when a damaged segment may hold it.
+        """
+        for _ in range(_LOOKS_MAX):
+            try:
+                found = self._locate(key, now_ms, pace)
+                if found is None or found.offset < self._log.log_start_offset:
+                    return None
+                record = self._read(found.offset)
+            except FileNotFoundError:
+                continue
+            if record is not None and record.key == key:
+                return record
+        raise Unavailable(
+            f"{self._log.topic_partition}: segments were replaced {_LOOKS_MAX} times during one "
+            "look-up; try again"
+        )
+
+    def hash(self, key: bytes) -> tuple[int, int]:
+        secret = np.frombuffer(self._topic_id, "<u8")
+        high, low = hash_bytes(np.frombuffer(key, np.uint8), 0, len(key), secret[0], secret[1])
+        return int(high), int(low)
+
+    def _locate(self, key: bytes, now_ms: int, pace: Callable[[int], None]) -> KeyEntry | None:
+        high, low = self.hash(key)
+        stable = self._log.last_stable_offset
+        view = self._log.view
+        end = self._log.end_offset
+        segments: list[ReadableSegment] = list(view)
+        for segment in reversed(segments):
+            if segment.base_offset < stable:
+                with self._open(segment, end, stable, now_ms, pace) as index:
+                    found = index.find(high, low)
+                if found is not None:
+                    return found
+            end = segment.base_offset
+        return None
+
+    def _open(
+        self,
+        segment: ReadableSegment,
+        end: int,
+        stable: int,
+        now_ms: int,
+        pace: Callable[[int], None],
+    ) -> KeyIndex:
+        if not isinstance(segment, Segment) or end > stable:
+            return self._index_tail(segment, stable, pace)
+        keys = self._indexes.find(segment)
+        if keys is None and self._may_build:
+            keys = self._indexes.ensure(segment, end, now_ms, pace)
+        if keys is not None:
+            return keys.open()
+        hold = self._indexes.holds.get(segment.base_offset)
+        if hold is not None:
+            raise Unavailable(
+                f"{self._log.topic_partition}: segment {segment.base_offset} is damaged and may "
+                f"hold the key: {hold.reason}"
+            )
+        return self._index_tail(segment, stable, pace)
+
+    def _index_tail(
+        self, segment: ReadableSegment, stable: int, pace: Callable[[int], None]
+    ) -> KeyIndex:
+        """An index, in memory, of what is decided in a segment that has none on disk."""
+        fs = MemoryFileSystem(self._clock)
+        builder = KeyIndexBuilder(
+            fs,
+            _TAIL,
+            base_offset=segment.base_offset,
+            topic_id=self._topic_id,
+            buffer_bytes=DEFAULT_BUFFER_BYTES,
+            aborted=self._log.collect_aborted(segment.base_offset, stable),
+        )
+        for table in BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=False):
+            decided = int(np.searchsorted(table.rows[:, Field.LAST_OFFSET], stable))
+            builder.add(table.first(decided))
+            pace(table.end - table.start)
+            if decided < len(table.rows):
+                break
+        builder.finish(builder.log_size)
+        return KeyIndex(fs.open(_TAIL))
+
+    def _read(self, offset: int) -> Record | None:
+        fetched = self._log.read(
+            start_offset=offset, max_bytes=1, isolation=Isolation.READ_COMMITTED, min_one=True
+        )
+        data = fetched.data
+        while data:
+            size = decode_header(data).size
+            for record in Batch(data[:size]).records():
+                if record.offset == offset:
+                    return record
+            data = data[size:]
+        return None
