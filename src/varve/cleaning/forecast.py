@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from varve.cleaning.balance import Reason
 from varve.cleaning.effective_time import retention_time
+from varve.cleaning.explanation import Rule
 from varve.cleaning.log_facts import LogFacts, SegmentFacts, look_steadily, observe
 from varve.cleaning.retention_rules import ExpiredSegment, may_go, review
 from varve.commit_log import Log, LogSettings, TopicPartition
@@ -20,7 +21,10 @@ StaleBytes = Callable[[Log, LogSettings], int | None]
 
 @dataclass(frozen=True, slots=True)
 class ForecastRow:
-    """One segment: when it goes at the earliest, or None and what keeps it."""
+    """One segment: when it goes at the earliest, or None and what keeps it.
+
+    `blocked_by` is what it waits for, None for one that goes now.
+    """
 
     when_ms: int | None
     base_offset: int
@@ -28,6 +32,7 @@ class ForecastRow:
     size: int
     reason: Reason | None
     rule: str
+    blocked_by: Rule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,35 +140,45 @@ def _due_row(segment: ExpiredSegment, now_ms: int) -> ForecastRow:
 
 def _later_row(facts: LogFacts, segment: SegmentFacts, before: ForecastRow | None) -> ForecastRow:
     """A segment goes when its own time has come and all before it have gone."""
-    when_ms, rule = _due_by_time(facts, segment)
+    when_ms, blocked_by, rule = _due_by_time(facts, segment)
     if before is not None and when_ms is not None:
         if before.when_ms is None:
-            when_ms, rule = None, f"segment {before.base_offset} before it stays: {before.rule}"
+            when_ms, blocked_by = None, Rule.EARLIER_SEGMENT
+            rule = f"segment {before.base_offset} before it stays: {before.rule}"
         elif before.when_ms > when_ms:
-            when_ms, rule = before.when_ms, f"waits for segment {before.base_offset} before it"
+            when_ms, blocked_by = before.when_ms, Rule.EARLIER_SEGMENT
+            rule = f"waits for segment {before.base_offset} before it"
     reason = None if when_ms is None else Reason.EXPIRED_TIME
     return ForecastRow(
-        when_ms, segment.base_offset, segment.next_offset, segment.size, reason, rule
+        when_ms,
+        segment.base_offset,
+        segment.next_offset,
+        segment.size,
+        reason,
+        rule,
+        blocked_by,
     )
 
 
-def _due_by_time(facts: LogFacts, segment: SegmentFacts) -> tuple[int | None, str]:
-    """When its own age lets it go, and the rule; None with what keeps it otherwise."""
+def _due_by_time(facts: LogFacts, segment: SegmentFacts) -> tuple[int | None, Rule, str]:
+    """When its own age lets it go, and by which rule; None with what keeps it otherwise."""
     settings = facts.settings
     if "delete" not in settings.cleanup_policy:
-        return None, f"cleanup.policy={','.join(settings.cleanup_policy)} deletes no segment by age"
+        policy = ",".join(settings.cleanup_policy)
+        return None, Rule.POLICY, f"cleanup.policy={policy} deletes no segment by age or size"
     if not may_go(facts, segment):
-        if segment.size == 0 and segment.is_active:
-            return None, "an empty active segment stays"
-        return None, f"the high watermark {facts.high_watermark} lies before its end"
-    if settings.retention_ms < 0:
-        return None, f"retention.ms={settings.retention_ms} is unlimited{_size_text(facts)}"
+        if segment.is_active and segment.size == 0:
+            return None, Rule.ACTIVE_SEGMENT, "an empty active segment stays"
+        text = f"the high watermark {facts.high_watermark} lies before its end"
+        return None, Rule.HIGH_WATERMARK, text
+    limit_ms = settings.retention_ms
+    if limit_ms < 0:
+        text = f"retention.ms={limit_ms} is unlimited{_size_text(facts)}"
+        return None, Rule.RETENTION_TIME, text
     since = retention_time(segment.read_times(), settings)
     note = f" ({since.note})" if since.note else ""
-    return (
-        since.ms + settings.retention_ms + 1,
-        f"retention.ms={settings.retention_ms} after its {since.source} time {since.ms}{note}",
-    )
+    text = f"retention.ms={limit_ms} after its {since.source} time {since.ms}{note}"
+    return since.ms + limit_ms + 1, Rule.RETENTION_TIME, text
 
 
 def _size_text(facts: LogFacts) -> str:

@@ -2,7 +2,8 @@
 
 Invariant  facts are taken from one view of the segments and never change; what is costly to know
            (times, which open a segment's files) is read when first asked for.
-Threads    any; no lock. A segment that left the log since raises FileNotFoundError: observe again.
+Threads    any; no lock. A segment that left the log since raises FileNotFoundError or
+           Unavailable when asked for its times: observe again.
 """
 
 from collections.abc import Callable, Iterator
@@ -122,6 +123,10 @@ def look_steadily(log: Log, look: Callable[[], T]) -> T:
             return look()
         except FileNotFoundError:
             continue
+        except Unavailable as error:
+            # The finer classes tell of disks and directories: looking again would not help.
+            if type(error) is not Unavailable:
+                raise
     raise Unavailable(
         f"{log.topic_partition}: segments were replaced {_LOOKS_MAX} times during one look; "
         "try again"

@@ -3,14 +3,17 @@
 Invariant  only closed segments are counted and dropped, so what goes is what was counted, whatever
            is appended meanwhile. An entry is marked done when exactly its segments went.
 Crash      before the entry is durable nothing went; after it the entry tells of segments that may
-           still be there, which the next pass takes with an entry of their own.
-Threads    any; one log's expiry is run by one thread at a time.
+           still be there, which the next pass takes with an entry of their own. Only on a disk too
+           full for a line may a crash take the entry of what went.
+Threads    any; `Retention` lets one thread at a time expire a log.
 """
 
+import contextlib
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from varve.cleaning.balance import Balance, BalanceKind, FigureBuilder, Reason, SegmentFigure
 from varve.cleaning.effective_time import EffectiveTime
@@ -19,9 +22,10 @@ from varve.cleaning.log_facts import look_steadily, observe
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry, Review, review
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log.log_state import NO_ROOM
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_scan import BatchWalk
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import DiskFull, InvalidRequest, StoreError
 
 __all__ = ["ExpiredSegment", "Expiry", "Retention", "expire", "find_expired"]
 
@@ -43,32 +47,36 @@ def find_expired(log: Log, now_ms: int, settings: LogSettings | None = None) -> 
 
 
 def expire(log: Log, now_ms: int, evidence: EvidenceFile) -> Expiry | None:
-    """Deletes what retention lets go of a log now; gives what went, None without any."""
-    return _expire(log, now_ms, evidence).expiry
+    """Deletes what retention lets go of a log now; gives what went, None without any.
+
+    Raises OSError, and nothing went, when the evidence cannot be written.
+    """
+    return _expire(log, now_ms, evidence, None).expiry
 
 
-def _expire(log: Log, now_ms: int, evidence: EvidenceFile) -> Review:
+def _expire(log: Log, now_ms: int, evidence: EvidenceFile, owed: list[Balance] | None) -> Review:
     found = look_steadily(log, lambda: review(observe(log), now_ms))
     if found.expiry is None:
         return found
     if found.expiry.takes_active:
-        log.roll()
+        # A disk too full for a new segment is freed of the closed ones.
+        with contextlib.suppress(DiskFull):
+            log.roll()
     found, counted = look_steadily(log, lambda: _count_closed(log, now_ms))
-    if not counted:
+    gone = _let_go(log, now_ms, counted, evidence, owed) if counted else []
+    if not gone:
         return replace(found, expiry=None)
-    gone = _let_go(log, now_ms, counted, evidence)
-    expiry = _expiry_of(log.topic_partition, gone) if gone else None
-    if expiry is not None:
-        logger.info(
-            "segments expired",
-            extra={
-                "partition": str(log.topic_partition),
-                "segments": len(expiry.segments),
-                "bytes": expiry.size,
-                "log_start_offset": expiry.before_offset,
-                "rule": _rule_text(gone),
-            },
-        )
+    expiry = _expiry_of(log.topic_partition, gone)
+    logger.info(
+        "segments expired",
+        extra={
+            "partition": str(log.topic_partition),
+            "segments": len(expiry.segments),
+            "bytes": expiry.size,
+            "log_start_offset": expiry.before_offset,
+            "rule": _rule_text(gone),
+        },
+    )
     return replace(found, expiry=expiry)
 
 
@@ -99,13 +107,20 @@ def _count(segment: Segment, expired: ExpiredSegment) -> _Counted:
 
 
 def _let_go(
-    log: Log, now_ms: int, counted: Sequence[_Counted], evidence: EvidenceFile
+    log: Log,
+    now_ms: int,
+    counted: Sequence[_Counted],
+    evidence: EvidenceFile,
+    owed: list[Balance] | None,
 ) -> list[_Counted]:
+    """Drops the segments, their balance on record; gives those that went.
+
+    On a disk too full for the line the segments go first, and the balance is put to what is
+    `owed`: waiting for room that only this makes would never end.
+    """
     balance = _balance(log, now_ms, counted, evidence.next_id())
-    evidence.append(balance)
-    dropped = log.drop_segments_before(balance.end_offset, now_ms=now_ms)
-    bases = {segment.base_offset for segment in dropped}
-    gone = [one for one in counted if one.segment.base_offset in bases]
+    is_recorded = _record(evidence, balance, may_owe=owed is not None)
+    gone = _drop(log, now_ms, counted)
     if len(gone) < len(counted):
         logger.warning(
             "segments were replaced while they expired",
@@ -114,9 +129,32 @@ def _let_go(
         if not gone:
             return []
         balance = _balance(log, now_ms, gone, evidence.next_id())
-        evidence.append(balance)
-    evidence.mark_done(balance.id)
+        is_recorded = _record(evidence, balance, may_owe=owed is not None)
+    if is_recorded:
+        evidence.mark_done(balance.id)
+    elif owed is not None:
+        owed.append(balance)
     return gone
+
+
+def _record(evidence: EvidenceFile, balance: Balance, *, may_owe: bool) -> bool:
+    try:
+        evidence.append(balance)
+    except OSError as error:
+        if error.errno not in NO_ROOM or not may_owe:
+            raise
+        return False
+    return True
+
+
+def _drop(log: Log, now_ms: int, counted: Sequence[_Counted]) -> list[_Counted]:
+    try:
+        dropped = log.drop_segments_before(counted[-1].segment.next_offset, now_ms=now_ms)
+    except InvalidRequest:
+        # The segment behind them is no longer there: truncated or merged with one of them.
+        return []
+    bases = {segment.base_offset for segment in dropped}
+    return [one for one in counted if one.segment.base_offset in bases]
 
 
 def _balance(log: Log, now_ms: int, counted: Sequence[_Counted], id: int) -> Balance:
@@ -156,11 +194,20 @@ def _expiry_of(partition: TopicPartition, gone: Sequence[_Counted]) -> Expiry:
     return Expiry(partition, segments[-1].next_offset, segments, takes_active=False)
 
 
+@dataclass(slots=True)
+class _Account:
+    """One partition's dealings: who expires it now, and what is not on record yet."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    owed: list[Balance] = field(default_factory=list)  # guarded by lock
+
+
 class Retention:
     """Retention of all logs that are not compacted; those that are belong to the cleaner.
 
     `evidence` gives the evidence file of a log; `metrics` may be left out. A log that fails is
-    noted in `failures` and tried again at the next pass; the others go on.
+    noted in `failures` and tried again at the next pass; the others go on. `overruled` tells whose
+    timestamps were not believed, by base offset, of the segments that the last pass looked at.
     """
 
     def __init__(
@@ -173,6 +220,8 @@ class Retention:
         self._store = store
         self._evidence = evidence
         self._metrics = metrics
+        self._lock = threading.Lock()
+        self._accounts: dict[TopicPartition, _Account] = {}  # guarded by _lock
         self.failures: dict[TopicPartition, str] = {}
         self.overruled: dict[TopicPartition, dict[int, EffectiveTime]] = {}
 
@@ -191,8 +240,13 @@ class Retention:
     def expire(self, log: Log, now_ms: int) -> Expiry | None:
         """Retention of one log, whatever its policy; a failure is noted, not raised."""
         partition = log.topic_partition
+        with self._lock:
+            account = self._accounts.setdefault(partition, _Account())
         try:
-            found = _expire(log, now_ms, self._evidence(log))
+            with account.lock:
+                evidence = self._evidence(log)
+                _write_owed(account.owed, evidence)
+                found = _expire(log, now_ms, evidence, account.owed)
         except (StoreError, OSError) as error:
             self.failures[partition] = str(error)
             logger.warning(
@@ -207,13 +261,26 @@ class Retention:
 
     def _forget_vanished(self) -> None:
         served = {partition for one in self._store.directories for partition in list(one.logs)}
-        for notes in (self.failures, self.overruled):
-            for partition in [one for one in notes if one not in served]:
-                del notes[partition]
+        with self._lock:
+            for notes in (self.failures, self.overruled, self._accounts):
+                for partition in [one for one in list(notes) if one not in served]:
+                    notes.pop(partition, None)
 
     def _measure(self, expiry: Expiry | None) -> None:
         if self._metrics is None:
             return
-        self._metrics.set_overruled({at: len(found) for at, found in self.overruled.items()})
+        overruled = list(self.overruled.items())
+        self._metrics.set_overruled({partition: len(found) for partition, found in overruled})
         for segment in expiry.segments if expiry else ():
             self._metrics.observe_expiry(reason=segment.reason, segments=1, bytes=segment.size)
+
+
+def _write_owed(owed: list[Balance], evidence: EvidenceFile) -> None:
+    """Records what went while the disk had no room for a line, as far as there is room now."""
+    while owed:
+        rule = f"{owed[0].rule}; recorded after it, because the disk was full"
+        balance = replace(owed[0], id=evidence.next_id(), rule=rule)
+        if not _record(evidence, balance, may_owe=True):
+            return
+        del owed[0]
+        evidence.mark_done(balance.id)

@@ -1,0 +1,308 @@
+"""Why is this segment, record or key still here, which rule keeps it, and when can it go?
+
+Invariant  nothing is changed. An answer is true for the moment it was asked: what is appended or
+           decided later may keep a record longer, or let it go earlier where a block has no time.
+Threads    any; no lock. Each answer is made on facts taken once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from varve.cleaning.effective_time import retention_time
+from varve.cleaning.explanation import (
+    Block,
+    RecordExplanation,
+    RecordState,
+    Rule,
+    SegmentExplanation,
+    WayOut,
+)
+from varve.cleaning.forecast import forecast_facts
+from varve.cleaning.log_facts import LogFacts, SegmentFacts, look_steadily, observe
+from varve.cleaning.report import SegmentHold
+from varve.cleaning.segment_blocks import SegmentBlocks
+from varve.cleaning.selection import select_facts
+from varve.commit_log import Isolation, Log
+from varve.foundation.errors import OffsetOutOfRange
+from varve.records import Batch, BatchHeader
+
+RETENTION = "retention"
+COMPACTION = "compaction"
+
+
+class LatestRecord(NamedTuple):
+    """The newest record of a key."""
+
+    offset: int
+    is_tombstone: bool
+
+
+class FindLatest(Protocol):
+    """Looks up the newest record of a key among the segments before an offset.
+
+    `below` is the base offset of a segment or the log end. Gives None when there is none.
+    """
+
+    def __call__(self, key: bytes, below: int) -> LatestRecord | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What others know of a partition: the cleaner's checkpoint, holds, indexes.
+
+    `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
+    Without `find_latest` nobody can tell whether a record is the newest of its key.
+    """
+
+    first_dirty: int | None = None
+    holds: Sequence[SegmentHold] = ()
+    stale_bytes: Callable[[int], int | None] | None = None
+    find_latest: FindLatest | None = None
+
+
+NOTHING_KNOWN = Knowledge()
+
+
+def explain_segment(
+    log: Log, offset: int, now_ms: int, known: Knowledge = NOTHING_KNOWN
+) -> SegmentExplanation:
+    """Why the segment that holds an offset is still here."""
+    return look_steadily(log, lambda: _Explainer(log, now_ms, known).segment(offset))
+
+
+def explain_offset(
+    log: Log, offset: int, now_ms: int, known: Knowledge = NOTHING_KNOWN
+) -> RecordExplanation:
+    """Why the record with an offset is still here; raises OffsetOutOfRange beyond the log end."""
+    if not 0 <= offset < log.end_offset:
+        raise OffsetOutOfRange(
+            f"{log.topic_partition}: no record has offset {offset}: the log holds "
+            f"{log.log_start_offset} to {log.end_offset}; ask for one of these"
+        )
+    return look_steadily(log, lambda: _Explainer(log, now_ms, known).record(offset))
+
+
+def explain_key(log: Log, key: bytes, now_ms: int, known: Knowledge) -> RecordExplanation | None:
+    """Why the newest record of a key is still here; None when the log has none of that key."""
+    if known.find_latest is None:
+        return None
+    latest = known.find_latest(key, log.end_offset)
+    return None if latest is None else explain_offset(log, latest.offset, now_ms, known)
+
+
+class _Explainer:
+    """Answers on one set of facts."""
+
+    def __init__(self, log: Log, now_ms: int, known: Knowledge) -> None:
+        self._log = log
+        self._now_ms = now_ms
+        self._known = known
+        self._facts = observe(log)
+        self._is_compacted = self._facts.settings.is_compacted
+        self._dirtiness = select_facts(self._facts, known.first_dirty, now_ms)
+        self._blocks = SegmentBlocks(
+            facts=self._facts,
+            dirtiness=self._dirtiness,
+            now_ms=now_ms,
+            holds=known.holds,
+            stale_bytes=known.stale_bytes or (lambda base_offset: None),
+            find_producer=self._find_producer,
+        )
+
+    def segment(self, offset: int) -> SegmentExplanation:
+        return self._explain(self._facts.find_segment(offset))
+
+    def _explain(self, segment: SegmentFacts) -> SegmentExplanation:
+        times = segment.read_times()
+        compaction = stale_bytes = None
+        if self._is_compacted:
+            stale_bytes = self._blocks.stale_bytes(segment.base_offset)
+            compaction = WayOut.behind(COMPACTION, self._blocks.find(segment), self._now_ms)
+        return SegmentExplanation(
+            partition=self._facts.partition,
+            now_ms=self._now_ms,
+            base_offset=segment.base_offset,
+            next_offset=segment.next_offset,
+            size=segment.size,
+            is_active=segment.is_active,
+            max_timestamp=times.max_timestamp,
+            first_append_ms=times.first_append_ms,
+            last_append_ms=times.last_append_ms,
+            age_from=retention_time(times, self._facts.settings),
+            retention=_retention_way(self._facts, segment, self._now_ms),
+            compaction=compaction,
+            dirty_ratio=self._dirtiness.ratio if self._is_compacted else None,
+            stale_bytes=stale_bytes,
+        )
+
+    def _find_producer(self, offset: int) -> int | None:
+        opener = _read_batch(self._log, offset)
+        return opener.header.producer_id if opener else None
+
+    def record(self, offset: int) -> RecordExplanation:
+        facts = self._facts
+        is_below = offset < facts.log_start_offset
+        segment = facts.find_segment(offset)
+        explained = self._explain(segment) if segment.base_offset <= offset else None
+        if is_below or explained is None:
+            return self._answer(offset, RecordState.BELOW_LOG_START, explained)
+        record = _read_record(self._log, offset)
+        if record is None:
+            return self._answer(offset, RecordState.REMOVED, explained)
+        return self._explain_record(record, explained)
+
+    def _answer(
+        self, offset: int, state: RecordState, segment: SegmentExplanation | None
+    ) -> RecordExplanation:
+        return RecordExplanation(
+            partition=self._facts.partition,
+            now_ms=self._now_ms,
+            offset=offset,
+            state=state,
+            segment=segment,
+        )
+
+    def _explain_record(
+        self, record: "_FoundRecord", explained: SegmentExplanation
+    ) -> RecordExplanation:
+        state, latest, blocks = RecordState.PLAIN, None, None
+        if self._is_compacted:
+            state, latest, blocks = self._judge(record, explained)
+        header = record.header
+        return RecordExplanation(
+            partition=self._facts.partition,
+            now_ms=self._now_ms,
+            offset=record.offset,
+            state=state,
+            key=record.key,
+            timestamp=record.timestamp,
+            is_tombstone=record.is_tombstone,
+            producer_id=header.producer_id if header.has_producer_id else None,
+            delete_horizon_ms=header.delete_horizon_ms,
+            superseded_by=latest.offset if latest else None,
+            compaction=None if blocks is None else WayOut.behind(COMPACTION, blocks, self._now_ms),
+            segment=explained,
+        )
+
+    def _judge(
+        self, record: "_FoundRecord", explained: SegmentExplanation
+    ) -> tuple[RecordState, LatestRecord | None, list[Block]]:
+        """What a record is, which later one replaces it, and what keeps it."""
+        header = record.header
+        own = list(explained.compaction.blocks) if explained.compaction else []
+        if header.is_control:
+            return RecordState.CONTROL, None, [*own, self._marker(header)]
+        if header.is_transactional and record.offset >= self._facts.last_stable_offset:
+            return RecordState.UNDECIDED, None, own
+        if header.is_transactional and self._is_aborted(record):
+            return RecordState.ABORTED, None, own
+        if record.key is None:
+            return RecordState.NO_KEY, None, own
+        if self._known.find_latest is None:
+            text = "whether a later record has its key was not looked up"
+            return RecordState.UNKNOWN, None, [*own, Block(Rule.UNKNOWN, text)]
+        latest = self._find_later(record, self._known.find_latest)
+        if latest is not None:
+            return RecordState.SUPERSEDED, latest, self._until_replaced(own, latest)
+        if record.is_tombstone:
+            return RecordState.TOMBSTONE, None, [*own, self._horizon(header, own)]
+        newest = Block(Rule.NEWEST_VALUE, "no later record has its key")
+        return RecordState.NEWEST, None, [newest]
+
+    def _is_aborted(self, record: "_FoundRecord") -> bool:
+        return any(
+            one.producer_id == record.header.producer_id
+            and one.first_offset <= record.offset <= one.last_offset
+            for one in self._log.aborted_transactions()
+        )
+
+    def _find_later(self, record: "_FoundRecord", find: FindLatest) -> LatestRecord | None:
+        """A later record of the same key: one that cleaning may see, before one it may not."""
+        assert record.key is not None
+        for below in (self._dirtiness.first_uncleanable, self._facts.end_offset):
+            latest = find(record.key, below)
+            if latest is not None and latest.offset > record.offset:
+                return latest
+        return None
+
+    def _until_replaced(self, own: list[Block], latest: LatestRecord) -> list[Block]:
+        """A delete is carried out whatever the share; the later record must be cleanable itself."""
+        blocks = [one for one in own if not (latest.is_tombstone and one.rule is Rule.STALE_SHARE)]
+        later = self._facts.find_segment(latest.offset)
+        if later.base_offset < self._dirtiness.first_uncleanable:
+            return blocks
+        known = {block.rule for block in blocks}
+        return blocks + [
+            Block(one.rule, f"offset {latest.offset} replaces it, but: {one.text}", one.until_ms)
+            for one in self._blocks.find(later)
+            if one.rule not in known
+        ]
+
+    def _marker(self, header: BatchHeader) -> Block:
+        return Block(
+            Rule.MARKER,
+            "a marker stays until all records of its transaction are gone, and then for "
+            f"delete.retention.ms={self._facts.settings.delete_retention_ms}",
+            header.delete_horizon_ms,
+        )
+
+    def _horizon(self, header: BatchHeader, own: list[Block]) -> Block:
+        wait_ms = self._facts.settings.delete_retention_ms
+        if header.delete_horizon_ms is not None:
+            return Block(
+                Rule.DELETE_HORIZON,
+                f"a tombstone stays for delete.retention.ms={wait_ms} after its first cleaning",
+                header.delete_horizon_ms,
+            )
+        cleaned_ms = WayOut.behind(COMPACTION, own, self._now_ms).earliest_ms
+        return Block(
+            Rule.DELETE_HORIZON,
+            f"a tombstone stays for delete.retention.ms={wait_ms} after its first cleaning, which "
+            "has not been",
+            None if cleaned_ms is None else cleaned_ms + wait_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundRecord:
+    offset: int
+    header: BatchHeader
+    key: bytes | None
+    is_tombstone: bool
+    timestamp: int
+
+
+def _read_batch(log: Log, offset: int) -> Batch | None:
+    """The batch that spans an offset; None where compaction left a hole."""
+    fetched = log.read(start_offset=offset, max_bytes=1, isolation=Isolation.LOG_END)
+    if not len(fetched.data):
+        return None
+    batch = Batch(fetched.data, where=f"{log.topic_partition} at offset {offset}")
+    return batch if batch.header.base_offset <= offset else None
+
+
+def _read_record(log: Log, offset: int) -> _FoundRecord | None:
+    batch = _read_batch(log, offset)
+    if batch is None:
+        return None
+    columns = batch.columns()
+    rows = np.flatnonzero(columns.offsets == offset)
+    if not rows.size:
+        return None
+    row, is_control = int(rows[0]), batch.header.is_control
+    return _FoundRecord(
+        offset=offset,
+        header=batch.header,
+        key=None if is_control else columns.key(row),
+        is_tombstone=not is_control and columns.value(row) is None,
+        timestamp=int(columns.timestamps[row]),
+    )
+
+
+def _retention_way(facts: LogFacts, segment: SegmentFacts, now_ms: int) -> WayOut:
+    row = forecast_facts(facts, now_ms)[facts.segments.index(segment)]
+    blocks = () if row.blocked_by is None else (Block(row.blocked_by, row.rule, row.when_ms),)
+    return WayOut(RETENTION, row.when_ms, blocks)

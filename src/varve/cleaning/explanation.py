@@ -1,0 +1,164 @@
+"""Why something is still here: the values that explain and forecast answer with.
+
+Invariant  values only; `to_json` gives plain dictionaries, keys as text where they are UTF-8.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Self
+
+from varve.cleaning.effective_time import EffectiveTime
+from varve.commit_log import TopicPartition
+
+
+class Rule(StrEnum):
+    """What keeps a segment or a record."""
+
+    POLICY = "cleanup.policy"
+    RETENTION_TIME = "retention.ms"
+    EARLIER_SEGMENT = "earlier segment"
+    HIGH_WATERMARK = "high watermark"
+    ACTIVE_SEGMENT = "active segment"
+    OPEN_TRANSACTION = "open transaction"
+    MIN_COMPACTION_LAG = "min.compaction.lag.ms"
+    DIRTY_RATIO = "min.cleanable.dirty.ratio"
+    STALE_SHARE = "min.stale.ratio"
+    NOTHING_STALE = "nothing stale"
+    HELD = "held segment"
+    NEWEST_VALUE = "newest value of its key"
+    DELETE_HORIZON = "delete.retention.ms"
+    MARKER = "transaction marker"
+    UNKNOWN = "not looked up"
+
+
+class RecordState(StrEnum):
+    """What a record is to compaction and to readers."""
+
+    BELOW_LOG_START = "below the log start offset"
+    REMOVED = "removed, or never there"
+    NEWEST = "newest value of its key"
+    TOMBSTONE = "tombstone, newest of its key"
+    SUPERSEDED = "superseded"
+    NO_KEY = "no key"
+    ABORTED = "aborted transaction"
+    UNDECIDED = "undecided transaction"
+    CONTROL = "transaction marker"
+    PLAIN = "record of a topic that is not compacted"
+    UNKNOWN = "not looked up whether it is the newest of its key"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One rule in the way; `until_ms` is when time alone lifts it, None when it takes an event."""
+
+    rule: Rule
+    text: str
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """One way for something to go: by retention or by compaction.
+
+    `earliest_ms` is when the next pass could take it, None when that cannot be told: the blocks
+    without a time say what must happen first.
+    """
+
+    by: str
+    earliest_ms: int | None
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def behind(cls, by: str, blocks: Sequence[Block], now_ms: int) -> Self:
+        """Open once the last block has been lifted, and now without any."""
+        untils = [block.until_ms for block in blocks]
+        known = [until_ms for until_ms in untils if until_ms is not None]
+        earliest_ms = max(now_ms, *known) if known else now_ms
+        return cls(by, earliest_ms if len(known) == len(untils) else None, tuple(blocks))
+
+
+def _earliest(*ways: WayOut | None) -> int | None:
+    known = [way.earliest_ms for way in ways if way is not None and way.earliest_ms is not None]
+    return min(known, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentExplanation:
+    """Why a segment, or what is in it, is still here.
+
+    `age_from` is what `retention.ms` counts from. `compaction` is None on a topic that is not
+    compacted; it tells when stale records of the segment can go. `dirty_ratio` is the log's.
+    """
+
+    partition: TopicPartition
+    now_ms: int
+    base_offset: int
+    next_offset: int
+    size: int
+    is_active: bool
+    max_timestamp: int
+    first_append_ms: int
+    last_append_ms: int
+    age_from: EffectiveTime
+    retention: WayOut
+    compaction: WayOut | None
+    dirty_ratio: float | None
+    stale_bytes: int | None
+
+    @property
+    def earliest_ms(self) -> int | None:
+        return _earliest(self.retention, self.compaction)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            **asdict(self),
+            "partition": str(self.partition),
+            "earliest_ms": self.earliest_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordExplanation:
+    """Why a record is still here, or that it is not.
+
+    `compaction` is about this record, `segment.retention` takes it with its segment, which is None
+    when the segment is gone too. `superseded_by` is the offset of a later record of its key.
+    """
+
+    partition: TopicPartition
+    now_ms: int
+    offset: int
+    state: RecordState
+    key: bytes | None = None
+    timestamp: int | None = None
+    is_tombstone: bool = False
+    producer_id: int | None = None
+    delete_horizon_ms: int | None = None
+    superseded_by: int | None = None
+    compaction: WayOut | None = None
+    segment: SegmentExplanation | None = None
+
+    @property
+    def retention(self) -> WayOut | None:
+        return self.segment.retention if self.segment else None
+
+    @property
+    def earliest_ms(self) -> int | None:
+        return _earliest(self.retention, self.compaction)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            **asdict(self),
+            "partition": str(self.partition),
+            "key": None if self.key is None else _text(self.key),
+            "segment": self.segment.to_json() if self.segment else None,
+            "earliest_ms": self.earliest_ms,
+        }
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
