@@ -5,6 +5,7 @@ Layout     as a closed segment, but the indexes live in memory and reach their f
            by that.
 Invariant  `extent` (next offset, size) is replaced as one value after the bytes are written, so
            that a reader never sees one without the other.
+           A segment that grows has no key index: one of another time is removed.
 Crash      bytes past `size` are leavings of a failed write; the next append overwrites them,
            recovery cuts them.
 Threads    one appender under the log's lock; readers take `extent` first and need no lock.
@@ -14,7 +15,7 @@ import contextlib
 from typing import NamedTuple
 
 from varve.commit_log.append_times import AppendSpan
-from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.names import INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.segment import Segment, sync_files
 from varve.commit_log.segment_files import SegmentFiles
@@ -68,6 +69,8 @@ class ActiveSegment:
         # By our clock; None until something is appended.
         self.appended: AppendSpan | None = None
         self.has_full_index = self._offset_index.is_full or self._time_index.is_full
+        with contextlib.suppress(FileNotFoundError):
+            files.fs.remove(self.path(KEYS))
         self.writer: File = files.fs.open_writable(self.path(LOG))
 
     def path(self, kind: str) -> str:

@@ -22,6 +22,7 @@ from varve.commit_log.names import (
     PARTITION_METADATA_FILE,
     SNAPSHOT,
     SegmentFileName,
+    is_unfinished_key_index,
     log_name,
     parse_file_name,
 )
@@ -140,7 +141,7 @@ class PartitionCheck:
             path = f"{self._directory}/{name}"
             file = parsed.get(name)
             if file is None:
-                if name.endswith(TEMPORARY_SUFFIX):
+                if name.endswith(TEMPORARY_SUFFIX) or is_unfinished_key_index(name):
                     message = "left over from a write that did not finish"
                     self._found.note(path, "leftover-tmp", message, repair="remove the file")
                 elif name not in _KNOWN_NAMES and not name.startswith(OWN_PREFIX):

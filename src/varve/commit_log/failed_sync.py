@@ -13,11 +13,11 @@ import contextlib
 from collections.abc import Iterable
 from typing import Final
 
-from varve.commit_log.names import LOG
+from varve.commit_log.names import LOG, OWN_PREFIX
 from varve.commit_log.segment import Segment
 from varve.disk import FileSystem
 
-SYNC_FAILED_FILE: Final = "varve-sync-failed"
+SYNC_FAILED_FILE: Final = OWN_PREFIX + "sync-failed"
 _CHUNK_BYTES: Final = 4 << 20
 
 

@@ -17,6 +17,7 @@ from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import Origin, ProducerShell
+from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import ReadableSegment, Segment
 from varve.commit_log.segment_drop import SegmentDrop
 from varve.commit_log.segment_reader import TimestampOffset
@@ -74,6 +75,7 @@ class Log:
         self._flusher = Flusher(state)
         self._appender = Appender(state, self._flusher, is_alone=is_alone)
         self._reader = LogReader(state)
+        self._roll_rule = RollRule(state.settings)
         self._truncation = Truncation(
             state,
             write_recovery_points=hooks.write_recovery_points,
@@ -373,7 +375,7 @@ class Log:
     def maintain(self, now_ms: int) -> None:
         """The work that is due without an append.
 
-        Flushes, files past their delay, silent producers.
+        Flushes, files past their delay, a segment that has waited for too long.
         """
         state = self._state
         if state.failure is not None:
@@ -381,6 +383,16 @@ class Log:
         self._flusher.flush_if_due(now_ms)
         with state.io("remove files of"):
             state.remove_doomed(now_ms)
+        if self._roll_rule.should_roll_idle(state.view.active, now_ms):
+            self._roll_idle(now_ms)
+
+    def _roll_idle(self, now_ms: int) -> None:
+        state = self._state
+        with state.lock:
+            state.check_usable()
+            if self._roll_rule.should_roll_idle(state.view.active, now_ms):
+                with state.io("roll"):
+                    state.roll_locked(state.end_offset)
 
     def expire_producers(self, now_ms: int) -> int:
         """Forgets producers that have been silent for too long; gives how many."""

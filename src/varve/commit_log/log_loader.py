@@ -25,6 +25,7 @@ from varve.commit_log.names import (
     TIME_INDEX,
     TXN_INDEX,
     TopicPartition,
+    is_unfinished_key_index,
     parse_file_name,
 )
 from varve.commit_log.offset_index import OffsetIndex
@@ -140,6 +141,9 @@ class LogLoader:
 
     def _list_segments(self) -> list[FileInfo]:
         entries = self._fs.scan(self._directory)
+        for entry in entries:
+            if is_unfinished_key_index(entry.name):
+                self._fs.remove(f"{self._directory}/{entry.name}")
         if resolve_leftovers(self._fs, self._directory, [entry.name for entry in entries]):
             entries = self._fs.scan(self._directory)
         return entries

@@ -258,20 +258,14 @@ class LogStore:
                 self._maintain(directory, due, now_ms)
 
     def _maintain(self, directory: LogDirectory, due: set[str], now_ms: int) -> None:
-        try:
-            self._maintain_logs(directory, due, now_ms)
-        except StoreError as error:
-            # A full disk is met again at the next round; all else has taken the directory down.
-            logger.warning(
-                "maintenance failed", extra={"path": directory.path, "error": str(error)}
-            )
-
-    def _maintain_logs(self, directory: LogDirectory, due: set[str], now_ms: int) -> None:
-        with failures(directory, "maintenance"):
-            for log in list(directory.logs.values()):
+        for log in list(directory.logs.values()):
+            with _noted(directory):
                 log.maintain(now_ms)
                 if "producers" in due:
                     log.expire_producers(now_ms)
+        if directory.failure is not None:
+            return
+        with _noted(directory), failures(directory, "maintenance"):
             if "recovery points" in due:
                 directory.write_recovery_points()
             if "log starts" in due:
@@ -309,3 +303,16 @@ class LogStore:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _noted(directory: LogDirectory) -> Iterator[None]:
+    """Lets the rest of a round go on after a failure.
+
+    A full disk is met again at the next round, and what removes files may mend it; all else has
+    taken the directory down.
+    """
+    try:
+        yield
+    except StoreError as error:
+        logger.warning("maintenance failed", extra={"path": directory.path, "error": str(error)})

@@ -49,6 +49,7 @@ _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.keys|\.snapshot)"
     r"(\.deleted|\.cleaned|\.swap)?"
 )
+_UNFINISHED_KEY_INDEX = re.compile(r"[0-9]{20}\.keys(\.cleaned)?\.(tmp|run)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _MARKED_DIRECTORY = re.compile(r"(\S+-\S+)\.([^\s.]+)-(delete|future|stray)")
 # No leading zeros: the files are sought under the name that the number gives back.
@@ -76,6 +77,11 @@ def parse_file_name(name: str) -> SegmentFileName | None:
     digits, kind, state = match.groups()
     offset = int(digits)
     return SegmentFileName(offset, kind, state or "") if offset <= OFFSET_MAX else None
+
+
+def is_unfinished_key_index(name: str) -> bool:
+    """Whether a file is a part of a key index whose making was cut short."""
+    return _UNFINISHED_KEY_INDEX.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -23,7 +23,7 @@ def max_segment_ms(settings: LogSettings) -> int:
 
 
 class RollRule:
-    """The five reasons to roll before an append, with the settings at hand."""
+    """The five reasons to roll before an append, and the one without, with the settings at hand."""
 
     __slots__ = ("_segment_bytes", "_segment_ms")
 
@@ -48,6 +48,16 @@ class RollRule:
                 > self._segment_ms - active.jitter_ms
             )
         )
+
+    def should_roll_idle(self, active: ActiveSegment, now_ms: int) -> bool:
+        """Whether records have waited in the active segment for long enough by our clock.
+
+        Without it, retention and compaction would never reach those of a topic gone quiet.
+        """
+        span = active.appended
+        if span is None or not active.size:
+            return False
+        return now_ms - span.first_ms > self._segment_ms - active.jitter_ms
 
     @staticmethod
     def _waited_ms(active: ActiveSegment, max_timestamp: int, now_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""The five reasons to roll, and what a roll leaves behind."""
+"""The five reasons to roll at an append, the one without, and what a roll leaves behind."""
 
 import random
 from typing import Any
@@ -58,13 +58,57 @@ def test_older_records_never_roll_by_time(bench: Bench) -> None:
     assert bases(bench) == [0]
 
 
-def test_an_idle_segment_is_not_rolled_by_the_clock(bench: Bench) -> None:
+def test_an_append_rolls_by_record_time_whatever_the_clock_says(bench: Bench) -> None:
     bench.set(segment_ms=1000).open()
     bench.log.append(make_batch())
     bench.clock.advance(1_000_000)
-    bench.log.maintain(bench.clock.now_ms())
     bench.log.append(make_batch())
     assert bases(bench) == [0]
+
+
+def test_an_idle_segment_is_rolled_by_the_clock_when_its_first_append_is_old(bench: Bench) -> None:
+    bench.set(segment_ms=1000).open()
+    for time in (0, 600):
+        bench.clock.advance(time)
+        bench.log.append(make_batch(time=-5_000_000))
+    bench.clock.advance(400)
+    bench.log.maintain(bench.clock.now_ms())
+    assert bases(bench) == [0]
+    bench.clock.advance(1)
+    bench.log.maintain(bench.clock.now_ms())
+    assert bases(bench) == [0, 2]
+    bench.clock.advance(1_000_000)
+    bench.log.maintain(bench.clock.now_ms())
+    assert bases(bench) == [0, 2]
+
+
+def test_the_idle_time_is_counted_across_a_restart(bench: Bench) -> None:
+    bench.set(segment_ms=1000).open()
+    bench.fill(1)
+    for open_again in (bench.reopen, bench.crash):
+        bench.clock.advance(400)
+        open_again()
+        bench.log.maintain(bench.clock.now_ms())
+        assert bases(bench) == [0]
+    bench.clock.advance(201)
+    bench.log.maintain(bench.clock.now_ms())
+    assert bases(bench) == [0, 1]
+
+
+def test_an_idle_segment_rolls_early_by_its_jitter(bench: Bench) -> None:
+    bench.set(segment_ms=1000, segment_jitter_ms=900).open()
+    bench.fill(1)
+    bench.clock.advance(1001 - bench.log.view.active.jitter_ms)
+    bench.log.maintain(bench.clock.now_ms())
+    assert bases(bench) == [0, 1]
+
+
+def test_an_idle_segment_of_a_compacted_topic_rolls_by_max_compaction_lag(bench: Bench) -> None:
+    bench.set(cleanup_policy=("compact",), max_compaction_lag_ms=50).open()
+    bench.fill(1)
+    bench.clock.advance(51)
+    bench.log.maintain(bench.clock.now_ms())
+    assert bases(bench) == [0, 1]
 
 
 def test_an_empty_segment_is_never_rolled_by_time(bench: Bench) -> None:
