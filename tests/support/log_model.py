@@ -39,7 +39,7 @@ class StoredBatch:
 
     @property
     def is_abort(self) -> bool:
-        return self.is_marker and _marker_type(self) is ControlType.ABORT
+        return self.is_marker and bool(self.records) and _marker_type(self) is ControlType.ABORT
 
     @property
     def is_marker(self) -> bool:
