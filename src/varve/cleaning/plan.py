@@ -28,6 +28,7 @@ from varve.commit_log import LogSettings
 from varve.commit_log.names import INDEX, TIME_INDEX
 from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.segment import Segment
+from varve.commit_log.settings import INT_MAX
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.kernels.key_merge import Tally
 
@@ -226,6 +227,9 @@ def _fits(
 ) -> bool:
     size = sum(one.planned_bytes for one in group)
     if size + plan.planned_bytes > settings.segment_bytes:
+        return False
+    # Positions have 31 bits, and what is planned is an estimate.
+    if sum(one.segment.size for one in (*group, plan)) > INT_MAX:
         return False
     if plan.next_offset - 1 - group[0].segment.base_offset > RELATIVE_OFFSET_MAX:
         return False

@@ -75,8 +75,9 @@ class BatchDecisions:
 
     @property
     def planned_bytes(self) -> int:
-        """The most that will be left, but for records that grow by a horizon."""
-        left = np.where(self.actions == Action.SHELL, HEADER_SIZE, self.sizes)
+        """About what will be left; a filtered batch is taken to shrink with its records."""
+        records = (self.sizes - HEADER_SIZE) * self.kept // np.maximum(self.counts, 1)
+        left = np.where(self.actions == Action.COPY, self.sizes, HEADER_SIZE + records)
         return int(left[self.actions != Action.SKIP].sum())
 
     @property
