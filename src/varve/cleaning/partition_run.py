@@ -94,11 +94,10 @@ class PartitionRun:
         first_dirty = self._dirtiness.first_dirty
         held = set(self._tools.indexes.holds)
         progress = self._track("index", sum(segment.size for segment in self._closed))
-        ends = [one.base_offset for one in self._closed[1:]]
+        bases = [one.base_offset for one in self._closed]
+        ends = [*bases, self._dirtiness.first_uncleanable][1:]
         sources = []
-        for segment, end in zip(
-            self._closed, [*ends, self._dirtiness.first_uncleanable], strict=True
-        ):
+        for segment, end in zip(self._closed, ends, strict=True):
             keys = self._tools.indexes.ensure(segment, end, self._now_ms, progress)
             # A segment that was held could not be cleaned when the rest was.
             is_dirty = end > first_dirty or segment.base_offset in held
