@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from varve.embedded import (
         AppendSummary,
         Batch,
+        Cleaned,
         Codec,
         Partition,
         PartitionOffsets,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         RecordPosition,
         Store,
         StoredRecord,
+        StoreHealth,
         Topic,
         open,  # noqa: A004, the word users expect
     )
@@ -30,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AppendSummary",
     "Batch",
+    "Cleaned",
     "Codec",
     "Partition",
     "PartitionOffsets",
@@ -38,6 +41,7 @@ __all__ = [
     "RecordPosition",
     "Store",
     "StoreError",
+    "StoreHealth",
     "StoredRecord",
     "Topic",
     "__version__",

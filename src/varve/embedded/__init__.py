@@ -5,11 +5,13 @@ from varve.embedded.partition import Partition, PartitionOffsets
 from varve.embedded.store import Store, open  # noqa: A004, the word users expect
 from varve.embedded.stored_record import RecordPosition, StoredRecord
 from varve.embedded.topic import Topic
+from varve.embedded.upkeep import Cleaned, StoreHealth
 from varve.records import Batch, Codec, Record, RecordColumns
 
 __all__ = [
     "AppendSummary",
     "Batch",
+    "Cleaned",
     "Codec",
     "Partition",
     "PartitionOffsets",
@@ -17,6 +19,7 @@ __all__ = [
     "RecordColumns",
     "RecordPosition",
     "Store",
+    "StoreHealth",
     "StoredRecord",
     "Topic",
     "open",

@@ -9,8 +9,10 @@ import random as random_module
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
+from varve.cleaning.audit import AuditReport, audit_partition
+from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.partition import Partition
@@ -19,6 +21,7 @@ from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry
+from varve.embedded.upkeep import Cleaned, Progress, StoreHealth, Upkeep
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
     Closed,
@@ -27,11 +30,8 @@ from varve.foundation.errors import (
     StoreError,
 )
 from varve.foundation.settings import GivenValue
-from varve.foundation.worker import Worker
 
 StrPath = str | os.PathLike[str]
-
-MAINTENANCE_INTERVAL_MS: Final = 1_000
 
 
 class Store:
@@ -64,11 +64,13 @@ class Store:
         )
         self._catalog = TopicCatalog(fs, self._logs.directories)  # guarded by _lock
         self._admin = TopicAdmin(
-            self._catalog, self._logs, defaults=parsed.defaults, random=random
+            self._catalog,
+            self._logs,
+            defaults=parsed.defaults,
+            foreign=parsed.foreign,
+            random=random,
         )  # guarded by _lock
-        self._worker = Worker(
-            "varve-maintenance", self._logs.run_once, MAINTENANCE_INTERVAL_MS, clock
-        )
+        self._upkeep = Upkeep(self._logs, clock=clock, settings=parsed.cleaner)
 
     def __repr__(self) -> str:
         return f"<Store {', '.join(self._paths)}{' (closed)' if self._is_closed else ''}>"
@@ -84,7 +86,7 @@ class Store:
             self._logs.abandon()
             raise
         if maintain:
-            self._worker.start()
+            self._upkeep.start()
         return self
 
     def create_topic(
@@ -124,6 +126,9 @@ class Store:
             settings=self._admin.settings_of(entry.name),
             clock=self._clock,
             make_partition=lambda number: self._make_partition(entry, number),
+            find_record=lambda number, key: self._upkeep.cleaner.find_key(
+                TopicPartition(entry.name, number), key, self._clock.now_ms()
+            ),
             first_partition=self._random.randrange(entry.partition_count),
         )
 
@@ -179,6 +184,73 @@ class Store:
         if self._is_closed:
             raise Closed(f"the store {', '.join(self._paths)} was closed; open it again")
 
+    def run_once(self, now_ms: int | None = None) -> None:
+        """One round of all background work, as if it were this time.
+
+        For tests, and for programs that opened the store with `maintain` off.
+        """
+        self._check_open()
+        self._upkeep.run_once(self._clock.now_ms() if now_ms is None else now_ms)
+
+    def clean(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        roll: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Cleaned]:
+        """Compacts and expires now what the policies of some partitions, or of all, let go.
+
+        Compaction does not wait for the dirty ratio; it leaves the active segment alone, which
+        `roll` closes first. A dry run tells what would be done and changes nothing, but that key
+        indexes are built where they are missing. `progress` is told of every chunk, and what it
+        raises ends the run with nothing lost.
+        """
+        chosen = self._choose(topic, partition)
+        now_ms = self._clock.now_ms()
+        if roll and not dry_run:
+            for one in chosen:
+                self._logs.get(one).roll()
+        return [
+            self._upkeep.clean(one, now_ms, dry_run=dry_run, progress=progress) for one in chosen
+        ]
+
+    def _choose(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
+        """The partitions of a topic or of all, or the one that was named."""
+        if topic is None:
+            return [
+                TopicPartition(one.name, number)
+                for one in self.topics()
+                for number in range(one.partition_count)
+            ]
+        found = self.topic(topic)
+        numbers = range(found.partition_count)
+        if partition is not None:
+            numbers = range(found.partition(partition).number, partition + 1)
+        return [TopicPartition(topic, number) for number in numbers]
+
+    def audit(
+        self, topic: str | None = None, partition: int | None = None, *, deep: bool = False
+    ) -> list[AuditReport]:
+        """Checks what is on record of every removal against itself and against the disk.
+
+        With `deep` the keys of all records are read as well.
+        """
+        logs = [self._logs.get(one) for one in self._choose(topic, partition)]
+        return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
+
+    def health(self) -> StoreHealth:
+        """How the background work, the partitions and the directories fare."""
+        self._check_open()
+        return self._upkeep.health()
+
+    @property
+    def metrics(self) -> CleanerMetrics:
+        """The store's figures, to be registered with a registry of prometheus_client."""
+        return self._upkeep.metrics
+
     def flush(self) -> None:
         """Brings everything appended so far to the disk."""
         for topic in self.topics():
@@ -196,7 +268,7 @@ class Store:
                 return
             self._is_closed = True
         try:
-            self._worker.stop()
+            self._upkeep.stop()
         finally:
             self._logs.close()
 
@@ -205,7 +277,7 @@ class Store:
         if self._logs.is_inherited:
             return
         self._is_closed = True
-        self._worker.stop()
+        self._upkeep.stop()
         self._logs.abandon()
 
     def __enter__(self) -> Self:
@@ -238,8 +310,8 @@ def open(
     """Opens a store, or makes an empty one: a directory, or several for several disks.
 
     `settings` goes by Kafka's names: those of the store, and as `log.segment.bytes` and the like
-    the defaults of its topics. `fs`, `clock` and `random` are for tests. Unless `maintain` is off a
-    thread flushes, checkpoints and removes what is due, about once a second.
+    the defaults of its topics. `fs`, `clock` and `random` are for tests. Unless `maintain` is off
+    threads flush and checkpoint, delete what is past its retention and compact what is due.
 
     Raises Locked when another process has a directory open.
     """

@@ -21,6 +21,8 @@ class ParsedSettings(NamedTuple):
     store: StoreSettings
     cleaner: CleanerSettings
     defaults: LogSettings
+    foreign: Mapping[str, str]
+    """What a topic has of its own whose settings nobody told: a directory that Kafka wrote, say."""
 
 
 def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
@@ -35,6 +37,8 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
         parse_settings(StoreSettings, _part_of(given, StoreSettings), _WHERE),
         parse_settings(CleanerSettings, _part_of(given, CleanerSettings), _WHERE),
         parse_settings(LogSettings, topic_defaults, _WHERE),
+        # Looking into a directory must not delete what its owner may want to keep for longer.
+        {} if "retention.ms" in topic_defaults else {"retention.ms": "-1"},
     )
 
 

@@ -19,11 +19,12 @@ from varve.embedded.stored_record import (
     StoredRecord,
     Text,
     make_record,
+    to_bytes,
     to_record,
 )
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound
-from varve.records import Batch, Buffer, Codec, RecordColumns, build_batch
+from varve.records import Batch, Buffer, Codec, Record, RecordColumns, build_batch
 
 
 class Topic:
@@ -42,6 +43,7 @@ class Topic:
         settings: LogSettings,
         clock: Clock,
         make_partition: Callable[[int], Partition],
+        find_record: Callable[[int, bytes], Record | None],
         first_partition: int,
     ) -> None:
         self.name = name
@@ -50,6 +52,7 @@ class Topic:
         self.settings = settings
         self._clock = clock
         self._make_partition = make_partition
+        self._find_record = find_record
         # Where keyless records begin to go round; next() on it is atomic.
         self._rotation = itertools.count(first_partition)
 
@@ -192,6 +195,24 @@ class Topic:
         if partition is None and start is None and end is None:
             return self.partitions
         return [self.partition(partition)]
+
+    def get(self, key: bytes | str, partition: int | None = None) -> StoredRecord | None:
+        """The latest committed record of a key; None when there is none.
+
+        A value of None says that the key was deleted. Without a partition it is looked for where
+        Kafka's default partitioner puts the key. Found through the key indexes, which are built
+        where they are missing, so that the first look may take a while.
+        """
+        data = to_bytes(key, "key")
+        if data is None:
+            raise InvalidRequest(f"topic {self.name}: records without a key cannot be looked up")
+        number = self.partition(self._choose(data) if partition is None else partition).number
+        found = self._find_record(number, data)
+        if found is None:
+            return None
+        return StoredRecord(
+            number, found.offset, found.timestamp, found.key, found.value, found.headers
+        )
 
     def offset_for_time(self, timestamp: int, partition: int | None = None) -> int | None:
         """The offset of the first record not older than the timestamp; None without one."""

@@ -30,11 +30,19 @@ class TopicAdmin:
     """The topics of one store: what the table says of them, and the partitions that follow."""
 
     def __init__(
-        self, catalog: TopicCatalog, logs: LogStore, *, defaults: LogSettings, random: Random
+        self,
+        catalog: TopicCatalog,
+        logs: LogStore,
+        *,
+        defaults: LogSettings,
+        foreign: Mapping[str, str],
+        random: Random,
     ) -> None:
+        """`foreign` are the settings of topics that are in no table."""
         self._catalog = catalog
         self._logs = logs
         self._defaults = defaults
+        self._foreign = foreign
         self._random = random
 
     @property
@@ -44,7 +52,7 @@ class TopicAdmin:
     def settings_of(self, topic: str) -> LogSettings:
         """The topic's own settings over the store's defaults."""
         entry = self._table.topics.get(topic)
-        return self._parse(topic, {} if entry is None else entry.settings)
+        return self._parse(topic, self._foreign if entry is None else entry.settings)
 
     def _parse(self, topic: str, given: Mapping[str, str]) -> LogSettings:
         return parse_settings(LogSettings, given, f"topic {topic}", base=self._defaults)
@@ -192,7 +200,7 @@ class TopicAdmin:
                 counts[topic] = max(counts.get(topic, 0), partition.partition + 1)
                 ids[topic] = ids.get(topic) or self._logs.topic_id(partition)
         return {
-            name: TopicEntry(name=name, id=ids[name], partition_count=count)
+            name: TopicEntry(name=name, id=ids[name], partition_count=count, settings=self._foreign)
             for name, count in counts.items()
         }
 

@@ -1,0 +1,142 @@
+"""What a store does by itself: flushes and checkpoints, retention, compaction.
+
+Invariant  all of it is a `run_once(now_ms)`; threads only call it.
+Threads    any; each worker runs its own part, and a failing part does not stop the others.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
+from varve.cleaning.retention import Expiry, find_expired
+from varve.cleaning.settings import CleanerSettings
+from varve.commit_log import Log, LogStore, TopicPartition
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Unavailable
+from varve.foundation.worker import Worker, WorkerHealth
+
+MAINTENANCE_INTERVAL_MS: Final = 1_000
+
+Progress = Callable[[CleanProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What cleaning did to one partition, or would do: its compaction, and what expired.
+
+    Each is None where the topic's policy does not ask for it, or retention let nothing go.
+    """
+
+    partition: TopicPartition
+    compaction: CleanReport | None
+    expiry: Expiry | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """How a store fares; empty of trouble it is healthy.
+
+    `offline` goes by log directory, `unreadable` and `retention` by partition; each value is a
+    sentence that says what is wrong. `workers` is empty when the store was opened to be maintained
+    by hand.
+    """
+
+    workers: tuple[WorkerHealth, ...]
+    cleaning: tuple[PartitionHealth, ...]
+    retention: dict[TopicPartition, str]
+    unreadable: dict[TopicPartition, str]
+    offline: dict[str, str]
+
+    @property
+    def is_healthy(self) -> bool:
+        return (
+            all(worker.is_healthy for worker in self.workers)
+            and all(partition.is_healthy for partition in self.cleaning)
+            and not (self.retention or self.unreadable or self.offline)
+        )
+
+
+class Upkeep:
+    """The background work of one open store."""
+
+    def __init__(self, logs: LogStore, *, clock: Clock, settings: CleanerSettings) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._settings = settings
+        self.metrics = CleanerMetrics(clock=clock, logs=self._served)
+        self.cleaner = Cleaner(logs, clock=clock, settings=settings, metrics=self.metrics)
+        self._retention_due_ms = 0
+        self._workers: list[Worker] = []
+
+    def _served(self) -> list[Log]:
+        return [log for _, log, _ in self._logs.logs()]
+
+    def start(self) -> None:
+        """Starts the threads."""
+        settings = self._settings
+        self._retention_due_ms = self._clock.now_ms() + settings.log_initial_task_delay_ms
+        tick_ms = min(MAINTENANCE_INTERVAL_MS, settings.log_retention_check_interval_ms)
+        self._workers = [
+            Worker("varve-maintenance", self._logs.run_once, MAINTENANCE_INTERVAL_MS, self._clock),
+            Worker("varve-retention", self._run_retention_when_due, tick_ms, self._clock),
+        ]
+        for worker in self._workers:
+            worker.start()
+        self.cleaner.start()
+
+    def _run_retention_when_due(self, now_ms: int) -> None:
+        if now_ms >= self._retention_due_ms:
+            self._retention_due_ms = now_ms + self._settings.log_retention_check_interval_ms
+            self.cleaner.retention.run_once(now_ms)
+
+    def stop(self) -> None:
+        """Ends the threads after the chunk they are at."""
+        with ExitStack() as stack:
+            for worker in self._workers:
+                stack.callback(worker.stop)
+            stack.callback(self.cleaner.stop)
+
+    def run_once(self, now_ms: int) -> None:
+        """One round of everything, in the caller's thread."""
+        self._logs.run_once(now_ms)
+        self.cleaner.retention.run_once(now_ms)
+        if self._settings.log_cleaner_enable:
+            self.cleaner.run_once(now_ms)
+
+    def clean(
+        self, partition: TopicPartition, now_ms: int, *, dry_run: bool, progress: Progress | None
+    ) -> Cleaned:
+        """Does to one partition now what its policy says; raises what goes wrong."""
+        log = self._logs.get(partition)
+        compaction = None
+        if log.settings.is_compacted:
+            compaction = self.cleaner.clean(partition, now_ms, dry_run=dry_run, progress=progress)
+        expiry = find_expired(log, now_ms) if dry_run else self._expire(log, now_ms)
+        return Cleaned(partition, compaction, expiry)
+
+    def _expire(self, log: Log, now_ms: int) -> Expiry | None:
+        retention = self.cleaner.retention
+        expiry = retention.expire(log, now_ms)
+        failure = retention.failures.get(log.topic_partition)
+        if failure is not None:
+            raise Unavailable(f"{log.topic_partition}: retention failed: {failure}")
+        return expiry
+
+    def health(self) -> StoreHealth:
+        """How the background work and the partitions fare."""
+        directories = self._logs.directories
+        return StoreHealth(
+            workers=tuple(worker.health() for worker in self._workers),
+            cleaning=tuple(self.cleaner.health()),
+            retention=dict(self.cleaner.retention.failures),
+            unreadable={
+                partition: str(error)
+                for directory in directories
+                for partition, error in directory.unreadable.items()
+            },
+            offline={one.path: str(one.failure) for one in directories if one.failure is not None},
+        )

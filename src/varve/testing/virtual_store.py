@@ -1,0 +1,229 @@
+"""A store for tests: in memory, with a clock that is moved by hand and power that can be cut.
+
+Invariant  nothing happens by itself: no thread runs, time stands still, and equal calls with an
+           equal seed give equal bytes.
+Crash      `crash_at` and `crash_now` leave what a real disk may; `reopen` is the next start.
+Threads    one; the store within may be used by several.
+"""
+
+import os
+import random
+from collections.abc import Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self
+
+import varve
+from varve.commit_log.check import Finding, Severity, inspect_directory
+from varve.commit_log.check_partition import PartitionContext
+from varve.disk import CrashMode, FaultyFileSystem, FileSystem, PowerLoss, RealFileSystem
+from varve.embedded import Cleaned, Store
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest
+from varve.foundation.settings import GivenValue
+
+START_MS: Final = 1_700_000_000_000
+_MEMORY_ROOT: Final = "/data"
+
+
+class VirtualStore:
+    """A store whose time and power are yours.
+
+    Without a directory it lives in memory. `settings` are those of `varve.open`; `seed` decides
+    what is left to chance, such as how much of a torn write a crash leaves.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, GivenValue] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        now_ms: int = START_MS,
+        seed: int = 0,
+    ) -> None:
+        self.clock = ManualClock(now_ms)
+        self._settings = dict(settings or {})
+        self._seed = seed
+        self._memory = FaultyFileSystem(self.clock, seed=seed) if directory is None else None
+        self._path = _MEMORY_ROOT if directory is None else os.fspath(directory)
+        self._opened = 0
+        self._store: Store | None = None
+        self._is_crashed = False
+        self._open()
+
+    @property
+    def fs(self) -> FileSystem:
+        """The file system the store is on, to look into."""
+        return self._memory or RealFileSystem()
+
+    @property
+    def path(self) -> str:
+        """The log directory."""
+        return self._path
+
+    @property
+    def store(self) -> Store:
+        """The open store; after a crash `reopen` first."""
+        if self._store is None:
+            raise Closed("the kit's store is closed or lost its power; call reopen() first")
+        return self._store
+
+    @property
+    def steps(self) -> int:
+        """How many changes the disk in memory has seen: writes, syncs, renames and the like."""
+        return self._get_memory("steps").steps
+
+    def _open(self) -> None:
+        self._opened += 1
+        self._store = varve.open(
+            self._path,
+            settings=self._settings,
+            fs=self.fs,
+            clock=self.clock,
+            random=random.Random(self._seed * 1_000_003 + self._opened),
+            maintain=False,
+        )
+
+    # Time and background work
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def advance(
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> int:
+        """Moves the clock and nothing else; gives the new time in milliseconds."""
+        step = timedelta(
+            days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+        )
+        if step < timedelta(0):
+            raise InvalidRequest(f"the clock cannot go back by {-step}; time only advances")
+        self.clock.advance(step // timedelta(milliseconds=1))
+        return self.now_ms
+
+    def run_background(self) -> None:
+        """Everything the store's threads would have done by now: flush, roll, delete, compact."""
+        self.store.run_once(self.now_ms)
+
+    def clean_now(
+        self, topic: str | None = None, partition: int | None = None, *, roll: bool = True
+    ) -> list[Cleaned]:
+        """Compacts and expires one topic or all, whatever their dirty ratio.
+
+        The active segments are rolled first, because cleaning leaves them alone; `roll=False`
+        keeps to that.
+        """
+        return self.store.clean(topic, partition, roll=roll)
+
+    # Crashes
+
+    def crash_at(self, step: int) -> "PlannedCrash":
+        """Cuts the power at the next so many-th change of the disk, 1 being the very next.
+
+        As a context manager it takes the crash in, and tells in `happened` whether there was one;
+        otherwise the call that meets it raises PowerLoss.
+        """
+        if step < 1:
+            raise InvalidRequest(f"crash at step {step}: the next change of the disk is step 1")
+        memory = self._get_memory("crash_at")
+        memory.crash_at(memory.steps + step)
+        return PlannedCrash(self)
+
+    def crash_now(self) -> None:
+        """Cuts the power, or on a real directory ends the process, as far as the store knows."""
+        self.store.abandon()
+        self._store = None
+        self._is_crashed = True
+
+    def reopen(self, mode: CrashMode = CrashMode.LOSE_UNSYNCED) -> Store:
+        """The next start: after a crash on what `mode` says the disk kept, else after a close.
+
+        A real directory keeps everything, since only a process can be ended there.
+        """
+        if self._store is not None:
+            if self._has_lost_power():
+                self.crash_now()
+            else:
+                self._store.close()
+        if self._is_crashed and self._memory is not None:
+            self._memory = self._memory.after_crash(mode, self._seed + self._opened)
+        self._is_crashed = False
+        self._open()
+        return self.store
+
+    def _has_lost_power(self) -> bool:
+        if self._memory is None:
+            return False
+        try:
+            self._memory.exists(self._path)
+        except PowerLoss:
+            return True
+        return False
+
+    def _get_memory(self, asking: str) -> FaultyFileSystem:
+        if self._memory is None:
+            raise InvalidRequest(
+                f"{asking} needs a disk in memory, and this kit is on {self._path}; leave out the "
+                "directory"
+            )
+        return self._memory
+
+    # The end
+
+    def check(self) -> list[Finding]:
+        """Walks every invariant of the closed directory; see `varve check`."""
+        context = PartitionContext(now_ms=self.now_ms, deep=True)
+        return inspect_directory(self.fs, self._path, context).findings
+
+    def close(self) -> None:
+        """Closes the store and raises Corrupt when what it leaves breaks an invariant."""
+        if self._store is None:
+            return
+        if self._has_lost_power():
+            self.crash_now()
+            return
+        store, self._store = self._store, None
+        store.close()
+        for finding in self.check():
+            if finding.severity is Severity.ERROR:
+                raise Corrupt(f"{finding.path}: {finding.rule}: {finding.message}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class PlannedCrash:
+    """A crash to come; `happened` tells whether it came within the `with` block."""
+
+    def __init__(self, kit: VirtualStore) -> None:
+        self._kit = kit
+        self.happened = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self.happened = isinstance(error, PowerLoss)
+        if not self.happened:
+            self._kit._get_memory("crash_at").mend()
+        return self.happened

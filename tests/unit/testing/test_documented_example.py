@@ -1,0 +1,29 @@
+"""The example of docs/testing.md runs as it stands, with the plugin and in a folder of its own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
+
+
+def _files() -> dict[str, str]:
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    return dict(blocks)
+
+
+def test_the_documented_example_runs(tmp_path: Path) -> None:
+    files = _files()
+    assert sorted(files) == ["conftest.py", "test_scores.py"]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "14 passed" in result.stdout
