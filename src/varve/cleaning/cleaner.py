@@ -28,7 +28,7 @@ from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
 from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
-from varve.foundation.worker import Worker
+from varve.foundation.worker import Worker, WorkerHealth
 from varve.records import Record
 
 logger = logging.getLogger(__name__)
@@ -319,8 +319,13 @@ class Cleaner:
             dirtiness = self._select(found, now_ms)
             return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
 
-    def find_key(self, partition: TopicPartition, key: bytes, now_ms: int) -> Record | None:
-        """The latest committed record of a key, perhaps a tombstone; None when there is none."""
+    def find_key(
+        self, partition: TopicPartition, key: bytes, now_ms: int, *, below: int | None = None
+    ) -> Record | None:
+        """The latest committed record of a key, perhaps a tombstone; None when there is none.
+
+        `below` leaves out segments that begin there or behind.
+        """
         found = self._find(partition)
         may_build = found.is_busy.acquire(blocking=False)
         try:
@@ -331,7 +336,7 @@ class Cleaner:
                 clock=self._clock,
                 may_build=may_build,
             )
-            return lookup.find(key, now_ms, self._pace)
+            return lookup.find(key, now_ms, self._pace, below=below)
         finally:
             if may_build:
                 found.is_busy.release()
@@ -388,6 +393,10 @@ class Cleaner:
         """How cleaning fares with each compacted partition."""
         return [partition.health for partition in self._compacted()]
 
+    def worker_health(self) -> list[WorkerHealth]:
+        """How the threads fare."""
+        return [worker.health() for worker in self._workers]
+
     def _observe(self, report: CleanReport, thread: int) -> None:
         if self._metrics is not None:
             self._metrics.observe_clean(report, thread=thread)
@@ -400,7 +409,7 @@ class Cleaner:
         }
         for partition in self._compacted():
             by_path[partition.directory.path].append(partition.health)
-        dead = sum(not worker.health().is_running for worker in self._workers)
+        dead = sum(not health.is_running for health in self.worker_health())
         self._metrics.set_health(by_path, dead_threads=dead)
 
 

@@ -46,14 +46,22 @@ class KeyLookup:
         self._topic_id = topic_id
         self._clock = clock
 
-    def find(self, key: bytes, now_ms: int, pace: Callable[[int], None] = no_pace) -> Record | None:
+    def find(
+        self,
+        key: bytes,
+        now_ms: int,
+        pace: Callable[[int], None] = no_pace,
+        *,
+        below: int | None = None,
+    ) -> Record | None:
         """The latest committed record of a key, perhaps a tombstone; None when there is none.
 
-        Raises Unavailable when a damaged segment may hold it.
+        `below` leaves out segments that begin there or behind. Raises Unavailable when a damaged
+        segment may hold it.
         """
         for _ in range(_LOOKS_MAX):
             try:
-                found = self._locate(key, now_ms, pace)
+                found = self._locate(key, now_ms, pace, below)
                 if found is None or found.offset < self._log.log_start_offset:
                     return None
                 record = self._read(found.offset)
@@ -71,14 +79,17 @@ class KeyLookup:
         high, low = hash_bytes(np.frombuffer(key, np.uint8), 0, len(key), secret[0], secret[1])
         return int(high), int(low)
 
-    def _locate(self, key: bytes, now_ms: int, pace: Callable[[int], None]) -> KeyEntry | None:
+    def _locate(
+        self, key: bytes, now_ms: int, pace: Callable[[int], None], below: int | None
+    ) -> KeyEntry | None:
         high, low = self.hash(key)
         stable = self._log.last_stable_offset
+        bound = stable if below is None else min(below, stable)
         view = self._log.view
         end = self._log.end_offset
         segments: list[ReadableSegment] = list(view)
         for segment in reversed(segments):
-            if segment.base_offset < stable:
+            if segment.base_offset < bound:
                 with self._open(segment, end, stable, now_ms, pace) as index:
                     found = index.find(high, low)
                 if found is not None:

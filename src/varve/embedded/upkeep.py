@@ -130,7 +130,10 @@ class Upkeep:
         """How the background work and the partitions fare."""
         directories = self._logs.directories
         return StoreHealth(
-            workers=tuple(worker.health() for worker in self._workers),
+            workers=(
+                *(worker.health() for worker in self._workers),
+                *self.cleaner.worker_health(),
+            ),
             cleaning=tuple(self.cleaner.health()),
             retention=dict(self.cleaner.retention.failures),
             unreadable={

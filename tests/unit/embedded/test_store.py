@@ -257,7 +257,7 @@ def test_the_maintenance_threads_run_and_end(fs: MemoryFileSystem, clock: Manual
     running = store.health()
     assert running.is_healthy
     names = {worker.name for worker in running.workers}
-    assert {"varve-maintenance", "varve-retention"} <= names
+    assert names == {"varve-maintenance", "varve-retention", "varve-cleaner-0"}
     store.close()
     assert not names & {thread.name for thread in threading.enumerate()}
 
