@@ -185,7 +185,7 @@ def _is_shown(parameter: Any) -> bool:
 
 def _spelling(parameter: Any) -> str:
     if isinstance(parameter, typer.core.TyperArgument):
-        name = str(parameter.metavar or parameter.name).upper().strip("[]")
+        name = str(parameter.metavar or parameter.name).upper()
         many = "..." if parameter.nargs != 1 else ""
         return f"`{name}{many}`" if parameter.required else f"`[{name}{many}]`"
     spellings = ", ".join(f"`{spelling}`" for spelling in parameter.opts)

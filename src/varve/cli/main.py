@@ -36,6 +36,7 @@ COMMANDS = {
     "log": _Entry("log", "Append to topics and read them from the shell."),
     "dump": _Entry("dump", "Show what the files of a log directory hold."),
     "check": _Entry("check", "Walk every invariant of a log directory; mend what can be mended."),
+    "audit": _Entry("audit", "Show every removal on record, and hold it against the disk."),
     "demo": _Entry("demo", "Write a keyed stream, crash it, recover, show the segments."),
 }
 
