@@ -19,11 +19,11 @@ NOW_MS = 1_700_000_000_000
 class KeyWriter:
     """Writes by a seed; `batches` and `aborted` are what came of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, key_count: int | None = None) -> None:
         self.random = random.Random(seed)
         self.base_offset = self.random.choice(BASE_OFFSETS)
         self.offset = self.base_offset + self.random.choice((0, 0, 3))
-        self.key_count = self.random.choice((1, 5, 100, 100_000))
+        self.key_count = key_count or self.random.choice((1, 5, 100, 100_000))
         self.codecs = self.random.choice(([Codec.NONE], [Codec.NONE, *Codec], [Codec.LZ4]))
         self.batches: list[bytes] = []
         self.aborted: list[AbortedTransaction] = []

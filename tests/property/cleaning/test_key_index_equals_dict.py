@@ -70,9 +70,7 @@ def test_digest_is_that_of_the_entries_however_they_were_merged(seed: int) -> No
 @pytest.mark.parametrize("seed", range(3))
 def test_lower_bound_equals_bisection(seed: int) -> None:
     chooser = random.Random(seed)
-    writer = KeyWriter(seed)
-    writer.key_count = 100_000
-    writer.write(150)
+    writer = KeyWriter(seed, key_count=100_000).write(150)
     fs = MemoryFileSystem(ManualClock())
     segment = write_segment(fs, writer.base_offset, writer.batches)
     build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=writer.aborted)
