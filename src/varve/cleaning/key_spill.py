@@ -59,8 +59,8 @@ class SpillFile:
         """Closes and removes the file, if there is one."""
         if self._file is not None:
             self._file.close()
-            self._file = None
             self._fs.remove(self.path)
+            self._file = None
 
 
 class EntryRuns:
