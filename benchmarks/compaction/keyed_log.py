@@ -49,10 +49,8 @@ class LogShape:
     segment_bytes: int
 
     def __str__(self) -> str:
-        return (
-            f"{format_bytes(self.record_bytes)} {self.codec.name.lower()}, "
-            f"batches of {format_bytes(self.batch_bytes)}"
-        )
+        codec, batch = self.codec.name.lower(), format_bytes(self.batch_bytes)
+        return f"{format_bytes(self.record_bytes)} {codec} in {batch}"
 
     def count_records(self, size: int) -> int:
         """How many records have that many bytes before compression."""
@@ -70,6 +68,11 @@ def shapes_of(scale: Scale) -> list[LogShape]:
         for codec in scale.codecs
         for record_bytes in scale.record_bytes
     ]
+
+
+def few_shapes_of(scale: Scale) -> list[LogShape]:
+    """`shapes_of`, but only the first in a quick run."""
+    return shapes_of(scale)[: 1 if scale.is_quick else None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +107,13 @@ def write_store(directory: Path, shape: LogShape, size: int) -> KeyedStore:
 
 def open_store(directory: Path, shape: LogShape, file_system: FileSystem | None = None) -> LogStore:
     """The store of a directory, which is made if it is missing; `open` it or use it in `with`."""
-    settings = shape.settings()
+    compacted, plain = shape.settings(), LogSettings()
     return LogStore(
         [str(directory)],
         fs=file_system or RealFileSystem(),
         clock=SystemClock(),
         random=random.Random(_SEED),
-        topic_settings=lambda topic: settings,
+        topic_settings=lambda topic: compacted if topic == PARTITION.topic else plain,
     )
 
 
