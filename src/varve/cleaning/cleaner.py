@@ -25,6 +25,7 @@ from varve.cleaning.selection import Dirtiness, in_order, select
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.throttle import Throttle
 from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
 from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
@@ -178,7 +179,7 @@ class Cleaner:
         healing = [
             one
             for one in found
-            if not one.is_due and by_name[one.partition].indexes.is_retry_due(now_ms)
+            if not one.is_due and by_name[one.partition].indexes.needs_run(now_ms)
         ]
         for dirtiness in [*due, *healing]:
             partition = by_name[dirtiness.partition]
@@ -241,7 +242,7 @@ class Cleaner:
             report = self._carry_out(partition, dirtiness, now_ms)
         except CleaningStopped:
             return None
-        except (StoreError, OSError) as error:
+        except StoreError as error:
             partition.note_failure(error, now_ms)
             logger.warning(
                 "cleaning failed, will be tried again",
@@ -257,18 +258,18 @@ class Cleaner:
         dirtiness: Dirtiness,
         now_ms: int,
         *,
-        is_forced: bool = False,
         progress: Progress | None = None,
     ) -> CleanReport:
+        name = partition.log.topic_partition
         run = PartitionRun(
             partition.log, dirtiness, now_ms, self._tools(partition, progress=progress)
         )
-        partition.indexes.forget_vanished()
-        plan = run.plan(is_forced=is_forced)
-        report = run.carry_out(plan)
-        if run.is_complete:
-            name = partition.log.topic_partition
-            partition.directory.write_cleaner_offset(name, dirtiness.first_uncleanable)
+        with _failures(partition, f"cleaning of {name}"):
+            partition.indexes.forget_vanished()
+            report = run.carry_out(run.plan())
+            if run.is_complete:
+                partition.directory.write_cleaner_offset(name, dirtiness.first_uncleanable)
+                partition.indexes.healed.clear()
         return report
 
     def _tools(self, partition: _Partition, *, progress: Progress | None = None) -> RunTools:
@@ -306,7 +307,8 @@ class Cleaner:
             if dry_run:
                 tools = self._tools(found, progress=progress)
                 run = PartitionRun(found.log, dirtiness, now_ms, tools)
-                return run.report(run.plan(), is_dry_run=True)
+                with _failures(found, f"plan of {partition}"):
+                    return run.report(run.plan(), is_dry_run=True)
             report = self._carry_out(found, dirtiness, now_ms, progress=progress)
             found.note_success()
             self._observe(report, 0)
@@ -317,7 +319,8 @@ class Cleaner:
         with self._take(partition) as found:
             _check_compacted(found.log)
             dirtiness = self._select(found, now_ms)
-            return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
+            with _failures(found, f"plan of {partition}"):
+                return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
 
     def find_key(
         self, partition: TopicPartition, key: bytes, now_ms: int, *, below: int | None = None
@@ -362,10 +365,11 @@ class Cleaner:
             if not partition.is_busy.acquire(blocking=False):
                 continue
             try:
-                built += self._build_indexes(partition, now_ms)
+                with _failures(partition, "key indexes"):
+                    built += self._build_indexes(partition, now_ms)
             except CleaningStopped:
                 return built
-            except (StoreError, OSError) as error:
+            except StoreError as error:
                 partition.note_failure(error, now_ms)
             finally:
                 partition.is_busy.release()
@@ -411,6 +415,18 @@ class Cleaner:
             by_path[partition.directory.path].append(partition.health)
         dead = sum(not health.is_running for health in self.worker_health())
         self._metrics.set_health(by_path, dead_threads=dead)
+
+
+@contextmanager
+def _failures(partition: _Partition, doing: str) -> Iterator[None]:
+    """A file that is gone means that the log changed meanwhile; other I/O errors are failures."""
+    with failures(partition.directory, doing):
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise Unavailable(
+                f"{doing}: {error.filename} left the log meanwhile; try again"
+            ) from error
 
 
 def _check_compacted(log: Log) -> None:

@@ -37,6 +37,8 @@ class KeyIndexes:
         self._buffer_bytes = buffer_bytes
         self._known: dict[Segment, KeyIndexHeader] = {}
         self.holds: dict[int, SegmentHold] = {}
+        self.healed: set[int] = set()
+        """Base offsets of segments that were held, until a run has cleaned them too."""
 
     def find(self, segment: Segment) -> SegmentKeys | None:
         """The index of a segment if a whole one is there; builds nothing.
@@ -68,7 +70,7 @@ class KeyIndexes:
         """The index of a decided segment, built if need be; None while the segment is held."""
         found = self.find(segment)
         if found is not None:
-            self.holds.pop(segment.base_offset, None)
+            self._release(segment)
             return found
         hold = self.holds.get(segment.base_offset)
         if hold is not None and now_ms < hold.retry_ms:
@@ -87,8 +89,12 @@ class KeyIndexes:
             self.hold(segment, str(error), now_ms)
             return None
         self._known[segment] = header
-        self.holds.pop(segment.base_offset, None)
+        self._release(segment)
         return SegmentKeys(self._fs, segment.path(KEYS), header)
+
+    def _release(self, segment: Segment) -> None:
+        if self.holds.pop(segment.base_offset, None) is not None:
+            self.healed.add(segment.base_offset)
 
     def hold(self, segment: Segment, reason: str, now_ms: int) -> None:
         """Leaves a damaged segment alone until the next attempt is due."""
@@ -123,6 +129,8 @@ class KeyIndexes:
         bases = {segment.base_offset for segment in closed}
         self._known = {one: header for one, header in self._known.items() if one in closed}
         self.holds = {base: hold for base, hold in self.holds.items() if base in bases}
+        self.healed &= bases
 
-    def is_retry_due(self, now_ms: int) -> bool:
-        return any(hold.retry_ms <= now_ms for hold in self.holds.values())
+    def needs_run(self, now_ms: int) -> bool:
+        """Whether a segment that was held can be cleaned, or may be by now."""
+        return bool(self.healed) or any(hold.retry_ms <= now_ms for hold in self.holds.values())

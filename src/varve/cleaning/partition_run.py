@@ -66,7 +66,7 @@ class PartitionRun:
         self._note = ""
         self._was_stopped = False
 
-    def plan(self, *, is_forced: bool = False) -> CleaningPlan:
+    def plan(self) -> CleaningPlan:
         """Builds what key indexes are missing and plans; the log itself stays as it is."""
         sources = self._find_sources()
         end = self._dirtiness.first_uncleanable
@@ -85,22 +85,22 @@ class PartitionRun:
             aborted=self._log.collect_aborted(start, end),
             rules=rules,
             settings=self._log.settings,
-            is_forced=is_forced or self._dirtiness.is_forced,
+            is_forced=self._dirtiness.is_forced,
             buffer_bytes=self._tools.buffer_bytes,
             pace=progress,
         )
 
     def _find_sources(self) -> list[Source]:
         first_dirty = self._dirtiness.first_dirty
-        held = set(self._tools.indexes.holds)
+        indexes = self._tools.indexes
         progress = self._track("index", sum(segment.size for segment in self._closed))
         bases = [one.base_offset for one in self._closed]
         ends = [*bases, self._dirtiness.first_uncleanable][1:]
         sources = []
         for segment, end in zip(self._closed, ends, strict=True):
-            keys = self._tools.indexes.ensure(segment, end, self._now_ms, progress)
+            keys = indexes.ensure(segment, end, self._now_ms, progress)
             # A segment that was held could not be cleaned when the rest was.
-            is_dirty = end > first_dirty or segment.base_offset in held
+            is_dirty = end > first_dirty or segment.base_offset in indexes.healed
             sources.append(Source(segment, end, is_dirty, keys))
         return sources
 

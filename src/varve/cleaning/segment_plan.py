@@ -206,7 +206,8 @@ def _silent_markers(batches: Table, marks: Table, rules: RunRules) -> Integers:
     slots = np.searchsorted(ids, marks["producer_id"]).clip(max=len(ids) - 1)
     found = (ids[slots] == marks["producer_id"]) & (epochs[slots] == marks["epoch"])
     found &= batches["attributes"][marks["batch"]] & _CONTROL != 0
-    return marks["batch"][found].astype(np.int64)
+    numbers: Integers = marks["batch"][found].astype(np.int64)
+    return numbers
 
 
 def _need_horizon(
@@ -221,7 +222,8 @@ def _need_horizon(
     lone[marks["batch"][discardable]] = True
     held = np.empty(len(batches), np.int64)
     count_bits(tombstones, 0, batches["count"].astype(np.int64), held)
-    return (batches["horizon"] == NO_HORIZON) & (kept > 0) & ((held > 0) | lone)
+    has_none: npt.NDArray[np.bool_] = batches["horizon"] == NO_HORIZON
+    return has_none & (kept > 0) & ((held > 0) | lone)
 
 
 def count_by_reason(
