@@ -6,22 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-BATCH = np.dtype(
-    [
-        ("position", "<u4"),
-        ("size", "<u4"),
-        ("base", "<u4"),
-        ("last", "<u4"),
-        ("count", "<u4"),
-        ("attributes", "<u2"),
-        ("flags", "<u2"),
-        ("horizon", "<i8"),
-    ]
-)
-MARK = np.dtype(
-    [("batch", "<u4"), ("epoch", "<i2"), ("control", "<i2"), ("producer_id", "<i8")],
-)
-DATA, EMPTY = -1, -2
+from varve.cleaning.key_index import BATCH, CONTROL_EMPTY, CONTROL_NONE, MARK
+
+DATA, EMPTY = CONTROL_NONE, CONTROL_EMPTY
 
 
 class Mark(NamedTuple):

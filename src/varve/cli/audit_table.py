@@ -35,8 +35,8 @@ def print_report(report: AuditReport, *, last: int | None) -> None:
     if shown:
         console.print(_removals(shown))
     if len(shown) < len(report.entries):
-        hidden = len(report.entries) - len(shown)
-        console.print(Text(f"{hidden} earlier ones are not shown: --all shows them"), style="dim")
+        hidden = _count(len(report.entries) - len(shown), "earlier removal")
+        console.print(Text(f"{hidden} not shown: --all shows all"), style="dim")
     if report.findings:
         console.print(_findings(report))
     console.print(Text(summarise(report)), soft_wrap=True)
@@ -51,20 +51,24 @@ def summarise(report: AuditReport) -> str:
     ]
     removed = sum(balance.records_removed for balance in carried_out)
     parts = [
-        f"{len(report.entries)} removals on record",
-        f"{removed} records removed",
-        f"{report.segments_verified} segments of {report.bytes_verified} bytes verified",
+        f"{_count(len(report.entries), 'removal')} on record",
+        f"{_count(removed, 'record')} removed",
+        f"{_count(report.segments_verified, 'segment')} of {report.bytes_verified} bytes verified",
     ]
     for severity in _SEVERITIES:
         count = sum(finding.severity is severity for finding in report.findings)
         if count:
-            parts.append(f"{count} {severity}{'s' if count > 1 else ''}")
+            parts.append(_count(count, severity))
     if not report.findings:
         parts.append("nothing wrong")
     return f"{report.partition}: {', '.join(parts)}; head {report.head}"
 
 
-def format_time(at_ms: int) -> str:
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _format_time(at_ms: int) -> str:
     moment = datetime.fromtimestamp(min(at_ms, _LATEST_MS) / 1000, UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
@@ -89,7 +93,7 @@ def _removals(entries: Sequence[AuditedEntry]) -> Table:
             outcome += f", {entry.verified} of {len(balance.outputs)} verified"
         table.add_row(
             str(balance.id),
-            format_time(balance.at_ms),
+            _format_time(balance.at_ms),
             str(balance.kind),
             offsets,
             f"{len(figures)} to {len(balance.outputs)}",

@@ -1,11 +1,15 @@
 """An audit finds what does not fit, and tells removals that a crash cut short from wrong ones."""
 
+from uuid import UUID
+
 import pytest
 
 from tests.support.audit_bench import AuditBench
 from varve.cleaning.audit import AUDIT_RULES, AuditReport, Outcome, audit_partition
 from varve.cleaning.evidence import FIRST_CHAIN
+from varve.commit_log import partition_metadata
 from varve.commit_log.finding import Severity
+from varve.commit_log.names import PARTITION_METADATA_FILE
 from varve.disk import FileInfo, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 
@@ -266,3 +270,15 @@ def test_an_audit_starts_over_when_a_cleaning_happens_meanwhile(bench: AuditBenc
     assert report.findings == ()
     assert Busy.listings > 2
     assert len(report.entries) == 2
+
+
+def test_keys_that_differ_from_the_record_are_found_when_looked_at(bench: AuditBench) -> None:
+    path = f"{bench.directory}/{PARTITION_METADATA_FILE}"
+    with bench.fs.open_writable(path) as file:
+        file.write_at(0, partition_metadata.encode(UUID(int=5)))
+    bench.write(9, [9])
+    bench.compact([bench.write(0, [0, 1, 2])], [1, 2])
+    assert bench.audit().findings == ()
+    assert rules(audit_partition(bench.fs, bench.directory, deep=True)) == ["keys-differ"]
+    names = bench.fs.names(bench.directory)
+    assert len(names) == 4, "an audit writes nothing"

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,8 +34,8 @@ def fill(fs: MemoryFileSystem) -> None:
 
 
 def overwrite(fs: MemoryFileSystem, data: bytes) -> None:
-    fs.remove(PATH)
     with fs.open_writable(PATH) as file:
+        file.truncate(0)
         file.write_at(0, data)
 
 
@@ -218,3 +219,17 @@ def test_a_line_whose_sync_failed_is_made_due_again() -> None:
     evidence.append(make_expiry(3))
     left = disk.after_crash(CrashMode.LOSE_UNSYNCED)
     assert [entry.balance.id for entry in EvidenceFile(left, DIRECTORY).read()] == [1, 2, 3]
+
+
+def test_the_example_of_the_format_page_is_whole(fs: MemoryFileSystem) -> None:
+    page = Path(__file__).parents[3] / "docs" / "formats" / "evidence.md"
+    example = page.read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
+    overwrite(fs, example.encode())
+    (entry,) = EvidenceFile(fs, DIRECTORY).read()
+    assert entry.is_done
+    entry.balance.check()
+    written = MemoryFileSystem(ManualClock())
+    written.make_directory(DIRECTORY)
+    EvidenceFile(written, DIRECTORY).append(entry.balance)
+    EvidenceFile(written, DIRECTORY).mark_done(1)
+    assert written.read(PATH) == example.encode()

@@ -1,0 +1,123 @@
+"""`varve audit` shows the removals on record, names what is wrong, and answers by its status."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tests.support.audit_bench import AuditBench
+from varve.cleaning.audit import AUDIT_RULES
+from varve.cli.audit import SHOWN, command
+from varve.cli.main import app as varve
+from varve.disk import RealFileSystem
+
+app = typer.Typer()
+app.command()(command)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> AuditBench:
+    bench = AuditBench(RealFileSystem(), str(tmp_path / "data"))
+    bench.write(9, [9])
+    bench.compact([bench.write(0, [0, 1, 2]), bench.write(3, [3, 4])], [2, 4])
+    other = AuditBench(bench.fs, bench.path, "payments-1")
+    other.write(5, [5])
+    other.expire([other.write(0, [0, 1, 2])])
+    return bench
+
+
+def test_removals_are_shown_with_what_went_and_why(bench: AuditBench) -> None:
+    result = run(bench.path)
+    assert result.exit_code == 0
+    assert "2023-11-14 22:13:20" in result.stdout
+    assert "3 superseded" in result.stdout
+    assert "carried out, 1 of 1 verified" in result.stdout
+    assert "cleanup.policy compact" in result.stdout
+    assert "3 older than retention.ms" in result.stdout
+    head = bench.audit().head
+    assert (
+        f"orders-0: 1 removal on record, 3 records removed, 1 segment of "
+        f"{bench.audit().bytes_verified} bytes verified, nothing wrong; head {head}"
+    ) in result.stdout
+    assert "payments-1: 1 removal on record, 3 records removed" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [("orders",), ("orders:0",)])
+def test_one_topic_or_partition_is_chosen(bench: AuditBench, arguments: tuple[str, ...]) -> None:
+    result = run(bench.path, *arguments)
+    assert result.exit_code == 0
+    assert "orders-0: " in result.stdout
+    assert "payments-1" not in result.stdout
+
+
+def test_a_partitions_directory_is_taken_as_well(bench: AuditBench) -> None:
+    assert "orders-0: 1 removal on record" in run(bench.directory).stdout
+
+
+def test_a_finding_is_shown_and_the_status_is_one(bench: AuditBench) -> None:
+    bench.change_line(1, b'"superseded":3', b'"superseded":2')
+    result = run(bench.path)
+    assert result.exit_code == 1
+    assert "unbalanced" in result.stdout
+    assert "line 1: the chain says" in result.stdout
+    assert "2 errors" in result.stdout
+
+
+def test_json_has_removals_findings_and_a_summary(bench: AuditBench) -> None:
+    bench.write(0, [2])
+    result = run("--json", bench.path, "orders")
+    assert result.exit_code == 1
+    removal, finding, summary = map(json.loads, result.stdout.splitlines())
+    assert removal["type"] == "removal"
+    assert removal["records"] == {"kept": 2, "superseded": 3}
+    assert removal["outcome"] == "carried out"
+    assert finding["type"] == "finding"
+    assert (finding["severity"], finding["rule"], finding["id"]) == ("error", "output-changed", 1)
+    assert summary["type"] == "summary"
+    assert summary["is_clean"] is False
+    assert {one["topic"] for one in (removal, finding, summary)} == {"orders"}
+
+
+def test_an_earlier_head_must_still_be_there(bench: AuditBench) -> None:
+    head = bench.audit().head
+    assert run("--head", head, bench.directory).exit_code == 0
+    result = run("--head", "f" * 64, bench.directory)
+    assert result.exit_code == 1
+    assert "its end was cut" in result.stdout
+    result = run("--head", head, bench.path)
+    assert result.exit_code == 2
+    assert "TOPIC:PARTITION" in result.stderr
+
+
+def test_only_the_newest_are_shown_unless_all_are_asked_for(bench: AuditBench) -> None:
+    for _ in range(SHOWN):
+        bench.evidence.append(bench.expiry([bench.write(9, [9])]))
+    result = run(bench.directory)
+    assert "1 earlier removal not shown: --all shows all" in result.stdout
+    assert "superseded" not in result.stdout
+    assert "superseded" in run("--all", bench.directory).stdout
+
+
+def test_rules_are_listed() -> None:
+    result = run("--rules")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == list(AUDIT_RULES)
+
+
+def test_nothing_to_audit_is_an_error_of_use(tmp_path: Path, bench: AuditBench) -> None:
+    assert run(tmp_path / "nowhere").exit_code == 2
+    result = CliRunner().invoke(varve, ["audit", bench.path, "customers"])
+    assert result.exit_code == 1
+    assert "no partitions of 'customers'" in result.stderr
+
+
+def test_deep_without_a_topic_id_says_that_keys_were_not_compared(bench: AuditBench) -> None:
+    result = run("--deep", bench.directory)
+    assert result.exit_code == 0
+    assert "keys are not compared" in result.stdout
