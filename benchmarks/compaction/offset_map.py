@@ -22,7 +22,7 @@ class OffsetMapMeasure:
     size_unit = SizeUnit.BYTES
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (4 << 20, 8 << 20, 16 << 20) if quick else (128 << 20, 256 << 20, 512 << 20)
+        return (4 << 20, 16 << 20) if quick else (128 << 20, 256 << 20, 512 << 20)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
@@ -70,6 +70,7 @@ def _contests(
 def describe(source: KeyedStore) -> str:
     shape = source.shape
     return (
-        f"bytes of records before compression in segments of {format_bytes(shape.segment_bytes)}, {shape.unique_share:.0%} of the keys "
-        "distinct in random order; data and indexes synced on both sides"
+        f"bytes of records before compression in segments of {format_bytes(shape.segment_bytes)}, "
+        f"{shape.unique_share:.0%} of the keys distinct, in random order; "
+        "data and indexes synced on both sides"
     )
