@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from tests.support.log_model import LogModel, check_equals, read_all
-from varve.commit_log import Log, LogSettings, LogStore, StoreSettings, TopicPartition
+from tests.support.cleaned_segment import write_cleaned
+from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all
+from varve.commit_log import Log, LogSettings, LogStore, Segment, StoreSettings, TopicPartition
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
@@ -73,6 +74,16 @@ def make_batch(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A cleaned segment on the disk, the segments it replaces, and the log once it has."""
+
+    old: list[Segment]
+    size: int
+    has_txn_index: bool
+    outcome: LogModel
+
+
 @dataclass(slots=True)
 class Bench:
     """One store with one partition, and what it has acknowledged."""
@@ -87,6 +98,7 @@ class Bench:
     """Everything below was acknowledged as being on disk."""
     is_created: bool = False
     sent: int = 0
+    swap: Swap | None = None
 
     @property
     def log(self) -> Log:
@@ -171,6 +183,44 @@ class Bench:
         outcome = self.model.copy()
         outcome.log_start_offset = offset
         self._run(lambda: self.log.delete_records(offset), outcome)
+
+    def write_cleaned(
+        self, first: int, count: int, clean: Callable[[list[bytes]], list[bytes]]
+    ) -> "Swap":
+        """Writes what `clean` makes of some closed segments aside, ready to take their place."""
+        old = list(self.log.view.closed[first : first + count])
+        following = list(self.log.view)[first + count]
+        base, end = old[0].base_offset, following.base_offset
+        inside = [b.data for b in self.model.batches if base <= b.base_offset < end]
+        cleaned = clean(inside)
+        aborted = [one for segment in old for one in segment.txn_index().entries()]
+        size = write_cleaned(self.disk, self.log.directory, base, cleaned, aborted=aborted)
+        outcome = self.model.copy()
+        outcome.batches = [
+            *(b for b in self.model.batches if b.base_offset < base),
+            *(StoredBatch.of(data) for data in cleaned),
+            *(b for b in self.model.batches if b.base_offset >= end),
+        ]
+        return Swap(old, size, bool(aborted), outcome)
+
+    def replace_segments(self, swap: "Swap") -> None:
+        old = swap.old
+        self._run(
+            lambda: self.log.replace_segments(
+                old,
+                base_offset=old[0].base_offset,
+                size=swap.size,
+                has_txn_index=swap.has_txn_index,
+            ),
+            swap.outcome,
+        )
+
+    def drop_segments_before(self, offset: int) -> None:
+        outcome = self.model.copy()
+        outcome.log_start_offset = max(offset, self.model.log_start_offset)
+        if offset == self.model.end_offset:
+            outcome.restart_at(offset)
+        self._run(lambda: self.log.drop_segments_before(offset, now_ms=CLOCK.now_ms()), outcome)
 
     def close(self) -> None:
         assert self.store is not None

@@ -15,7 +15,9 @@ from varve.cli.dump_data import dump_data
 from varve.cli.dump_entry import DumpOptions, Entry, Source, problem
 from varve.cli.dump_formats import DumpFormat, JsonFormat, TextFormat
 from varve.cli.dump_indexes import dump_offset_index, dump_time_index, dump_txn_index
+from varve.cli.dump_keys import dump_key_index
 from varve.cli.dump_state import (
+    dump_append_times,
     dump_clean_shutdown,
     dump_directory_metadata,
     dump_leader_epochs,
@@ -26,10 +28,12 @@ from varve.cli.dump_state import (
 )
 from varve.cli.record_decoders import Decoder
 from varve.commit_log.names import (
+    APPEND_TIMES_FILE,
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     INDEX,
+    KEYS,
     LEADER_EPOCH_FILE,
     LOCK_FILE,
     LOG,
@@ -54,6 +58,7 @@ _BY_KIND: Final[dict[str, Reader]] = {
     TIME_INDEX: dump_time_index,
     TXN_INDEX: dump_txn_index,
     SNAPSHOT: dump_snapshot,
+    KEYS: dump_key_index,
 }
 _BY_NAME: Final[dict[str, Reader]] = {
     LEADER_EPOCH_FILE: dump_leader_epochs,
@@ -65,6 +70,7 @@ _BY_NAME: Final[dict[str, Reader]] = {
     HIGH_WATERMARK_FILE: dump_offset_checkpoint,
     CLEANER_OFFSET_FILE: dump_offset_checkpoint,
     TOPICS_FILE: dump_topics,
+    APPEND_TIMES_FILE: dump_append_times,
 }
 _METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _BOOTSTRAP_SNAPSHOT: Final = "bootstrap.checkpoint"
@@ -143,7 +149,8 @@ def _plan(path: str) -> tuple[Reader, int, Entry | None] | None:
     segment = parse_file_name(name)
     if segment is not None:
         heading = Entry("logStart", {"offset": segment.offset}) if segment.kind == LOG else None
-        return _BY_KIND[segment.kind], segment.offset, heading
+        reader = _BY_KIND.get(segment.kind)
+        return None if reader is None else (reader, segment.offset, heading)
     snapshot = _METADATA_SNAPSHOT.fullmatch(name)
     if snapshot is not None:
         end = {"offset": int(snapshot[1]), "epoch": int(snapshot[2])}

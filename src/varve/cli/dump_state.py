@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from varve.cli.dump_entry import DumpOptions, Entry, Source
 from varve.commit_log import partition_metadata
+from varve.commit_log.append_times import decode_append_times
 from varve.commit_log.checkpoints import INT32_MAX, INT64_MAX, decode_checkpoint
 from varve.commit_log.directory_metadata import decode_clean_shutdown, decode_meta_properties
 from varve.commit_log.partition_metadata import encode_topic_id
@@ -89,6 +90,13 @@ def dump_topics(source: Source, options: DumpOptions) -> Iterator[Entry]:
                 "settings": dict(topic.settings),
             },
         )
+
+
+def dump_append_times(source: Source, options: DumpOptions) -> Iterator[Entry]:
+    """The entries that match their CRC; of a base offset the last one counts."""
+    for base_offset, span in decode_append_times(source.fs.read(source.path)):
+        fields = {"baseOffset": base_offset, "firstMs": span.first_ms, "lastMs": span.last_ms}
+        yield Entry("appendTimes", fields)
 
 
 def dump_clean_shutdown(source: Source, options: DumpOptions) -> Iterator[Entry]:

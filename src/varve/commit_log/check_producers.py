@@ -45,11 +45,13 @@ class ProducerCheck:
     is_complete: bool = False
     has_gaps: bool = False
     _next_offset: int = -1
+    _log_start_offset: int = 0
     _pending: list[int] = field(default_factory=list)
 
     def begin(self, first_base_offset: int, log_start_offset: int) -> None:
         """Starts at the first segment: from nothing, or from the snapshot taken there."""
         self._next_offset = first_base_offset
+        self._log_start_offset = log_start_offset
         self._pending = sorted(o for o in self.snapshots if o > first_base_offset)
         first = self.snapshots.get(first_base_offset)
         if first is not None:
@@ -128,8 +130,10 @@ class ProducerCheck:
     def _difference(self, entry: SnapshotEntry, replayed: ProducerEntry) -> str:
         """How a snapshot's producer differs from the replayed one; empty when it does not."""
         pairs = [("epoch", entry.epoch, replayed.epoch)] if not self.has_gaps else []
-        if replayed.batches and not self.has_gaps:
-            last = replayed.batches[-1]
+        last = replayed.batches[-1] if replayed.batches and not self.has_gaps else None
+        # Loading starts at the log start: a producer whose data lies below may be known by markers.
+        is_deleted = last is not None and last.last_offset < self._log_start_offset
+        if last is not None and not (is_deleted and entry.last_offset == NONE):
             pairs += [
                 ("last sequence", entry.last_sequence, last.last_sequence),
                 ("last offset", entry.last_offset, last.last_offset),

@@ -356,8 +356,7 @@ class Log:
                     "the high "
                     f"watermark is {state.high_watermark}"
                 )
-            with state.io("delete records of"):
-                state.raise_log_start_locked(offset)
+            state.raise_log_start_locked(offset)
         try:
             self._hooks.write_log_starts()
         except OSError as error:
@@ -369,7 +368,10 @@ class Log:
                     "too full to note it for the next start; free some space and delete them again"
                 )
             raise failure from error
-        state.check_usable()
+        with state.lock:
+            state.check_usable()
+            with state.io("delete records of"):
+                state.trim_epochs_locked()
         return state.log_start_offset
 
     def maintain(self, now_ms: int) -> None:

@@ -230,12 +230,15 @@ class LogState:
         return span
 
     def raise_log_start_locked(self, offset: int) -> None:
-        if offset <= self.log_start_offset:
-            return
-        self.log_start_offset = offset
-        self.recovery_point = max(self.recovery_point, offset)
-        self.producers.raise_log_start(offset)
-        if self.epochs.truncate_from_start(offset):
+        """For readers at once; the caller writes the checkpoint, then trims the epochs."""
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.recovery_point = max(self.recovery_point, offset)
+            self.producers.raise_log_start(offset)
+
+    def trim_epochs_locked(self) -> None:
+        """Lets the epochs begin at the log start, once that is on disk: loading would do it."""
+        if self.epochs.truncate_from_start(self.log_start_offset):
             self.write_epochs()
 
     def reopen_active(self, base_offset: int) -> ActiveSegment:

@@ -38,8 +38,7 @@ class SegmentDrop:
                 dropped = [one for one in state.view.closed if one.base_offset < offset]
                 if not dropped:
                     return []
-                with state.io("raise the log start of"):
-                    self._raise_locked(offset)
+                state.raise_log_start_locked(offset)
             with state.io("checkpoint of"), _unless_full():
                 self._write_log_starts()
             with state.lock:
@@ -61,14 +60,12 @@ class SegmentDrop:
                 f"high watermark is {state.high_watermark}, and what lies above it must stay"
             )
 
-    def _raise_locked(self, offset: int) -> None:
-        with _unless_full():
-            self._state.raise_log_start_locked(offset)
-
     def _drop_locked(self, dropped: list[Segment], now_ms: int) -> None:
         state = self._state
-        first_kept = state.view.closed[len(dropped) :]
+        kept = state.view.closed[len(dropped) :]
         with state.cutting_locked("drop segments of"):
+            with _unless_full():
+                state.trim_epochs_locked()
             for segment in dropped:
                 state.set_aside_locked(segment, now_ms)
                 state.append_times.forget(segment.base_offset)
@@ -77,7 +74,7 @@ class SegmentDrop:
             state.fs.sync_directory(state.directory)
             gone = {segment.base_offset for segment in dropped}
             state.unsynced = [one for one in state.unsynced if one.base_offset not in gone]
-            state.view = SegmentView(first_kept, state.view.active)
+            state.view = SegmentView(kept, state.view.active)
 
 
 @contextlib.contextmanager
