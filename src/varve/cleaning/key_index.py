@@ -209,13 +209,35 @@ class KeyIndex(Closing):
                 f" {self.header.sections_crc:#010x}: {_REMEDY}"
             )
 
-    def close(self) -> None:
-        self._file.close()
+    def is_of(self, segment: Segment, topic_id: bytes) -> bool:
+        """Whether it was made of this generation of the segment's data file."""
+        header = self.header
+        if (header.topic_id, header.base_offset) != (topic_id, segment.base_offset):
+            return False
+        if header.log_size != segment.size:
+            return False
+        if not header.batch_count:
+            return header.log_size == 0
+        position, size = self._last_batch_place()
+        if position + size != header.log_size:
+            raise Corrupt(
+                f"{self.path}: the last batch ends at {position + size}, the data file at"
+                f" {header.log_size}: {_REMEDY}"
+            )
+        data = segment.file().read_at(position, BATCH_HEADER_BYTES)
+        try:
+            batch = decode_header(data, where=segment.path(LOG))
+        except Corrupt:
+            return False
+        return batch.crc == header.last_batch_crc and batch.size == size
 
-    def last_batch_place(self) -> tuple[int, int]:
+    def _last_batch_place(self) -> tuple[int, int]:
         """Position and size of the data file's last batch; there must be one."""
         row = self._section(self.header.marks_at - BATCH.itemsize, 1, BATCH)[0]
         return int(row["position"]), int(row["size"])
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def open_key_index(fs: FileSystem, segment: Segment, *, topic_id: bytes) -> KeyIndex | None:
@@ -229,32 +251,10 @@ def open_key_index(fs: FileSystem, segment: Segment, *, topic_id: bytes) -> KeyI
         return None
     try:
         index = KeyIndex(file)
-        if _is_of(index, segment, topic_id):
+        if index.is_of(segment, topic_id):
             return index
     except BaseException:
         file.close()
         raise
     file.close()
     return None
-
-
-def _is_of(index: KeyIndex, segment: Segment, topic_id: bytes) -> bool:
-    header = index.header
-    if (header.topic_id, header.base_offset) != (topic_id, segment.base_offset):
-        return False
-    if header.log_size != segment.size:
-        return False
-    if not header.batch_count:
-        return header.log_size == 0
-    position, size = index.last_batch_place()
-    if position + size != header.log_size:
-        raise Corrupt(
-            f"{index.path}: the last batch ends at {position + size}, the data file at"
-            f" {header.log_size}: {_REMEDY}"
-        )
-    data = segment.file().read_at(position, BATCH_HEADER_BYTES)
-    try:
-        batch = decode_header(data, where=segment.path(LOG))
-    except Corrupt:
-        return False
-    return batch.crc == header.last_batch_crc and batch.size == size

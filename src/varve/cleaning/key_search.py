@@ -41,6 +41,8 @@ def find_lower_bound(file: File, position: int, start: int, end: int, hash_high:
 
     Entry 0 lies at `position`.
     """
+    if hash_high >= _HASH_END:
+        return end
     low_hash, high_hash = 0, _HASH_END
     block = np.empty((_BLOCK_ENTRIES, _WORDS), np.uint64)
     guesses = 0
