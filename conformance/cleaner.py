@@ -7,7 +7,8 @@ Crash      the partition is left closed in good order; the mark of the directory
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -113,17 +114,23 @@ def clean_with_kafka(
     options = options or CleanerOptions()
     if first_dirty_offset is None:
         first_dirty_offset = _checkpointed(partition, CLEANER_OFFSET_FILE)
-    arguments = {
-        "now_ms": now_ms,
-        "first_dirty_offset": first_dirty_offset,
-        "first_uncleanable_offset": first_uncleanable_offset,
-        "dedupe_buffer_bytes": options.dedupe_buffer_bytes,
-        "io_buffer_bytes": options.io_buffer_bytes,
-        "load_factor": options.load_factor,
-    }
 
     def run(directory: Path) -> dict[str, Any]:
-        return _once(logs, directory, "clean", arguments, configs, options.producer_expiration_ms)
+        expiration_ms = options.producer_expiration_ms
+        with opened_with_kafka(
+            logs, directory, configs, now_ms=now_ms, producer_expiration_ms=expiration_ms
+        ):
+            answer = logs.try_call(
+                "clean",
+                directory=str(directory),
+                now_ms=now_ms,
+                first_dirty_offset=first_dirty_offset,
+                first_uncleanable_offset=first_uncleanable_offset,
+                dedupe_buffer_bytes=options.dedupe_buffer_bytes,
+                io_buffer_bytes=options.io_buffer_bytes,
+                load_factor=options.load_factor,
+            )
+        return _checked(answer)
 
     warmup_ns = []
     for _ in range(options.warmups):
@@ -139,51 +146,66 @@ def select_with_kafka(
     logs: JavaShell,
     partition: Path,
     *,
-    now_ms: int,
+    looks: Sequence[tuple[int | None, int]],
     configs: Mapping[str, str],
-    first_dirty_offset: int | None = None,
-) -> KafkaSelection:
-    """How dirty Kafka's cleaner manager finds the partition, from the given checkpoint on."""
-    arguments = {"now_ms": now_ms, "first_dirty_offset": first_dirty_offset}
-    return KafkaSelection(**_once(logs, partition, "select", arguments, configs, NEVER_MS))
+) -> list[KafkaSelection]:
+    """How dirty Kafka's cleaner manager finds the partition, for pairs of checkpoint and time."""
+    found = []
+    with opened_with_kafka(logs, partition, configs, now_ms=looks[0][1]):
+        for first_dirty_offset, now_ms in looks:
+            answer = logs.call(
+                "select",
+                directory=str(partition),
+                first_dirty_offset=first_dirty_offset,
+                now_ms=now_ms,
+            )
+            # Nothing to clean of nothing is no number; such a log is passed over.
+            ratio = 0.0 if answer["ratio"] == "NaN" else answer["ratio"]
+            found.append(KafkaSelection(**{**answer, "ratio": ratio}))
+    return found
 
 
 def expire_with_kafka(
     logs: JavaShell, partition: Path, *, now_ms: int, configs: Mapping[str, str]
 ) -> KafkaExpiry:
     """Deletes the segments that retention lets go, all records counting as replicated."""
-    answer = _once(logs, partition, "expire", {"now_ms": now_ms}, configs, NEVER_MS)
+    with opened_with_kafka(logs, partition, configs, now_ms=now_ms):
+        answer = logs.call("expire", directory=str(partition), now_ms=now_ms)
     return KafkaExpiry(**_with_segments(answer))
 
 
-def _once(
+@contextmanager
+def opened_with_kafka(
     logs: JavaShell,
     partition: Path,
-    operation: str,
-    arguments: Mapping[str, object],
     configs: Mapping[str, str],
-    producer_expiration_ms: int,
-) -> dict[str, Any]:
-    """Opens the partition, runs one operation and closes it; closed even when that fails."""
-    directory = str(partition)
+    *,
+    now_ms: int,
+    producer_expiration_ms: int = NEVER_MS,
+) -> Iterator[None]:
+    """The partition open in the shell as the files around it say, and closed again."""
     logs.call(
         "open",
-        directory=directory,
+        directory=str(partition),
         clean=(partition.parent / CLEAN_SHUTDOWN_FILE).exists(),
         recovery_point=_checkpointed(partition, RECOVERY_POINTS) or 0,
         log_start_offset=_checkpointed(partition, LOG_STARTS) or 0,
         configs=dict(configs),
-        now_ms=arguments["now_ms"],
+        now_ms=now_ms,
         producer_expiration_ms=producer_expiration_ms,
     )
     try:
-        return logs.call(operation, directory=directory, **arguments)
-    except ShellFailed as failed:
-        if NOTHING in str(failed):
-            raise NothingToClean(str(failed)) from failed
-        raise
+        yield
     finally:
-        logs.call("close", directory=directory)
+        logs.call("close", directory=str(partition))
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    if NOTHING in answer.get("message", ""):
+        raise NothingToClean(answer["message"])
+    if "error" in answer:
+        raise ShellFailed(f"clean failed: {answer['error']}: {answer['message']}", answer["error"])
+    return answer
 
 
 def _with_segments(answer: dict[str, Any]) -> dict[str, Any]:

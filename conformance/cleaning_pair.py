@@ -5,6 +5,7 @@ Layout     `<home>/ours/topic-0` and `<home>/theirs/topic-0`, each with the chec
 Crash      every step opens and closes what it works on, so each begins with what files hold.
 """
 
+import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,14 +18,23 @@ from uuid import UUID
 from conformance.cleaner import (
     CleanerOptions,
     KafkaCleaning,
+    KafkaExpiry,
     clean_with_kafka,
+    expire_with_kafka,
 )
 from conformance.cleaning_script import Round
 from conformance.log_script import Append
 from conformance.our_log import INTERNAL_NAMES
 from conformance.shell import JavaShell
 from conformance.stored_batches import StoredPartition, find_differences, read_partition
+from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.report import CleanReport
+from varve.cleaning.retention import Expiry, expire
+from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogSettings, LogStore, Origin, StoreSettings, TopicPartition
+from varve.commit_log.check import Finding, Severity, check_log_directory
+from varve.commit_log.names import LOG
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import parse_settings
@@ -74,6 +84,29 @@ def take_round(log: Log, steps: Round) -> None:
             log.roll()
 
 
+def clean_with_varve(path: Path, settings: PairSettings, now_ms: int) -> CleanReport:
+    """Opens a log directory at a moment, cleans its partition once, and closes it."""
+    with open_store(path, settings, now_ms) as store:
+        cleaner = Cleaner(store, clock=ManualClock(now_ms), settings=CleanerSettings())
+        return cleaner.clean(PARTITION, now_ms)
+
+
+def check_directory(path: Path, now_ms: int) -> list[Finding]:
+    """All but mere notes that `varve check --deep` has to say about a closed log directory."""
+    findings = check_log_directory(RealFileSystem(), str(path), now_ms=now_ms, deep=True)
+    return [finding for finding in findings if finding.severity is not Severity.NOTE]
+
+
+def _date_files(partition: Path, now_ms: int) -> None:
+    """Gives data files just written the time of the test's clock, which lies in the past.
+
+    Kafka takes the modification time of a segment without timestamps for its age.
+    """
+    for path in partition.glob(f"*{LOG}"):
+        if path.stat().st_mtime_ns > now_ms * 1_000_000:
+            os.utime(path, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
+
+
 class CleaningPair:
     """Both directories, from their first append on."""
 
@@ -89,31 +122,73 @@ class CleaningPair:
         path.mkdir(parents=True)
         with open_store(path, settings or self.settings, now_ms) as store:
             take_round(store.create(PARTITION, TOPIC_ID), steps)
+        _date_files(self.ours, now_ms)
         shutil.copytree(path, self.theirs.parent)
 
     def append(self, steps: Round, now_ms: int) -> None:
         """Lets varve append the same to both."""
         self.append_theirs(steps, now_ms)
-        with open_store(self.ours.parent, self.settings, now_ms) as store:
-            take_round(store.get(PARTITION), steps)
+        self._append(self.ours, steps, now_ms)
 
     def append_theirs(self, steps: Round, now_ms: int) -> None:
         """Lets varve append to what Kafka cleaned."""
-        with open_store(self.theirs.parent, self.settings, now_ms) as store:
+        self._append(self.theirs, steps, now_ms)
+
+    def _append(self, partition: Path, steps: Round, now_ms: int) -> None:
+        with open_store(partition.parent, self.settings, now_ms) as store:
             take_round(store.get(PARTITION), steps)
+        _date_files(partition, now_ms)
+
+    def clean(self, now_ms: int) -> tuple[CleanReport, KafkaCleaning]:
+        """Cleans each directory once with its own cleaner."""
+        theirs = self.clean_theirs(now_ms)
+        return self.clean_ours(now_ms), theirs
+
+    def clean_ours(self, now_ms: int) -> CleanReport:
+        return clean_with_varve(self.ours.parent, self.settings, now_ms)
+
+    def clean_ours_with_kafka(self, now_ms: int) -> KafkaCleaning:
+        """Lets Kafka's cleaner run over what varve's has cleaned so far."""
+        return self._clean_with_kafka(self.ours, now_ms)
 
     def clean_theirs(self, now_ms: int) -> KafkaCleaning:
+        return self._clean_with_kafka(self.theirs, now_ms)
+
+    def _clean_with_kafka(self, partition: Path, now_ms: int) -> KafkaCleaning:
         return clean_with_kafka(
             self._kafka,
-            self.theirs,
+            partition,
             now_ms=now_ms,
             configs=self.settings.configs,
             options=self.settings.options,
         )
 
+    def raise_log_start(self, offset: int, now_ms: int) -> None:
+        """Lets varve delete the records before an offset on both sides."""
+        for partition in (self.ours, self.theirs):
+            with open_store(partition.parent, self.settings, now_ms) as store:
+                store.get(PARTITION).delete_records(offset)
+
+    def expire(self, now_ms: int) -> tuple[Expiry | None, KafkaExpiry]:
+        """Lets each side's retention look at its directory once."""
+        theirs = expire_with_kafka(
+            self._kafka, self.theirs, now_ms=now_ms, configs=self.settings.configs
+        )
+        with open_store(self.ours.parent, self.settings, now_ms) as store:
+            evidence = EvidenceFile(RealFileSystem(), str(self.ours))
+            ours = expire(store.get(PARTITION), now_ms, evidence)
+        return ours, theirs
+
+    def offsets(self, now_ms: int) -> tuple[int, int]:
+        """Where the log that varve works on begins and ends."""
+        with open_store(self.ours.parent, self.settings, now_ms) as store:
+            log = store.get(PARTITION)
+            return log.log_start_offset, log.end_offset
+
     def read(self) -> tuple[StoredPartition, StoredPartition]:
         return read_partition(self.ours), read_partition(self.theirs)
 
-    def differences(self) -> list[str]:
-        """Where the files of the two sides tell different stories."""
-        return find_differences(*self.read())
+    def differences(self, *, same_segments: bool = True, from_offset: int = 0) -> list[str]:
+        """Where the files of the two sides tell different stories, from the log start on."""
+        ours, theirs = (side.from_offset(from_offset) for side in self.read())
+        return find_differences(ours, theirs, same_segments=same_segments)

@@ -14,6 +14,7 @@ from varve.records import Codec, Record, build_batch, end_transaction_marker
 MARKER_SHARE: Final = 0.4
 # KIP-890: since transaction version 2 the marker itself carries the producer's next epoch.
 EPOCH_BUMP_SHARE: Final = 0.3
+FUTURE_MS: Final = 10 * 86_400_000
 Round = list[Append | Roll]
 
 
@@ -29,6 +30,7 @@ class Shape:
     plain: float = 0.4  # batches without a producer; the others are idempotent or transactional
     transactions: float = 0.5  # of the batches with a producer
     keyless: float = 0.0
+    future: float = 0.0  # records dated days ahead
     rolls: float = 0.04
     producer_count: int = 3
 
@@ -130,6 +132,8 @@ class CleaningScript:
             value = chance.choice([b"v" * size, chance.randbytes(size)])
         headers = (("h", chance.choice([None, b"", b"header"])),) if chance.random() < 0.2 else ()
         timestamp = now_ms - chance.choice([0, 0, 0, 3, 900, 50_000])
+        if self.shape.future and chance.random() < self.shape.future:
+            timestamp += FUTURE_MS
         return Record(self._key(), value, headers, timestamp)
 
     def _key(self) -> bytes | None:

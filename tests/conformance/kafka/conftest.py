@@ -1,12 +1,17 @@
 """Apache Kafka for tests marked `java`: fetched once, skipped with the reason when out of reach."""
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from conformance.recovery import LOG_SHELL
 from conformance.shell import JavaShell
 from conformance.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
+
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +28,11 @@ def kafka_log(toolchain: Toolchain) -> Iterator[JavaShell]:
     """Apache Kafka's record code and partition log, without a broker."""
     with JavaShell(toolchain, LOG_SHELL) as shell:
         yield shell
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory in memory where there is one: what is compared here never loses power."""
+    is_usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if is_usable else None) as path:
+        yield Path(path)

@@ -22,10 +22,10 @@ MODELLED = [name for name, case in CASES.items() if not case.raises_log_start]
 
 @pytest.mark.parametrize("name", MODELLED)
 def test_kafka_leaves_what_the_model_foretells(
-    kafka_log: JavaShell, tmp_path: Path, name: str
+    kafka_log: JavaShell, scratch: Path, name: str
 ) -> None:
     case = CASES[name]
-    pair = CleaningPair(kafka_log, tmp_path, case.settings())
+    pair = CleaningPair(kafka_log, scratch, case.settings())
     seen: set[str] = set()
     for number, turn in enumerate(draw_turns(case, random.Random(name), TURN_COUNT)):
         if number == 0:
@@ -60,7 +60,7 @@ def _run_over(
             for offset, batch in before.batches.items()
             if offset < done.first_uncleanable_offset
         ],
-        aborted=[entry for entries in before.aborted.values() for entry in entries],
+        aborted=before.all_aborted(),
         producers={id: Shell(one.epoch, one.last_data_offset) for id, one in producers.items()},
         first_uncleanable=done.first_uncleanable_offset,
         now_ms=now_ms,
@@ -77,5 +77,4 @@ def _check(run: Run, before: StoredPartition, after: StoredPartition) -> None:
     ]
     found = [ModelBatch.of(batch.bytes) for batch in after.batches.values()]
     check_batches(found, outcome.batches + untouched)
-    listed = [entry for entries in after.aborted.values() for entry in entries]
-    assert listed == outcome.aborted
+    assert after.all_aborted() == outcome.aborted
