@@ -167,6 +167,11 @@ def _plain_text(path: str, fields: Fields) -> str:
     return " ".join(f"{name}: {value}" for name, value in fields.items() if value is not None)
 
 
+def _plain_truth_text(path: str, fields: Fields) -> str:
+    shown = {n: _truth(v) if isinstance(v, bool) else v for n, v in fields.items()}
+    return _plain_text(path, shown)
+
+
 def _file_name(path: str) -> str:
     return path.rpartition("/")[2]
 
@@ -184,12 +189,18 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "abortedTransaction": _plain_text,
     "emptyIndex": lambda path, f: f"{path} is empty.",
     "saneIndex": lambda path, f: f"{path} passed sanity check.",
+    "keyIndex": _plain_text,
+    "keyEntry": _plain_truth_text,
+    "keyBatch": _plain_truth_text,
+    "keyMark": _plain_text,
+    "staleKeyIndex": lambda path, f: f"{path} is not of the data file beside it.",
     "producer": _producer_text,
     "leaderEpoch": _plain_text,
     "checkpoint": _plain_text,
     "partitionMetadata": _plain_text,
     "directoryMetadata": _plain_text,
     "topic": _plain_text,
+    "appendTimes": _plain_text,
     "cleanShutdown": lambda path, f: f"brokerEpoch: {_optional(f['brokerEpoch'])}",
 }
 
