@@ -20,8 +20,8 @@ from varve.cleaning.explanation import (
     SegmentExplanation,
     WayOut,
 )
-from varve.cleaning.forecast import forecast_facts
-from varve.cleaning.log_facts import LogFacts, SegmentFacts, look_steadily, observe
+from varve.cleaning.forecast import ForecastRow, forecast_facts
+from varve.cleaning.log_facts import SegmentFacts, look_steadily, observe
 from varve.cleaning.report import SegmentHold
 from varve.cleaning.segment_blocks import SegmentBlocks
 from varve.cleaning.selection import select_facts
@@ -73,6 +73,13 @@ def explain_segment(
     return look_steadily(log, lambda: _Explainer(log, now_ms, known).segment(offset))
 
 
+def explain_log(
+    log: Log, now_ms: int, known: Knowledge = NOTHING_KNOWN
+) -> list[SegmentExplanation]:
+    """Why each segment of a log is still here, oldest first."""
+    return look_steadily(log, lambda: _Explainer(log, now_ms, known).all_segments())
+
+
 def explain_offset(
     log: Log, offset: int, now_ms: int, known: Knowledge = NOTHING_KNOWN
 ) -> RecordExplanation:
@@ -103,6 +110,7 @@ class _Explainer:
         self._facts = observe(log)
         self._is_compacted = self._facts.settings.is_compacted
         self._dirtiness = select_facts(self._facts, known.first_dirty, now_ms)
+        self._forecast = {row.base_offset: row for row in forecast_facts(self._facts, now_ms)}
         self._blocks = SegmentBlocks(
             facts=self._facts,
             dirtiness=self._dirtiness,
@@ -114,6 +122,9 @@ class _Explainer:
 
     def segment(self, offset: int) -> SegmentExplanation:
         return self._explain(self._facts.find_segment(offset))
+
+    def all_segments(self) -> list[SegmentExplanation]:
+        return [self._explain(segment) for segment in self._facts.segments]
 
     def _explain(self, segment: SegmentFacts) -> SegmentExplanation:
         times = segment.read_times()
@@ -132,7 +143,7 @@ class _Explainer:
             first_append_ms=times.first_append_ms,
             last_append_ms=times.last_append_ms,
             age_from=retention_time(times, self._facts.settings),
-            retention=_retention_way(self._facts, segment, self._now_ms),
+            retention=_retention_way(self._forecast[segment.base_offset]),
             compaction=compaction,
             dirty_ratio=self._dirtiness.ratio if self._is_compacted else None,
             stale_bytes=stale_bytes,
@@ -302,7 +313,6 @@ def _read_record(log: Log, offset: int) -> _FoundRecord | None:
     )
 
 
-def _retention_way(facts: LogFacts, segment: SegmentFacts, now_ms: int) -> WayOut:
-    row = forecast_facts(facts, now_ms)[facts.segments.index(segment)]
+def _retention_way(row: ForecastRow) -> WayOut:
     blocks = () if row.blocked_by is None else (Block(row.blocked_by, row.rule, row.when_ms),)
     return WayOut(RETENTION, row.when_ms, blocks)

@@ -17,6 +17,7 @@ class Rule(StrEnum):
 
     POLICY = "cleanup.policy"
     RETENTION_TIME = "retention.ms"
+    RETENTION_SIZE = "retention.bytes"
     EARLIER_SEGMENT = "earlier segment"
     HIGH_WATERMARK = "high watermark"
     ACTIVE_SEGMENT = "active segment"

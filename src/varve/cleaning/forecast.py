@@ -1,11 +1,13 @@
-"""What a policy will let go of a log, and when, if nothing more is appended. Touches nothing.
+"""What a policy will let go of a log, and when, if it grows no more or at a given rate.
 
 Invariant  at each moment from now on the rows due until then are what a retention pass at that
-           moment would have deleted.
+           moment would have deleted. Nothing is touched.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 from varve.cleaning.balance import Reason
 from varve.cleaning.effective_time import retention_time
@@ -14,6 +16,8 @@ from varve.cleaning.log_facts import LogFacts, SegmentFacts, look_steadily, obse
 from varve.cleaning.retention_rules import ExpiredSegment, may_go, review
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import GivenValue, parse_settings, to_kafka_names
+
+DAY_MS: Final = 86_400_000
 
 StaleBytes = Callable[[Log, LogSettings], int | None]
 """Bytes that compaction would free now; None where that is not known."""
@@ -58,6 +62,7 @@ class Forecast:
     settings: LogSettings
     rows: tuple[ForecastRow, ...]
     stale_bytes: int | None
+    growth_bytes_per_day: float = 0
 
     @property
     def size(self) -> int:
@@ -94,6 +99,7 @@ class Forecast:
             "due_now_bytes": self.due_now_bytes,
             "kept_bytes": self.kept_bytes,
             "stale_bytes": self.stale_bytes,
+            "growth_bytes_per_day": self.growth_bytes_per_day,
         }
 
 
@@ -103,28 +109,78 @@ def forecast(
     *,
     overrides: Mapping[str, GivenValue] | None = None,
     stale_bytes: StaleBytes | None = None,
+    growth_bytes_per_day: float = 0,
 ) -> Forecast:
     """What the topic's policy, or the same with some settings changed, lets go and when.
 
     `overrides` go by Kafka's names; raises InvalidSetting for a name or value that is not valid.
+    With a growth, `retention.bytes` lets segments go as the log grows; `observed_growth` tells
+    what it was so far.
     """
     where = f"the forecast of {log.topic_partition}"
     settings = parse_settings(LogSettings, overrides or {}, where, base=log.settings)
-    rows = look_steadily(log, lambda: forecast_facts(observe(log, settings), now_ms))
+    rows = look_steadily(
+        log, lambda: forecast_facts(observe(log, settings), now_ms, growth_bytes_per_day)
+    )
     freed = stale_bytes(log, settings) if stale_bytes and settings.is_compacted else None
-    return Forecast(log.topic_partition, now_ms, settings, rows, freed)
+    return Forecast(log.topic_partition, now_ms, settings, rows, freed, growth_bytes_per_day)
 
 
-def forecast_facts(facts: LogFacts, now_ms: int) -> tuple[ForecastRow, ...]:
+def observed_growth(log: Log, now_ms: int) -> float:
+    """Bytes per day that were appended since the oldest segment was begun, and are still here."""
+
+    def look() -> float:
+        facts = observe(log)
+        since_ms = facts.segments[0].read_times().first_append_ms
+        return facts.size * DAY_MS / (now_ms - since_ms) if now_ms > since_ms else 0.0
+
+    return look_steadily(log, look)
+
+
+def forecast_facts(
+    facts: LogFacts, now_ms: int, growth_bytes_per_day: float = 0
+) -> tuple[ForecastRow, ...]:
     """A row for each segment: those that go now, then those whose time will come."""
     expiry = review(facts, now_ms).expiry
     gone = expiry.segments if expiry else ()
     rows = [_due_row(segment, now_ms) for segment in gone]
-    last_due: ForecastRow | None = None
+    left = facts.size - sum(row.size for row in rows)
+    before: ForecastRow | None = None
     for segment in facts.segments[len(gone) :]:
-        last_due = _later_row(facts, segment, last_due)
-        rows.append(last_due)
+        left -= segment.size
+        before = _later_row(facts, segment, before)
+        if growth_bytes_per_day > 0:
+            before = _with_growth(facts, segment, before, left, now_ms, growth_bytes_per_day)
+        rows.append(before)
     return tuple(rows)
+
+
+def _with_growth(
+    facts: LogFacts,
+    segment: SegmentFacts,
+    row: ForecastRow,
+    left: int,
+    now_ms: int,
+    growth_bytes_per_day: float,
+) -> ForecastRow:
+    """The row of a log that grows; `left` is what the log has now without this and those before."""
+    if segment.is_active:
+        text = "the active segment grows, and is young"
+        return replace(row, when_ms=None, reason=None, rule=text, blocked_by=Rule.ACTIVE_SEGMENT)
+    limit = facts.settings.retention_bytes
+    is_deleting = "delete" in facts.settings.cleanup_policy
+    if limit < 0 or not is_deleting or not may_go(facts, segment):
+        return row
+    when_ms = now_ms + math.ceil((limit - left) * DAY_MS / growth_bytes_per_day)
+    if row.when_ms is not None and row.when_ms <= when_ms:
+        return row
+    return replace(
+        row,
+        when_ms=when_ms,
+        reason=Reason.EXPIRED_SIZE,
+        rule=f"by then {limit} bytes are left without it, and retention.bytes={limit}",
+        blocked_by=Rule.RETENTION_SIZE,
+    )
 
 
 def _due_row(segment: ExpiredSegment, now_ms: int) -> ForecastRow:

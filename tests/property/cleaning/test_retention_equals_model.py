@@ -1,12 +1,14 @@
 """Retention, its forecast and selection equal simple models of Kafka's rules (G5)."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.log_facts import Piece, make_facts
 from tests.support.retention_model import ModelLog
-from varve.cleaning.forecast import forecast_facts
-from varve.cleaning.log_facts import LogFacts
+from varve.cleaning.forecast import DAY_MS, forecast_facts
+from varve.cleaning.log_facts import LogFacts, SegmentTimes
 from varve.cleaning.retention_rules import review
 from varve.cleaning.selection import select_facts
 
@@ -70,6 +72,38 @@ def test_a_forecast_is_what_retention_will_delete(
     then_ms = now_ms + later_ms
     due = [row.base_offset for row in rows if row.when_ms is not None and row.when_ms <= then_ms]
     assert due == ModelLog(facts).run(then_ms)
+
+
+@given(logs(), st.integers(0, 60), st.integers(0, 60), st.integers(1, 3))
+def test_a_forecast_of_a_growing_log_is_what_retention_will_delete(
+    facts: LogFacts, now_ms: int, later_ms: int, growth: int
+) -> None:
+    """The active segment grows by whole bytes per ms, and its newest record is always new."""
+    rows = forecast_facts(facts, now_ms, growth * DAY_MS)
+    then_ms = now_ms + later_ms
+
+    def grown(at_ms: int) -> LogFacts:
+        active = replace(
+            facts.active,
+            size=facts.active.size + growth * (at_ms - now_ms),
+            read_times=lambda: SegmentTimes(at_ms, at_ms, at_ms),
+        )
+        return replace(facts, segments=(*facts.segments[:-1], active))
+
+    closed = {one.base_offset for one in facts.segments[:-1]}
+    due = [
+        row.base_offset
+        for row in rows
+        if row.when_ms is not None and row.when_ms <= then_ms and row.base_offset in closed
+    ]
+    model = ModelLog(grown(now_ms))
+    gone = [*model.run(now_ms)]
+    # A pass at each moment: what time takes early, size need not take later.
+    for at_ms in range(now_ms + 1, then_ms + 1):
+        model.segments[-1].size = grown(at_ms).active.size
+        model.segments[-1].age_from = at_ms
+        gone = [*model.run(at_ms)]
+    assert due == [base for base in gone if base in closed]
 
 
 @given(logs(), st.one_of(st.none(), st.integers(0, 30)), st.integers(0, 120))

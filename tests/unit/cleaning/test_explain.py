@@ -10,6 +10,7 @@ from varve.cleaning.explain import (
     Knowledge,
     LatestRecord,
     explain_key,
+    explain_log,
     explain_offset,
     explain_segment,
 )
@@ -127,6 +128,13 @@ def test_what_the_high_watermark_keeps() -> None:
 def test_compaction_alone_deletes_nothing_by_age(compacted: Asked) -> None:
     compacted.put("a")
     assert rules(compacted.segment(0).retention) == [Rule.POLICY]
+
+
+def test_all_segments_are_explained_at_once() -> None:
+    bench = make()
+    bench.fill(1, 1, 1)
+    found = explain_log(bench.log, bench.now_ms)
+    assert found == [bench.segment(offset) for offset in range(3)]
 
 
 # Compaction of segments

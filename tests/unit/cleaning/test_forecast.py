@@ -8,7 +8,7 @@ from tests.support.log_bench import NOW_MS, Bench, make_batch
 from tests.support.log_facts import Piece, make_facts
 from varve.cleaning.balance import Reason
 from varve.cleaning.explanation import Rule
-from varve.cleaning.forecast import forecast, forecast_facts
+from varve.cleaning.forecast import forecast, forecast_facts, observed_growth
 from varve.commit_log import Log, LogSettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -98,6 +98,31 @@ def test_without_a_time_limit_growth_alone_lets_segments_go() -> None:
     for row in forecast_facts(facts, DAY):
         assert row.when_ms is None
         assert "the log of 200 bytes may grow before retention.bytes=1000" in row.rule
+
+
+def test_a_log_that_grows_reaches_its_size_limit() -> None:
+    facts = make_facts(
+        Piece(), Piece(), Piece(), Piece(), retention_ms=-1, retention_bytes=500
+    )  # fmt: skip
+    first, second, third, active = forecast_facts(facts, 0, 100)
+    assert (first.when_ms, second.when_ms, third.when_ms) == (2 * DAY, 3 * DAY, 4 * DAY)
+    assert first.reason is Reason.EXPIRED_SIZE
+    assert (active.when_ms, active.blocked_by) == (None, Rule.ACTIVE_SEGMENT)
+
+
+def test_the_growth_so_far_is_taken_from_the_append_times(bench: Bench) -> None:
+    growth = observed_growth(bench.log, bench.clock.now_ms())
+    assert growth == pytest.approx(bench.log.size / 3)
+    found = forecast(
+        bench.log,
+        bench.clock.now_ms(),
+        overrides={"retention.bytes": bench.log.size, "retention.ms": -1},
+        growth_bytes_per_day=growth,
+    )
+    first_ms = found.rows[0].when_ms
+    assert first_ms is not None
+    assert abs(first_ms - found.now_ms - DAY) <= 1
+    assert found.to_json()["growth_bytes_per_day"] == growth
 
 
 def test_a_forecast_becomes_json(bench: Bench) -> None:
