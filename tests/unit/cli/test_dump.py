@@ -185,7 +185,7 @@ def test_json_has_an_object_for_every_batch_record_and_entry(store: Path) -> Non
     assert kinds == {
         *("file", "logStart", "batch", "record", "offsetIndexEntry", "timeIndexEntry"),
         *("abortedTransaction", "producer", "leaderEpoch", "checkpoint", "partitionMetadata"),
-        *("directoryMetadata", "cleanShutdown"),
+        *("directoryMetadata", "cleanShutdown", "appendTimes"),
     }
     batches = [document for document in documents if document["kind"] == "batch"]
     records = [document for document in documents if document["kind"] == "record"]
