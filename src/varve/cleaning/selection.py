@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from varve.cleaning.effective_time import first_time, lag_time
-from varve.cleaning.log_facts import LogFacts, observe
+from varve.cleaning.log_facts import LogFacts, look_steadily, observe
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import LONG_MAX
 
@@ -81,7 +81,7 @@ def select(
 
     `settings` are the topic's, for a look at what others would give.
     """
-    return select_facts(observe(log, settings), first_dirty, now_ms)
+    return look_steadily(log, lambda: select_facts(observe(log, settings), first_dirty, now_ms))
 
 
 def in_order(found: Iterable[Dirtiness]) -> list[Dirtiness]:
