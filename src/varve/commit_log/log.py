@@ -273,6 +273,7 @@ class Log:
             state.settings = settings
             # An append in flight ends under the rules it began with.
             self._appender = Appender(state, self._flusher, is_alone=self._is_alone)
+            self._roll_rule = RollRule(settings)
 
     def roll(self) -> None:
         """Begins a new segment at the log end, unless the active one is empty."""
