@@ -90,6 +90,8 @@ class EvidenceFile:
         self._fs = fs
         self._directory = directory
         self._lock = threading.Lock()
+        self.removal = threading.RLock()
+        """Held from taking a balance's id until its removal is done: one removal at a time."""
         self._tail: _Tail | None = None  # guarded by _lock; set when all up to it is synced
 
     def next_id(self) -> int:

@@ -156,23 +156,24 @@ class PartitionRun:
     ) -> bool:
         """Puts the group on record and swaps it in; False when the log has changed meanwhile."""
         evidence = self._tools.evidence
-        balance = self._balance(group, written, plan, evidence.next_id())
-        try:
-            evidence.append(balance)
-        except BaseException:
-            written.discard(self._tools.fs, self._log.directory)
-            raise
-        new = self._log.replace_segments(
-            [one.segment for one in group],
-            base_offset=written.base_offset,
-            size=written.size,
-            has_txn_index=written.has_txn_index,
-        )
-        if new is None:
-            self._note = "stopped: segments left the log meanwhile"
-            self._was_stopped = True
-            return False
-        evidence.mark_done(balance.id)
+        with evidence.removal:
+            balance = self._balance(group, written, plan, evidence.next_id())
+            try:
+                evidence.append(balance)
+                new = self._log.replace_segments(
+                    [one.segment for one in group],
+                    base_offset=written.base_offset,
+                    size=written.size,
+                    has_txn_index=written.has_txn_index,
+                )
+            except Exception:
+                written.discard(self._tools.fs, self._log.directory)
+                raise
+            if new is None:
+                self._note = "stopped: segments left the log meanwhile"
+                self._was_stopped = True
+                return False
+            evidence.mark_done(balance.id)
         self._tools.indexes.learn(new, written.header)
         self._bytes_written += written.size
         self._bytes_read += written.bytes_read

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from varve.cleaning.balance import Balance, BalanceKind, FigureBuilder, Reason, SegmentFigure
 from varve.cleaning.effective_time import EffectiveTime
@@ -51,7 +51,8 @@ def expire(log: Log, now_ms: int, evidence: EvidenceFile) -> Expiry | None:
 
     Raises OSError, and nothing went, when the evidence cannot be written.
     """
-    return _expire(log, now_ms, evidence, None).expiry
+    with evidence.removal:
+        return _expire(log, now_ms, evidence, None).expiry
 
 
 def _expire(log: Log, now_ms: int, evidence: EvidenceFile, owed: list[Balance] | None) -> Review:
@@ -194,14 +195,6 @@ def _expiry_of(partition: TopicPartition, gone: Sequence[_Counted]) -> Expiry:
     return Expiry(partition, segments[-1].next_offset, segments, takes_active=False)
 
 
-@dataclass(slots=True)
-class _Account:
-    """One partition's dealings: who expires it now, and what is not on record yet."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    owed: list[Balance] = field(default_factory=list)  # guarded by lock
-
-
 class Retention:
     """Retention of all logs that are not compacted; those that are belong to the cleaner.
 
@@ -221,7 +214,7 @@ class Retention:
         self._evidence = evidence
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._accounts: dict[TopicPartition, _Account] = {}  # guarded by _lock
+        self._owed: dict[TopicPartition, list[Balance]] = {}  # guarded by _lock
         self.failures: dict[TopicPartition, str] = {}
         self.overruled: dict[TopicPartition, dict[int, EffectiveTime]] = {}
 
@@ -241,12 +234,12 @@ class Retention:
         """Retention of one log, whatever its policy; a failure is noted, not raised."""
         partition = log.topic_partition
         with self._lock:
-            account = self._accounts.setdefault(partition, _Account())
+            owed = self._owed.setdefault(partition, [])
         try:
-            with account.lock:
-                evidence = self._evidence(log)
-                _write_owed(account.owed, evidence)
-                found = _expire(log, now_ms, evidence, account.owed)
+            evidence = self._evidence(log)
+            with evidence.removal:
+                _write_owed(owed, evidence)
+                found = _expire(log, now_ms, evidence, owed)
         except (StoreError, OSError) as error:
             self.failures[partition] = str(error)
             logger.warning(
@@ -262,7 +255,7 @@ class Retention:
     def _forget_vanished(self) -> None:
         served = {partition for one in self._store.directories for partition in list(one.logs)}
         with self._lock:
-            for notes in (self.failures, self.overruled, self._accounts):
+            for notes in (self.failures, self.overruled, self._owed):
                 for partition in [one for one in list(notes) if one not in served]:
                     notes.pop(partition, None)
 
