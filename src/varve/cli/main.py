@@ -36,6 +36,11 @@ COMMANDS = {
     "log": _Entry("log", "Append to topics and read them from the shell."),
     "dump": _Entry("dump", "Show what the files of a log directory hold."),
     "check": _Entry("check", "Walk every invariant of a log directory; mend what can be mended."),
+    "get": _Entry("get", "Print the latest value of a key."),
+    "clean": _Entry("clean", "Compact and expire now what the policies of topics let go."),
+    "explain": _Entry("explain", "Tell why a record or a segment is still here, and until when."),
+    "forecast": _Entry("forecast", "Show what policies will delete and free, and when."),
+    "metrics": _Entry("metrics", "Print the metrics of a log directory for Prometheus."),
     "audit": _Entry("audit", "Show every removal on record, and hold it against the disk."),
     "demo": _Entry("demo", "Write a keyed stream, crash it, recover, show the segments."),
 }

@@ -95,14 +95,15 @@ def _draw(found: Iterable[SegmentFacts], largest: int) -> Table:
             f"{fact.size:,}",
             str(fact.batch_count),
             f"{fact.offset_entries}+{fact.time_entries}",
-            Text(_bar(fact.size, largest), style=style),
+            Text(draw_bar(fact.size, largest, _BAR_WIDTH), style=style),
             f"{_moment(fact.first_timestamp)} to {_moment(fact.max_timestamp)[-5:]}",
         )
     return table
 
 
-def _bar(size: int, largest: int) -> str:
-    eighths = round(size * _BAR_WIDTH * 8 / largest) if largest else 0
+def draw_bar(size: int, largest: int, width: int) -> str:
+    """A bar as long as its share of the largest, in eighths of a character."""
+    eighths = round(size * width * 8 / largest) if largest else 0
     whole, part = divmod(eighths, 8)
     return "█" * whole + ("" if part == 0 else "▏▎▍▌▋▊▉"[part - 1])
 

@@ -1,6 +1,7 @@
 """How commands come to a store that is there: its directories, its topics, what recovery did."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,10 @@ Directories = Annotated[
         metavar="PATH",
         help="The store's log directory; repeat it for several.",
     ),
+]
+Wanted = Annotated[
+    str | None,
+    typer.Argument(metavar="TOPIC[:PARTITION]", help="One topic, or one of its partitions."),
 ]
 Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The store's log directory.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
@@ -89,3 +94,15 @@ def parse_setting(text: str) -> tuple[str, str]:
     if not found:
         raise InvalidSetting(f"{text!r} is no setting; write name=value")
     return name.strip(), value
+
+
+def parse_wanted(text: str | None) -> tuple[str | None, int | None]:
+    """A topic, and its partition if one is named."""
+    if text is None:
+        return None, None
+    topic, found, number = text.partition(":")
+    if not found:
+        return topic, None
+    if not re.fullmatch(r"[0-9]{1,10}", number):
+        raise typer.BadParameter(f"{text!r}: {number!r} is no partition; write TOPIC:PARTITION")
+    return topic, int(number)

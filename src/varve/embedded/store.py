@@ -12,9 +12,12 @@ from types import TracebackType
 from typing import Self
 
 from varve.cleaning.audit import AuditReport, audit_partition
+from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
+from varve.cleaning.forecast import Forecast
 from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem, RealFileSystem
+from varve.embedded.insight import Insight
 from varve.embedded.partition import Partition
 from varve.embedded.store_settings import parse_store_settings
 from varve.embedded.topic import Topic
@@ -71,6 +74,7 @@ class Store:
             random=random,
         )  # guarded by _lock
         self._upkeep = Upkeep(self._logs, clock=clock, settings=parsed.cleaner)
+        self._insight = Insight(self._logs, self._upkeep.cleaner)
 
     def __repr__(self) -> str:
         return f"<Store {', '.join(self._paths)}{' (closed)' if self._is_closed else ''}>"
@@ -208,7 +212,7 @@ class Store:
         indexes are built where they are missing. `progress` is told of every chunk, and what it
         raises ends the run with nothing lost.
         """
-        chosen = self._choose(topic, partition)
+        chosen = self.partitions(topic, partition)
         now_ms = self._clock.now_ms()
         if roll and not dry_run:
             for one in chosen:
@@ -217,8 +221,10 @@ class Store:
             self._upkeep.clean(one, now_ms, dry_run=dry_run, progress=progress) for one in chosen
         ]
 
-    def _choose(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
-        """The partitions of a topic or of all, or the one that was named."""
+    def partitions(
+        self, topic: str | None = None, partition: int | None = None
+    ) -> list[TopicPartition]:
+        """The partitions of all topics, of one, or the one that is named, by topic and number."""
         if topic is None:
             return [
                 TopicPartition(one.name, number)
@@ -238,13 +244,64 @@ class Store:
 
         With `deep` the keys of all records are read as well.
         """
-        logs = [self._logs.get(one) for one in self._choose(topic, partition)]
+        logs = [self._logs.get(one) for one in self.partitions(topic, partition)]
         return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
+
+    def explain(self, topic: str, partition: int | None = None) -> list[SegmentExplanation]:
+        """Why the segments of a topic, or of one of its partitions, are still here."""
+        now_ms = self._clock.now_ms()
+        return [
+            found
+            for one in self.partitions(topic, partition)
+            for found in self._insight.explain_segments(one, now_ms)
+        ]
+
+    def explain_offset(
+        self, topic: str, offset: int, partition: int | None = None
+    ) -> RecordExplanation:
+        """Why a record is still here, what keeps it and until when; or that it is gone."""
+        number = self.topic(topic).partition(partition).number
+        now_ms = self._clock.now_ms()
+        return self._insight.explain_offset(TopicPartition(topic, number), offset, now_ms)
+
+    def explain_key(
+        self, topic: str, key: bytes | str, partition: int | None = None
+    ) -> RecordExplanation | None:
+        """Why the latest record of a key is still here; None when there is none."""
+        found = self.topic(topic)
+        data = key.encode() if isinstance(key, str) else key
+        number = found.partition_for(data) if partition is None else partition
+        now_ms = self._clock.now_ms()
+        return self._insight.explain_key(
+            TopicPartition(topic, found.partition(number).number), data, now_ms
+        )
+
+    def forecast(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        settings: Mapping[str, GivenValue] | None = None,
+    ) -> list[Forecast]:
+        """What retention will delete and when, and what compaction would free, by partition.
+
+        `settings` are tried in place of the topic's own; nothing is changed.
+        """
+        now_ms = self._clock.now_ms()
+        return [
+            self._insight.forecast(one, now_ms, settings or {})
+            for one in self.partitions(topic, partition)
+        ]
 
     def health(self) -> StoreHealth:
         """How the background work, the partitions and the directories fare."""
         self._check_open()
         return self._upkeep.health()
+
+    def measure(self) -> None:
+        """Brings the figures of `metrics` up to this moment without cleaning anything."""
+        self._check_open()
+        self._upkeep.measure(self._clock.now_ms())
 
     @property
     def metrics(self) -> CleanerMetrics:

@@ -138,6 +138,10 @@ class Topic:
             return next(self._rotation) % self.partition_count
         return partition_of(key, self.partition_count)
 
+    def partition_for(self, key: bytes) -> int:
+        """Where Kafka's default partitioner puts a key."""
+        return self._choose(key)
+
     def append_batch(self, batch: Buffer, partition: int | None = None) -> AppendResult:
         """Appends a ready batch of message format 2; the log gives out its offsets."""
         return self.partition(partition).append_batch(batch)
@@ -206,7 +210,7 @@ class Topic:
         data = to_bytes(key, "key")
         if data is None:
             raise InvalidRequest(f"topic {self.name}: records without a key cannot be looked up")
-        number = self.partition(self._choose(data) if partition is None else partition).number
+        number = self.partition(self.partition_for(data) if partition is None else partition).number
         found = self._find_record(number, data)
         if found is None:
             return None

@@ -7,12 +7,17 @@ Threads    any; each worker runs its own part, and a failing part does not stop 
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.effective_time import EffectiveTime
+from varve.cleaning.log_facts import look_steadily, observe
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
 from varve.cleaning.retention import Expiry, find_expired
+from varve.cleaning.retention_rules import review
+from varve.cleaning.selection import select
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.foundation.clock import Clock
@@ -126,6 +131,32 @@ class Upkeep:
             raise Unavailable(f"{log.topic_partition}: retention failed: {failure}")
         return expiry
 
+    def measure(self, now_ms: int) -> None:
+        """Brings the metrics up to this moment; removes nothing."""
+        found = [
+            look_steadily(log, partial(select, log, directory.cleaner_offset(partition), now_ms))
+            for partition, log, directory in self._logs.logs()
+            if log.settings.is_compacted and directory.failure is None
+        ]
+        self.metrics.observe_selection(
+            now_ms=now_ms,
+            max_dirty_ratio=max((one.ratio for one in found), default=0.0),
+            max_delay_ms=max((one.delay_ms for one in found), default=0),
+        )
+        self.metrics.set_overruled(
+            {
+                log.topic_partition: len(look_steadily(log, partial(_find_overruled, log, now_ms)))
+                for log in self._served()
+                if "delete" in log.settings.cleanup_policy
+            }
+        )
+        health: dict[str, list[PartitionHealth]] = {one.path: [] for one in self._logs.directories}
+        for one in self.cleaner.health():
+            directory = self._logs.directory_of(one.partition)
+            if directory is not None:
+                health[directory.path].append(one)
+        self.metrics.set_health(health)
+
     def health(self) -> StoreHealth:
         """How the background work and the partitions fare."""
         directories = self._logs.directories
@@ -143,3 +174,7 @@ class Upkeep:
             },
             offline={one.path: str(one.failure) for one in directories if one.failure is not None},
         )
+
+
+def _find_overruled(log: Log, now_ms: int) -> dict[int, EffectiveTime]:
+    return review(observe(log), now_ms).overruled

@@ -1,0 +1,261 @@
+"""`varve clean`: compacts and expires now what the topics' policies let go.
+
+Invariant  an interrupt is taken between two chunks, so that it never meets a swap; what was swapped
+           before stays, what was being written goes.
+"""
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from varve.cleaning.balance import Reason
+from varve.cleaning.report import CleanProgress, CleanReport, SegmentHold
+from varve.cleaning.retention_rules import Expiry
+from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
+from varve.foundation.errors import StoreError
+
+if TYPE_CHECKING:
+    from varve.embedded import Cleaned
+
+Show = Callable[[CleanProgress], None]
+
+
+def command(
+    directory: Directory,
+    wanted: Wanted = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Tell what would go, and leave it.")
+    ] = False,
+    roll: Annotated[
+        bool,
+        typer.Option(
+            "--roll", help="Close the active segments first: cleaning leaves active ones alone."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per partition.")] = False,
+) -> None:
+    """Compact and expire now what the policies of topics let go.
+
+    Compacted topics lose records that a later one of their key supersedes, without waiting for
+    min.cleanable.dirty.ratio; topics with delete in their policy lose segments past retention.ms
+    and retention.bytes. Every removal is put on record, see `varve audit`. Ctrl-C stops it between
+    two chunks: nothing is lost, and the next run goes on. A dry run builds missing key indexes.
+
+    The exit status is 1 when a partition fails or has a damaged segment that had to be left alone.
+    With --json every line has `partition`, `dry_run`, `error` (null or a sentence), `compaction`
+    (null, or segments, bytes, records and bytes by reason, what was left, holds and a note) and
+    `expiry` (null, or its segments with offsets, size, reason and rule).
+
+    \b
+    Examples:
+      varve clean data
+      varve clean data scores --dry-run
+      varve clean data scores:0 --roll --json
+    """
+    topic, partition = parse_wanted(wanted)
+    is_well = True
+    with open_existing([directory], maintain=False) as store:
+        if topic is not None:
+            find_topic(store, topic)
+        for one in store.partitions(topic, partition):
+            failure = ""
+            with _progress() as show, interrupts_between(show) as progress:
+                try:
+                    (cleaned,) = store.clean(
+                        one.topic, one.partition, roll=roll, dry_run=dry_run, progress=progress
+                    )
+                except StoreError as error:
+                    failure = str(error)
+            if failure:
+                is_well = False
+                _tell_failure(str(one), failure, dry_run=dry_run, as_json=as_json)
+                continue
+            is_well = is_well and not (cleaned.compaction and cleaned.compaction.holds)
+            if as_json:
+                sys.stdout.write(json.dumps(_document(cleaned, dry_run=dry_run)) + "\n")
+            else:
+                _print(cleaned, dry_run=dry_run)
+            for hold in cleaned.compaction.holds if cleaned.compaction else ():
+                _warn(cleaned, hold)
+    if not is_well:
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def interrupts_between(show: Show) -> Iterator[Show]:
+    """Gives a function that raises KeyboardInterrupt if one came since the last call."""
+    was_interrupted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal was_interrupted
+        was_interrupted = True
+
+    def check(progress: CleanProgress) -> None:
+        if was_interrupted:
+            raise KeyboardInterrupt
+        show(progress)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if was_interrupted:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Show]:
+    """A bar on standard error, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=None)
+
+        def show(progress: CleanProgress) -> None:
+            bars.update(
+                task,
+                description=f"{progress.partition} {progress.phase:5}",
+                completed=progress.done_bytes,
+                total=progress.total_bytes,
+            )
+
+        yield show
+
+
+def _tell_failure(partition: str, failure: str, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "partition": partition,
+            "dry_run": dry_run,
+            "error": failure,
+            "compaction": None,
+            "expiry": None,
+        }
+        sys.stdout.write(json.dumps(document) + "\n")
+    typer.secho(f"{partition}: {failure}", fg="red", err=True)
+
+
+def _document(cleaned: "Cleaned", *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "partition": str(cleaned.partition),
+        "dry_run": dry_run,
+        "error": None,
+        "compaction": cleaned.compaction and _compaction_document(cleaned.compaction),
+        "expiry": cleaned.expiry and _expiry_document(cleaned.expiry),
+    }
+
+
+def _compaction_document(report: CleanReport) -> dict[str, Any]:
+    figures = (
+        "first_dirty_offset",
+        "end_offset",
+        "segments_before",
+        "segments_after",
+        "segments_rewritten",
+        "bytes_before",
+        "bytes_after",
+        "left_stale_bytes",
+        "bytes_read",
+        "bytes_written",
+        "elapsed_ms",
+        "note",
+    )
+    return {
+        **{name: getattr(report, name) for name in figures},
+        "records": {reason.value: count for reason, count in report.records.items()},
+        "bytes": {reason.value: size for reason, size in report.bytes.items()},
+        "holds": [
+            {"base_offset": hold.base_offset, "bytes": hold.bytes_held, "reason": hold.reason}
+            for hold in report.holds
+        ],
+    }
+
+
+def _expiry_document(expiry: Expiry) -> dict[str, Any]:
+    return {
+        "before_offset": expiry.before_offset,
+        "segments": [
+            {
+                "base_offset": one.base_offset,
+                "next_offset": one.next_offset,
+                "size": one.size,
+                "reason": one.reason.value,
+                "rule": one.rule,
+            }
+            for one in expiry.segments
+        ],
+    }
+
+
+def _print(cleaned: "Cleaned", *, dry_run: bool) -> None:
+    would = "would be " if dry_run else ""
+    lines: list[str] = []
+    if cleaned.compaction is not None:
+        lines += _compaction_lines(cleaned.compaction, would)
+    if cleaned.expiry is not None:
+        lines += _expiry_lines(cleaned.expiry, would)
+    if not lines:
+        lines = ["nothing to do"]
+    typer.secho(f"{cleaned.partition}  ", bold=True, nl=False)
+    typer.echo(f"\n{' ' * 4}".join(lines))
+
+
+def _compaction_lines(report: CleanReport, would: str) -> Iterator[str]:
+    if not report.segments_rewritten:
+        left = f"; {report.left_stale_bytes:,} stale bytes are not worth it yet"
+        yield f"nothing to compact{left if report.left_stale_bytes else ''}"
+    else:
+        freed = report.bytes_before - report.bytes_after
+        share = 100 * freed / report.bytes_before if report.bytes_before else 0
+        yield (
+            f"{report.segments_rewritten} of {report.segments_before} segments {would}compacted: "
+            f"{report.bytes_before:,} to {report.bytes_after:,} bytes, {share:.0f} % less"
+        )
+        yield _counts(report)
+    if report.note:
+        yield report.note
+
+
+def _counts(report: CleanReport) -> str:
+    gone = [
+        f"{count:,} {reason.value}"
+        for reason, count in report.records.items()
+        if reason is not Reason.KEPT and count
+    ]
+    return ", ".join([f"{report.records.get(Reason.KEPT, 0):,} records kept", *gone])
+
+
+def _expiry_lines(expiry: Expiry, would: str) -> Iterator[str]:
+    count = len(expiry.segments)
+    yield (
+        f"{count} segment{'s' if count > 1 else ''} {would}deleted, {expiry.size:,} bytes; the log "
+        f"begins at offset {expiry.before_offset}"
+    )
+    for reason in dict.fromkeys(one.reason for one in expiry.segments):
+        last = [one for one in expiry.segments if one.reason is reason][-1]
+        yield f"{reason.value}: {last.rule}"
+
+
+def _warn(cleaned: "Cleaned", hold: SegmentHold) -> None:
+    typer.secho(
+        f"{cleaned.partition}: segment {hold.base_offset} with {hold.bytes_held:,} bytes is left "
+        f"alone: {hold.reason}; `varve check` on the directory tells more",
+        fg="yellow",
+        err=True,
+    )

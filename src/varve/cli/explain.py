@@ -1,0 +1,148 @@
+"""`varve explain`: why a record, a key or a segment is still here, and when it can go."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from varve.cleaning.explanation import RecordExplanation, SegmentExplanation, WayOut
+from varve.cli.moments import show_due, show_moment
+from varve.cli.store_access import Directory, find_topic, open_existing, parse_wanted
+from varve.foundation.errors import NotFound
+
+_PLAIN_WIDTH: Final = 200
+
+
+def command(
+    directory: Directory,
+    wanted: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="The topic, or one of its partitions."),
+    ],
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", min=0, help="Why is this record still here?")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", "-k", help="Why is the latest record of this key still here?"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per record or segment.")
+    ] = False,
+) -> None:
+    """Tell why a record or a segment is still here, which rule keeps it, and when it can go.
+
+    Without --offset and --key every segment is explained. An offset needs a partition where the
+    topic has several; a key is looked for where Kafka's default partitioner puts it. A time is the
+    earliest: a later pass of retention or of the cleaner takes it then. Key indexes are built where
+    they are missing.
+
+    The exit status is 1 when no record has the key. With --json a segment has its offsets, size,
+    times, `retention` and `compaction`; a record its `state`, `key`, `superseded_by`, `compaction`
+    and its `segment`. Both ways out have `earliest_ms`, null where nobody knows, and `blocks`, each
+    with `rule`, `text` and `until_ms`.
+
+    \b
+    Examples:
+      varve explain data scores
+      varve explain data scores --key alice
+      varve explain data scores:0 --offset 1234 --json
+    """
+    if offset is not None and key is not None:
+        raise typer.BadParameter("--offset and --key exclude each other")
+    topic, partition = parse_wanted(wanted)
+    assert topic is not None
+    record: RecordExplanation | None = None
+    segments: list[SegmentExplanation] = []
+    with open_existing([directory], maintain=False) as store:
+        find_topic(store, topic)
+        if offset is not None:
+            record = store.explain_offset(topic, offset, partition)
+        elif key is not None:
+            data = key.encode(errors="surrogateescape")
+            record = store.explain_key(topic, data, partition)
+            if record is None:
+                raise NotFound(f"topic {topic} has no record of key {key!r}")
+        else:
+            segments = store.explain(topic, partition)
+    if as_json:
+        for one in segments if record is None else [record]:
+            sys.stdout.write(json.dumps(one.to_json()) + "\n")
+        return
+    console = Console(
+        width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False, markup=False
+    )
+    if record is None:
+        console.print(_table(segments))
+    else:
+        for line in _record_lines(record):
+            console.print(line, soft_wrap=True)
+
+
+def _record_lines(record: RecordExplanation) -> Iterator[str | Text]:
+    by = "" if record.superseded_by is None else f" by offset {record.superseded_by}"
+    yield Text(f"{record.partition} offset {record.offset}: {record.state.value}{by}", "bold")
+    if record.key is not None:
+        yield f"  key         {record.key.decode(errors='backslashreplace')}"
+    if record.timestamp is not None:
+        yield f"  timestamp   {show_moment(record.timestamp, record.now_ms)}"
+    if record.compaction is not None:
+        yield from _way_lines(record.compaction, record.now_ms)
+    if record.segment is not None:
+        yield from _way_lines(record.segment.retention, record.now_ms)
+        segment = record.segment
+        kind = "active segment" if segment.is_active else "segment"
+        yield (
+            f"  {'in':10}  {kind} {segment.base_offset} to {segment.next_offset}, "
+            f"{segment.size:,} bytes; age counts from "
+            f"{show_moment(segment.age_from.ms, record.now_ms)}, {segment.age_from.source} time"
+        )
+        if segment.age_from.note:
+            yield f"  {'':10}  {segment.age_from.note}"
+
+
+def _way_lines(way: WayOut, now_ms: int) -> Iterator[str]:
+    if way.earliest_ms is None:
+        when = "not by itself" if way.blocks else "never"
+    else:
+        when = f"{show_due(way.earliest_ms, now_ms)} at the earliest"
+        if way.earliest_ms <= now_ms:
+            when = "at its next pass"
+    yield f"  {way.by:10}  can take it: {when}"
+    for block in way.blocks:
+        until = "" if block.until_ms is None else f", until {show_moment(block.until_ms, now_ms)}"
+        yield f"  {'':10}  - {block.rule.value}: {block.text}{until}"
+
+
+def _table(segments: Sequence[SegmentExplanation]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("partition", "segment", "bytes", "stale"):
+        is_number = column != "partition"
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
+    for column in ("age counts from", "retention takes it", "compaction cleans it"):
+        table.add_column(column, overflow="fold")
+    for one in segments:
+        age = show_moment(one.age_from.ms, one.now_ms) if one.size else "-"
+        table.add_row(
+            str(one.partition),
+            str(one.base_offset),
+            f"{one.size:,}",
+            "-" if one.stale_bytes is None else f"{one.stale_bytes:,}",
+            f"{age}, append" if one.age_from.is_overruled else age,
+            _way_cell(one.retention, one.now_ms),
+            "-" if one.compaction is None else _way_cell(one.compaction, one.now_ms),
+        )
+    return table
+
+
+def _way_cell(way: WayOut, now_ms: int) -> str:
+    """When, or what is in the way."""
+    if way.earliest_ms is not None:
+        return show_due(way.earliest_ms, now_ms)
+    waiting = [block for block in way.blocks if block.until_ms is None]
+    return "; ".join(block.text for block in waiting) or "-"

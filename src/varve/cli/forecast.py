@@ -1,0 +1,131 @@
+"""`varve forecast`: what policies will delete and free, and when, without touching anything."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from varve.cleaning.forecast import Forecast
+from varve.cli.moments import show_due, show_moment
+from varve.cli.segment_picture import draw_bar
+from varve.cli.store_access import (
+    Directory,
+    Wanted,
+    find_topic,
+    open_existing,
+    parse_setting,
+    parse_wanted,
+)
+
+_STEPS: Final = 10
+_BAR_WIDTH: Final = 40
+_PLAIN_WIDTH: Final = 200
+
+
+def command(
+    directory: Directory,
+    wanted: Wanted = None,
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="NAME=VALUE",
+            help="Try a topic setting in place of the topics' own; may be repeated.",
+        ),
+    ] = [],  # noqa: B006, typer copies it
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per partition.")] = False,
+) -> None:
+    """Show what retention will delete and when, if nothing more is appended.
+
+    A segment goes as a whole, once all before it have gone; compaction is told as the bytes it
+    would free now. With --set the answer is for other settings, and nothing is changed. With
+    --json every line has `partition`, `now_ms`, `settings` (those that are not the default),
+    `size`, `due_now_bytes`, `kept_bytes` (what stays for good), `stale_bytes` (null where nothing
+    is compacted), `rows` (a segment each, with `when_ms`, null for those that stay, and the rule)
+    and `points` (the sums at each moment something goes). Key indexes are built where they are
+    missing.
+
+    \b
+    Examples:
+      varve forecast data
+      varve forecast data visits --set retention.ms=86400000
+      varve forecast data --set retention.bytes=1000000000 --json
+    """
+    topic, partition = parse_wanted(wanted)
+    tried = dict(parse_setting(text) for text in settings)
+    with open_existing([directory], maintain=False) as store:
+        if topic is not None:
+            find_topic(store, topic)
+        found = store.forecast(topic, partition, settings=tried)
+    if as_json:
+        for one in found:
+            sys.stdout.write(json.dumps(one.to_json()) + "\n")
+        return
+    if not found:
+        typer.echo("there are no topics")
+        return
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    if tried:
+        console.print("with " + ", ".join(f"{name}={value}" for name, value in tried.items()))
+    console.print(_table(found))
+    _draw_time(found, console)
+
+
+def _table(found: Sequence[Forecast]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("partition", "bytes", "due now", "later", "stays", "stale"):
+        is_number = column != "partition"
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
+    table.add_column("next, by", overflow="fold")
+    for one in found:
+        later = one.size - one.due_now_bytes - one.kept_bytes
+        table.add_row(
+            str(one.partition),
+            f"{one.size:,}",
+            f"{one.due_now_bytes:,}",
+            f"{later:,}",
+            f"{one.kept_bytes:,}",
+            "-" if one.stale_bytes is None else f"{one.stale_bytes:,}",
+            _next_text(one),
+        )
+    return table
+
+
+def _next_text(found: Forecast) -> str:
+    """The first segment that goes or, without one, what keeps the first that there is."""
+    rows = [row for row in found.rows if row.size]
+    if not rows:
+        return "empty"
+    first = rows[0]
+    if first.when_ms is None:
+        return f"stays: {first.rule}"
+    return f"{show_due(first.when_ms, found.now_ms)}: {first.rule}"
+
+
+def _draw_time(found: Sequence[Forecast], console: Console) -> None:
+    """What is left of all partitions together, from now to when the last segment goes."""
+    now_ms = found[0].now_ms
+    total = sum(one.size for one in found)
+    times = [row.when_ms for one in found for row in one.rows if row.when_ms is not None]
+    end_ms = max(times, default=now_ms)
+    if not total or not times:
+        return
+    moments = [now_ms]
+    if end_ms > now_ms:
+        moments += [now_ms + (end_ms - now_ms) * step // _STEPS for step in range(1, _STEPS + 1)]
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.add_column("after retention at", no_wrap=True)
+    table.add_column("left", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for moment in moments:
+        left = sum(one.at(moment).left_bytes for one in found)
+        bar = Text(draw_bar(left, total, _BAR_WIDTH), style="blue")
+        table.add_row(show_moment(moment, now_ms), f"{left:,}", bar)
+    console.print()
+    console.print(table)

@@ -1,0 +1,259 @@
+"""`varve clean`, `get`, `explain`, `forecast` and `metrics` on one directory of keyed topics."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import varve
+from varve.cleaning.report import CleanProgress
+from varve.cli.clean import interrupts_between
+from varve.cli.main import app
+from varve.commit_log import TopicPartition
+from varve.foundation.clock import ManualClock
+
+Run = Callable[..., Any]
+DAY_MS = 86_400_000
+YEAR_2026 = 1_767_225_600_000
+FAR_MS = 40_000 * DAY_MS  # later than any clock of a machine that runs this
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Scores: ten records over five keys, one deleted; visits: old ones and one of the future."""
+    clock = ManualClock(YEAR_2026)
+    compacted: dict[str, str | int] = {"cleanup.policy": "compact", "retention.time": "append"}
+    with varve.open(tmp_path, maintain=False, clock=clock) as store:
+        scores = store.create_topic("scores", settings=compacted)
+        keys = ["k1", "k2", "k1", "k3", "k4", "k1", "k2", "k3", "k5", "k1"]
+        for number, key in enumerate(keys):
+            scores.append(key=key, value=None if number == 6 else f"v{number}")
+        scores.partition().log.roll()
+        kept: dict[str, str | int] = {"retention.time": "event", "retention.ms": DAY_MS}
+        visits = store.create_topic("visits", partitions=2, settings=kept)
+        for timestamp in (YEAR_2026, FAR_MS):
+            visits.append(value="v", partition=1, timestamp=timestamp)
+            visits.partition(1).log.roll()
+    return tmp_path
+
+
+@pytest.fixture
+def run(data: Path) -> Run:
+    def run(command: str, *arguments: str) -> Any:
+        return CliRunner().invoke(app, [command, str(data), *arguments])
+
+    return run
+
+
+def _lines(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def _offsets(data: Path, topic: str, partition: int = 0) -> list[int]:
+    with varve.open(data, maintain=False) as store:
+        return [record.offset for record in store.topic(topic).read(partition)]
+
+
+def test_clean_compacts_and_expires_everything_that_is_due(run: Run, data: Path) -> None:
+    result = run("clean")
+    assert result.exit_code == 0, result.output
+    assert "scores-0  1 of 2 segments compacted" in result.stdout
+    assert "5 records kept, 5 superseded" in result.stdout
+    assert "visits-0  nothing to do" in result.stdout
+    assert "visits-1  1 segment deleted" in result.stdout
+    assert "older than retention.ms" in result.stdout
+    assert _offsets(data, "scores") == [4, 6, 7, 8, 9]
+    assert _offsets(data, "visits", 1) == [1]
+    assert "nothing to compact" in run("clean", "scores").stdout
+
+
+def test_a_dry_run_tells_and_leaves_it(run: Run, data: Path) -> None:
+    result = run("clean", "--dry-run")
+    assert "1 of 2 segments would be compacted" in result.stdout
+    assert "1 segment would be deleted" in result.stdout
+    assert len(_offsets(data, "scores")) == 10
+    assert _offsets(data, "visits", 1) == [0, 1]
+
+
+def test_clean_tells_a_program_everything(run: Run) -> None:
+    scores, _, visits = _lines(run("clean", "--json"))
+    assert (scores["partition"], scores["dry_run"], scores["error"]) == ("scores-0", False, None)
+    assert scores["compaction"]["records"] == {"kept": 5, "superseded": 5}
+    assert scores["compaction"]["segments_rewritten"] == 1
+    assert visits["compaction"] is None
+    (expired,) = visits["expiry"]["segments"]
+    assert (expired["base_offset"], expired["reason"]) == (0, "older than retention.ms")
+
+
+def test_clean_takes_one_partition_and_rolls_when_asked(run: Run, data: Path) -> None:
+    with varve.open(data, maintain=False) as store:
+        store.topic("scores").append(key="k1", value="newest")
+    assert [one["partition"] for one in _lines(run("clean", "visits:1", "--json"))] == ["visits-1"]
+    (report,) = _lines(run("clean", "scores:0", "--roll", "--json"))
+    assert report["compaction"]["end_offset"] == 11
+    assert _offsets(data, "scores") == [4, 6, 7, 8, 10]
+
+
+def test_a_damaged_segment_is_left_alone_and_told(run: Run, data: Path) -> None:
+    with (data / "scores-0" / "00000000000000000000.log").open("r+b") as file:
+        file.seek(70)
+        file.write(b"damage")
+    result = run("clean", "--json")
+    assert result.exit_code == 1
+    assert "segment 0" in result.stderr
+    scores, _, visits = _lines(result)
+    assert scores["compaction"]["holds"][0]["base_offset"] == 0
+    assert visits["expiry"] is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nothing"], 1, "there is no topic 'nothing'"),
+        (["scores:7"], 1, "no partition 7"),
+        (["scores:x"], 2, "is no partition"),
+    ],
+)
+@pytest.mark.parametrize("command", ["clean", "forecast", "explain"])
+def test_what_is_not_there_is_named(
+    run: Run, command: str, arguments: list[str], code: int, message: str
+) -> None:
+    result = run(command, *arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["clean", "forecast", "explain", "get", "metrics"])
+def test_looking_makes_no_store(tmp_path: Path, command: str) -> None:
+    arguments = {"get": ["t", "k"], "explain": ["t"]}.get(command, [])
+    result = CliRunner().invoke(app, [command, str(tmp_path / "none"), *arguments])
+    assert result.exit_code == 1
+    assert "there is no log directory" in result.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_interrupt_is_taken_between_two_chunks() -> None:
+    progress = CleanProgress(TopicPartition("t", 0), "copy", 0, 1)
+    seen: list[str] = []
+
+    def work() -> None:
+        with interrupts_between(lambda progress: seen.append("shown")) as check:
+            check(progress)
+            os.kill(os.getpid(), signal.SIGINT)
+            seen.append("the chunk is finished")
+            check(progress)
+            seen.append("not reached")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert seen == ["shown", "the chunk is finished"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupted_clean_exits_with_130_and_loses_nothing(tmp_path: Path) -> None:
+    settings: dict[str, str | int] = {"cleanup.policy": "compact", "segment.bytes": 20_000}
+    with varve.open(tmp_path, maintain=False) as store:
+        topic = store.create_topic("scores", settings=settings)
+        topic.append_many(((f"k{n % 100}", "v" * 100) for n in range(2000)), codec="none")
+        latest = {record.key: record.offset for record in topic.read()}
+    script = (
+        "import os, signal, sys\n"
+        "from varve.cli import clean, main\n"
+        "before = clean.interrupts_between\n"
+        "def interrupted(show):\n"
+        "    def shown(progress):\n"
+        "        show(progress)\n"
+        "        if progress.phase == 'copy': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return before(shown)\n"
+        "clean.interrupts_between = interrupted\n"
+        "main.main()\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, "clean", str(tmp_path)], capture_output=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (130, b"")
+    with varve.open(tmp_path, maintain=False) as store:
+        found = {record.key: record.offset for record in store.topic("scores").read()}
+    assert found == latest
+    assert not list((tmp_path / "scores-0").glob("*.cleaned"))
+
+
+def test_get_prints_the_latest_value(run: Run, data: Path) -> None:
+    assert run("get", "scores", "k1").stdout == "v9\n"
+    assert run("get", "scores", "azE=", "--base64").stdout == "v9\n"
+    (record,) = _lines(run("get", "scores", "k1", "--json"))
+    assert (record["offset"], record["key"], record["value"]) == (9, "k1", "v9")
+
+
+def test_get_fails_with_a_sentence_when_there_is_none_or_it_is_deleted(run: Run) -> None:
+    missing = run("get", "scores", "k9")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert missing.stderr == "error: topic scores has no record of key 'k9'\n"
+    deleted = run("get", "scores", "k2")
+    assert (deleted.exit_code, deleted.stdout) == (1, "")
+    assert "was deleted by offset 6 of partition 0" in deleted.stderr
+    shown = run("get", "scores", "k2", "--json")
+    assert shown.exit_code == 1
+    assert _lines(shown)[0]["value"] is None
+    assert run("get", "scores", "!", "--base64").exit_code == 2
+
+
+def test_explain_tells_what_became_of_a_record(run: Run) -> None:
+    superseded = run("explain", "scores", "--offset", "0")
+    assert "scores-0 offset 0: superseded by offset 9" in superseded.stdout
+    assert "compaction  can take it: at its next pass" in superseded.stdout
+    assert "cleanup.policy=compact" in superseded.stdout
+    newest = run("explain", "scores", "--key", "k1")
+    assert "scores-0 offset 9: newest value of its key" in newest.stdout
+    (record,) = _lines(run("explain", "scores", "--key", "k2", "--json"))
+    assert (record["offset"], record["is_tombstone"]) == (6, True)
+    assert record["compaction"]["blocks"][0]["rule"] == "delete.retention.ms"
+    assert "no record of key 'k9'" in run("explain", "scores", "--key", "k9").stderr
+    assert run("explain", "scores", "--key", "k1", "--offset", "1").exit_code == 2
+    assert "no record has offset 99" in run("explain", "scores", "--offset", "99").stderr
+
+
+def test_explain_lists_all_segments(run: Run) -> None:
+    result = run("explain", "visits:1")
+    assert result.exit_code == 0
+    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
+        ["visits-1", "0"],
+        ["visits-1", "1"],
+        ["visits-1", "2"],
+    ]
+    first = _lines(run("explain", "visits", "--json"))[1]
+    assert (first["partition"], first["base_offset"]) == ("visits-1", 0)
+    assert first["retention"]["by"] == "retention"
+
+
+def test_forecast_shows_what_goes_when_under_which_policy(run: Run, data: Path) -> None:
+    result = run("forecast")
+    assert result.exit_code == 0, result.output
+    assert "visits-1" in result.stdout
+    assert "█" in result.stdout
+    scores, _, visits = _lines(run("forecast", "--json"))
+    assert scores["stale_bytes"] > 0
+    assert scores["kept_bytes"] == scores["size"]
+    assert 0 < visits["due_now_bytes"] < visits["size"]
+    (kept,) = _lines(run("forecast", "visits:1", "--set", "retention.ms=-1", "--json"))
+    assert (kept["due_now_bytes"], kept["kept_bytes"]) == (0, kept["size"])
+    assert "with retention.ms=-1" in run("forecast", "--set", "retention.ms=-1").stdout
+    assert "did you mean" in run("forecast", "--set", "retention.m=1").stderr
+    assert _offsets(data, "visits", 1) == [0, 1]
+
+
+def test_metrics_are_printed_as_prometheus_reads_them(run: Run) -> None:
+    result = run("metrics")
+    assert result.exit_code == 0
+    assert "varve_cleaner_max_dirty_percent 100.0\n" in result.stdout
+    assert 'varve_log_end_offset{partition="0",topic="scores"} 10.0\n' in result.stdout
+    assert 'varve_log_segments{partition="1",topic="visits"} 3.0\n' in result.stdout
+    assert "varve_cleaner_uncleanable_bytes{" in result.stdout
