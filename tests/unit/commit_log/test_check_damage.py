@@ -128,6 +128,8 @@ FILE_DAMAGES = {
     "missing time index": (_remove(f"{SECOND}.timeindex"), "missing-timeindex"),
     "missing transaction index": (_remove(f"{FIRST}.txnindex"), "missing-txnindex"),
     "orphan index": (_copy(f"{SECOND}.index", f"{PARTITION}/{7:020d}.index"), "orphan-index"),
+    "orphan key index": (_replace(f"{PARTITION}/{7:020d}.keys", b"sidecar"), "orphan-index"),
+    "key index in the making": (_replace(f"{SECOND}.keys.run", b"half"), "leftover-tmp"),
     "torn index": (_cut(f"{SECOND}.index", 3), "index-length"),
     "torn time index": (_cut(f"{SECOND}.timeindex", 3), "timeindex-length"),
     "torn transaction index": (_cut(f"{FIRST}.txnindex", 3), "txnindex-corrupt"),
@@ -446,3 +448,11 @@ def test_an_offset_far_beyond_its_segment_is_named_and_left_to_a_person() -> Non
     assert {p: b for p, b in _contents(fs).items() if p.endswith(".log")} == {
         p: b for p, b in before.items() if p.endswith(".log")
     }
+
+
+def test_key_indexes_and_our_own_files_are_known() -> None:
+    fs, clock = build_store()
+    write_file(fs, f"{FIRST}.keys", b"sidecar")
+    write_file(fs, f"{PARTITION}/varve-append-times", b"whatever")
+    write_file(fs, f"{PARTITION}/varve-evidence.jsonl", b"{}")
+    assert check_log_directory(fs, ROOT, deep=True, now_ms=clock.now_ms()) == []

@@ -85,6 +85,42 @@ def test_the_range_ends_before_the_swaps_next_offset(old: Bench) -> None:
     assert old.names(".log") == [log_name(0), log_name(4), log_name(6)]
 
 
+def test_an_empty_swap_behind_another_marks_how_far_the_range_reaches(old: Bench) -> None:
+    put(old, 0, ".swap", batches(1))
+    put(old, 4, ".swap", b"", kinds=(".log",))
+    old.open(clean=True)
+    assert states(old) == []
+    assert old.names(".log") == [log_name(0), log_name(6)]
+    assert read_all(old.log) == [1, 6]
+
+
+def test_an_empty_swap_alone_replaces_the_segment_it_names(old: Bench) -> None:
+    put(old, 2, ".swap", b"")
+    old.open(clean=True)
+    assert old.names(".log") == [log_name(base) for base in (0, 2, 4, 6)]
+    assert read_all(old.log) == [0, 1, 4, 5, 6]
+
+
+def test_a_mark_that_is_not_committed_counts_for_nothing(old: Bench) -> None:
+    before = values(old)
+    put(old, 0, ".cleaned", batches(1), kinds=(".keys",))
+    put(old, 0, ".swap", batches(1))
+    put(old, 4, ".swap", b"", kinds=(".log",))
+    old.open(clean=True)
+    assert states(old) == []
+    assert values(old) == before
+
+
+def test_a_key_index_is_swapped_with_its_segment(old: Bench) -> None:
+    old.write(0, ".keys", b"of the old one")
+    old.write(2, ".keys", b"of the old one")
+    put(old, 0, ".swap", batches(1, 3))
+    old.write(0, ".keys.swap", b"of the new one")
+    old.open(clean=True)
+    assert old.names(".keys") == [log_name(0, ".keys")]
+    assert old.read_file(0, ".keys") == b"of the new one"
+
+
 def test_old_segments_partly_marked_deleted_are_finished(old: Bench) -> None:
     for kind in KINDS:
         old.fs.rename(old.path(0, kind), old.path(0, kind) + ".deleted")

@@ -27,6 +27,7 @@ from varve.foundation.errors import (
     Closed,
     Corrupt,
     DirectoryOffline,
+    DiskFull,
     InconsistentTopicId,
     Locked,
     UnsupportedFormat,
@@ -516,3 +517,81 @@ def test_a_full_disk_leaves_the_directory_online(house: House) -> None:
         log.append(make_batch())
     assert house.directory.failure is None
     log.append(make_batch())
+
+
+# How far cleaning has come
+
+
+def cleaned(house: House) -> dict[TopicPartition, int]:
+    return house.offsets("cleaner-offset-checkpoint")
+
+
+def test_a_cleaner_offset_is_on_disk_at_once_and_read_again(house: House) -> None:
+    house.open()
+    house.fill()
+    assert house.directory.cleaner_offset(A) is None
+    house.directory.write_cleaner_offset(A, 2)
+    assert house.directory.cleaner_offset(A) == 2
+    assert cleaned(house) == {A: 2}
+    house.close()
+    assert house.open().cleaner_offset(A) == 2
+
+
+def test_a_truncation_lowers_the_cleaner_offset(house: House) -> None:
+    house.open()
+    log = house.fill()
+    house.fill(B)
+    for partition in (A, B):
+        house.directory.write_cleaner_offset(partition, 3)
+    log.truncate_to(1)
+    assert cleaned(house) == {A: 1, B: 3}
+    log.append(make_batch())
+    log.truncate_to(1)
+    assert house.directory.cleaner_offset(A) == 1
+
+
+def test_a_cleaner_offset_beyond_the_log_is_lowered_when_it_is_opened(house: House) -> None:
+    house.open()
+    house.fill()
+    house.close()
+    house.write("cleaner-offset-checkpoint", b"0\n2\na 0 9\nb 3 5\n")
+    house.open()
+    assert house.directory.cleaner_offset(A) == 3
+    assert cleaned(house) == {A: 3}
+
+
+def test_a_deleted_partition_takes_its_cleaner_offset_along(house: House) -> None:
+    house.open()
+    house.fill()
+    house.fill(B)
+    for partition in (A, B):
+        house.directory.write_cleaner_offset(partition, 2)
+    house.directory.delete(A)
+    assert cleaned(house) == {B: 2}
+    house.fill(A)
+    assert house.directory.cleaner_offset(A) is None
+
+
+def test_a_new_partition_does_not_inherit_a_cleaner_offset(house: House) -> None:
+    house.open()
+    house.fill(B)
+    house.close()
+    house.write("cleaner-offset-checkpoint", b"0\n2\na 0 2\nb 3 1\n")
+    house.open()
+    house.fill(A)
+    assert house.directory.cleaner_offset(A) is None
+    assert cleaned(house) == {B: 1}
+
+
+def test_a_full_disk_refuses_a_cleaner_offset_and_keeps_the_old(house: House) -> None:
+    house.open()
+    house.fill()
+    house.directory.write_cleaner_offset(A, 1)
+    house.fs.fail_at(house.fs.steps + 2, NO_ROOM)
+    with pytest.raises(DiskFull):
+        house.directory.write_cleaner_offset(A, 2)
+    assert house.directory.cleaner_offset(A) == 1
+    assert house.directory.failure is None
+    house.fs.fail_at(house.fs.steps + 1, BROKEN)
+    with pytest.raises(DirectoryOffline):
+        house.directory.write_cleaner_offset(A, 2)

@@ -298,3 +298,33 @@ def test_an_empty_last_segment_inside_the_one_before_is_dropped(bench: Bench) ->
     assert log.end_offset == 5
     assert bench.names(".log") == [log_name(0)]
     assert "00000000000000000003.log" in " ".join(log.recovered)
+
+
+def test_a_key_index_without_its_segment_is_removed(bench: Bench) -> None:
+    bench.open()
+    bench.fill(2, 2, 1)
+    bench.log.close()
+    for offset in (0, 1, 2):
+        bench.write(offset, ".keys", b"sidecar")
+    bench.open(clean=True)
+    assert bench.names(".keys") == [log_name(0, ".keys"), log_name(2, ".keys")]
+
+
+def test_what_a_crash_left_of_a_key_index_is_removed(bench: Bench) -> None:
+    bench.open()
+    bench.fill(2, 1)
+    bench.log.close()
+    for kind in (".keys.tmp", ".keys.run", ".keys.cleaned.run"):
+        bench.write(0, kind, b"half")
+    bench.open(clean=True)
+    assert [name for name in bench.names() if ".keys" in name] == []
+
+
+def test_a_segment_that_grows_again_has_no_key_index(bench: Bench) -> None:
+    bench.open()
+    bench.fill(2, 2)
+    bench.log.close()
+    for offset in (0, 2):
+        bench.write(offset, ".keys", b"sidecar")
+    bench.open(clean=True)
+    assert bench.names(".keys") == [log_name(0, ".keys")]

@@ -359,3 +359,31 @@ def test_a_failed_deletion_is_told_as_ours(stores: Stores) -> None:
     stores.fs.fail_from(stores.fs.steps + 1, BROKEN)
     with pytest.raises(DirectoryOffline, match="deletion of t-0"):
         store.delete(partition(0))
+
+
+def test_the_logs_of_every_directory_that_is_online_are_walked(stores: Stores) -> None:
+    store = stores.open("d1", "d2")
+    for number in range(4):
+        fill(store, number)
+    walked = list(store.logs())
+    assert sorted(one for one, _, _ in walked) == [partition(n) for n in range(4)]
+    assert all(log is store.get(one) for one, log, _ in walked)
+    assert all(store.directory_of(one) is directory for one, _, directory in walked)
+    store.directories[0].take_offline(DirectoryOffline("broken"))
+    assert {directory.path for _, _, directory in store.logs()} == {"d2"}
+
+
+def test_a_full_disk_keeps_no_other_log_from_its_maintenance(stores: Stores) -> None:
+    stores.topics = {"segment_ms": 10, "file_delete_delay_ms": 0}
+    store = stores.open("d1")
+    first, second = (fill(store, number) for number in range(2))
+    second.roll()
+    second.append(make_batch())
+    second.drop_segments_before(2, now_ms=stores.clock.now_ms())
+    store.run_once(stores.clock.now_ms())
+    stores.clock.advance(1000)
+    stores.fs.fail_at(stores.fs.steps + 1, NO_ROOM)
+    store.run_once(stores.clock.now_ms())
+    assert [len(log.view) for log in (first, second)] == [1, 2]
+    store.run_once(stores.clock.now_ms())
+    assert [len(log.view) for log in (first, second)] == [2, 2]

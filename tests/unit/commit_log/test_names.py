@@ -8,6 +8,7 @@ from varve.commit_log.names import (
     CLEANED,
     DELETED,
     INDEX,
+    KEYS,
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
@@ -17,6 +18,7 @@ from varve.commit_log.names import (
     TopicPartition,
     delete_directory_name,
     future_directory_name,
+    is_unfinished_key_index,
     log_name,
     parse_file_name,
     parse_partition_directory,
@@ -34,7 +36,7 @@ def test_file_names_carry_twenty_digits() -> None:
     assert log_name(2**63 - 1, TIME_INDEX) == "09223372036854775807.timeindex"
 
 
-@pytest.mark.parametrize("kind", [".log", INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT])
+@pytest.mark.parametrize("kind", [".log", INDEX, TIME_INDEX, TXN_INDEX, KEYS, SNAPSHOT])
 @pytest.mark.parametrize("state", ["", DELETED, CLEANED, SWAP])
 def test_file_names_are_read_back(kind: str, state: str) -> None:
     assert parse_file_name(log_name(7, kind) + state) == SegmentFileName(7, kind, state)
@@ -139,3 +141,10 @@ def test_directory_ids_are_hex() -> None:
     ids = {random_directory_id(source) for _ in range(20)}
     assert len(ids) == 20
     assert all(len(id) == 32 and int(id, 16) >= 0 for id in ids)
+
+
+def test_parts_of_a_key_index_in_the_making_are_known() -> None:
+    for ending in (".keys.tmp", ".keys.run", ".keys.cleaned.tmp", ".keys.cleaned.run"):
+        assert is_unfinished_key_index(log_name(7, ending))
+    for name in (log_name(7, ".keys"), log_name(7, ".log.tmp"), "7.keys.tmp", "keys.run"):
+        assert not is_unfinished_key_index(name)

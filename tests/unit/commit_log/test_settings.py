@@ -23,6 +23,10 @@ def test_defaults_are_kafkas() -> None:
     assert settings.flush_messages == settings.flush_ms == LONG_MAX
     assert settings.cleanup_policy == ("delete",)
     assert not settings.syncs_every_append
+    assert (settings.retention_ms, settings.retention_bytes) == (7 * 24 * 3_600_000, -1)
+    assert settings.min_cleanable_dirty_ratio == 0.5
+    assert settings.delete_retention_ms == 24 * 3_600_000
+    assert (settings.min_compaction_lag_ms, settings.max_compaction_lag_ms) == (0, LONG_MAX)
     assert StoreSettings().producer_id_expiration_ms == 24 * 3_600_000
 
 
@@ -48,8 +52,26 @@ def test_flush_ack_asks_for_a_sync_of_every_append() -> None:
         {"compression.type": "brotli"},
         {"message.timestamp.type": "createtime"},
         {"flush": "never"},
+        {"retention.ms": -2},
+        {"retention.time": "wall"},
+        {"min.cleanable.dirty.ratio": "1.01"},
+        {"min.cleanable.dirty.ratio": "-0.1"},
+        {"min.cleanable.dirty.ratio": "nan"},
+        {"min.stale.ratio": 2},
+        {"delete.retention.ms": -1},
+        {"min.compaction.lag.ms": -1},
+        {"min.compaction.lag.ms": 11, "max.compaction.lag.ms": 10},
     ],
 )
 def test_values_outside_kafkas_ranges_are_refused(values: dict[str, int | str]) -> None:
     with pytest.raises(InvalidSetting):
         parse_settings(LogSettings, values)
+
+
+def test_equal_compaction_lags_are_fine() -> None:
+    lags = {"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 10}
+    assert parse_settings(LogSettings, lags).min_compaction_lag_ms == 10
+
+
+def test_any_negative_retention_bytes_means_no_limit() -> None:
+    assert parse_settings(LogSettings, {"retention.bytes": -5}).retention_bytes == -5

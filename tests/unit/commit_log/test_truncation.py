@@ -296,3 +296,28 @@ def test_any_failure_after_it_began_takes_the_log_down(faulty: FaultyBench, erro
     faulty.fs.mend()
     faulty.open()
     assert read_all(faulty.log)[0] == 0
+
+
+def test_the_key_indexes_of_what_is_cut_go(bench: Bench) -> None:
+    bench.open()
+    bench.fill(2, 2, 2)
+    for offset in (0, 2):
+        bench.write(offset, ".keys", b"sidecar")
+    bench.log.truncate_to(3)
+    assert bench.names(".keys") == [log_name(0, ".keys")]
+    bench.log.restart_at(0)
+    assert bench.names(".keys") == []
+
+
+def test_the_cleaner_offset_is_lowered_before_the_cut(bench: Bench) -> None:
+    seen: list[tuple[int, int]] = []
+    bench.hooks = LogHooks(
+        lower_cleaner_offset=lambda offset: seen.append((offset, bench.log.end_offset))
+    )
+    bench.open()
+    bench.fill(2, 2)
+    bench.log.truncate_to(9)
+    assert seen == []
+    bench.log.truncate_to(3)
+    bench.log.restart_at(1)
+    assert seen == [(3, 4), (1, 3)]
