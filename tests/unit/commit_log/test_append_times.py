@@ -1,5 +1,7 @@
 """When the records of a segment came, across rolls, restarts, cuts and swaps."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.cleaned_segment import write_cleaned
@@ -19,6 +21,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, Unavailable
 
 PATH = f"{DIRECTORY}/{APPEND_TIMES_FILE}"
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "directory.md"
 
 
 def spans(log: Log) -> list[tuple[int, int]]:
@@ -182,3 +185,11 @@ def test_entries_beyond_the_log_are_removed_when_it_is_opened(fs: MemoryFileSyst
         times.write(base, AppendSpan(base, base))
     AppendTimes.load(fs, DIRECTORY, [0, 5])
     assert [base for base, _ in decode_append_times(fs.read(PATH))] == [0, 5]
+
+
+def test_the_example_of_the_format_page_is_what_is_written(fs: MemoryFileSystem) -> None:
+    page = PAGE.read_text()
+    lines = page.split("`varve-append-times`, 32 bytes", 1)[1].split("```")[1].splitlines()[1:]
+    example = bytes.fromhex("".join(line.partition(";")[0] for line in lines))
+    AppendTimes(fs, DIRECTORY).write(4200, AppendSpan(1_700_000_000_000, 1_700_000_012_345))
+    assert fs.read(PATH) == example
