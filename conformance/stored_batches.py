@@ -45,14 +45,20 @@ class StoredPartition:
         return [int(Path(name).stem) for name in self.files]
 
     def from_offset(self, offset: int) -> "StoredPartition":
-        """What a reader may see of it when the log starts there, whole batches only."""
+        """What is left to compare when the log starts there: data in batches behind it.
+
+        Before it the two cleaners differ: varve drops what is superseded there, Kafka keeps it,
+        and with it the markers of transactions that began there.
+        """
+        if offset == 0:
+            return self
         batches = {
             base: batch
             for base, batch in self.batches.items()
-            if batch.header.last_offset >= offset
+            if base >= offset and not batch.header.is_control
         }
         aborted = {
-            segment: tuple(entry for entry in entries if entry.last_offset >= offset)
+            segment: tuple(entry for entry in entries if entry.first_offset >= offset)
             for segment, entries in self.aborted.items()
         }
         return StoredPartition(batches, aborted, self.files)

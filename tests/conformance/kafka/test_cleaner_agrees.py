@@ -49,7 +49,6 @@ def _live(kafka_log: JavaShell, home: Path, case: Case, chance: random.Random) -
         except NothingToClean:
             continue
         where = f"{home.name}, round {number}, cleaned at {turn.now_ms}, Kafka: {theirs}"
-        # Of what lies before the log start varve drops what is superseded there, Kafka keeps it.
         assert pair.differences(same_segments=False, from_offset=log_start) == [], where
         assert (ours.first_dirty_offset, ours.end_offset) == (
             theirs.first_dirty_offset,
