@@ -44,6 +44,13 @@ Bytes = npt.NDArray[np.uint8]
 
 DEFAULT_BUFFER_BYTES: Final = 128 << 20
 _CAPACITY_MIN: Final = 8
+# Plain numbers: a member of an enumeration costs a look-up for every field of every batch.
+_POSITION: Final = int(Field.POSITION)
+_SIZE: Final = int(Field.SIZE)
+_BASE: Final = int(Field.BASE_OFFSET)
+_LAST: Final = int(Field.LAST_OFFSET)
+_ATTRIBUTES: Final = int(Field.ATTRIBUTES)
+_COUNT: Final = int(Field.RECORD_COUNT)
 _SECRET = struct.Struct("<QQ")
 _WRAP: Final = (1 << 64) - 1
 
@@ -102,9 +109,11 @@ class KeyIndexBuilder:
         self._marks.add(found.marks)
         self._note_horizon(found.batches["horizon"])
         row = 0
-        for compressed in found.compressed.tolist():
-            self._scan_plain(table, found.skip, row, compressed)
-            self._scan_compressed(table, compressed)
+        numbers = found.compressed
+        for compressed, fields in zip(numbers.tolist(), table.rows[numbers].tolist(), strict=True):
+            if row < compressed:
+                self._scan_plain(table, found.skip, row, compressed)
+            self._scan_compressed(table, fields)
             row = compressed + 1
         self._scan_plain(table, found.skip, row, len(table.rows))
 
@@ -136,29 +145,29 @@ class KeyIndexBuilder:
             self._record_bytes += record_bytes
             if status == ScanStatus.FULL:
                 self._make_room()
-                if int(table.rows[row, Field.RECORD_COUNT]) > len(self._entries) - self._filled:
-                    start = int(table.rows[row, Field.POSITION]) - table.start
-                    end_position = start + int(table.rows[row, Field.SIZE])
-                    self._scan_payload(table, row, buffer, start + HEADER_SIZE, end_position)
+                fields = table.rows[row].tolist()
+                if fields[_COUNT] > len(self._entries) - self._filled:
+                    start = fields[_POSITION] - table.start
+                    self._scan_payload(fields, buffer, start + HEADER_SIZE, start + fields[_SIZE])
                     row += 1
             elif status != RecordStatus.OK:
-                raise self._corrupt(table, row, describe(status))
+                raise self._corrupt(table.rows[row].tolist(), describe(status))
 
-    def _scan_compressed(self, table: BatchTable, row: int) -> None:
-        number = int(table.rows[row, Field.ATTRIBUTES]) & CODEC_MASK
+    def _scan_compressed(self, table: BatchTable, fields: list[int]) -> None:
+        number = fields[_ATTRIBUTES] & CODEC_MASK
         if number > Codec.ZSTD:
-            raise self._corrupt(table, row, f"codec number {number} is unknown")
-        where = batch_name(self._path, int(table.rows[row, Field.POSITION]))
-        data = table.bytes_of(row)[HEADER_SIZE:]
-        payload = decompress_to_array(Codec(number), data, where=where)
-        self._scan_payload(table, row, payload, 0, len(payload))
+            raise self._corrupt(fields, f"codec number {number} is unknown")
+        start = fields[_POSITION] - table.start
+        payload = decompress_to_array(
+            Codec(number),
+            table.buffer[start + HEADER_SIZE : start + fields[_SIZE]],
+            where=batch_name(self._path, fields[_POSITION]),
+        )
+        self._scan_payload(fields, payload, 0, len(payload))
 
-    def _scan_payload(
-        self, table: BatchTable, row: int, payload: Bytes, position: int, end: int
-    ) -> None:
-        base, last, count = table.rows[
-            row, [Field.BASE_OFFSET, Field.LAST_OFFSET, Field.RECORD_COUNT]
-        ].tolist()
+    def _scan_payload(self, fields: list[int], payload: Bytes, position: int, end: int) -> None:
+        """The records of the batch with these fields, in as many parts as the buffer asks for."""
+        base, last, count = fields[_BASE], fields[_LAST], fields[_COUNT]
         self._record_bytes += end - position
         index, previous = 0, -1
         while True:
@@ -181,11 +190,11 @@ class KeyIndexBuilder:
                 break
             self._make_room()
         if status != RecordStatus.OK:
-            raise self._corrupt(table, row, f"record {index} of {count}: {describe(status)}")
+            raise self._corrupt(fields, f"record {index} of {count}: {describe(status)}")
         self._record_count += count
 
-    def _corrupt(self, table: BatchTable, row: int, problem: str) -> Corrupt:
-        name = batch_name(self._path, int(table.rows[row, Field.POSITION]))
+    def _corrupt(self, fields: list[int], problem: str) -> Corrupt:
+        name = batch_name(self._path, fields[_POSITION])
         return Corrupt(f"{name}: {problem}; `varve check` names all damage of the partition")
 
     def _make_room(self) -> None:
