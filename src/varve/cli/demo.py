@@ -1,4 +1,4 @@
-"""`varve demo`: write a keyed stream, kill the writer, recover, and show the segments.
+"""`varve demo`: write a keyed stream, kill the writer, recover, compact, and show the segments.
 
 Nothing is staged but the torn tail: the writer is a process of its own that is killed in the
 middle, and what it had acknowledged is compared, record by record, with what is found.
@@ -23,6 +23,8 @@ import typer
 from rich.console import Console
 
 import varve
+from varve.cli import demo_compaction
+from varve.cli.demo_compaction import show_compaction
 from varve.cli.demo_stream import PARTITION_COUNT, TOPIC, record_at
 from varve.cli.segment_picture import draw_segments, topic_facts
 from varve.commit_log.names import LOG
@@ -49,6 +51,7 @@ class _Outcome:
     write_seconds: float = 0.0
     recovery_seconds: float = 0.0
     segments: list[dict[str, object]] = field(default_factory=list)
+    compaction: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -63,11 +66,12 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Repeats the stream of another run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Only a summary, as JSON.")] = False,
 ) -> None:
-    """Write a keyed stream, crash it, recover, show the segments.
+    """Write a keyed stream, crash it, recover, compact, show the segments.
 
     A process appends orders keyed by customer and is killed in the middle. The store is then
     opened again: what was torn is cut, indexes are rebuilt, and every acknowledged record is
-    looked up.
+    looked up. Then balances are written over and over, compacted by account, and every latest one
+    is looked up.
 
     \b
     Examples:
@@ -82,10 +86,11 @@ def command(
         _write_and_kill(outcome, records, console)
         _tear(outcome, console)
         _recover(outcome, console)
+        _compact(outcome, records, console)
     if as_json:
         print(json.dumps(outcome.as_json()))
     else:
-        _suggest(directory, console)
+        _suggest(directory, outcome.compaction["key"], console)
 
 
 @contextlib.contextmanager
@@ -190,6 +195,12 @@ def _recover(outcome: _Outcome, console: Console) -> None:
         raise Corrupt(f"{outcome.lost} acknowledged records were lost; seed {outcome.seed}")
 
 
+def _compact(outcome: _Outcome, record_count: int, console: Console) -> None:
+    with varve.open(outcome.directory, maintain=False) as store:
+        found = show_compaction(store, outcome.seed, record_count, console)
+    outcome.compaction = found.as_json()
+
+
 def _shortened(message: str, outcome: _Outcome) -> str:
     return message.replace(f"{outcome.directory}/", "")
 
@@ -220,13 +231,17 @@ def _stored(record: varve.Record, partition: int, offset: int) -> varve.StoredRe
     return varve.StoredRecord(partition, offset, record.timestamp, record.key, record.value)
 
 
-def _suggest(directory: Path | None, console: Console) -> None:
+def _suggest(directory: Path | None, found_key: str, console: Console) -> None:
     place = directory or Path("demo-data")
     first = [] if directory else [f"varve demo --dir {place}"]
     commands = [
         *first,
         f"varve log read {TOPIC} --dir {place} --partition 0 --from 1000 --count 3 --json",
         f"varve log offsets {TOPIC} --dir {place}",
+        f"varve get {place} {demo_compaction.TOPIC} {found_key}",
+        f"varve explain {place} {demo_compaction.TOPIC} --key {found_key}",
+        f"varve forecast {place}",
+        f"varve audit {place}",
         f"varve dump {place}/{TOPIC}-0",
         f"varve check {place}",
     ]

@@ -42,7 +42,7 @@ COMMANDS = {
     "forecast": _Entry("forecast", "Show what policies will delete and free, and when."),
     "metrics": _Entry("metrics", "Print the metrics of a log directory for Prometheus."),
     "audit": _Entry("audit", "Show every removal on record, and hold it against the disk."),
-    "demo": _Entry("demo", "Write a keyed stream, crash it, recover, show the segments."),
+    "demo": _Entry("demo", "Write a keyed stream, crash it, recover, compact, show the segments."),
 }
 
 

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import varve
 from varve.cli import demo
+from varve.cli.demo_compaction import show_compaction
 from varve.cli.demo_stream import record_at
 from varve.cli.main import app
 from varve.cli.segment_picture import draw_segments, topic_facts
@@ -23,6 +25,12 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     assert summary["found"] >= summary["acknowledged"] >= 9_000
     assert "cut 777 bytes" in summary["recovered"]["demo-0"][0]
     assert sum(segment["size"] for segment in summary["segments"]) > 500_000
+    compaction = summary["compaction"]
+    assert compaction["lost"] == 0
+    assert compaction["balance"]["is_clean"]
+    assert compaction["records"]["superseded"] > 15_000
+    after = sum(compaction["segments_after"].values())
+    assert after < sum(compaction["segments_before"].values()) / 5
     with varve.open(place) as store:
         assert store.recovered == {}
         assert sum(1 for _ in store.topic("demo").read()) == summary["found"]
@@ -46,6 +54,21 @@ def test_a_lost_record_would_be_noticed(tmp_path: Path) -> None:
         assert changed.lost > 90
 
 
+def test_what_compaction_leaves_is_shown_and_looked_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with varve.open(tmp_path, maintain=False) as store:
+        outcome = show_compaction(store, 5, 30_000, Console(width=100))
+        found = store.topic("balances").get(outcome.key)
+    assert found is not None
+    assert found.value == outcome.value.encode()
+    assert outcome.balance["inputs"] == sum(outcome.balance["reasons"].values()) == 30_000
+    drawn = capsys.readouterr().out
+    for word in ("6. Update", "7. Clean", "8. Balance", "it adds up", "none lost", "10. Get"):
+        assert word in drawn
+    assert "█" in drawn
+
+
 def test_a_directory_with_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     result = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path)])
@@ -56,8 +79,6 @@ def test_a_directory_with_content_is_refused(tmp_path: Path) -> None:
 def test_the_picture_has_a_bar_for_each_segment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rich.console import Console
-
     with varve.open(tmp_path) as store:
         topic = store.create_topic("orders", partitions=2, settings={"segment.bytes": 300})
         for number in range(8):
