@@ -189,7 +189,7 @@ def test_an_old_message_format_is_not_read(fs: MemoryFileSystem) -> None:
 
 
 def test_pace_hears_of_every_byte_and_may_stop_the_build(fs: MemoryFileSystem) -> None:
-    batches = [build_batch(PAIR, base_offset=10 + 2 * at) for at in range(20_000)]
+    batches = [build_batch(PAIR, base_offset=10 + 2 * at) for at in range(9_000)]
     segment = write_segment(fs, 10, batches)
     heard: list[int] = []
     build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[], pace=heard.append)
