@@ -51,7 +51,8 @@ def at_most(limit: float) -> Aim:
 class Contest:
     """Ours beside its baseline; `baseline` is None for a figure that stands alone.
 
-    `within` names a second size that the figure depends on, such as the batch around a record.
+    `within` names a second size that the figure depends on, such as the batch around a record;
+    `is_wall_time` says that its seconds are those of the wall, whatever the clock.
     """
 
     measure: str
@@ -62,6 +63,7 @@ class Contest:
     note: str = ""
     within: str = ""
     repeat_count_max: int | None = None
+    is_wall_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)

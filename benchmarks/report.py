@@ -44,7 +44,7 @@ def make_row(outcome: Outcome, *, clock: Clock = Clock.WALL) -> Row:
     return Row(
         measure=contest.measure,
         size=outcome.size_label,
-        unit=_unit(contest.unit, clock),
+        unit=_unit(contest.unit, Clock.WALL if contest.is_wall_time else clock),
         ours=ours,
         baseline=baseline,
         ratio=ratio,

@@ -15,6 +15,7 @@ from benchmarks.compaction.keyed_log import (
     copy_store,
     few_shapes_of,
     open_store,
+    repeats_for,
     write_store,
 )
 from benchmarks.hot_log.logs import BATCH_BYTES, ready_batches
@@ -58,6 +59,8 @@ class BesideAppendsMeasure:
                         f"batches of {format_bytes(BATCH_BYTES)} appended by one thread for as "
                         "long as the other cleans, then as many alone; wall time always",
                         str(shape),
+                        repeat_count_max=repeats_for(shape),
+                        is_wall_time=True,
                     )
                 )
             yield contests

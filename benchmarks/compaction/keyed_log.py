@@ -33,6 +33,7 @@ TOPIC_ID = UUID(int=0x766172766562656E63686D61726B3033)
 _RECORD_OVERHEAD_BYTES = 12
 _POOL_BYTES = 8 << 20
 _SEED = 3
+_COMPRESSED_REPEAT_COUNT_MAX = 3
 _TEMPLATE = b'{"type":"account.updated","currency":"EUR","status":"active","reference":"'
 
 Integers = npt.NDArray[np.int64]
@@ -73,6 +74,11 @@ def shapes_of(scale: Scale) -> list[LogShape]:
 def few_shapes_of(scale: Scale) -> list[LogShape]:
     """`shapes_of`, but only the first in a quick run."""
     return shapes_of(scale)[: 1 if scale.is_quick else None]
+
+
+def repeats_for(shape: LogShape) -> int | None:
+    """Compression takes most of a figure's time and varies little: fewer repeats will do."""
+    return None if shape.codec is Codec.NONE else _COMPRESSED_REPEAT_COUNT_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.compaction.cleanings import build_indexes, map_for, time_offset_map, time_varve
-from benchmarks.compaction.keyed_log import KeyedStore, LogShape, shapes_of, write_store
+from benchmarks.compaction.keyed_log import (
+    KeyedStore,
+    LogShape,
+    repeats_for,
+    shapes_of,
+    write_store,
+)
 from benchmarks.measure import Contest, Scale, at_least
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.workspace import Workspace
@@ -59,6 +65,7 @@ def _contests(
             at_least(4),
             note,
             str(shape),
+            repeats_for(shape),
         )
         for name, with_indexes, note in (
             ("clean", False, f"key indexes built within the time; {describe(source)}"),

@@ -19,6 +19,7 @@ from benchmarks.compaction.keyed_log import (
     few_shapes_of,
     open_store,
     partition_directory,
+    repeats_for,
     write_store,
 )
 from benchmarks.measure import Contest, Scale, at_most
@@ -68,6 +69,7 @@ def _contest(
         f"new records number {NEW_SHARE:.0%} of those the clean log holds, for random keys of it; "
         "key indexes of new data are built within the time, on both sides",
         str(shape),
+        repeat_count_max=repeats_for(shape),
     )
 
 

@@ -39,7 +39,8 @@ def test_measure_gives_figures_and_leaves_no_files(measure: Measure, tmp_path: P
     with open_workspace(tmp_path) as workspace:
         with measure.prepare(SIZES[measure.name], workspace, SMALL) as contests:
             for contest in contests:
-                assert contest.ours() > 0
+                # So small a plan may fit into memory that the process has free already.
+                assert contest.ours() > 0 or contest.measure == "plan_memory"
                 assert contest.baseline is None or contest.baseline() > 0
         gc.collect()
         assert list(workspace.root.iterdir()) == []

@@ -274,6 +274,8 @@ def test_json_line_has_the_agreed_keys_in_order() -> None:
 def test_cpu_time_shows_in_the_unit(unit: str, shown: str) -> None:
     outcome = outcome_of([1.0], [], Contest("fake", unit, lambda: 0.0, None))
     assert make_row(outcome, clock=Clock.CPU).unit == shown
+    of_the_wall = outcome_of([1.0], [], Contest("fake", unit, lambda: 0.0, None, is_wall_time=True))
+    assert make_row(of_the_wall, clock=Clock.CPU).unit == unit
     assert make_row(outcome).unit == unit
 
 
