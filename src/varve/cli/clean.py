@@ -70,7 +70,12 @@ def command(
             with _progress() as show, interrupts_between(show) as progress:
                 try:
                     (cleaned,) = store.clean(
-                        one.topic, one.partition, roll=roll, dry_run=dry_run, progress=progress
+                        one.topic,
+                        one.partition,
+                        roll=roll,
+                        dry_run=dry_run,
+                        at_once=True,
+                        progress=progress,
                     )
                 except StoreError as error:
                     failure = str(error)
@@ -103,6 +108,9 @@ def interrupts_between(show: Show) -> Iterator[Show]:
             raise KeyboardInterrupt
         show(progress)
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield show
+        return
     before = signal.signal(signal.SIGINT, note)
     try:
         yield check
@@ -238,7 +246,8 @@ def _counts(report: CleanReport) -> str:
         for reason, count in report.records.items()
         if reason is not Reason.KEPT and count
     ]
-    return ", ".join([f"{report.records.get(Reason.KEPT, 0):,} records kept", *gone])
+    kept = report.records.get(Reason.KEPT, 0)
+    return ", ".join([f"{kept:,} record{'' if kept == 1 else 's'} kept", *gone])
 
 
 def _expiry_lines(expiry: Expiry, would: str) -> Iterator[str]:

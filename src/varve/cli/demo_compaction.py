@@ -18,7 +18,7 @@ from varve.cli.segment_picture import draw_bar
 from varve.foundation.errors import Corrupt
 
 TOPIC: Final = "balances"
-SETTINGS: Final = {"cleanup.policy": "compact", "segment.bytes": 500_000}
+SETTINGS: Final[dict[str, str | int]] = {"cleanup.policy": "compact", "segment.bytes": 500_000}
 
 _ACCOUNTS: Final = 2_000
 _CLOSED_EACH: Final = 40

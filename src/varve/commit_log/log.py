@@ -384,10 +384,14 @@ class Log:
         if state.failure is not None:
             return
         self._flusher.flush_if_due(now_ms)
-        with state.io("remove files of"):
-            state.remove_doomed(now_ms)
+        self.remove_doomed(now_ms)
         if self._roll_rule.should_roll_idle(state.view.active, now_ms):
             self._roll_idle(now_ms)
+
+    def remove_doomed(self, now_ms: int) -> None:
+        """Removes the files of segments that left the log, those whose delay is over by then."""
+        with self._state.io("remove files of"):
+            self._state.remove_doomed(now_ms)
 
     def _roll_idle(self, now_ms: int) -> None:
         state = self._state

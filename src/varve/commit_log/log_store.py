@@ -20,7 +20,7 @@ from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import TopicPartition, validate_topic_name
 from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.segment_files import SegmentFiles
-from varve.commit_log.settings import LogSettings, StoreSettings
+from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
@@ -273,6 +273,15 @@ class LogStore:
             if "high watermarks" in due:
                 directory.write_high_watermarks()
             directory.remove_doomed(now_ms)
+
+    def remove_doomed(self) -> None:
+        """Removes all files that wait for `file.delete.delay.ms` now: for when nobody reads."""
+        for directory in self.directories:
+            if directory.failure is None:
+                for log in list(directory.logs.values()):
+                    log.remove_doomed(LONG_MAX)
+                with failures(directory, "removal of files"):
+                    directory.remove_doomed(LONG_MAX)
 
     def close(self) -> None:
         """Closes every directory; raises the first error after trying all.

@@ -4,10 +4,9 @@ Crash      a topic is in the table before its partitions are made; see `topic_ta
 Threads    any; `_lock` guards the table and the handles made from it.
 """
 
-import os
 import random as random_module
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +15,7 @@ from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
 from varve.cleaning.forecast import Forecast
 from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogStore, TopicPartition
-from varve.disk import FileSystem, RealFileSystem
+from varve.disk import FileSystem
 from varve.embedded.insight import Insight
 from varve.embedded.partition import Partition
 from varve.embedded.store_settings import parse_store_settings
@@ -25,16 +24,13 @@ from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry
 from varve.embedded.upkeep import Cleaned, Progress, StoreHealth, Upkeep
-from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
     InconsistentTopicId,
-    InvalidRequest,
     StoreError,
 )
 from varve.foundation.settings import GivenValue
-
-StrPath = str | os.PathLike[str]
 
 
 class Store:
@@ -203,23 +199,28 @@ class Store:
         *,
         roll: bool = False,
         dry_run: bool = False,
+        at_once: bool = False,
         progress: Progress | None = None,
     ) -> list[Cleaned]:
         """Compacts and expires now what the policies of some partitions, or of all, let go.
 
         Compaction does not wait for the dirty ratio; it leaves the active segment alone, which
-        `roll` closes first. A dry run tells what would be done and changes nothing, but that key
-        indexes are built where they are missing. `progress` is told of every chunk, and what it
-        raises ends the run with nothing lost.
+        `roll` closes first. Replaced files go after `file.delete.delay.ms`, or with `at_once` now,
+        for when no thread is reading. A dry run tells what would be done and changes nothing, but
+        that key indexes are built where they are missing. `progress` is told of every chunk, and
+        what it raises ends the run with nothing lost.
         """
         chosen = self.partitions(topic, partition)
         now_ms = self._clock.now_ms()
         if roll and not dry_run:
             for one in chosen:
                 self._logs.get(one).roll()
-        return [
+        cleaned = [
             self._upkeep.clean(one, now_ms, dry_run=dry_run, progress=progress) for one in chosen
         ]
+        if at_once:
+            self._logs.remove_doomed()
+        return cleaned
 
     def partitions(
         self, topic: str | None = None, partition: int | None = None
@@ -353,44 +354,3 @@ class Store:
                 raise
             # What went wrong first is what the caller must see.
             error.add_note(f"and closing the store failed: {failure}")
-
-
-def open(
-    paths: StrPath | Sequence[StrPath],
-    *,
-    settings: Mapping[str, GivenValue] | None = None,
-    fs: FileSystem | None = None,
-    clock: Clock | None = None,
-    random: random_module.Random | None = None,
-    maintain: bool = True,
-) -> Store:
-    """Opens a store, or makes an empty one: a directory, or several for several disks.
-
-    `settings` goes by Kafka's names: those of the store, and as `log.segment.bytes` and the like
-    the defaults of its topics. `fs`, `clock` and `random` are for tests. Unless `maintain` is off
-    threads flush and checkpoint, delete what is past its retention and compact what is due.
-
-    Raises Locked when another process has a directory open.
-    """
-    texts = [_path_text(path) for path in _listed(paths)]
-    store = Store(
-        texts,
-        settings=settings or {},
-        fs=fs or RealFileSystem(),
-        clock=clock or SystemClock(),
-        random=random or random_module.Random(),
-    )
-    return store.open(maintain=maintain)
-
-
-def _listed(paths: object) -> list[object]:
-    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
-        return list(paths)
-    return [paths]
-
-
-def _path_text(path: object) -> str:
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidRequest(f"log directory {path!r:.80} is no path; give text or a pathlib.Path")
-    return text.rstrip("/") or "/"

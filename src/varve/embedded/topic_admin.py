@@ -18,7 +18,7 @@ from varve.commit_log.partition_metadata import random_topic_id
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
-from varve.foundation.settings import LONG_MAX, GivenValue, declared, format_value, parse_settings
+from varve.foundation.settings import GivenValue, declared, format_value, parse_settings
 
 logger = logging.getLogger(__name__)
 
@@ -142,17 +142,7 @@ class TopicAdmin:
         self._catalog.write(self._table.with_topics(doomed))
         self._remove_partitions(doomed)
         if at_once:
-            self._remove_files(name)
-
-    def _remove_files(self, name: str) -> None:
-        try:
-            for directory in self._logs.directories:
-                directory.remove_doomed(LONG_MAX)
-        except OSError as error:
-            raise Unavailable(
-                f"topic {name} is deleted, but {error.filename}: {error.strerror}; its files go "
-                "when the store is next maintained"
-            ) from error
+            self._logs.remove_doomed()
 
     def _remove_partitions(self, entry: TopicEntry) -> None:
         for partition in self.partitions_of(entry.name):

@@ -70,6 +70,7 @@ def test_clean_compacts_and_expires_everything_that_is_due(run: Run, data: Path)
     assert "visits-1  1 segment deleted" in result.stdout
     assert "older than retention.ms" in result.stdout
     assert _offsets(data, "scores") == [4, 6, 7, 8, 9]
+    assert not list(data.glob("*/*.deleted"))
     assert _offsets(data, "visits", 1) == [1]
     assert "nothing to compact" in run("clean", "scores").stdout
 
@@ -156,6 +157,17 @@ def test_an_interrupt_is_taken_between_two_chunks() -> None:
         work()
     assert seen == ["shown", "the chunk is finished"]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_process_that_ignores_interrupts_goes_on_doing_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_between(lambda progress: None) as check:
+            os.kill(os.getpid(), signal.SIGINT)
+            check(CleanProgress(TopicPartition("t", 0), "copy", 0, 1))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupted_clean_exits_with_130_and_loses_nothing(tmp_path: Path) -> None:

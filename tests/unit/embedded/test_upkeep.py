@@ -61,6 +61,17 @@ def test_a_dry_run_tells_and_changes_nothing(
     assert _offsets(visits) == [0]
 
 
+def test_replaced_files_wait_for_readers_unless_told_otherwise(
+    store: varve.Store, fs: MemoryFileSystem
+) -> None:
+    topic = _keyed(store, **{"file.delete.delay.ms": 60_000})
+    store.clean(roll=True)
+    assert [name for name in fs.names("/data/scores-0") if name.endswith(".deleted")]
+    topic.append(key="a", value="4")
+    store.clean(roll=True, at_once=True)
+    assert not [name for name in fs.names("/data/scores-0") if name.endswith(".deleted")]
+
+
 def test_one_partition_or_all_are_cleaned(store: varve.Store) -> None:
     topic = store.create_topic("scores", partitions=2, settings=COMPACTED)
     for number in range(2):
