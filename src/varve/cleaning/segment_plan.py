@@ -234,7 +234,8 @@ def count_by_reason(
 ) -> tuple[dict[Reason, int], dict[Reason, int]]:
     """Records and bytes of a segment by what becomes of them.
 
-    Bytes are those of encoded records; of a batch dropped whole, those behind its header.
+    Bytes are those of encoded records; of an aborted batch or marker, those behind its header.
+    The bytes of records without a key are among the superseded.
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0
     is_control = batches["attributes"] & _CONTROL != 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.compile import inlined, kernel
+from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.key_entries import mix_entry
 
 Entries = npt.NDArray[np.uint64]
@@ -62,7 +62,7 @@ _DIGEST_LOW = int(Tally.DIGEST_LOW)
 
 @inlined
 def _has_bit(bits: Bits, number: int) -> bool:
-    return bits[number >> 3] >> np.uint8(number & 7) & np.uint8(1) != np.uint8(0)
+    return as_int(bits[number >> 3]) >> (number & 7) & 1 != 0
 
 
 @inlined
@@ -209,16 +209,16 @@ def count_bits(bits: Bits, start: int, counts: Integers, out: Integers) -> None:
             raise IndexError("a group lies outside the bits")
         found = 0
         while at < end and at & 7:
-            found += np.int64(_has_bit(bits, at))
+            found += as_int(_has_bit(bits, at))
             at += 1
         while end - at >= 8:
             byte = bits[at >> 3]
             byte = byte - ((byte >> np.uint8(1)) & np.uint8(0x55))
             byte = (byte & np.uint8(0x33)) + ((byte >> np.uint8(2)) & np.uint8(0x33))
-            found += np.int64((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
+            found += as_int((byte + (byte >> np.uint8(4))) & np.uint8(0x0F))
             at += 8
         while at < end:
-            found += np.int64(_has_bit(bits, at))
+            found += as_int(_has_bit(bits, at))
             at += 1
         out[index] = found
 
