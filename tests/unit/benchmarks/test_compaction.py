@@ -1,7 +1,6 @@
 """The measures of compaction at the smallest sizes: wired, and both sides do their work."""
 
 import gc
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,20 +58,6 @@ def test_kafka_is_skipped_without_java(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(kafka, "prepare_toolchain", missing)
     with pytest.raises(MeasureSkipped, match="no java"):
         kafka.KafkaMeasure().prepare(1 << 20, Workspace(tmp_path), SMALL).__enter__()
-
-
-@pytest.mark.java
-def test_kafka_leaves_what_we_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "_WARM_UP_COUNT", 1)
-    scale = replace(SMALL, segment_bytes=1 << 20)  # the least Kafka takes
-    with (
-        open_workspace(tmp_path) as workspace,
-        kafka.KafkaMeasure().prepare(2 << 20, workspace, scale) as contests,
-    ):
-        for contest in contests:
-            assert contest.baseline is not None
-            assert contest.ours() > 0
-            assert contest.baseline() > 0
 
 
 @pytest.mark.parametrize("share", [0.001, 0.2, 1.0])
