@@ -16,7 +16,7 @@ from tests.support.log_model import LogModel, read_all, read_committed, split_ba
 from varve.cleaning.cleaner import Cleaner
 from varve.cleaning.report import CleanReport
 from varve.cleaning.settings import CleanerSettings
-from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log import Log, LogSettings, LogStore, StoreSettings, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.disk import CrashMode, FaultyFileSystem, FileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
@@ -69,6 +69,7 @@ class CleaningBench:
     cleaner: Cleaner = field(init=False)
     history: LogModel = field(default_factory=LogModel)
     path: str = "/d"
+    has_forgotten: bool = False
 
     def __post_init__(self) -> None:
         if self.disk is None:
@@ -176,6 +177,12 @@ class CleaningBench:
         self.reopen(cleanup_policy=("delete",))
         self.append(records, **batch)
         self.reopen(cleanup_policy=policy)
+
+    def forget_producers(self) -> None:
+        """So much time passes that every producer without an open transaction is forgotten."""
+        self.advance(StoreSettings().producer_id_expiration_ms + 1)
+        self.log.expire_producers(self.now_ms)
+        self.has_forgotten = True
 
     def _remember(self, base_offset: int) -> int:
         (data, *_) = split_batches(self.log.read(start_offset=base_offset, max_bytes=1).data)

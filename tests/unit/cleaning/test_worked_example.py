@@ -37,7 +37,7 @@ def _write(
 ) -> None:
     for start in range(0, len(UPDATES), batch_count):
         records = [
-            Record(key.encode(), value and value.encode(), timestamp=bench.now_ms)
+            Record(key.encode(), None if value is None else value.encode(), timestamp=bench.now_ms)
             for key, value in UPDATES[start : start + batch_count]
         ]
         bench.append(records, codec=codec)
