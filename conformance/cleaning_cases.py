@@ -9,6 +9,7 @@ from conformance.cleaner import CleanerOptions
 from conformance.cleaning_pair import PairSettings
 from conformance.cleaning_script import CleaningScript, Round, Shape
 from conformance.stored_batches import StoredPartition
+from varve.cleaning.settings import CleanerSettings
 from varve.records import Codec
 
 DAY_MS: Final = 86_400_000
@@ -32,6 +33,7 @@ class Case:
     configs: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
     io_buffer_bytes: int = 512 << 10
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
     raises_log_start: bool = False
 
     def settings(self, **overrides: str) -> PairSettings:
@@ -50,12 +52,21 @@ class Case:
             io_buffer_bytes=self.io_buffer_bytes,
             producer_expiration_ms=DAY_MS,
         )
-        return PairSettings(configs=configs, options=options, producer_expiration_ms=DAY_MS)
+        return PairSettings(
+            configs=configs,
+            options=options,
+            cleaner=self.cleaner,
+            producer_expiration_ms=DAY_MS,
+        )
 
 
 TOMBSTONES: Final = (HORIZON, TOMBSTONE_GONE)
 MARKERS: Final = (SHELL, MARKER_HORIZON, MARKER_GONE, ABORTED_LISTED)
 LARGE: Final = {"internal.segment.bytes": "150000"}
+# Little memory: varve plans more than one range of key hashes and copies batch by batch.
+SPARING: Final = CleanerSettings(
+    log_cleaner_dedupe_buffer_size=73_000, log_cleaner_io_buffer_size=100
+)
 CASES: Final[Mapping[str, Case]] = {
     "uncompressed": Case(expected=(*TOMBSTONES, *MARKERS)),
     "gzip": Case(shape=Shape(codecs=(Codec.GZIP,)), expected=TOMBSTONES),
@@ -76,6 +87,12 @@ CASES: Final[Mapping[str, Case]] = {
         shape=Shape(value_bytes_max=3_000, batch_records_max=40, codecs=(Codec.NONE, Codec.ZSTD)),
         configs=LARGE,
         io_buffer_bytes=2_000,
+    ),
+    "more keys than memory": Case(
+        shape=Shape(key_count=20_000, batch_records_max=250, value_bytes_max=12, rolls=0.1),
+        configs=LARGE,
+        cleaner=SPARING,
+        expected=(HORIZON,),
     ),
     "log append time": Case(
         configs={"message.timestamp.type": "LogAppendTime"}, expected=TOMBSTONES

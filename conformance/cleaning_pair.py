@@ -48,15 +48,21 @@ AS_KAFKA: Final = {"min.stale.ratio": "0", "retention.time": "event"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSettings:
-    """The topic's settings under Kafka's names, and how long a silent producer is known."""
+    """The topic's settings under Kafka's names, and how each cleaner is set up.
+
+    `own` are varve's settings that Kafka does not know. `producer_expiration_ms` is how long a
+    silent producer is known.
+    """
 
     configs: Mapping[str, str]
+    own: Mapping[str, str] = field(default_factory=lambda: AS_KAFKA)
     producer_expiration_ms: int = 86_400_000
     options: CleanerOptions = field(default_factory=CleanerOptions)
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
 
     def for_varve(self) -> LogSettings:
         known = {INTERNAL_NAMES.get(name, name): value for name, value in self.configs.items()}
-        return parse_settings(LogSettings, {**known, **AS_KAFKA})
+        return parse_settings(LogSettings, {**known, **self.own})
 
 
 @contextmanager
@@ -87,7 +93,7 @@ def take_round(log: Log, steps: Round) -> None:
 def clean_with_varve(path: Path, settings: PairSettings, now_ms: int) -> CleanReport:
     """Opens a log directory at a moment, cleans its partition once, and closes it."""
     with open_store(path, settings, now_ms) as store:
-        cleaner = Cleaner(store, clock=ManualClock(now_ms), settings=CleanerSettings())
+        cleaner = Cleaner(store, clock=ManualClock(now_ms), settings=settings.cleaner)
         return cleaner.clean(PARTITION, now_ms)
 
 

@@ -5,15 +5,25 @@ indexes, and byte by byte what no codec has a say in. Only the segments that hol
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conformance.cleaner import NothingToClean
 from conformance.cleaning_cases import CASES, Case, draw_turns, sightings
-from conformance.cleaning_pair import CleaningPair, check_directory
+from conformance.cleaning_pair import (
+    PARTITION,
+    CleaningPair,
+    PairSettings,
+    check_directory,
+    open_store,
+)
+from conformance.our_consumer import consume
 from conformance.shell import JavaShell
 from conformance.stored_batches import read_partition
+from varve.commit_log import Isolation
+from varve.records import Record
 
 pytestmark = pytest.mark.java
 
@@ -58,3 +68,34 @@ def _live(kafka_log: JavaShell, home: Path, case: Case, chance: random.Random) -
     for partition in (pair.ours, pair.theirs):
         assert check_directory(partition.parent, turn.now_ms) == []
     return seen
+
+
+@pytest.mark.parametrize("name", ["mostly tombstones", "transactions", "zstd"])
+def test_what_varve_leaves_stale_does_not_change_what_readers_find(
+    kafka_log: JavaShell, scratch: Path, name: str
+) -> None:
+    case = replace(CASES[name], shape=replace(CASES[name].shape, key_count=80, rolls=0.2))
+    settings = replace(case.settings(), own={"min.stale.ratio": "0.6"})
+    pair = CleaningPair(kafka_log, scratch, settings)
+    left_stale = 0
+    for number, turn in enumerate(draw_turns(case, random.Random(f"{name} stale"), 6)):
+        if number == 0:
+            pair.begin(turn.steps, turn.now_ms)
+        else:
+            pair.append(turn.steps, turn.now_ms)
+        left_stale += pair.clean(turn.now_ms)[0].left_stale_bytes
+        ours, theirs = pair.read()
+        kept = {record.offset for record in ours.records()}
+        assert kept >= {record.offset for record in theirs.records()}
+        assert _newest(pair.ours, settings, turn.now_ms) == _newest(
+            pair.theirs, settings, turn.now_ms
+        )
+    assert left_stale > 0
+
+
+def _newest(partition: Path, settings: PairSettings, now_ms: int) -> dict[bytes | None, Record]:
+    """The table that a reader of committed records makes of a compacted partition."""
+    with open_store(partition.parent, settings, now_ms) as store:
+        log = store.get(PARTITION)
+        found = {one.key: one for _, one in consume(log, Isolation.READ_COMMITTED)}
+    return {key: record for key, record in found.items() if record.value is not None}
