@@ -7,8 +7,8 @@ further rounds, which copy the clean part again.
 
 It is made as well as that method can be here: both passes are compiled loops over large chunks,
 keys are hashed by varve's own kernel, lookups overlap, records that stay are copied in runs without
-being encoded anew, and no checksum is verified on reading. Data and
-index files are synced, the directory once for each swap, as Kafka does.
+being encoded anew, and no checksum is verified on reading. Data and index files are synced, the
+directory once for each swap, as Kafka does.
 
 Limits     no transactions and no producer state: batches that need either are refused.
 """
@@ -31,24 +31,23 @@ from benchmarks.compaction.offset_map_kernels import (
     map_entries,
     seal_batch,
 )
+from benchmarks.compaction.offset_map_segments import Run, SegmentWriter, split_runs
 from varve.commit_log import LogSettings
 from varve.commit_log.names import CLEANED, DELETED, INDEX, LOG, SWAP, TIME_INDEX, log_name
-from varve.commit_log.segment_recovery import SegmentIndexer
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest
-from varve.kernels.batch_scan import FIELD_COUNT, HEADER_SIZE, Field, scan_batches
+from varve.kernels.batch_scan import HEADER_SIZE, Field
 from varve.kernels.key_entries import ENTRY_WORDS, Entries, scan_keys, scan_payload_keys
 from varve.kernels.status import RecordStatus, describe
-from varve.records import Batch, BinaryColumn, Codec, build_batch_from_columns, empty_batch
-from varve.records.compression import compress, decompress_to_array
-from varve.records.header import CODEC_MASK, decode_header
+from varve.records import Batch, BinaryColumn, build_batch_from_columns, empty_batch
+from varve.records.compression import compress
+from varve.records.header import decode_header
 
 Bytes = npt.NDArray[np.uint8]
 
 SLOT_BYTES = 24
 LOAD_FACTOR = 0.9
-_OUT_BYTES = 4 << 20
 _KINDS = (LOG, INDEX, TIME_INDEX)
 _TRANSACTIONAL_OR_CONTROL = 0x30
 _OFFSET_RANGE_MAX = 2**31 - 1
@@ -159,14 +158,14 @@ class OffsetMapCleaner:
     def _path(self, base_offset: int, kind: str) -> str:
         return f"{self._directory}/{log_name(base_offset, kind)}"
 
-    def _walk(self, source: Source) -> Iterator["_Run"]:
+    def _walk(self, source: Source) -> Iterator[Run]:
         """The batches of a segment in runs of uncompressed ones, and each compressed one alone."""
         path = self._path(source.base_offset, LOG)
         with self._fs.open(path) as file:
             walk = BatchWalk(file, start=0, end=source.size, verify_crc=False)
             for table in walk:
                 self._check_supported(table, path)
-                yield from _split(table, source.base_offset)
+                yield from split_runs(table, source.base_offset)
             walk.check_ended(path)
 
     def _check_supported(self, table: BatchTable, path: str) -> None:
@@ -185,7 +184,7 @@ class OffsetMapCleaner:
                     return
             self._map.state[MapState.LATEST_OFFSET] = end - 1
 
-    def _map_run(self, run: "_Run", first_dirty: int) -> bool:
+    def _map_run(self, run: Run, first_dirty: int) -> bool:
         """False when the map is full."""
         offset_map = self._map
         entries = self._scan(run)
@@ -202,7 +201,7 @@ class OffsetMapCleaner:
         offset_map.state[MapState.LATEST_OFFSET] = run.last_offset
         return True
 
-    def _scan(self, run: "_Run") -> Entries:
+    def _scan(self, run: Run) -> Entries:
         """The keys of a run, in file order, as entries in a buffer that the next scan reuses."""
         if len(self._entries) < run.record_count:
             self._entries = np.empty((run.record_count, ENTRY_WORDS), np.uint64)
@@ -260,7 +259,7 @@ class OffsetMapCleaner:
 
     def _clean_group(self, group: Sequence[Source], *, shell_end: int) -> None:
         base_offset = group[0].base_offset
-        writer = _SegmentWriter(self._fs, self._path(base_offset, LOG), base_offset, self._settings)
+        writer = SegmentWriter(self._fs, self._path(base_offset, LOG), base_offset, self._settings)
         for source in group:
             for run in self._walk(source):
                 entries = self._scan(run)
@@ -276,9 +275,7 @@ class OffsetMapCleaner:
         self._totals.bytes_written += writer.finish(modified_ms)
         self._swap(base_offset, group)
 
-    def _filter_run(
-        self, run: "_Run", fates: Bytes, writer: "_SegmentWriter", shell_end: int
-    ) -> None:
+    def _filter_run(self, run: Run, fates: Bytes, writer: SegmentWriter, shell_end: int) -> None:
         row, record = 0, 0
         while row < len(run.rows):
             row, record, writer.filled, step = copy_batches(
@@ -366,105 +363,3 @@ class OffsetMapCleaner:
             path = self._path(base_offset, kind)
             self._fs.rename(path + SWAP, path)
         self._fs.sync_directory(self._directory)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Consecutive uncompressed batches, or one compressed batch with its content.
-
-    `payload[row position - payload_start]` begins an uncompressed batch; a compressed one's
-    records are the whole payload.
-    """
-
-    rows: npt.NDArray[np.int64]
-    payload: Bytes
-    payload_start: int
-    base_offset: int
-    """The segment's."""
-    is_compressed: bool
-    table: BatchTable
-
-    @property
-    def record_count(self) -> int:
-        return int(self.rows[:, Field.RECORD_COUNT].sum())
-
-    @property
-    def last_offset(self) -> int:
-        return int(self.rows[-1, Field.LAST_OFFSET])
-
-    def batch(self, row: int) -> Bytes:
-        """The stored bytes of a batch."""
-        return _bytes_of(self.table, self.rows[row])
-
-
-def _split(table: BatchTable, base_offset: int) -> Iterator[_Run]:
-    rows = table.rows
-    codecs = rows[:, Field.ATTRIBUTES] & CODEC_MASK
-    first = 0
-    while first < len(rows):
-        if codecs[first]:
-            last = first + 1
-            stored = _bytes_of(table, rows[first])
-            payload = decompress_to_array(Codec(int(codecs[first])), stored.data[HEADER_SIZE:])
-            start = 0
-        else:
-            compressed = np.flatnonzero(codecs[first:])
-            last = first + int(compressed[0]) if len(compressed) else len(rows)
-            payload, start = np.frombuffer(table.buffer, np.uint8), table.start
-        yield _Run(rows[first:last], payload, start, base_offset, bool(codecs[first]), table)
-        first = last
-
-
-class _SegmentWriter:
-    """The `.cleaned` files of one new segment."""
-
-    def __init__(self, fs: FileSystem, path: str, base_offset: int, settings: LogSettings) -> None:
-        self._fs = fs
-        self._path = path
-        self._file = fs.open_writable(path + CLEANED)
-        self._indexer = SegmentIndexer(base_offset, settings, path)
-        self._size = 0
-        self.out: Bytes = np.empty(_OUT_BYTES, np.uint8)
-        self.filled = 0
-
-    def make_room(self, size: int) -> None:
-        self._write_out()
-        if size > len(self.out):
-            self.out = np.empty(size, np.uint8)
-
-    def add(self, batch: Bytes) -> None:
-        if len(batch) > len(self.out) - self.filled:
-            self.make_room(len(batch))
-        self.out[self.filled : self.filled + len(batch)] = batch
-        self.filled += len(batch)
-
-    def _write_out(self) -> None:
-        rows = np.empty((self.filled // HEADER_SIZE, FIELD_COUNT), np.int64)
-        count, _, _ = scan_batches(self.out, 0, self.filled, False, rows)
-        rows[:count, Field.POSITION] += self._size
-        end = self._size + self.filled
-        self._indexer.add(BatchTable(rows[:count], self.out.data, self._size, end))
-        self._file.write_at(self._size, self.out.data[: self.filled])
-        self._size, self.filled = end, 0
-
-    def finish(self, modified_ms: int) -> int:
-        """Writes and syncs data and indexes; gives the size of the data file."""
-        self._write_out()
-        self._file.sync()
-        self._file.close()
-        self._fs.set_modified_ms(self._path + CLEANED, modified_ms)
-        contents = {
-            INDEX: self._indexer.offset_index().encode(),
-            TIME_INDEX: self._indexer.time_index().encode(),
-        }
-        for kind, data in contents.items():
-            path = self._path.removesuffix(LOG) + kind + CLEANED
-            with self._fs.open_writable(path) as file:
-                file.write_at(0, data)
-                file.sync()
-        return self._size
-
-
-def _bytes_of(table: BatchTable, row: npt.NDArray[np.int64]) -> Bytes:
-    position = int(row[Field.POSITION]) - table.start
-    return np.frombuffer(table.buffer[position : position + int(row[Field.SIZE])], np.uint8)
