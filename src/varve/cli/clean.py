@@ -133,7 +133,7 @@ def _progress() -> Iterator[Show]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=None)
+        task = bars.add_task("cleaning", total=None)
 
         def show(progress: CleanProgress) -> None:
             bars.update(
