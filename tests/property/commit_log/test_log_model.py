@@ -1,18 +1,21 @@
 """A log under any sequence of operations equals a plain list of batches: G1, G2, G3.
 
-Appends of every kind, rolls, reads, truncation, deletion, clean restarts, kills and power losses.
+Appends of every kind, rolls, reads, truncation, deletion, swaps, retention, clean restarts, kills
+and power losses.
 After a kill all is there; after a power loss a prefix that holds everything known to be durable.
 """
 
 import os
 import random
+from itertools import cycle
 from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.log_model import LogModel, check_equals, read_all, split_batches
+from tests.support.cleaned_segment import other_generation, write_cleaned
+from tests.support.log_model import LogModel, StoredBatch, check_equals, read_all, split_batches
 from varve.commit_log import Isolation, Log, LogSettings, LogStore, TopicPartition
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
@@ -235,6 +238,50 @@ class LogMachine(RuleBasedStateMachine):
         offset = start + int(share * (self.log.last_stable_offset - start))
         assert self.log.delete_records(offset) == offset
         self.model.log_start_offset = offset
+
+    @precondition(lambda self: self.log.view.closed)
+    @rule(
+        first_share=st.floats(0, 0.99),
+        count_share=st.floats(0, 1),
+        kept=st.lists(st.booleans(), min_size=1, max_size=5),
+    )
+    def replace_segments(self, first_share: float, count_share: float, kept: list[bool]) -> None:
+        """Other records under the same offsets; batches without a producer may vanish."""
+        closed = self.log.view.closed
+        first = int(first_share * len(closed))
+        old = closed[first : first + 1 + int(count_share * (len(closed) - first))]
+        base, end = old[0].base_offset, list(self.log.view)[first + len(old)].base_offset
+        inside = [b for b in self.model.batches if base <= b.base_offset < end]
+        stays = dict(zip((b.base_offset for b in inside), cycle(kept), strict=False))
+        cleaned = [
+            other_generation(b.data)
+            for b in inside
+            if b.header.has_producer_id or stays[b.base_offset]
+        ]
+        aborted = [one for segment in old for one in segment.txn_index().entries()]
+        size = write_cleaned(self.disk, self.log.directory, base, cleaned, aborted=aborted)
+        new = self.log.replace_segments(
+            old, base_offset=base, size=size, has_txn_index=bool(aborted)
+        )
+        assert new is not None
+        self.model.batches = [
+            *(b for b in self.model.batches if b.base_offset < base),
+            *(StoredBatch.of(data) for data in cleaned),
+            *(b for b in self.model.batches if b.base_offset >= end),
+        ]
+        self.durable_end = max(self.durable_end, self.log.recovery_point)
+
+    @rule(share=st.floats(0, 1))
+    def drop_segments(self, share: float) -> None:
+        """Only where no producer loses records: what is then known of it, none can tell."""
+        bases = [*(segment.base_offset for segment in self.log.view), self.model.end_offset]
+        offset = bases[int(share * (len(bases) - 1))]
+        dropped = [b for b in self.model.batches if b.base_offset < offset]
+        if offset > self.log.high_watermark or any(b.header.has_producer_id for b in dropped):
+            return
+        self.log.drop_segments_before(offset, now_ms=self.clock.now_ms())
+        self.model.batches = self.model.batches[len(dropped) :]
+        self.model.log_start_offset = max(self.model.log_start_offset, offset)
 
     @rule(
         share=st.floats(0, 1),
