@@ -70,7 +70,7 @@ def _live(kafka_log: JavaShell, home: Path, case: Case, chance: random.Random) -
     return seen
 
 
-@pytest.mark.parametrize("name", ["mostly tombstones", "transactions", "zstd"])
+@pytest.mark.parametrize("name", ["no producers", "transactions", "zstd"])
 def test_what_varve_leaves_stale_does_not_change_what_readers_find(
     kafka_log: JavaShell, scratch: Path, name: str
 ) -> None:
