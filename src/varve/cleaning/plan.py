@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from varve.cleaning.balance import Reason
-from varve.cleaning.key_index import NO_HORIZON
+from varve.cleaning.key_index import NO_HORIZON, Table
 from varve.cleaning.key_plan import KeyPlan, lay_out_bits, plan_keys
 from varve.cleaning.segment_keys import SegmentKeys
 from varve.cleaning.segment_plan import (
@@ -100,9 +100,9 @@ def make_plan(
         expired=_find_expired(known, rules, first_held),
         pace=pace,
     )
-    tracker = TransactionTracker(aborted)
+    transactions = _Transactions(aborted, first_held)
     plans = [
-        _plan_segment(source, latest, number, tracker, rules, first_held)
+        _plan_segment(source, latest, number, transactions, rules)
         for number, source in enumerate(known)
     ]
     chosen = {plan.segment.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
@@ -132,22 +132,36 @@ def _find_expired(
     return bits
 
 
+class _Transactions:
+    """Judges the marks of a run's segments, oldest first.
+
+    Behind a held segment everything stays: a transaction may have its records in there.
+    """
+
+    def __init__(self, aborted: Sequence[AbortedTransaction], first_held: int) -> None:
+        self._aborted = aborted
+        self._first_held = first_held
+        self._tracker = TransactionTracker(aborted)
+
+    def judge(self, source: Source, batches: Table, marks: Table) -> MarkVerdicts:
+        base_offset = source.segment.base_offset
+        if base_offset < self._first_held:
+            return self._tracker.walk(base_offset, batches, marks)
+        decided_here = [
+            one for one in self._aborted if base_offset <= one.last_offset < source.next_offset
+        ]
+        return MarkVerdicts(np.zeros(len(marks), np.bool_), decided_here)
+
+
 def _plan_segment(
-    source: Source,
-    latest: KeyPlan,
-    number: int,
-    tracker: TransactionTracker,
-    rules: RunRules,
-    first_held: int,
+    source: Source, latest: KeyPlan, number: int, transactions: _Transactions, rules: RunRules
 ) -> SegmentPlan:
     keys = source.keys
     assert keys is not None
     base_offset = source.segment.base_offset
     with keys.open() as index:
         batches, marks = index.batches(), index.marks()
-    verdicts = tracker.walk(base_offset, batches, marks)
-    if base_offset >= first_held:
-        verdicts = MarkVerdicts(np.zeros(len(marks), np.bool_), verdicts.aborted_kept)
+    verdicts = transactions.judge(source, batches, marks)
     keep = latest.bits_of(number, latest.keep)
     tombstones = latest.bits_of(number, latest.tombstones)
     keep_control_records(batches, marks, verdicts.discardable, keep, now_ms=rules.now_ms)
