@@ -17,6 +17,7 @@ from varve.cleaning.segment_keys import SegmentKeys
 from varve.commit_log.producer_entry import ProducerShell
 from varve.commit_log.segment import Segment
 from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_filter import HEADER_SIZE, KEEP_TIMESTAMP, Action
 from varve.kernels.key_merge import Tally, count_bits, set_ranges
 
@@ -42,7 +43,7 @@ class RunRules:
     @property
     def horizon_ms(self) -> int:
         """The delete horizon of what is first cleaned in this run."""
-        return self.now_ms + self.delete_retention_ms
+        return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
 
     def protected_ends(self) -> Integers:
         """Last offsets of batches that stay even without a record."""
