@@ -17,7 +17,12 @@ from varve.cleaning.key_indexes import KeyIndexes
 from varve.cleaning.key_plan import ENTRY_BYTES
 from varve.cleaning.plan import CleaningPlan, Source, make_plan, sum_by_reason
 from varve.cleaning.report import CleanProgress, CleanReport
-from varve.cleaning.rewrite import DamagedSegment, WrittenSegment, write_group
+from varve.cleaning.rewrite import (
+    DamagedSegment,
+    WrittenSegment,
+    remove_unfinished,
+    write_group,
+)
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
 from varve.cleaning.selection import Dirtiness
 from varve.commit_log import Log
@@ -120,6 +125,7 @@ class PartitionRun:
     def carry_out(self, plan: CleaningPlan) -> CleanReport:
         """Rewrites the groups; stops early, and says so, when a segment proves damaged."""
         progress = self._track("copy", 2 * plan.copied_bytes)
+        remove_unfinished(self._tools.fs, self._log.directory)
         for group in plan.groups:
             try:
                 written = self._write(group, progress)
@@ -157,18 +163,20 @@ class PartitionRun:
         """Puts the group on record and swaps it in; False when the log has changed meanwhile."""
         evidence = self._tools.evidence
         with evidence.removal:
-            balance = self._balance(group, written, plan, evidence.next_id())
             try:
+                balance = self._balance(group, written, plan, evidence.next_id())
                 evidence.append(balance)
-                new = self._log.replace_segments(
-                    [one.segment for one in group],
-                    base_offset=written.base_offset,
-                    size=written.size,
-                    has_txn_index=written.has_txn_index,
-                )
             except Exception:
                 written.discard(self._tools.fs, self._log.directory)
                 raise
+            # From here on the log answers for the files: some of them may prove that a swap was
+            # not committed.
+            new = self._log.replace_segments(
+                [one.segment for one in group],
+                base_offset=written.base_offset,
+                size=written.size,
+                has_txn_index=written.has_txn_index,
+            )
             if new is None:
                 self._note = "stopped: segments left the log meanwhile"
                 self._was_stopped = True

@@ -19,7 +19,17 @@ from varve.cleaning.key_index import KeyIndexHeader
 from varve.cleaning.key_index_build import KeyIndexBuilder
 from varve.cleaning.segment_plan import BatchDecisions, SegmentPlan
 from varve.commit_log import LogSettings
-from varve.commit_log.names import CLEANED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.names import (
+    CLEANED,
+    INDEX,
+    KEYS,
+    LOG,
+    TIME_INDEX,
+    TXN_INDEX,
+    is_unfinished_key_index,
+    log_name,
+    parse_file_name,
+)
 from varve.commit_log.segment_recovery import SegmentIndexer
 from varve.commit_log.segment_scan import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
@@ -137,8 +147,6 @@ class _Output:
         self._pace = pace
         self._aborted = aborted
         self._table = batch_table(_TABLE_ROWS)
-        self._file: File = fs.open_writable(self._path(LOG))
-        self._file.truncate(0)
         self._indexer = SegmentIndexer(base_offset, settings, self._path(LOG))
         self._figure = FigureBuilder(base_offset)
         self._keys = KeyIndexBuilder(
@@ -153,6 +161,8 @@ class _Output:
         self.bytes_read = 0
         self.buffer: Bytes = np.empty(CHUNK_BYTES, np.uint8)
         self.filled = 0
+        # Last: whatever fails above leaves neither a file nor a descriptor behind.
+        self._file: File = fs.open_writable(self._path(LOG))
 
     def _path(self, kind: str) -> str:
         return f"{self._directory}/{log_name(self._base_offset, kind)}{CLEANED}"
@@ -210,6 +220,17 @@ class _Output:
         self._file.close()
         self._keys.discard()
         _remove_files(self._fs, self._directory, self._base_offset)
+
+
+def remove_unfinished(fs: FileSystem, directory: str) -> None:
+    """Removes what a run that failed could not: whoever recovers would take it for a proof that
+    later swaps are not committed.
+    """
+    for name in fs.names(directory):
+        file = parse_file_name(name)
+        is_cleaned = file is not None and file.state == CLEANED
+        if is_cleaned or is_unfinished_key_index(name):
+            fs.remove(f"{directory}/{name}")
 
 
 def _remove_files(fs: FileSystem, directory: str, base_offset: int) -> None:

@@ -1,0 +1,146 @@
+"""A run over one partition: what it leaves aside when it fails, and what a held segment forbids."""
+
+import contextlib
+import errno
+import struct
+from typing import NoReturn
+
+import pytest
+
+from tests.support.cleaning_bench import DIRECTORY, CleaningBench, compacted
+from varve.commit_log.names import CLEANED, LOG, log_name
+from varve.foundation.errors import StoreError
+from varve.foundation.settings import LONG_MAX
+from varve.records import Record
+
+
+def _fill(bench: CleaningBench, rounds: int = 3) -> None:
+    """Segments of the same five keys, each superseding the one before."""
+    for number in range(rounds):
+        for key in range(5):
+            bench.put(f"key-{key}", f"value-{number}")
+        bench.put(f"own-{number}", "")
+        bench.roll()
+    bench.put("tail", "")
+
+
+def _flip_last_byte(bench: CleaningBench, base_offset: int) -> bytes:
+    path = f"{DIRECTORY}/{log_name(base_offset, LOG)}"
+    data = bench.disk.read(path)
+    with bench.disk.open_writable(path) as file:
+        file.write_at(len(data) - 1, struct.pack("B", data[-1] ^ 0xFF))
+    return data
+
+
+def _values(bench: CleaningBench) -> dict[bytes, bytes | None]:
+    return {key: record.value for key, record in bench.state().items()}
+
+
+@pytest.mark.parametrize("mixes_producers", [False, True])
+def test_an_aborted_transaction_stays_known_while_its_records_are_held(
+    mixes_producers: bool,
+) -> None:
+    bench = CleaningBench(compacted())
+    bench.put("x", "0")
+    bench.roll()
+    bench.put("k", "good")
+    if mixes_producers:
+        bench.append([Record(b"m", b"bad")], producer_id=7, transactional=True)
+        bench.end_transaction(7, committed=False)
+    bench.append([Record(b"k", b"bad")], producer_id=7, transactional=True)
+    bench.put("z", "1")
+    bench.roll()
+    bench.put("y", "1")
+    bench.end_transaction(7, committed=False)
+    bench.put("y", "2")
+    bench.roll()
+    data = _flip_last_byte(bench, 1)
+    (hold,) = bench.clean().holds
+    assert hold.base_offset == 1
+    with bench.disk.open_writable(f"{DIRECTORY}/{log_name(1, LOG)}") as file:
+        file.write_at(0, data)
+    assert _values(bench) == {b"x": b"0", b"k": b"good", b"z": b"1", b"y": b"2"}
+    bench.reopen()
+    bench.clean()
+    assert _values(bench) == {b"x": b"0", b"k": b"good", b"z": b"1", b"y": b"2"}
+
+
+def test_a_retention_without_end_keeps_tombstones_forever() -> None:
+    bench = CleaningBench(compacted(delete_retention_ms=LONG_MAX))
+    bench.append([Record(b"k", b"1", timestamp=5), Record(b"k", None, timestamp=7)])
+    bench.append([Record(b"n", None)])
+    bench.roll()
+    for number in range(3):
+        bench.clean()
+        assert bench.offsets()[:2] == [1, 2]
+        assert [record.timestamp for record in bench.committed()[:2]] == [7, -1]
+        bench.advance(10**12)
+        bench.put("new", str(number))
+        bench.roll()
+
+
+def test_a_balance_that_cannot_be_put_on_record_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = CleaningBench(compacted())
+    _fill(bench)
+
+    def fail() -> NoReturn:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.cleaner.evidence(bench.log), "next_id", fail)
+        with pytest.raises(StoreError):
+            bench.clean()
+    assert not [name for name in bench.names() if name.endswith(CLEANED)]
+
+
+def _with_a_file_left_aside() -> CleaningBench:
+    bench = CleaningBench(compacted())
+    bench.put("first", "1" * 500)
+    bench.roll()
+    bench.clean()
+    bench.append([Record(b"own", b"1" * 100), Record(b"k", b"old")])
+    bench.roll()
+    bench.put("k", "new")
+    bench.roll()
+    with bench.disk.open_writable(f"{DIRECTORY}/{log_name(0, LOG)}{CLEANED}") as file:
+        file.sync()
+    return bench
+
+
+def test_what_an_earlier_run_left_aside_undoes_no_later_swap() -> None:
+    """Recovery takes a `.cleaned` file for a proof that the swaps behind it are not committed."""
+    whole = _with_a_file_left_aside()
+    first = whole.faulty.steps
+    whole.clean()
+    assert whole.offsets() == [0, 1, 3]
+    assert [segment.base_offset for segment in whole.log.view][:2] == [0, 1]
+    for step in range(1, whole.faulty.steps - first + 1):
+        bench = _with_a_file_left_aside()
+        with bench.power_fails_after(step):
+            bench.clean()
+        bench.crash()
+        assert bench.state() == bench.true_state(), f"step {step}"
+
+
+def test_a_swap_that_can_be_neither_made_nor_taken_back_loses_nothing() -> None:
+    bench = CleaningBench(compacted())
+    for key in ("a", "b"):
+        bench.put(key, "old")
+        bench.roll()
+    bench.append([Record(b"a", b"new"), Record(b"b", b"new")])
+    bench.roll()
+    measure = bench.copy()
+    first = measure.faulty.steps + 1
+    measure.clean()
+    for step in range(first, measure.faulty.steps + 1):
+        broken = bench.copy()
+        for number in (step, step + 1):
+            broken.faulty.fail_at(number, OSError(errno.EIO, "input/output error"))
+        with contextlib.suppress(StoreError):
+            broken.clean()
+        trace = broken.faulty.describe_trace(40)
+        broken.faulty.mend()
+        broken.crash()
+        assert broken.state() == broken.true_state(), trace
