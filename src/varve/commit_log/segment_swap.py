@@ -193,7 +193,6 @@ class SegmentSwap:
                     state.fs.remove(f"{state.directory}/{log_name(mark, LOG)}{SWAP}")
                 rename_segment_files(state.files, state.directory, new.base_offset, SWAP, "")
                 self._set_aside_snapshots_locked(old)
-                state.fs.sync_directory(state.directory)
                 for segment in old[1:]:
                     state.append_times.forget(segment.base_offset)
                 replaced = {segment.base_offset for segment in old}
@@ -204,6 +203,11 @@ class SegmentSwap:
                 state.view = SegmentView(
                     [*closed[:number], new, *closed[number + len(old) :]], state.view.active
                 )
+        try:
+            # The new files have their names for all who look; a crash would give them again.
+            state.fs.sync_directory(state.directory)
+        except OSError as error:
+            raise state.fail(state.offline(error, "replace segments of")) from error
 
     def _set_aside_snapshots_locked(self, old: Sequence[Segment]) -> None:
         """Those that name no segment any more, except the newest of all: recovery starts there."""
