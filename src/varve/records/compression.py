@@ -6,12 +6,13 @@ Invariant  decompression never gives out more than its limit, whatever sizes the
            accepts a payload only if its one stream ends where the payload ends.
 """
 
+import threading
 import zlib
-from typing import assert_never
+from typing import Any, assert_never
 
-import cramjam
 import numpy as np
 import numpy.typing as npt
+import zstandard
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.kernels.compressed_frames import ZstdStatus, zstd_extent
@@ -32,6 +33,22 @@ _LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
 _GZIP_WINDOW = 31
 
 
+class _ZstdContexts(threading.local):
+    """Each thread's own: making one costs more than a small batch, and none may be shared."""
+
+    def __init__(self) -> None:
+        self.decompressor: Any = zstandard.ZstdDecompressor()
+        self._compressors: dict[int, Any] = {}
+
+    def compressor(self, level: int) -> Any:
+        if level not in self._compressors:
+            self._compressors[level] = zstandard.ZstdCompressor(level=level)
+        return self._compressors[level]
+
+
+_ZSTD = _ZstdContexts()
+
+
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     """The payload Kafka would store for `data`; no level means the codec's default."""
     _check_level(codec, level)
@@ -46,8 +63,8 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             return encode_lz4_frame(data, level=None if level == LZ4_LEVEL_DEFAULT else level)
         case Codec.ZSTD:
-            chosen = ZSTD_LEVEL_DEFAULT if level is None else level
-            return bytes(cramjam.zstd.compress(data, level=chosen))
+            compressor = _ZSTD.compressor(ZSTD_LEVEL_DEFAULT if level is None else level)
+            return bytes(compressor.compress(data))
         case _:
             assert_never(codec)
 
@@ -141,12 +158,13 @@ def _unzstd(data: Buffer, where: str, limit_bytes: int) -> Bytes:
             f" its blocks hold at most {bound}"
         )
     _check_size(content_size, where, limit_bytes)
-    out = np.empty(min(bound if content_size < 0 else content_size, limit_bytes), np.uint8)
     try:
-        size = int(cramjam.zstd.decompress_into(data, out.data))
-    except cramjam.DecompressionError as error:
+        # Of no bytes at all the library would think that no size was given.
+        room = max(min(bound, limit_bytes), 1)
+        content = _ZSTD.decompressor.decompress(data, max_output_size=room)
+    except zstandard.ZstdError as error:
         raise Corrupt(
             f"{where}: zstd payload of {len(data)} bytes is broken, or exceeds the limit of"
             f" {limit_bytes} bytes: {error}"
         ) from error
-    return out[:size]
+    return np.frombuffer(content, np.uint8)
