@@ -28,13 +28,20 @@ from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
-from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
+from varve.foundation.errors import (
+    Corrupt,
+    PolicyViolation,
+    StoreError,
+    Unavailable,
+    Unbalanced,
+)
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.records import Record
 
 logger = logging.getLogger(__name__)
 
 NO_TOPIC_ID: Final = bytes(16)
+_NONSENSE: Final = (AssertionError, LookupError, ValueError, ArithmeticError)
 Progress = Callable[[CleanProgress], None]
 
 
@@ -65,6 +72,10 @@ class _Partition:
             self.failures,
             self.retry_ms,
         )
+
+    def waits(self, now_ms: int) -> bool:
+        """Whether it failed, and the next attempt is not due yet."""
+        return self.retry_ms is not None and now_ms < self.retry_ms
 
     def note_failure(self, error: Exception, now_ms: int) -> None:
         self.failures += 1
@@ -140,13 +151,12 @@ class Cleaner:
         reports: list[CleanReport] = []
         tried: set[TopicPartition] = set()
         while not self._stopping.is_set():
-            picked = self._pick(now_ms, tried)
-            if picked is None:
+            partition = self._pick(now_ms, tried)
+            if partition is None:
                 return reports
-            partition, dirtiness = picked
-            tried.add(dirtiness.partition)
+            tried.add(partition.log.topic_partition)
             try:
-                report = self._run(partition, dirtiness, now_ms)
+                report = self._run(partition, now_ms)
             finally:
                 partition.is_busy.release()
             if report is not None:
@@ -154,18 +164,18 @@ class Cleaner:
                 self._observe(report, thread)
         return reports
 
-    def _pick(self, now_ms: int, tried: set[TopicPartition]) -> tuple[_Partition, Dirtiness] | None:
+    def _pick(self, now_ms: int, tried: set[TopicPartition]) -> _Partition | None:
         """The most pressing partition that nobody works on, taken for the caller."""
         found: list[Dirtiness] = []
         by_name: dict[TopicPartition, _Partition] = {}
         for partition in self._compacted():
             name = partition.log.topic_partition
-            if partition.retry_ms is not None and now_ms < partition.retry_ms:
+            if partition.waits(now_ms):
                 continue
             try:
                 dirtiness = self._select(partition, now_ms)
-            except StoreError as error:
-                partition.note_failure(error, now_ms)
+            except Exception as error:
+                _note_failure(partition, error, now_ms)
                 continue
             found.append(dirtiness)
             by_name[name] = partition
@@ -175,16 +185,16 @@ class Cleaner:
                 max_dirty_ratio=max((one.ratio for one in found), default=0.0),
                 max_delay_ms=max((one.delay_ms for one in found), default=0),
             )
-        due = in_order(found)
-        healing = [
-            one
-            for one in found
-            if not one.is_due and by_name[one.partition].indexes.needs_run(now_ms)
-        ]
-        for dirtiness in [*due, *healing]:
+        healing = []
+        for dirtiness in (one for one in found if not one.is_due):
+            if by_name[dirtiness.partition].indexes.needs_run(now_ms):
+                healing.append(dirtiness)
+            else:
+                by_name[dirtiness.partition].note_success()
+        for dirtiness in [*in_order(found), *healing]:
             partition = by_name[dirtiness.partition]
             if dirtiness.partition not in tried and partition.is_busy.acquire(blocking=False):
-                return partition, dirtiness
+                return partition
         return None
 
     def _compacted(self) -> list[_Partition]:
@@ -231,23 +241,23 @@ class Cleaner:
 
     def _select(self, partition: _Partition, now_ms: int) -> Dirtiness:
         name = partition.log.topic_partition
-        found = select(partition.log, partition.directory.cleaner_offset(name), now_ms)
-        if found.is_corrected:
-            partition.directory.write_cleaner_offset(name, found.first_dirty)
+        with _failures(partition, f"selection of {name}"):
+            found = select(partition.log, partition.directory.cleaner_offset(name), now_ms)
+            if found.is_corrected:
+                partition.directory.write_cleaner_offset(name, found.first_dirty)
         return found
 
-    def _run(self, partition: _Partition, dirtiness: Dirtiness, now_ms: int) -> CleanReport | None:
-        """One run that is due; what goes wrong is noted and tried again later."""
+    def _run(self, partition: _Partition, now_ms: int) -> CleanReport | None:
+        """One run that is due; what goes wrong is noted and tried again later.
+
+        Looks once more what may be cleaned: another thread may have run since it was picked.
+        """
         try:
-            report = self._carry_out(partition, dirtiness, now_ms)
+            report = self._carry_out(partition, self._select(partition, now_ms), now_ms)
         except CleaningStopped:
             return None
-        except StoreError as error:
-            partition.note_failure(error, now_ms)
-            logger.warning(
-                "cleaning failed, will be tried again",
-                extra={"partition": str(dirtiness.partition), "error": str(error)},
-            )
+        except Exception as error:
+            _note_failure(partition, error, now_ms)
             return None
         partition.note_success()
         return report
@@ -362,26 +372,27 @@ class Cleaner:
         """Builds the key indexes of closed segments whose transactions are decided; how many."""
         built = 0
         for partition in self._compacted():
-            if not partition.is_busy.acquire(blocking=False):
+            if partition.waits(now_ms) or not partition.is_busy.acquire(blocking=False):
                 continue
             try:
                 with _failures(partition, "key indexes"):
                     built += self._build_indexes(partition, now_ms)
             except CleaningStopped:
                 return built
-            except StoreError as error:
-                partition.note_failure(error, now_ms)
+            except Exception as error:
+                _note_failure(partition, error, now_ms)
             finally:
                 partition.is_busy.release()
         return built
 
     def _build_indexes(self, partition: _Partition, now_ms: int) -> int:
         log, indexes = partition.log, partition.indexes
+        indexes.forget_vanished()
         closed, stable = log.view.closed, log.last_stable_offset
         ends = [one.base_offset for one in closed[1:]] + [log.view.active.base_offset]
         built = 0
         for segment, end in zip(closed, ends, strict=False):
-            if end <= stable and indexes.find(segment) is None:
+            if end <= stable and indexes.find(segment, end) is None:
                 built += indexes.ensure(segment, end, now_ms, self._pace) is not None
         return built
 
@@ -419,14 +430,31 @@ class Cleaner:
 
 @contextmanager
 def _failures(partition: _Partition, doing: str) -> Iterator[None]:
-    """A file that is gone means that the log changed meanwhile; other I/O errors are failures."""
+    """A file that is gone means that the log changed meanwhile; other I/O errors are failures.
+
+    What does not add up may come from the key indexes: the next attempt builds them again.
+    """
     with failures(partition.directory, doing):
         try:
             yield
         except FileNotFoundError as error:
+            partition.indexes.forget()
             raise Unavailable(
                 f"{doing}: {error.filename} left the log meanwhile; try again"
             ) from error
+        except Exception as error:
+            if isinstance(error, (Corrupt, Unbalanced, *_NONSENSE)):
+                partition.indexes.distrust()
+            raise
+
+
+def _note_failure(partition: _Partition, error: Exception, now_ms: int) -> None:
+    partition.note_failure(error, now_ms)
+    logger.warning(
+        "cleaning failed, will be tried again",
+        extra={"partition": str(partition.log.topic_partition), "error": str(error)},
+        exc_info=None if isinstance(error, StoreError) else error,
+    )
 
 
 def _check_compacted(log: Log) -> None:

@@ -57,7 +57,7 @@ class BatchReader:
     def __init__(self, where: str, base_offset: int, aborted: Sequence[AbortedTransaction]) -> None:
         self._where = where
         self._base_offset = base_offset
-        self._aborted = _aborted_table(aborted)
+        self._aborted = aborted_table(aborted)
         self._batch_count = 0
         self.log_size = 0
         self.next_offset = base_offset
@@ -181,7 +181,7 @@ def _batch_rows(rows: Integers, base_offset: int, aborted: npt.NDArray[np.uint8]
     return batches
 
 
-def _aborted_table(aborted: Sequence[AbortedTransaction]) -> Integers:
+def aborted_table(aborted: Sequence[AbortedTransaction]) -> Integers:
     """Rows for `find_aborted`: a producer's ranges may even overlap."""
     ranges = sorted((t.producer_id, t.first_offset, t.last_offset) for t in aborted)
     table = np.array(ranges, np.int64).reshape(-1, ABORTED_COLUMNS)

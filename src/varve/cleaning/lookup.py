@@ -14,11 +14,12 @@ from varve.cleaning.key_index import KeyEntry, KeyIndex
 from varve.cleaning.key_index_build import DEFAULT_BUFFER_BYTES, KeyIndexBuilder, no_pace
 from varve.cleaning.key_indexes import KeyIndexes
 from varve.commit_log import Isolation, Log
+from varve.commit_log.names import LOG
 from varve.commit_log.segment import ReadableSegment, Segment
 from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Corrupt, Unavailable
 from varve.kernels.batch_scan import Field
 from varve.kernels.key_hash import hash_bytes
 from varve.records import Batch, Record, decode_header
@@ -56,16 +57,21 @@ class KeyLookup:
     ) -> Record | None:
         """The latest committed record of a key, perhaps a tombstone; None when there is none.
 
-        `below` leaves out segments that begin there or behind. Raises Unavailable when a damaged
-        segment may hold it.
+        `below` leaves out segments that begin there or behind. Raises Unavailable or Corrupt when
+        a damaged segment may hold it.
         """
         for _ in range(_LOOKS_MAX):
+            view = self._log.view
             try:
                 found = self._locate(key, now_ms, pace, below)
                 if found is None or found.offset < self._log.log_start_offset:
                     return None
                 record = self._read(found.offset)
             except FileNotFoundError:
+                continue
+            except Corrupt:
+                if self._log.view is view:
+                    raise
                 continue
             if record is not None and record.key == key:
                 return record
@@ -107,7 +113,7 @@ class KeyLookup:
     ) -> KeyIndex:
         if not isinstance(segment, Segment) or end > stable:
             return self._index_tail(segment, stable, pace)
-        keys = self._indexes.find(segment)
+        keys = self._indexes.find(segment, end)
         if keys is None and self._may_build:
             keys = self._indexes.ensure(segment, end, now_ms, pace)
         if keys is not None:
@@ -133,13 +139,18 @@ class KeyLookup:
             buffer_bytes=DEFAULT_BUFFER_BYTES,
             aborted=self._log.collect_aborted(segment.base_offset, stable),
         )
-        for table in BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=False):
+        size = segment.size
+        walk = BatchWalk(segment.file(), start=0, end=size, verify_crc=True)
+        for table in walk:
             decided = int(np.searchsorted(table.rows[:, Field.LAST_OFFSET], stable))
             builder.add(table.first(decided))
             pace(table.end - table.start)
             if decided < len(table.rows):
+                size = builder.log_size
                 break
-        builder.finish(builder.log_size)
+        else:
+            walk.check_ended(segment.path(LOG))
+        builder.finish(size)
         return KeyIndex(fs.open(_TAIL))
 
     def _read(self, offset: int) -> Record | None:
