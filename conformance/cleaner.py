@@ -48,8 +48,8 @@ class CleanerOptions:
 class KafkaCleaning:
     """One cleaning; both times are of the cleaning alone, without opening and closing the log.
 
-    Segments are pairs of base offset and size. Messages read for the map count a control batch
-    as one.
+    `cpu_ns` is the cleaning thread's, without garbage collection. Segments are pairs of base
+    offset and size. Messages read for the map count a control batch as one.
     """
 
     first_dirty_offset: int

@@ -30,9 +30,19 @@ class ShellFailed(Exception):
 
 
 class JavaShell:
-    """One running virtual machine; a context manager that ends the process."""
+    """One running virtual machine; a context manager that ends the process.
 
-    def __init__(self, toolchain: Toolchain, main_class: str, *arguments: str) -> None:
+    An operation that takes longer than `answer_seconds` counts as failed.
+    """
+
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        main_class: str,
+        *arguments: str,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._answer_seconds = answer_seconds
         self._process = subprocess.Popen(
             toolchain.command(main_class, *arguments),
             stdin=subprocess.PIPE,
@@ -75,7 +85,7 @@ class JavaShell:
         try:
             self._process.stdin.write(line)
             self._process.stdin.flush()
-            raw = self._answers.get(timeout=ANSWER_SECONDS)
+            raw = self._answers.get(timeout=self._answer_seconds)
         except (queue.Empty, BrokenPipeError) as error:
             raise ShellFailed(self._silence(operation)) from error
         if not raw:
@@ -122,7 +132,7 @@ class JavaShell:
 
     def _silence(self, operation: str) -> str:
         tail = "\n".join(self._log)
-        return f"no answer to {operation} within {ANSWER_SECONDS} s; log:\n{tail}"
+        return f"no answer to {operation} within {self._answer_seconds} s; log:\n{tail}"
 
 
 def to_text(data: bytes | None) -> str | None:
