@@ -26,6 +26,8 @@ Integers = npt.NDArray[np.int64]
 Table = npt.NDArray[Any]
 
 _CONTROL: Final = 0x20
+_HORIZON_GROWTH: Final = 4
+"""What a record's time takes more when it is counted from a horizon a day or a month away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,12 @@ class BatchDecisions:
 
     @property
     def planned_bytes(self) -> int:
-        """About what will be left; a filtered batch is taken to shrink with its records."""
+        """About what will be left; a filtered batch is taken to shrink with its records.
+
+        A horizon takes the place of the time that the records' own are counted from: they grow.
+        """
         records = (self.sizes - HEADER_SIZE) * self.kept // np.maximum(self.counts, 1)
+        records += np.where(self.horizons == KEEP_TIMESTAMP, 0, self.kept * _HORIZON_GROWTH)
         left = np.where(self.actions == Action.COPY, self.sizes, HEADER_SIZE + records)
         return int(left[self.actions != Action.SKIP].sum())
 
