@@ -11,7 +11,8 @@ Threads    one.
 import contextlib
 import posixpath
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -43,6 +44,7 @@ from varve.records.header import CODEC_MASK, Codec
 Bytes = npt.NDArray[np.uint8]
 
 DEFAULT_BUFFER_BYTES: Final = 128 << 20
+NO_PAYLOADS: Final[Mapping[int, Bytes]] = MappingProxyType({})
 _CAPACITY_MIN: Final = 8
 # Plain numbers: a member of an enumeration costs a look-up for every field of every batch.
 _POSITION: Final = int(Field.POSITION)
@@ -100,8 +102,11 @@ class KeyIndexBuilder:
         """The bytes of the batches taken so far."""
         return self._reader.log_size
 
-    def add(self, table: BatchTable) -> None:
-        """Takes the next batches; their CRC is not looked at again."""
+    def add(self, table: BatchTable, payloads: Mapping[int, Bytes] = NO_PAYLOADS) -> None:
+        """Takes the next batches; their CRC is not looked at again.
+
+        `payloads` has the uncompressed records of batches, by position, where they are at hand.
+        """
         if not len(table.rows):
             return
         found = self._reader.read(table)
@@ -113,7 +118,10 @@ class KeyIndexBuilder:
         for compressed, fields in zip(numbers.tolist(), table.rows[numbers].tolist(), strict=True):
             if row < compressed:
                 self._scan_plain(table, found.skip, row, compressed)
-            self._scan_compressed(table, fields)
+            payload = payloads.get(fields[_POSITION])
+            if payload is None:
+                payload = self._decompress(table, fields)
+            self._scan_payload(fields, payload, 0, len(payload))
             row = compressed + 1
         self._scan_plain(table, found.skip, row, len(table.rows))
 
@@ -153,17 +161,16 @@ class KeyIndexBuilder:
             elif status != RecordStatus.OK:
                 raise self._corrupt(table.rows[row].tolist(), describe(status))
 
-    def _scan_compressed(self, table: BatchTable, fields: list[int]) -> None:
+    def _decompress(self, table: BatchTable, fields: list[int]) -> Bytes:
         number = fields[_ATTRIBUTES] & CODEC_MASK
         if number > Codec.ZSTD:
             raise self._corrupt(fields, f"codec number {number} is unknown")
         start = fields[_POSITION] - table.start
-        payload = decompress_to_array(
+        return decompress_to_array(
             Codec(number),
             table.buffer[start + HEADER_SIZE : start + fields[_SIZE]],
             where=batch_name(self._path, fields[_POSITION]),
         )
-        self._scan_payload(fields, payload, 0, len(payload))
 
     def _scan_payload(self, fields: list[int], payload: Bytes, position: int, end: int) -> None:
         """The records of the batch with these fields, in as many parts as the buffer asks for."""

@@ -188,6 +188,10 @@ class KeyIndexes:
         self.holds = {base: hold for base, hold in self.holds.items() if base in bases}
         self.healed &= bases
 
+    def doubt(self) -> None:
+        """Every index is verified again before its next use."""
+        self._known = {}
+
     def needs_run(self, now_ms: int) -> bool:
         """Whether a segment that was held can be cleaned, or may be by now."""
         holds = list(self.holds.values())

@@ -98,6 +98,7 @@ class PartitionRun:
     def _find_sources(self) -> list[Source]:
         first_dirty = self._dirtiness.first_dirty
         indexes = self._tools.indexes
+        indexes.doubt()
         progress = self._track("index", sum(segment.size for segment in self._closed))
         bases = [one.base_offset for one in self._closed]
         ends = [*bases, self._dirtiness.first_uncleanable][1:]

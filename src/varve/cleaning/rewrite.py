@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.balance import FigureBuilder, SegmentFigure
+from varve.cleaning.compressed_batch import FilteredBatch, filter_compressed
 from varve.cleaning.key_index import KeyIndexHeader
 from varve.cleaning.key_index_build import KeyIndexBuilder
 from varve.cleaning.segment_plan import BatchDecisions, SegmentPlan
@@ -37,18 +38,13 @@ from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_filter import (
     HEADER_SIZE,
-    KEEP_TIMESTAMP,
     RECORD_GROWTH_MAX,
     Action,
     FilterStatus,
-    filter_records,
     rewrite_batches,
-    seal_batch,
 )
 from varve.kernels.batch_scan import Field, batch_table, scan_batches
 from varve.kernels.status import ScanStatus
-from varve.records import Codec, compress, decode_header, decompress
-from varve.records.header import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -56,6 +52,7 @@ CHUNK_BYTES: Final = 4 << 20
 # A gap of skipped batches up to this is read along: one long read is cheaper than two.
 GAP_BYTES: Final = 64 << 10
 _TABLE_ROWS: Final = 8192
+_PAYLOAD_BYTES_MAX: Final = 32 << 20
 _FAULTS: Final = {
     FilterStatus.MISMATCH: "the batch is not the one the key index tells of",
     FilterStatus.BAD_CRC: "the batch's CRC is wrong",
@@ -157,6 +154,8 @@ class _Output:
             buffer_bytes=buffer_bytes,
             aborted=aborted,
         )
+        self._payloads: dict[int, Bytes] = {}
+        self._payload_bytes = 0
         self._written = 0
         self.bytes_read = 0
         self.buffer: Bytes = np.empty(CHUNK_BYTES, np.uint8)
@@ -173,6 +172,18 @@ class _Output:
         if size > self.buffer.size:
             self.buffer = np.empty(size, np.uint8)
 
+    def take(self, batch: FilteredBatch) -> None:
+        """Gathers a batch whose records are at hand uncompressed, which spares opening it again."""
+        if (
+            batch.size > self.buffer.size - self.filled
+            or self._payload_bytes + batch.records.size > _PAYLOAD_BYTES_MAX
+        ):
+            self.make_room(batch.size)
+        batch.write(self.buffer, self.filled)
+        self._payloads[self._written + self.filled] = batch.records
+        self._payload_bytes += batch.records.size
+        self.filled += batch.size
+
     def flush(self) -> None:
         start = 0
         view = memoryview(self.buffer)
@@ -185,13 +196,15 @@ class _Output:
             taken = self._indexer.add(table)
             assert taken == count, "batches are copied in the order of their offsets"
             self._figure.add(table)
-            self._keys.add(table)
+            self._keys.add(table, self._payloads)
             start = end
         if self.filled:
             self._file.write_at(self._written, view[: self.filled])
             self._pace(self.filled)
         self._written += self.filled
         self.filled = 0
+        self._payloads.clear()
+        self._payload_bytes = 0
 
     def finish(self, modified_ms: int) -> WrittenSegment:
         self.flush()
@@ -305,57 +318,19 @@ class _SegmentCopy:
         return int(decisions.sizes[batch]) + growth + HEADER_SIZE
 
     def _filter_compressed(self, batch: int, start: int, chunk: Bytes) -> None:
-        decisions, output = self._decisions, self._output
-        position = int(decisions.positions[batch])
-        where = f"{self._plan.segment.path(LOG)}: position {position}"
-        at = position - start
-        stored = chunk[at : at + int(decisions.sizes[batch])]
-        header = decode_header(memoryview(stored), where=where)
-        payload = np.frombuffer(
-            decompress(header.codec, memoryview(stored)[HEADER_SIZE:], where=where), np.uint8
-        )
-        horizon, attributes = int(decisions.horizons[batch]), header.attributes
-        if horizon != KEEP_TIMESTAMP:
-            attributes |= DELETE_HORIZON_BIT
-        elif header.has_delete_horizon:
-            horizon = header.base_timestamp
-        is_append_time = bool(attributes & LOG_APPEND_TIME_BIT)
-        records = np.empty(payload.size + header.records_count * RECORD_GROWTH_MAX, np.uint8)
-        status, end, kept, base_timestamp, largest = filter_records(
-            payload,
-            0,
-            payload.size,
-            header.records_count,
-            header.base_timestamp,
-            header.max_timestamp,
-            is_append_time,
-            horizon,
-            self._plan.keep,
-            int(decisions.first_records[batch]),
-            records,
-            0,
-        )
-        if status != FilterStatus.DONE:
-            raise self._damaged(position, _FAULTS[FilterStatus(status)])
-        packed = compress(Codec(header.codec), memoryview(records)[:end])
-        size = HEADER_SIZE + len(packed)
-        if size > output.buffer.size - output.filled:
-            output.make_room(size)
-        begin = output.filled
-        output.buffer[begin + HEADER_SIZE : begin + size] = np.frombuffer(packed, np.uint8)
-        largest = header.max_timestamp if is_append_time else largest
-        seal_batch(
-            stored,
-            0,
-            output.buffer,
-            begin,
-            begin + size,
-            attributes,
-            base_timestamp,
-            largest,
-            kept,
-        )
-        output.filled = begin + size
+        decisions = self._decisions
+        position, size = int(decisions.positions[batch]), int(decisions.sizes[batch])
+        try:
+            filtered = filter_compressed(
+                chunk[position - start : position - start + size],
+                horizon=int(decisions.horizons[batch]),
+                keep=self._plan.keep,
+                first_bit=int(decisions.first_records[batch]),
+                where=f"{self._plan.segment.path(LOG)}: position {position}",
+            )
+        except Corrupt as error:
+            raise self._damaged(position, str(error)) from error
+        self._output.take(filtered)
 
     def _damaged(self, position: int, fault: str) -> DamagedSegment:
         segment = self._plan.segment
