@@ -4,7 +4,8 @@ Invariant  the fields follow the same rules as those of a batch that is filtered
            the codec stays, with its default level.
 """
 
-from dataclasses import dataclass
+import struct
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,25 +19,29 @@ from varve.kernels.batch_filter import (
     filter_records,
     seal_batch,
 )
-from varve.records import compress, decode_header
+from varve.records import compress
 from varve.records.compression import decompress_to_array
-from varve.records.header import DELETE_HORIZON_BIT, BatchHeader, Codec, TimestampType
+from varve.records.header import CODEC_MASK, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
 
 Bytes = npt.NDArray[np.uint8]
 
+# Attributes, base and max timestamp, record count: all that filtering needs of a header.
+_FIELDS: Final = struct.Struct(">21xh4xqq14xi")
 
-@dataclass(frozen=True, slots=True)
-class FilteredBatch:
-    """A batch about to be written: its survivors as they were and as they are stored."""
+
+class FilteredBatch(NamedTuple):
+    """A batch about to be written: its survivors as they were and as they are stored.
+
+    A tuple, because one is made for every compressed batch.
+    """
 
     source: Bytes
-    header: BatchHeader
     records: Bytes
     packed: bytes
-    has_horizon: bool
+    attributes: int
     base_timestamp: int
     max_timestamp: int
-    count: int
+    record_count: int
 
     @property
     def size(self) -> int:
@@ -44,20 +49,10 @@ class FilteredBatch:
 
     def write(self, out: Bytes, start: int) -> None:
         """Puts the whole batch into the output, which has the room."""
-        end = start + self.size
-        out[start + HEADER_SIZE : end] = np.frombuffer(self.packed, np.uint8)
-        attributes = self.header.attributes | (DELETE_HORIZON_BIT if self.has_horizon else 0)
-        seal_batch(
-            self.source,
-            0,
-            out,
-            start,
-            end,
-            attributes,
-            self.base_timestamp,
-            self.max_timestamp,
-            self.count,
-        )
+        source, _, packed, attributes, base_timestamp, max_timestamp, count = self
+        end = start + HEADER_SIZE + len(packed)
+        out.data[start + HEADER_SIZE : end] = packed
+        seal_batch(source, 0, out, start, end, attributes, base_timestamp, max_timestamp, count)
 
 
 def filter_compressed(
@@ -67,23 +62,23 @@ def filter_compressed(
 
     `horizon` is its new delete horizon, or KEEP_TIMESTAMP.
     """
-    header = decode_header(memoryview(source), where=where)
-    payload = decompress_to_array(
-        Codec(header.codec), memoryview(source)[HEADER_SIZE:], where=where
-    )
-    has_horizon = horizon != KEEP_TIMESTAMP or header.has_delete_horizon
-    if horizon == KEEP_TIMESTAMP and has_horizon:
-        horizon = header.base_timestamp
-    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
-    room = payload.size + header.records_count * RECORD_GROWTH_MAX
-    records = np.empty(room, np.uint8)
-    status, end, count, base_timestamp, largest = filter_records(
+    data = source.data
+    attributes, base_timestamp, max_timestamp, count = _FIELDS.unpack_from(data)
+    codec = Codec(attributes & CODEC_MASK)
+    payload = decompress_to_array(codec, data[HEADER_SIZE:], where=where)
+    if horizon != KEEP_TIMESTAMP:
+        attributes |= DELETE_HORIZON_BIT
+    elif attributes & DELETE_HORIZON_BIT:
+        horizon = base_timestamp
+    is_append_time = attributes & LOG_APPEND_TIME_BIT != 0
+    records = np.empty(payload.size + count * RECORD_GROWTH_MAX, np.uint8)
+    status, end, kept, base_timestamp, largest = filter_records(
         payload,
         0,
         payload.size,
-        header.records_count,
-        header.base_timestamp,
-        header.max_timestamp,
+        count,
+        base_timestamp,
+        max_timestamp,
         is_append_time,
         horizon,
         keep,
@@ -93,13 +88,13 @@ def filter_compressed(
     )
     if status != FilterStatus.DONE:
         raise Corrupt(f"{where}: the records cannot be read")
+    survivors = records[:end]
     return FilteredBatch(
         source,
-        header,
-        records[:end],
-        compress(Codec(header.codec), memoryview(records)[:end]),
-        has_horizon,
+        survivors,
+        compress(codec, survivors.data),
+        attributes,
         base_timestamp,
-        header.max_timestamp if is_append_time else largest,
-        count,
+        max_timestamp if is_append_time else largest,
+        kept,
     )
