@@ -97,6 +97,7 @@ CASES: Final[Mapping[str, Case]] = {
     "log append time": Case(
         configs={"message.timestamp.type": "LogAppendTime"}, expected=TOMBSTONES
     ),
+    "undated records": Case(shape=Shape(undated=0.6, future=0.05), expected=TOMBSTONES),
     "compaction lag": Case(configs={"min.compaction.lag.ms": "1000"}, expected=(HORIZON,)),
     "raised log start": Case(configs={"cleanup.policy": "compact,delete"}, raises_log_start=True),
 }

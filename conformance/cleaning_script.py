@@ -15,6 +15,7 @@ MARKER_SHARE: Final = 0.4
 # KIP-890: since transaction version 2 the marker itself carries the producer's next epoch.
 EPOCH_BUMP_SHARE: Final = 0.3
 FUTURE_MS: Final = 10 * 86_400_000
+NO_TIMESTAMP: Final = -1
 Round = list[Append | Roll]
 
 
@@ -31,6 +32,7 @@ class Shape:
     transactions: float = 0.5  # of the batches with a producer
     keyless: float = 0.0
     future: float = 0.0  # records dated days ahead
+    undated: float = 0.0  # records without a timestamp
     rolls: float = 0.04
     producer_count: int = 3
 
@@ -134,6 +136,8 @@ class CleaningScript:
         timestamp = now_ms - chance.choice([0, 0, 0, 3, 900, 50_000])
         if self.shape.future and chance.random() < self.shape.future:
             timestamp += FUTURE_MS
+        if self.shape.undated and chance.random() < self.shape.undated:
+            timestamp = NO_TIMESTAMP
         return Record(self._key(), value, headers, timestamp)
 
     def _key(self) -> bytes | None:
