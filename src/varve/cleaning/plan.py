@@ -20,6 +20,7 @@ from varve.cleaning.segment_plan import (
     SegmentPlan,
     count_by_reason,
     decide_batches,
+    estimate_size,
     keep_control_records,
     mark_expired,
 )
@@ -189,7 +190,7 @@ def _plan_segment(
         bytes=bytes,
         deleted=tally[Tally.DELETED],
         digest=(tally[Tally.DIGEST_HIGH], tally[Tally.DIGEST_LOW]),
-        planned_bytes=decisions.planned_bytes,
+        planned_bytes=estimate_size(keys.header, batches, decisions, tally),
         is_changed=decisions.changes_anything,
         rules=rules,
     )

@@ -77,17 +77,6 @@ class BatchDecisions:
     horizons: Integers
 
     @property
-    def planned_bytes(self) -> int:
-        """About what will be left; a filtered batch is taken to shrink with its records.
-
-        A horizon takes the place of the time that the records' own are counted from: they grow.
-        """
-        records = (self.sizes - HEADER_SIZE) * self.kept // np.maximum(self.counts, 1)
-        records += np.where(self.horizons == KEEP_TIMESTAMP, 0, self.kept * _HORIZON_GROWTH)
-        left = np.where(self.actions == Action.COPY, self.sizes, HEADER_SIZE + records)
-        return int(left[self.actions != Action.SKIP].sum())
-
-    @property
     def changes_anything(self) -> bool:
         """An emptied batch that stays is written as it was."""
         is_same = (self.actions == Action.COPY) | (
@@ -231,6 +220,27 @@ def _need_horizon(
     count_bits(tombstones, 0, batches["count"].astype(np.int64), held)
     has_none: npt.NDArray[np.bool_] = batches["horizon"] == NO_HORIZON
     return has_none & (kept > 0) & ((held > 0) | lone)
+
+
+def estimate_size(
+    header: KeyIndexHeader,
+    batches: Table,
+    decisions: BatchDecisions,
+    tally: Mapping[Tally, int],
+) -> int:
+    """About how many bytes will be left of a segment; what is compressed shrinks with its records.
+
+    A horizon takes the place of the time that the records' own are counted from: they grow.
+    """
+    is_aborted = batches["flags"] & BATCH_ABORTED != 0
+    is_control = batches["attributes"] & _CONTROL != 0
+    behind = np.maximum(decisions.sizes - HEADER_SIZE, 0)
+    data = int(behind[~is_aborted & ~is_control].sum())
+    data = data * tally[Tally.KEPT_BYTES] // max(header.record_bytes, 1)
+    control = int(behind[is_control & (decisions.kept > 0)].sum())
+    headers = HEADER_SIZE * int(np.count_nonzero(decisions.actions != Action.SKIP))
+    stamped = int(decisions.kept[decisions.horizons != KEEP_TIMESTAMP].sum())
+    return headers + data + control + stamped * _HORIZON_GROWTH
 
 
 def count_by_reason(
