@@ -124,10 +124,13 @@ class PartitionRun:
         return note
 
     def carry_out(self, plan: CleaningPlan) -> CleanReport:
-        """Rewrites the groups; stops early, and says so, when a segment proves damaged."""
+        """Rewrites the groups; stops early, and says so, when it must not or cannot go on."""
         progress = self._track("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._tools.fs, self._log.directory)
         for group in plan.groups:
+            if not self._log.settings.is_compacted:
+                self._stop("compact was taken out of cleanup.policy")
+                break
             try:
                 written = self._write(group, progress)
             except DamagedSegment as damage:
@@ -155,7 +158,10 @@ class PartitionRun:
         for plan in group:
             if plan.segment.base_offset == damage.base_offset:
                 self._tools.indexes.hold(plan.segment, str(damage), self._now_ms)
-        self._note = f"stopped: {damage}"
+        self._stop(str(damage))
+
+    def _stop(self, reason: str) -> None:
+        self._note = f"stopped: {reason}"
         self._was_stopped = True
 
     def _swap(
@@ -179,8 +185,7 @@ class PartitionRun:
                 has_txn_index=written.has_txn_index,
             )
             if new is None:
-                self._note = "stopped: segments left the log meanwhile"
-                self._was_stopped = True
+                self._stop("segments left the log meanwhile")
                 return False
             evidence.mark_done(balance.id)
         self._tools.indexes.learn(new, written.header)

@@ -7,7 +7,8 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.cleaning_bench import DIRECTORY, CleaningBench, compacted
+from tests.support.cleaning_bench import DIRECTORY, PARTITION, CleaningBench, compacted
+from varve.cleaning.report import CleanProgress
 from varve.commit_log.names import CLEANED, LOG, log_name
 from varve.foundation.errors import StoreError
 from varve.foundation.settings import LONG_MAX
@@ -144,3 +145,33 @@ def test_a_swap_that_can_be_neither_made_nor_taken_back_loses_nothing() -> None:
         broken.faulty.mend()
         broken.crash()
         assert broken.state() == broken.true_state(), trace
+
+
+def _uneven(bench: CleaningBench) -> None:
+    """Batches whose bytes are nearly all in one of their two records, which stays."""
+    for number in range(4):
+        bench.append([Record(b"k", b"x"), Record(b"%d" % number, b"x" * 400_000)])
+        bench.roll()
+
+
+def test_segments_are_joined_by_the_bytes_that_stay_of_them() -> None:
+    bench = CleaningBench(compacted(segment_bytes=1 << 20))
+    _uneven(bench)
+    bench.clean()
+    closed = bench.log.view.closed
+    assert [segment.base_offset for segment in closed] == [0, 4, 6]
+    assert max(segment.size for segment in closed) <= bench.settings.segment_bytes
+
+
+def test_a_topic_that_is_compacted_no_longer_keeps_what_is_left() -> None:
+    bench = CleaningBench(compacted(segment_bytes=500_000))
+    _uneven(bench)
+
+    def change_policy(progress: CleanProgress) -> None:
+        if progress.phase == "copy":
+            bench.log.configure(compacted(cleanup_policy=("delete",)))
+
+    report = bench.cleaner.clean(PARTITION, bench.now_ms, progress=change_policy)
+    assert "cleanup.policy" in report.note
+    assert report.segments_rewritten == 1
+    assert bench.directory.cleaner_offset(PARTITION) is None
