@@ -26,11 +26,15 @@ class Throttle:
         self._clock = clock
         self._wait = wait
         self._lock = threading.Lock()
-        self._paid_until_ms = float(clock.now_ms())  # guarded by _lock
+        self._last_ms = clock.now_ms()  # guarded by _lock
+        self._paid_until_ms = float(self._last_ms)  # guarded by _lock
 
     def pace(self, size: int) -> None:
-        now_ms = self._clock.now_ms()
         with self._lock:
+            now_ms = self._clock.now_ms()
+            # A clock that is set back must not make everybody wait until it is there again.
+            self._paid_until_ms -= max(self._last_ms - now_ms, 0)
+            self._last_ms = now_ms
             begin = max(self._paid_until_ms, now_ms - _WINDOW_MS)
             self._paid_until_ms = begin + size / self._bytes_per_ms
             ahead_ms = self._paid_until_ms - now_ms
