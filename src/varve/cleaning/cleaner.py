@@ -5,16 +5,15 @@ Invariant  a partition is worked on by one thread at a time. A failure stays wit
 Threads    any; `_lock` guards who works on what.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
+from varve.cleaning.cleaned_partition import CleanedPartition
 from varve.cleaning.evidence import EvidenceFile
-from varve.cleaning.key_indexes import RETRY_MAX_MS, RETRY_MIN_MS, KeyIndexes
+from varve.cleaning.key_indexes import KeyIndexes
 from varve.cleaning.lookup import KeyLookup
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.partition_run import PartitionRun, RunTools
@@ -25,65 +24,18 @@ from varve.cleaning.selection import Dirtiness, in_order, select
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.throttle import Throttle
 from varve.commit_log import Log, LogStore, TopicPartition
-from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
-from varve.foundation.errors import (
-    Corrupt,
-    PolicyViolation,
-    StoreError,
-    Unavailable,
-    Unbalanced,
-)
+from varve.foundation.errors import PolicyViolation, Unavailable
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.records import Record
 
-logger = logging.getLogger(__name__)
-
 NO_TOPIC_ID: Final = bytes(16)
-_NONSENSE: Final = (AssertionError, LookupError, ValueError, ArithmeticError)
 Progress = Callable[[CleanProgress], None]
 
 
 class CleaningStopped(Unavailable):
     """The run was told to stop; the log is as it was before its current group."""
-
-
-@dataclass(slots=True)
-class _Partition:
-    """What the cleaner remembers of one log."""
-
-    log: Log
-    directory: LogDirectory
-    indexes: KeyIndexes
-    evidence: EvidenceFile
-    topic_id: bytes
-    error: str | None = None
-    failures: int = 0
-    retry_ms: int | None = None
-    is_busy: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def health(self) -> PartitionHealth:
-        return PartitionHealth(
-            self.log.topic_partition,
-            tuple(self.indexes.holds.values()),
-            self.error,
-            self.failures,
-            self.retry_ms,
-        )
-
-    def waits(self, now_ms: int) -> bool:
-        """Whether it failed, and the next attempt is not due yet."""
-        return self.retry_ms is not None and now_ms < self.retry_ms
-
-    def note_failure(self, error: Exception, now_ms: int) -> None:
-        self.failures += 1
-        self.error = f"{type(error).__name__}: {error}"
-        self.retry_ms = now_ms + min(RETRY_MIN_MS << min(self.failures - 1, 20), RETRY_MAX_MS)
-
-    def note_success(self) -> None:
-        self.error, self.failures, self.retry_ms = None, 0, None
 
 
 class Cleaner:
@@ -103,7 +55,7 @@ class Cleaner:
         self._metrics = metrics
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._partitions: dict[TopicPartition, _Partition] = {}  # guarded by _lock
+        self._partitions: dict[TopicPartition, CleanedPartition] = {}  # guarded by _lock
         self._workers: list[Worker] = []
         self._throttle = Throttle(
             self._settings.log_cleaner_io_max_bytes_per_second,
@@ -128,8 +80,9 @@ class Cleaner:
     def stop(self) -> None:
         """Ends the threads; a run in flight stops at its next chunk, and nothing is lost."""
         self._stopping.set()
-        for worker in self._workers:
-            worker.stop()
+        with ExitStack() as stack:
+            for worker in self._workers:
+                stack.callback(worker.stop)
 
     def _run_thread(self, number: int, now_ms: int) -> None:
         if number == 0:
@@ -164,10 +117,10 @@ class Cleaner:
                 self._observe(report, thread)
         return reports
 
-    def _pick(self, now_ms: int, tried: set[TopicPartition]) -> _Partition | None:
+    def _pick(self, now_ms: int, tried: set[TopicPartition]) -> CleanedPartition | None:
         """The most pressing partition that nobody works on, taken for the caller."""
         found: list[Dirtiness] = []
-        by_name: dict[TopicPartition, _Partition] = {}
+        by_name: dict[TopicPartition, CleanedPartition] = {}
         for partition in self._compacted():
             name = partition.log.topic_partition
             if partition.waits(now_ms):
@@ -175,7 +128,7 @@ class Cleaner:
             try:
                 dirtiness = self._select(partition, now_ms)
             except Exception as error:
-                _note_failure(partition, error, now_ms)
+                partition.note_failure(error, now_ms)
                 continue
             found.append(dirtiness)
             by_name[name] = partition
@@ -197,7 +150,7 @@ class Cleaner:
                 return partition
         return None
 
-    def _compacted(self) -> list[_Partition]:
+    def _compacted(self) -> list[CleanedPartition]:
         known = {
             name: self._get(name, log, directory)
             for name, log, directory in self._store.logs()
@@ -208,14 +161,14 @@ class Cleaner:
                 del self._partitions[name]
         return list(known.values())
 
-    def _get(self, name: TopicPartition, log: Log, directory: LogDirectory) -> _Partition:
+    def _get(self, name: TopicPartition, log: Log, directory: LogDirectory) -> CleanedPartition:
         with self._lock:
             known = self._partitions.get(name)
             if known is not None and known.log is log:
                 return known
             topic_id = self._store.topic_id(name)
             key = NO_TOPIC_ID if topic_id is None else topic_id.bytes
-            partition = _Partition(
+            partition = CleanedPartition(
                 log,
                 directory,
                 KeyIndexes(self._store.fs, log, topic_id=key, buffer_bytes=self._buffer_bytes),
@@ -239,15 +192,15 @@ class Cleaner:
                 return self._get(name, log, directory).evidence
         raise Unavailable(f"{log.topic_partition} is no longer in the store")
 
-    def _select(self, partition: _Partition, now_ms: int) -> Dirtiness:
+    def _select(self, partition: CleanedPartition, now_ms: int) -> Dirtiness:
         name = partition.log.topic_partition
-        with _failures(partition, f"selection of {name}"):
+        with partition.look(f"selection of {name}"):
             found = select(partition.log, partition.directory.cleaner_offset(name), now_ms)
             if found.is_corrected:
                 partition.directory.write_cleaner_offset(name, found.first_dirty)
         return found
 
-    def _run(self, partition: _Partition, now_ms: int) -> CleanReport | None:
+    def _run(self, partition: CleanedPartition, now_ms: int) -> CleanReport | None:
         """One run that is due; what goes wrong is noted and tried again later.
 
         Looks once more what may be cleaned: another thread may have run since it was picked.
@@ -257,14 +210,14 @@ class Cleaner:
         except CleaningStopped:
             return None
         except Exception as error:
-            _note_failure(partition, error, now_ms)
+            partition.note_failure(error, now_ms)
             return None
         partition.note_success()
         return report
 
     def _carry_out(
         self,
-        partition: _Partition,
+        partition: CleanedPartition,
         dirtiness: Dirtiness,
         now_ms: int,
         *,
@@ -274,7 +227,7 @@ class Cleaner:
         run = PartitionRun(
             partition.log, dirtiness, now_ms, self._tools(partition, progress=progress)
         )
-        with _failures(partition, f"cleaning of {name}"):
+        with partition.work(f"cleaning of {name}"):
             partition.indexes.forget_vanished()
             report = run.carry_out(run.plan())
             if run.is_complete:
@@ -282,7 +235,7 @@ class Cleaner:
                 partition.indexes.healed.clear()
         return report
 
-    def _tools(self, partition: _Partition, *, progress: Progress | None = None) -> RunTools:
+    def _tools(self, partition: CleanedPartition, *, progress: Progress | None = None) -> RunTools:
         return RunTools(
             fs=self._store.fs,
             clock=self._clock,
@@ -317,7 +270,7 @@ class Cleaner:
             if dry_run:
                 tools = self._tools(found, progress=progress)
                 run = PartitionRun(found.log, dirtiness, now_ms, tools)
-                with _failures(found, f"plan of {partition}"):
+                with found.work(f"plan of {partition}"):
                     return run.report(run.plan(), is_dry_run=True)
             report = self._carry_out(found, dirtiness, now_ms, progress=progress)
             found.note_success()
@@ -329,7 +282,7 @@ class Cleaner:
         with self._take(partition) as found:
             _check_compacted(found.log)
             dirtiness = self._select(found, now_ms)
-            with _failures(found, f"plan of {partition}"):
+            with found.work(f"plan of {partition}"):
                 return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
 
     def find_key(
@@ -354,7 +307,7 @@ class Cleaner:
             if may_build:
                 found.is_busy.release()
 
-    def _find(self, partition: TopicPartition) -> _Partition:
+    def _find(self, partition: TopicPartition) -> CleanedPartition:
         log = self._store.get(partition)
         directory = self._store.directory_of(partition)
         if directory is None:
@@ -362,7 +315,7 @@ class Cleaner:
         return self._get(partition, log, directory)
 
     @contextmanager
-    def _take(self, partition: TopicPartition) -> Iterator[_Partition]:
+    def _take(self, partition: TopicPartition) -> Iterator[CleanedPartition]:
         """The partition for the caller alone, once a run in flight is done."""
         found = self._find(partition)
         with found.is_busy:
@@ -375,17 +328,17 @@ class Cleaner:
             if partition.waits(now_ms) or not partition.is_busy.acquire(blocking=False):
                 continue
             try:
-                with _failures(partition, "key indexes"):
+                with partition.work("key indexes"):
                     built += self._build_indexes(partition, now_ms)
             except CleaningStopped:
                 return built
             except Exception as error:
-                _note_failure(partition, error, now_ms)
+                partition.note_failure(error, now_ms)
             finally:
                 partition.is_busy.release()
         return built
 
-    def _build_indexes(self, partition: _Partition, now_ms: int) -> int:
+    def _build_indexes(self, partition: CleanedPartition, now_ms: int) -> int:
         log, indexes = partition.log, partition.indexes
         indexes.forget_vanished()
         closed, stable = log.view.closed, log.last_stable_offset
@@ -426,35 +379,6 @@ class Cleaner:
             by_path[partition.directory.path].append(partition.health)
         dead = sum(not health.is_running for health in self.worker_health())
         self._metrics.set_health(by_path, dead_threads=dead)
-
-
-@contextmanager
-def _failures(partition: _Partition, doing: str) -> Iterator[None]:
-    """A file that is gone means that the log changed meanwhile; other I/O errors are failures.
-
-    What does not add up may come from the key indexes: the next attempt builds them again.
-    """
-    with failures(partition.directory, doing):
-        try:
-            yield
-        except FileNotFoundError as error:
-            partition.indexes.forget()
-            raise Unavailable(
-                f"{doing}: {error.filename} left the log meanwhile; try again"
-            ) from error
-        except Exception as error:
-            if isinstance(error, (Corrupt, Unbalanced, *_NONSENSE)):
-                partition.indexes.distrust()
-            raise
-
-
-def _note_failure(partition: _Partition, error: Exception, now_ms: int) -> None:
-    partition.note_failure(error, now_ms)
-    logger.warning(
-        "cleaning failed, will be tried again",
-        extra={"partition": str(partition.log.topic_partition), "error": str(error)},
-        exc_info=None if isinstance(error, StoreError) else error,
-    )
 
 
 def _check_compacted(log: Log) -> None:

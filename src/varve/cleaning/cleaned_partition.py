@@ -1,0 +1,93 @@
+"""What the cleaner remembers of one log: its key indexes, its evidence, and how it fares.
+
+Invariant  a failure is noted with the time of the next attempt, which doubles up to an hour.
+Threads    the one that holds `is_busy`; `health`, `waits` and `look` are for any.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.key_indexes import RETRY_MAX_MS, RETRY_MIN_MS, KeyIndexes
+from varve.cleaning.report import PartitionHealth
+from varve.commit_log import Log
+from varve.commit_log.directory_failure import failures
+from varve.commit_log.log_directory import LogDirectory
+from varve.foundation.errors import Corrupt, StoreError, Unavailable, Unbalanced
+
+logger = logging.getLogger(__name__)
+
+_NONSENSE: Final = (Corrupt, Unbalanced, AssertionError, LookupError, ValueError, ArithmeticError)
+"""What a key index that lies may lead to."""
+
+
+@dataclass(slots=True)
+class CleanedPartition:
+    """One log of the cleaner; `is_busy` is held by whoever works on it."""
+
+    log: Log
+    directory: LogDirectory
+    indexes: KeyIndexes
+    evidence: EvidenceFile
+    topic_id: bytes
+    error: str | None = None
+    failures: int = 0
+    retry_ms: int | None = None
+    is_busy: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def health(self) -> PartitionHealth:
+        return PartitionHealth(
+            self.log.topic_partition,
+            tuple(self.indexes.holds.values()),
+            self.error,
+            self.failures,
+            self.retry_ms,
+        )
+
+    def waits(self, now_ms: int) -> bool:
+        """Whether it failed, and the next attempt is not due yet."""
+        return self.retry_ms is not None and now_ms < self.retry_ms
+
+    def note_failure(self, error: Exception, now_ms: int) -> None:
+        """Puts the next attempt off; an error that nobody foresaw is logged with its origin."""
+        self.failures += 1
+        self.error = f"{type(error).__name__}: {error}"
+        self.retry_ms = now_ms + min(RETRY_MIN_MS << min(self.failures - 1, 20), RETRY_MAX_MS)
+        logger.warning(
+            "cleaning failed, will be tried again",
+            extra={"partition": str(self.log.topic_partition), "error": str(error)},
+            exc_info=None if isinstance(error, StoreError) else error,
+        )
+
+    def note_success(self) -> None:
+        self.error, self.failures, self.retry_ms = None, 0, None
+
+    @contextmanager
+    def look(self, doing: str) -> Iterator[None]:
+        """A missing file tells that the log changed meanwhile; other I/O errors are failures."""
+        with failures(self.directory, doing):
+            try:
+                yield
+            except FileNotFoundError as error:
+                self.indexes.forget()
+                raise Unavailable(
+                    f"{doing}: {error.filename} left the log meanwhile; try again"
+                ) from error
+
+    @contextmanager
+    def work(self, doing: str) -> Iterator[None]:
+        """For the holder of `is_busy`: as `look`, with the key indexes in doubt as well.
+
+        What does not add up may come from them: the next attempt builds them again.
+        """
+        with self.look(doing):
+            try:
+                yield
+            except _NONSENSE:
+                self.indexes.distrust()
+                raise
