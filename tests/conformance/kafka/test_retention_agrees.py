@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from conformance.shell import JavaShell
 pytestmark = pytest.mark.java
 
 TURN_COUNT = 5
+CLOCKS = {
+    "sane clocks": Shape(),
+    "records from the future or without a time": Shape(future=0.01, undated=0.5),
+}
 NO_TIME = {"retention.ms": "-1"}
 LIMITS: Mapping[str, Mapping[str, str]] = {
     "a second": {"retention.ms": "1000"},
@@ -28,16 +33,16 @@ LIMITS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("future", [0.0, 0.01], ids=["sane clocks", "records from the future"])
+@pytest.mark.parametrize("clocks", CLOCKS)
 @pytest.mark.parametrize("limit", LIMITS)
 def test_both_delete_the_same_segments(
-    kafka_log: JavaShell, scratch: Path, limit: str, future: float
+    kafka_log: JavaShell, scratch: Path, limit: str, clocks: str
 ) -> None:
     # What retention leaves may tell too little of a producer for its next sequence to be taken.
-    shape = Shape(rolls=0.2, future=future, producer_count=0)
+    shape = replace(CLOCKS[clocks], rolls=0.2, producer_count=0)
     case = Case(shape=shape, configs={"cleanup.policy": "delete", **LIMITS[limit]})
     pair = CleaningPair(kafka_log, scratch, case.settings())
-    chance = random.Random(f"{limit} {future}")
+    chance = random.Random(f"{limit}, {clocks}")
     may_raise = "delete" in pair.settings.configs["cleanup.policy"]
     for number, turn in enumerate(draw_turns(case, chance, TURN_COUNT)):
         if number == 0:
