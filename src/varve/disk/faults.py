@@ -11,10 +11,6 @@ from typing import NamedTuple
 from varve.disk.durability import SECTOR_BYTES
 
 
-class PowerLoss(BaseException):
-    """The machine stopped. No `except Exception` may handle it, as nothing runs any more."""
-
-
 class Step(NamedTuple):
     """One changing call, for the message of a failed test."""
 

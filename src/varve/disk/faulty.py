@@ -26,11 +26,12 @@ from varve.disk.durability import (
     rebuild,
     total_file_bytes,
 )
-from varve.disk.faults import Fault, FaultPlan, PowerLoss, Step, copy_error, torn_size
+from varve.disk.faults import Fault, FaultPlan, Step, copy_error, torn_size
 from varve.disk.file_system import Buffer, FileInfo
 from varve.disk.memory import HeldLocks, MemoryLock
 from varve.disk.tree import Change, Tree, system_error
 from varve.foundation.clock import Clock
+from varve.foundation.errors import PowerLoss
 
 
 class CrashMode(StrEnum):

@@ -58,6 +58,18 @@ class NotFound(InvalidRequest):
     """No such topic, partition or file."""
 
 
+class ObjectNotFound(NotFound):
+    """The object store holds no object of that key."""
+
+
+class BucketNotFound(NotFound):
+    """The bucket or container of an object store does not exist: create it or mend the URL."""
+
+
+class ObjectExists(InvalidRequest):
+    """The object store holds an object of that key already, so it was not created."""
+
+
 class InconsistentTopicId(InvalidRequest):
     """The directory belongs to another topic of the same name."""
 
@@ -86,6 +98,22 @@ class Locked(Unavailable):
 
 class DirectoryOffline(Unavailable):
     """The log directory failed and its partitions are offline: mend the disk and reopen."""
+
+
+class StoreUnavailable(Unavailable):
+    """An object store cannot be reached or failed; what was asked of it may still have happened."""
+
+
+class StoreThrottled(StoreUnavailable):
+    """An object store asks for fewer requests: try again more slowly."""
+
+
+class StoreDenied(StoreError):
+    """An object store refuses these credentials: mend them or the rights behind them."""
+
+
+class StoreUnsupported(StoreError):
+    """An object store lacks something that varve stands on: choose another."""
 
 
 class Fenced(StoreError):
@@ -129,3 +157,10 @@ class LogPoisoned(Unavailable):
 
 class Closed(InvalidRequest):
     """The log or store was closed: open it again."""
+
+
+class PowerLoss(BaseException):
+    """A planned crash: the machine stopped.
+
+    No `except Exception` may handle it, as nothing runs any more.
+    """

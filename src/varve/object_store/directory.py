@@ -1,0 +1,317 @@
+"""Objects as files of a directory: the embedded default, and safe between processes.
+
+Layout     the key is the path below the root; `.varve-writing` holds files being written.
+Invariant  a file has its final name only when its bytes are complete and synced: put renames it
+           there, create links it there, which fails if the name exists.
+Crash      file, then every directory from its own up to the root is synced before a write returns;
+           leftovers of a crash are removed when the store is opened a day later or more.
+Threads    any; nothing is shared in Python.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import (
+    DiskFull,
+    InvalidRequest,
+    ObjectExists,
+    ObjectNotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+    StoreUnsupported,
+)
+from varve.object_store.failure import failure
+from varve.object_store.keys import RESERVED, check_key, check_prefix
+from varve.object_store.object_store import Buffer, ObjectInfo
+from varve.object_store.obstore_store import CountedParts
+from varve.object_store.ranges import Range, check_range
+
+WRITING: Final = f"{RESERVED}writing"
+_LEFTOVER_AGE_MS: Final = 24 * 60 * 60 * 1000
+_ATTEMPT_COUNT: Final = 100
+"""How often a name is tried while others remove its emptied directory."""
+_CHUNK_BYTES: Final = 1 << 30
+"""Linux reads and writes at most 2 GiB - 4096 at a time."""
+
+
+class DirectoryObjectStore:
+    """An ObjectStore below a directory, which is made if missing."""
+
+    def __init__(self, root: str, *, clock: Clock | None = None) -> None:
+        self._root = os.path.abspath(root)
+        self.name = f"file://{self._root}"
+        self._writing = f"{self._root}/{WRITING}"
+        with self._translated("open", ""):
+            os.makedirs(self._writing, exist_ok=True)
+            _sync_directory(self._root)
+            _sync_directory(os.path.dirname(self._root))
+            self._remove_leftovers(clock or SystemClock())
+
+    # Writing
+
+    def put(self, key: str, data: Buffer) -> ObjectInfo:
+        check_key(key, store=self.name, operation="put")
+        return self._write("put", key, (data,))
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
+        check_key(key, store=self.name, operation="put parts")
+        counted = CountedParts(parts, size=size, store=self.name, key=key)
+        return self._write("put parts", key, counted)
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        check_key(key, store=self.name, operation="create")
+        return self._write("create", key, (data,))
+
+    def _write(self, operation: str, key: str, parts: Iterable[Buffer]) -> ObjectInfo:
+        aside = f"{self._writing}/{secrets.token_hex(16)}"
+        try:
+            status = self._write_aside(operation, key, aside, parts)
+            with self._translated(operation, key):
+                self._give_name(operation, key, aside)
+                self._sync_upwards(os.path.dirname(self._path(key)))
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(aside)
+        return _info(key, status)
+
+    def _write_aside(
+        self, operation: str, key: str, aside: str, parts: Iterable[Buffer]
+    ) -> os.stat_result:
+        with self._translated(operation, key):
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            for part in parts:
+                with self._translated(operation, key):
+                    _write_all(descriptor, part)
+            with self._translated(operation, key):
+                os.fsync(descriptor)
+                return os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _give_name(self, operation: str, key: str, aside: str) -> None:
+        """Rename or link to the key's path; again while a delete takes its directory away."""
+        path = self._path(key)
+        for attempt in range(_ATTEMPT_COUNT):
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                if operation == "create":
+                    os.link(aside, path)
+                else:
+                    os.replace(aside, path)
+                return
+            except FileNotFoundError:
+                if attempt == _ATTEMPT_COUNT - 1:
+                    raise
+
+    def _sync_upwards(self, directory: str) -> None:
+        """Sync a directory and all above it: another process may have made one of them just now.
+
+        One that was emptied and removed meanwhile has nothing left to sync.
+        """
+        while True:
+            with suppress(FileNotFoundError):
+                _sync_directory(directory)
+            if directory == self._root:
+                return
+            directory = os.path.dirname(directory)
+
+    # Reading
+
+    def get(self, key: str) -> bytes:
+        check_key(key, store=self.name, operation="get")
+        with self._translated("get", key), self._opened(key) as descriptor:
+            return bytes(_read(descriptor, 0, os.fstat(descriptor).st_size))
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        return self.get_ranges(key, ((start, end),))[0]
+
+    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        check_key(key, store=self.name, operation="get range")
+        for start, end in ranges:
+            check_range(start, end, store=self.name, key=key)
+        if all(start == end for start, end in ranges):
+            return [memoryview(b"") for _ in ranges]
+        with self._translated("get range", key), self._opened(key) as descriptor:
+            size = os.fstat(descriptor).st_size
+            return [
+                memoryview(_read(descriptor, start, max(0, min(end, size) - start)))
+                for start, end in ranges
+            ]
+
+    def head(self, key: str) -> ObjectInfo:
+        check_key(key, store=self.name, operation="head")
+        with self._translated("head", key):
+            status = os.stat(self._path(key))
+            if stat.S_ISDIR(status.st_mode):
+                raise FileNotFoundError(errno.ENOENT, "it is a directory")
+        return _info(key, status)
+
+    # Listing
+
+    def list_directories(self, prefix: str) -> list[str]:
+        bare = check_prefix(prefix, store=self.name, operation="list directories")
+        names = [name for name, is_directory in self._scan(bare) if is_directory]
+        below = sorted(f"{bare}/{name}" if bare else name for name in names)
+        return [directory for directory in below if any(self._walk(directory, ""))]
+
+    def _scan(self, prefix: str) -> list[tuple[str, bool]]:
+        """Names of a directory and whether they are directories, in key order; none if missing."""
+        with self._translated("list", prefix):
+            try:
+                with os.scandir(self._path(prefix)) as entries:
+                    found = [
+                        (entry.name, entry.is_dir(follow_symlinks=False))
+                        for entry in entries
+                        if not entry.name.startswith(RESERVED)
+                    ]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        found.sort(key=lambda name: f"{name[0]}/" if name[1] else name[0])
+        return found
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        bare = check_prefix(prefix, store=self.name, operation="list")
+        return self._walk(bare, start_after or "")
+
+    def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """Files below in the order of keys; a directory sorts by its name and the '/' behind it."""
+        for name, is_directory in self._scan(prefix):
+            key = f"{prefix}/{name}" if prefix else name
+            if is_directory:
+                # Every key below begins with `key/`: all are passed over if that part decides so.
+                if f"{key}/" >= start_after[: len(key) + 1]:
+                    yield from self._walk(key, start_after)
+            elif key > start_after:
+                with self._translated("list", key):
+                    try:
+                        status = os.stat(self._path(key))
+                    except FileNotFoundError:
+                        continue
+                yield _info(key, status)
+
+    # Deleting
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key, store=self.name, operation="delete")
+        directories = set()
+        for key in keys:
+            with self._translated("delete", key):
+                try:
+                    os.unlink(self._path(key))
+                except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    continue
+            directories.add(os.path.dirname(self._path(key)))
+        with self._translated("delete", keys[0] if keys else ""):
+            for directory in sorted(directories, reverse=True):
+                self._sync_upwards(self._remove_emptied(directory))
+
+    def _remove_emptied(self, directory: str) -> str:
+        """Remove directories that hold nothing any more; the nearest one that stays."""
+        while directory != self._root:
+            try:
+                os.rmdir(directory)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                break
+            directory = os.path.dirname(directory)
+        return directory
+
+    def _remove_leftovers(self, clock: Clock) -> None:
+        too_old_ms = clock.now_ms() - _LEFTOVER_AGE_MS
+        with os.scandir(self._writing) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.stat().st_mtime_ns // 1_000_000 < too_old_ms:
+                        os.unlink(entry.path)
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _translated(self, operation: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._translate(error, operation, key) from error
+
+    def _translate(self, error: OSError, operation: str, key: str) -> StoreError:
+        kind, remedy = _sort(error, operation)
+        cause = error.strerror or str(error)
+        return failure(
+            kind, store=self.name, operation=operation, key=key, cause=cause, remedy=remedy
+        )
+
+
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EROFS})
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV})
+_WRITES: Final = frozenset({"put", "put parts", "create"})
+
+
+def _sort(error: OSError, operation: str) -> tuple[type[StoreError], str]:
+    if isinstance(error, FileExistsError) and operation == "create":
+        return ObjectExists, ""
+    if operation in _WRITES and error.errno in _NOT_THERE | {errno.EEXIST, errno.ENOTEMPTY}:
+        return InvalidRequest, "no key may be the directory of another: choose another key"
+    if error.errno in _NOT_THERE:
+        return ObjectNotFound, ""
+    if error.errno in _NO_ROOM:
+        return DiskFull, "free space or raise the quota"
+    if operation == "create" and error.errno in _NO_LINKS:
+        return StoreUnsupported, "creating needs hard links: choose another file system"
+    if error.errno in _FORBIDDEN or isinstance(error, PermissionError):
+        return StoreDenied, "give this user the right to read and write below the directory"
+    return StoreUnavailable, "check the disk"
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, part: Buffer) -> None:
+    rest = memoryview(part)
+    while rest:
+        rest = rest[os.write(descriptor, rest[:_CHUNK_BYTES]) :]
+
+
+def _read(descriptor: int, start: int, size: int) -> bytes:
+    data = os.pread(descriptor, min(size, _CHUNK_BYTES), start)
+    if len(data) == size:
+        return data
+    parts = [data]
+    while parts[-1] and size > (count := sum(map(len, parts))):
+        parts.append(os.pread(descriptor, min(size - count, _CHUNK_BYTES), start + count))
+    return b"".join(parts)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000, etag, None)

@@ -1,0 +1,196 @@
+"""An object store that fails on purpose: at a chosen request, or by chance with a seed.
+
+Every request is a step with a number; a list is one step however long it gets. After a planned
+crash every call raises PowerLoss, and `after_crash` gives what the next start finds.
+
+Threads    any; `_lock` guards plan, steps and trace and is not held during requests.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from varve.foundation.errors import PowerLoss, StoreThrottled, StoreUnavailable
+from varve.object_store.failure import failure
+from varve.object_store.fault_plan import FaultKind, ObjectFaultPlan, ObjectStep
+from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+class FaultyObjectStore:
+    """An ObjectStore over another; `wait` takes the seconds of a slow request."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        plan: ObjectFaultPlan | None = None,
+        *,
+        wait: Callable[[float], object] = lambda seconds: None,
+        slow_seconds: float = 10.0,
+    ) -> None:
+        self.name = store.name
+        self.steps = 0  # guarded by _lock
+        self.trace: list[ObjectStep] = []  # guarded by _lock
+        self._store = store
+        self._plan = plan or ObjectFaultPlan()  # guarded by _lock
+        self._wait = wait
+        self._slow_seconds = slow_seconds
+        self._lock = threading.Lock()
+        self._lost_at: ObjectStep | None = None  # guarded by _lock
+
+    # Faults to come
+
+    def fail_at(self, step: int, kind: FaultKind) -> None:
+        """Let the request of that number go wrong; `steps` is the number of the last one."""
+        with self._lock:
+            if step <= self.steps:
+                raise ValueError(f"step {step} has passed: the store is at step {self.steps}")
+            self._plan.fail_at(step, kind)
+
+    def crash_at(self, step: int, *, after: bool = False) -> None:
+        """Cut the power before, or right after, the effect of that request."""
+        self.fail_at(step, FaultKind.CRASH_AFTER if after else FaultKind.CRASH_BEFORE)
+
+    def go_down(self, *, from_step: int | None = None) -> None:
+        """Be unavailable from now on, or from that step on, until `come_up`."""
+        with self._lock:
+            self._plan.go_down(self.steps + 1 if from_step is None else from_step)
+
+    def come_up(self) -> None:
+        with self._lock:
+            self._plan.come_up()
+
+    def after_crash(self) -> ObjectStore:
+        """The store below: what is in it is what the next start finds."""
+        return self._store
+
+    # Requests
+
+    def put(self, key: str, data: Buffer) -> ObjectInfo:
+        return self._request("put", key, lambda: self._store.put(key, data))
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
+        fault = self._step("put parts", key)
+        if fault is FaultKind.PARTIAL:
+            error = self._error(StoreUnavailable, "put parts", key, "the upload broke off")
+            with self._lock:
+                sent_bytes = int(size * self._plan.share())
+            return self._store.put_parts(key, _broken_off(parts, sent_bytes, error), size=size)
+        if fault is FaultKind.REPEATED:
+            parts = list(parts)
+        return self._carry_out(
+            "put parts", key, fault, lambda: self._store.put_parts(key, parts, size=size)
+        )
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        return self._request("create", key, lambda: self._store.create(key, data))
+
+    def get(self, key: str) -> bytes:
+        return self._request("get", key, lambda: self._store.get(key))
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        return self._request("get range", key, lambda: self._store.get_range(key, start, end))
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return self._request("get ranges", key, lambda: self._store.get_ranges(key, ranges))
+
+    def head(self, key: str) -> ObjectInfo:
+        return self._request("head", key, lambda: self._store.head(key))
+
+    def list_directories(self, prefix: str) -> list[str]:
+        return self._request(
+            "list directories", prefix, lambda: self._store.list_directories(prefix)
+        )
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        found = self._store.list(prefix, start_after=start_after)
+        return self._broken_list(prefix, found)
+
+    def _broken_list(self, prefix: str, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        fault = self._step("list", prefix)
+        if fault is not FaultKind.ERROR_AFTER:
+            self._carry_out("list", prefix, fault, lambda: None)
+            yield from found
+            return
+        first = next(found, None)
+        if first is not None:
+            yield first
+        raise self._error(StoreUnavailable, "list", prefix, "it broke off")
+
+    def delete(self, keys: Sequence[str]) -> None:
+        shown = " ".join(keys)
+        fault = self._step("delete", shown)
+        if fault is FaultKind.PARTIAL:
+            with self._lock:
+                count = int(len(keys) * self._plan.share())
+            self._store.delete(keys[:count])
+        self._carry_out("delete", shown, fault, lambda: self._store.delete(keys))
+
+    def close(self) -> None:
+        self._store.close()
+
+    # Steps
+
+    def _request(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        return self._carry_out(operation, key, self._step(operation, key), call)
+
+    def _step(self, operation: str, key: str) -> FaultKind | None:
+        with self._lock:
+            if self._lost_at is not None:
+                raise PowerLoss(f"power was lost at step {self._lost_at}")
+            self.steps += 1
+            fault = self._plan.find_fault(self.steps)
+            step = ObjectStep(self.steps, operation, key, fault)
+            self.trace.append(step)
+            if fault in (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER):
+                self._lost_at = step
+        return fault
+
+    def _carry_out(
+        self, operation: str, key: str, fault: FaultKind | None, call: Callable[[], T]
+    ) -> T:
+        match fault:
+            case FaultKind.ERROR_BEFORE | FaultKind.PARTIAL:
+                raise self._error(StoreUnavailable, operation, key, "the request did not arrive")
+            case FaultKind.THROTTLED:
+                raise self._error(StoreThrottled, operation, key, "too many requests")
+            case FaultKind.CRASH_BEFORE:
+                raise PowerLoss(f"power lost before {operation} {key}")
+            case FaultKind.SLOW:
+                self._wait(self._slow_seconds)
+            case FaultKind.REPEATED:
+                call()
+        result = call()
+        match fault:
+            case FaultKind.ERROR_AFTER:
+                raise self._error(StoreUnavailable, operation, key, "the answer was lost")
+            case FaultKind.CRASH_AFTER:
+                raise PowerLoss(f"power lost after {operation} {key}")
+        return result
+
+    def _error(
+        self, kind: type[StoreUnavailable], operation: str, key: str, cause: str
+    ) -> StoreUnavailable:
+        return failure(
+            kind,
+            store=self.name,
+            operation=operation,
+            key=key,
+            cause=f"planned fault: {cause}",
+            remedy="try again",
+        )
+
+
+def _broken_off(
+    parts: Iterable[Buffer], sent_bytes: int, error: StoreUnavailable
+) -> Iterator[Buffer]:
+    """The parts, or pieces of them, up to so many bytes, and then the error."""
+    for part in parts:
+        view = memoryview(part)
+        if view.nbytes >= sent_bytes:
+            yield view[:sent_bytes]
+            break
+        yield view
+        sent_bytes -= view.nbytes
+    raise error

@@ -1,0 +1,92 @@
+"""What all stores over HTTP can be told, and how obstore is told it."""
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from varve.foundation.errors import InvalidSetting
+from varve.foundation.settings import check_settings, setting
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
+
+PART_RETRIES: "Final[RetryConfig]" = {
+    "max_retries": 4,
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
+    "retry_timeout": timedelta(seconds=60),
+}
+"""For the parts of an upload only: writing a part twice changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HttpSettings:
+    """Settings of every store over HTTP. Never printed: subclasses hold secrets."""
+
+    allow_http: bool = setting(False, "Allow an endpoint without TLS.", "allow.http", is_own=True)
+    ca_file: str = setting(
+        "", "PEM file of certificates to trust besides the system's.", "ca.file", is_own=True
+    )
+    connect_timeout_ms: int = setting(
+        5_000, "Longest wait for a connection.", "connect.timeout.ms", at_least=1, is_own=True
+    )
+    request_timeout_ms: int = setting(
+        30_000,
+        "Longest time of one request with its whole answer; raise it for slow lines.",
+        "request.timeout.ms",
+        at_least=1,
+        is_own=True,
+    )
+    part_bytes: int = setting(
+        8 << 20,
+        "Objects above this size are uploaded in parts of it.",
+        "part.bytes",
+        at_least=5 << 20,
+        at_most=1 << 30,
+        is_own=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def __repr__(self) -> str:
+        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        return f"{type(self).__name__}({', '.join(f'{name}=...' for name in given)})"
+
+    def client_options(self) -> "ClientConfig":
+        options: ClientConfig = {
+            "allow_http": self.allow_http,
+            "connect_timeout": timedelta(milliseconds=self.connect_timeout_ms),
+            "timeout": timedelta(milliseconds=self.request_timeout_ms),
+        }
+        if self.ca_file:
+            options["root_certificate"] = _read_certificates(self.ca_file)
+        return options
+
+    def check_endpoint(self, endpoint: str, name: str, where: str) -> None:
+        """Raise InvalidSetting for an endpoint that is no http URL, or plain http unallowed."""
+        if not endpoint.startswith(("http://", "https://")) or "@" in endpoint:
+            raise InvalidSetting(
+                f"{name} of {where} must be a URL such as https://host:port, without user and "
+                "password: credentials have settings of their own"
+            )
+        if endpoint.startswith("http://") and not self.allow_http:
+            raise InvalidSetting(
+                f"{name} of {where} is {endpoint}, which has no TLS: use https, or set allow.http "
+                "to true if everyone on the way may read the data"
+            )
+
+
+def _read_certificates(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidSetting(
+            f"ca.file {path} cannot be read: {error.strerror}; give a PEM file"
+        ) from error

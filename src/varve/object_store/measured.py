@@ -1,0 +1,176 @@
+"""An object store that counts what is asked of the one below, and what it costs.
+
+The numbers of requests follow from the rules by which stores work: an upload in parts needs one per
+part and two more, a list one per thousand objects, near ranges one together. Below a
+RetryingObjectStore every attempt counts, as it does on the bill.
+
+Threads    any; the table locks itself, `_lock` guards the sum of errors.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from varve.foundation.metrics import MetricTable, declared_metrics
+from varve.object_store import metrics
+from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
+from varve.object_store.obstore_store import LIST_PAGE_COUNT
+from varve.object_store.prices import PriceTable, RequestKind, default_prices
+from varve.object_store.ranges import merge_ranges
+
+_KINDS: Final = {
+    "put": RequestKind.WRITE,
+    "put parts": RequestKind.WRITE,
+    "create": RequestKind.WRITE,
+    "get": RequestKind.READ,
+    "get range": RequestKind.READ,
+    "get ranges": RequestKind.READ,
+    "head": RequestKind.READ,
+    "list": RequestKind.LIST,
+    "list directories": RequestKind.LIST,
+    "delete": RequestKind.DELETE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUsage:
+    """What was asked of a store so far; `cost` leaves out what is stored."""
+
+    requests: dict[RequestKind, int]
+    errors: int
+    read_bytes: int
+    written_bytes: int
+    seconds: float
+    cost: float
+    prices: PriceTable
+
+
+class MeasuredObjectStore:
+    """An ObjectStore over another. `table` is a collector for a registry of prometheus_client and
+    may be shared by several stores; `timer` gives seconds."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        prices: PriceTable | None = None,
+        table: MetricTable | None = None,
+        part_bytes: int = 8 << 20,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.name = store.name
+        self.prices = prices or default_prices(store.name)
+        self.table = table or MetricTable(declared_metrics(metrics))
+        self._store = store
+        self._part_bytes = part_bytes
+        self._timer = timer
+        self._lock = threading.Lock()
+        self._error_count = 0  # guarded by _lock
+
+    def usage(self) -> StoreUsage:
+        requests = dict.fromkeys(RequestKind, 0)
+        seconds = 0.0
+        for operation, kind in _KINDS.items():
+            requests[kind] += int(self.table.value(metrics.REQUESTS, self.name, operation))
+            seconds += self.table.value(metrics.SECONDS, self.name, operation)
+        with self._lock:
+            errors = self._error_count
+        return StoreUsage(
+            requests=requests,
+            errors=errors,
+            read_bytes=int(self.table.value(metrics.READ_BYTES, self.name)),
+            written_bytes=int(self.table.value(metrics.WRITTEN_BYTES, self.name)),
+            seconds=seconds,
+            cost=self.table.value(metrics.COST, self.name),
+            prices=self.prices,
+        )
+
+    def put(self, key: str, data: Buffer) -> ObjectInfo:
+        with self._measured("put"):
+            info = self._store.put(key, data)
+        return self._written(info)
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
+        part_count = -(-size // self._part_bytes)
+        with self._measured("put parts", part_count + 2 if part_count > 1 else 1):
+            info = self._store.put_parts(key, parts, size=size)
+        return self._written(info)
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        with self._measured("create"):
+            info = self._store.create(key, data)
+        return self._written(info)
+
+    def get(self, key: str) -> bytes:
+        with self._measured("get"):
+            data = self._store.get(key)
+        self._read(len(data))
+        return data
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        with self._measured("get range", 1 if start < end else 0):
+            data = self._store.get_range(key, start, end)
+        self._read(data.nbytes)
+        return data
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        with self._measured("get ranges", len(merge_ranges(ranges))):
+            found = self._store.get_ranges(key, ranges)
+        self._read(sum(data.nbytes for data in found))
+        return found
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._measured("head"):
+            return self._store.head(key)
+
+    def list_directories(self, prefix: str) -> list[str]:
+        with self._measured("list directories"):
+            return self._store.list_directories(prefix)
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        return self._measured_list(self._store.list(prefix, start_after=start_after))
+
+    def _measured_list(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        """A request at every thousandth object; the end of the list belongs to the last one."""
+        count = 0
+        while True:
+            with self._measured("list", 1 if count % LIST_PAGE_COUNT == 0 else 0):
+                info = next(found, None)
+            if info is None:
+                return
+            count += 1
+            yield info
+
+    def delete(self, keys: Sequence[str]) -> None:
+        with self._measured("delete", -(-len(keys) // LIST_PAGE_COUNT)):
+            self._store.delete(keys)
+
+    def close(self) -> None:
+        self._store.close()
+
+    @contextmanager
+    def _measured(self, operation: str, request_count: int = 1) -> Iterator[None]:
+        began = self._timer()
+        try:
+            yield
+        except Exception as error:
+            with self._lock:
+                self._error_count += 1
+            self.table.add(metrics.ERRORS, 1, self.name, operation, type(error).__name__)
+            raise
+        finally:
+            self.table.add(metrics.SECONDS, self._timer() - began, self.name, operation)
+            self.table.add(metrics.REQUESTS, request_count, self.name, operation)
+            cost = self.prices.requests_cost({_KINDS[operation]: request_count})
+            self.table.add(metrics.COST, cost, self.name)
+
+    def _read(self, size: int) -> None:
+        self.table.add(metrics.READ_BYTES, size, self.name)
+        self.table.add(metrics.COST, self.prices.transfer_cost(size), self.name)
+
+    def _written(self, info: ObjectInfo) -> ObjectInfo:
+        self.table.add(metrics.WRITTEN_BYTES, info.size, self.name)
+        return info

@@ -1,0 +1,225 @@
+"""What memory, S3, GCS and Azure have in common: the protocol over one obstore client.
+
+obstore's own retries are off for single requests: a repeated conditional write would meet itself
+and look like a lost race; RetryingObjectStore tells the two apart. Parts of a multipart upload may
+be repeated without harm, and their client does.
+
+Threads    the client is obstore's and shared by threads; its calls release the GIL. It has threads
+           of its own, which a forked child does not get.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+import obstore
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest, ObjectNotFound
+from varve.object_store.failure import failure
+from varve.object_store.keys import check_key, check_prefix, is_reserved
+from varve.object_store.object_store import Buffer, ObjectInfo
+from varve.object_store.obstore_errors import OBSTORE_ERRORS, is_past_end, translate, translated
+from varve.object_store.ranges import Range, check_range, cut_ranges, merge_ranges
+
+Client = AzureStore | GCSStore | MemoryStore | S3Store
+
+LIST_PAGE_COUNT: Final = 1000
+"""Objects per list request, and keys per bulk delete: the most that S3 allows."""
+
+_PART_COUNT_MAX: Final = 10_000
+"""What S3 allows in one upload."""
+
+
+class ObstoreObjectStore:
+    """An ObjectStore over a client of obstore.
+
+    `client` is open to callers for what the protocol leaves out, such as signed URLs;
+    `parts_client` reaches the same objects and may repeat requests.
+    """
+
+    def __init__(
+        self, name: str, client: Client, parts_client: Client, *, part_bytes: int, clock: Clock
+    ) -> None:
+        self.name = name
+        self.client = client
+        self._parts_client = parts_client
+        self._part_bytes = part_bytes
+        self._clock = clock
+
+    def put(self, key: str, data: Buffer) -> ObjectInfo:
+        check_key(key, store=self.name, operation="put")
+        with translated(self.name, "put", key):
+            result = obstore.put(self.client, key, data, use_multipart=False)
+        return self._written(key, memoryview(data).nbytes, result)
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
+        check_key(key, store=self.name, operation="put parts")
+        counted = CountedParts(parts, size=size, store=self.name, key=key)
+        if size <= self._part_bytes:
+            return self.put(key, b"".join(counted))
+        # A part has to hold size / 10,000 at least; obstore gathers what it is given to that size.
+        part_bytes = max(self._part_bytes, -(-size // _PART_COUNT_MAX))
+        try:
+            result = obstore.put(
+                self._parts_client, key, iter(counted), use_multipart=True, chunk_size=part_bytes
+            )
+        except OBSTORE_ERRORS as error:
+            if counted.error is not None:
+                raise counted.error from None
+            raise translate(error, store=self.name, operation="put parts", key=key) from None
+        return self._written(key, size, result)
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        check_key(key, store=self.name, operation="create")
+        return self._create(key, data)
+
+    def _create(self, key: str, data: Buffer) -> ObjectInfo:
+        with translated(self.name, "create", key):
+            result = obstore.put(self.client, key, data, mode="create", use_multipart=False)
+        return self._written(key, memoryview(data).nbytes, result)
+
+    def get(self, key: str) -> bytes:
+        check_key(key, store=self.name, operation="get")
+        with translated(self.name, "get", key):
+            return obstore.get(self.client, key).bytes().to_bytes()
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        check_key(key, store=self.name, operation="get range")
+        check_range(start, end, store=self.name, key=key)
+        if start == end:
+            return memoryview(b"")
+        try:
+            return memoryview(obstore.get_range(self.client, key, start=start, end=end))
+        except OBSTORE_ERRORS as error:
+            if is_past_end(error):
+                return memoryview(b"")
+            raise translate(error, store=self.name, operation="get range", key=key) from None
+
+    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
+        check_key(key, store=self.name, operation="get ranges")
+        for start, end in ranges:
+            check_range(start, end, store=self.name, key=key)
+        merged = merge_ranges(ranges)
+        return (
+            cut_ranges(ranges, merged, self._fetch(key, merged))
+            if merged
+            else [memoryview(b"") for _ in ranges]
+        )
+
+    def _fetch(self, key: str, merged: Sequence[Range]) -> list[memoryview]:
+        """Merged ranges, all at once. Without any further merging by obstore, which would panic on
+        a range behind the object's end."""
+        if len(merged) == 1:
+            return [self.get_range(key, *merged[0])]
+        starts, ends = zip(*merged, strict=True)
+        try:
+            found = obstore.get_ranges(self.client, key, starts=starts, ends=ends, coalesce=0)
+            return [memoryview(data) for data in found]
+        except OBSTORE_ERRORS as error:
+            if not is_past_end(error):
+                raise translate(error, store=self.name, operation="get ranges", key=key) from None
+        return [self.get_range(key, start, end) for start, end in merged]
+
+    def head(self, key: str) -> ObjectInfo:
+        check_key(key, store=self.name, operation="head")
+        with translated(self.name, "head", key):
+            meta = obstore.head(self.client, key)
+        return _info(key, meta["size"], meta["last_modified"], meta["e_tag"], meta["version"])
+
+    def list_directories(self, prefix: str) -> list[str]:
+        bare = check_prefix(prefix, store=self.name, operation="list directories")
+        with translated(self.name, "list directories", bare):
+            found = obstore.list_with_delimiter(self.client, bare or None)
+        return sorted(path for path in found["common_prefixes"] if not is_reserved(path))
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        bare = check_prefix(prefix, store=self.name, operation="list")
+        return self._pages(bare, start_after)
+
+    def _pages(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        with translated(self.name, "list", prefix):
+            pages = obstore.list(
+                self.client, prefix or None, offset=start_after, chunk_size=LIST_PAGE_COUNT
+            )
+        while True:
+            with translated(self.name, "list", prefix):
+                page = next(pages, None)
+            if page is None:
+                return
+            for meta in page:
+                if not is_reserved(meta["path"]):
+                    yield _info(
+                        meta["path"],
+                        meta["size"],
+                        meta["last_modified"],
+                        meta["e_tag"],
+                        meta["version"],
+                    )
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key, store=self.name, operation="delete")
+        for number in range(0, len(keys), LIST_PAGE_COUNT):
+            self._delete_some(keys[number : number + LIST_PAGE_COUNT])
+
+    def _delete_some(self, keys: Sequence[str]) -> None:
+        """Delete at once; where a missing key stopped that, as on GCS and Azure, one by one."""
+        first = keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1} more"
+        try:
+            with translated(self.name, "delete", first):
+                obstore.delete(self.client, keys)
+        except ObjectNotFound:
+            if len(keys) > 1:
+                for key in keys:
+                    self._delete_some([key])
+
+    def close(self) -> None:
+        """obstore closes its connections with the last reference."""
+
+    def _written(self, key: str, size: int, result: "obstore.PutResult") -> ObjectInfo:
+        return ObjectInfo(key, size, self._clock.now_ms(), result["e_tag"], result["version"])
+
+
+class CountedParts:
+    """Passes parts on and raises InvalidRequest, before the end, unless they have the size said.
+
+    `error` is what went wrong on this side, so that it is not taken for the store's.
+    """
+
+    def __init__(self, parts: Iterable[Buffer], *, size: int, store: str, key: str) -> None:
+        self.error: Exception | None = None
+        self._parts = parts
+        self._size = size
+        self._store = store
+        self._key = key
+
+    def __iter__(self) -> Iterator[Buffer]:
+        try:
+            count = 0
+            for part in self._parts:
+                count += memoryview(part).nbytes
+                if count > self._size:
+                    raise self._wrong_size(f"more than {count - 1}")
+                yield part
+            if count < self._size:
+                raise self._wrong_size(str(count))
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _wrong_size(self, count: str) -> InvalidRequest:
+        return failure(
+            InvalidRequest,
+            store=self._store,
+            operation="put parts",
+            key=self._key,
+            cause=f"the parts have {count} bytes, but size says {self._size}",
+        )
+
+
+def _info(
+    key: str, size: int, modified: datetime, etag: str | None, version: str | None
+) -> ObjectInfo:
+    return ObjectInfo(key, size, int(modified.timestamp() * 1000), etag, version)

@@ -1,0 +1,153 @@
+"""An object store that tries again while the one below is unavailable.
+
+A create whose answer was lost has happened, and its repetition meets ObjectExists. Therefore the
+stored bytes are compared whenever a create meets that: equal bytes are taken for our own. Creators
+that compete must write bytes that differ, as manifests do by naming their writer.
+
+Invariant  attempts, each wait and the time of one call are bounded by the policy.
+Threads    any; the random source is locked. Closing wakes those who wait, and they give up.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    StoreThrottled,
+    StoreUnavailable,
+)
+from varve.object_store.keys import check_prefix
+from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often and how long; the wait doubles from the first to the longest one."""
+
+    attempt_count_max: int = 7
+    first_wait_ms: int = 100
+    wait_ms_max: int = 10_000
+    deadline_ms: int = 60_000
+
+    def wait_ms(self, attempt: int, *, is_throttled: bool, source: random.Random) -> float:
+        """What to wait after so many attempts: half to all of the full wait, at random."""
+        doublings = min(attempt - 1 + 2 * is_throttled, 60)
+        return min(self.first_wait_ms << doublings, self.wait_ms_max) * source.uniform(0.5, 1.0)
+
+
+class RetryingObjectStore:
+    """An ObjectStore over another; `wait` sleeps for seconds and may end early."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        policy: RetryPolicy | None = None,
+        clock: Clock | None = None,
+        wait: Callable[[float], object] | None = None,
+        source: random.Random | None = None,
+    ) -> None:
+        self.name = store.name
+        self._store = store
+        self._policy = policy or RetryPolicy()
+        self._clock = clock or SystemClock()
+        self._closed = threading.Event()
+        self._wait = wait or self._closed.wait
+        self._lock = threading.Lock()
+        self._source = source or random.Random()  # guarded by _lock
+
+    def put(self, key: str, data: Buffer) -> ObjectInfo:
+        return self._repeat(lambda: self._store.put(key, data))
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
+        if iter(parts) is parts:
+            return self._store.put_parts(key, parts, size=size)
+        return self._repeat(lambda: self._store.put_parts(key, parts, size=size))
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        return self._repeat(lambda: self._create(key, data))
+
+    def _create(self, key: str, data: Buffer) -> ObjectInfo:
+        try:
+            return self._store.create(key, data)
+        except ObjectExists:
+            own = self._find_own(key, data)
+            if own is None:
+                raise
+            return own
+
+    def _find_own(self, key: str, data: Buffer) -> ObjectInfo | None:
+        """The stored object if its bytes are these, None if they differ or it is gone again."""
+        try:
+            stored = self._store.get_range(key, 0, memoryview(data).nbytes + 1)
+            return self._store.head(key) if stored == data else None
+        except ObjectNotFound:
+            return None
+
+    def get(self, key: str) -> bytes:
+        return self._repeat(lambda: self._store.get(key))
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        return self._repeat(lambda: self._store.get_range(key, start, end))
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return self._repeat(lambda: self._store.get_ranges(key, ranges))
+
+    def head(self, key: str) -> ObjectInfo:
+        return self._repeat(lambda: self._store.head(key))
+
+    def list_directories(self, prefix: str) -> list[str]:
+        return self._repeat(lambda: self._store.list_directories(prefix))
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        check_prefix(prefix, store=self.name, operation="list")
+        return self._resumed_list(prefix, start_after)
+
+    def _resumed_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        """Goes on behind the last key after an error; every key that came ends the row of them."""
+        attempt, begin_ms = 0, self._clock.now_ms()
+        while True:
+            try:
+                for info in self._store.list(prefix, start_after=start_after):
+                    yield info
+                    start_after = info.key
+                    attempt, begin_ms = 0, self._clock.now_ms()
+                return
+            except StoreUnavailable as error:
+                attempt += 1
+                self._wait_or_raise(error, attempt, begin_ms)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._repeat(lambda: self._store.delete(keys))
+
+    def close(self) -> None:
+        self._closed.set()
+        self._store.close()
+
+    def _repeat(self, call: Callable[[], T]) -> T:
+        attempt, begin_ms = 0, self._clock.now_ms()
+        while True:
+            try:
+                return call()
+            except StoreUnavailable as error:
+                attempt += 1
+                self._wait_or_raise(error, attempt, begin_ms)
+
+    def _wait_or_raise(self, error: StoreUnavailable, attempt: int, begin_ms: int) -> None:
+        with self._lock:
+            wait_ms = self._policy.wait_ms(
+                attempt, is_throttled=isinstance(error, StoreThrottled), source=self._source
+            )
+        spent_ms = self._clock.now_ms() - begin_ms
+        is_last = attempt >= self._policy.attempt_count_max
+        if is_last or self._closed.is_set() or spent_ms + wait_ms > self._policy.deadline_ms:
+            tried = f"tried {attempt} times in {spent_ms} ms"
+            raise type(error)(f"{error} ({tried})") from error
+        self._wait(wait_ms / 1000)
