@@ -43,7 +43,7 @@ class CleanerSettings:
         "Memory for planning by key, of all threads together. More keys than fit are planned in "
         "several ranges of the key hash, in the same pass.",
         "log.cleaner.dedupe.buffer.size",
-        at_least=1,
+        at_least=1 << 16,  # less would hold too few keys to plan with
         long=True,
     )
     log_cleaner_io_buffer_load_factor: float = setting(

@@ -17,6 +17,7 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
     DELETED,
     LEADER_EPOCH_FILE,
+    KEYS,
     LOG,
     OWN_PREFIX,
     PARTITION_METADATA_FILE,
@@ -160,7 +161,9 @@ class PartitionCheck:
             if file.kind not in (LOG, SNAPSHOT) and file.offset not in bases:
                 path = f"{self._directory}/{log_name(file.offset, file.kind)}"
                 message = "an index without its data file"
-                self._found.error(path, "orphan-index", message, repair="remove the index")
+                # Kafka's cleaner leaves the key indexes of segments that it joins.
+                report = self._found.note if file.kind == KEYS else self._found.error
+                report(path, "orphan-index", message, repair="remove the index")
 
     def _check_metadata(self, names: list[str]) -> UUID | None:
         path = f"{self._directory}/{PARTITION_METADATA_FILE}"
