@@ -1,0 +1,1 @@
+"""Copy sealed segments out, manifests, cold reads and cache, cold expiry, restore."""

@@ -1,0 +1,235 @@
+"""Makes the next version of a manifest: apply, fold, create if absent, else begin again.
+
+Invariant  a commit that returned is in the chain exactly once, under an id of its own; one that
+           raised anything but Unavailable is not there.
+Crash      pages first, then the version: before its creation nothing has changed, after it all has.
+           Pages of a commit that did not come about are orphans (`manifest_retirement`).
+Threads    any; several commits at once contend like those of several processes.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from varve.foundation.errors import Fenced, InvalidRequest, ObjectExists, Unavailable
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_check import check_change
+from varve.tiering.manifest_versions import ManifestVersions
+from varve.tiering.newest_manifest import NewestManifest
+from varve.tiering.page_folding import ManifestLayout, fold
+from varve.tiering.page_store import PageStore, PageWriter
+
+logger = logging.getLogger(__name__)
+
+Change = Callable[[Manifest], Manifest]
+"""What a commit does: from the newest manifest to the wanted one. May be called several times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryLimits:
+    """How often a commit tries, and how long it waits before it tries again, at most."""
+
+    attempts: int = 20
+    first_wait_ms: float = 10.0
+    longest_wait_ms: float = 2_000.0
+
+
+DEFAULT_RETRY: Final = RetryLimits()
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit:
+    """A change on its way into the chain.
+
+    Without a leader epoch it keeps the stored one, as work does that no leader is needed for.
+    `pending` is a version that was sent and may have arrived.
+    """
+
+    id: str
+    change: Change
+    leader_epoch: int | None
+    writer: str
+    now_ms: int
+    is_forced: bool = False
+    pending: tuple[Manifest, PageWriter] | None = None
+
+
+class Committer:
+    """Carries commits out; `wait` sleeps for so many milliseconds."""
+
+    def __init__(
+        self,
+        versions: ManifestVersions,
+        pages: PageStore,
+        newest: NewestManifest,
+        *,
+        layout: ManifestLayout,
+        retry: RetryLimits,
+        grace_ms: int,
+        wait: Callable[[float], object],
+        random: random.Random,
+    ) -> None:
+        self._versions = versions
+        self._pages = pages
+        self._newest = newest
+        self._layout = layout
+        self._retry = retry
+        self._grace_ms = grace_ms
+        self._wait = wait
+        self._random = random
+
+    def run(self, commit: Commit) -> Manifest:
+        """The version that holds the change, or the newest when it changes nothing."""
+        failure: Unavailable | None = None
+        for attempt in range(self._retry.attempts):
+            if attempt:
+                self._wait(self._wait_ms(attempt))
+            try:
+                manifest = self._settle(commit) if commit.pending else None
+                manifest = manifest or self._attempt(commit, is_first=attempt == 0)
+            except Unavailable as error:
+                failure = error
+                continue
+            if manifest is not None:
+                return manifest
+        raise self._give_up(commit, failure) from failure
+
+    def _wait_ms(self, attempt: int) -> float:
+        longest = min(self._retry.longest_wait_ms, self._retry.first_wait_ms * 2 ** (attempt - 1))
+        return self._random.uniform(0, longest)
+
+    def _give_up(self, commit: Commit, failure: Unavailable | None) -> Unavailable:
+        cause = f"the last failure was: {failure}" if failure else "others were always first"
+        outcome = (
+            f"version {commit.pending[0].version} may still hold it, so load before you repeat it"
+            if commit.pending
+            else "nothing was changed"
+        )
+        return Unavailable(
+            f"{self._versions.home}: commit {commit.id} of {commit.writer} was given up after "
+            f"{self._retry.attempts} attempts; {cause}; {outcome}"
+        )
+
+    def _attempt(self, commit: Commit, *, is_first: bool) -> Manifest | None:
+        """The version with the change; None when another writer was first."""
+        base, changed = self._plan(commit, may_use_kept=is_first)
+        if changed is None:
+            return base
+        writer = PageWriter(self._pages, self._random)
+        try:
+            folded = fold(changed, writer, self._layout)
+        except Unavailable:
+            self._discard(writer)
+            raise
+        commit.pending = (self._sign(commit, base, folded), writer)
+        return self._create(commit)
+
+    def _plan(self, commit: Commit, *, may_use_kept: bool) -> tuple[Manifest, Manifest | None]:
+        """The base and the change of it, None when there is nothing to change.
+
+        What is kept may be old: only a change of it is tried, a refusal is decided on the newest.
+        """
+        kept = self._newest.find_kept() if may_use_kept else None
+        if kept is not None:
+            try:
+                changed = self._apply(commit, kept)
+            except InvalidRequest:
+                changed = None
+            if changed is not None:
+                return kept, changed
+        base = self._newest.load()
+        return base, self._apply(commit, base)
+
+    def _apply(self, commit: Commit, base: Manifest) -> Manifest | None:
+        if commit.leader_epoch is not None and commit.leader_epoch < base.leader_epoch:
+            raise Fenced(
+                f"{base.home}: {commit.writer} commits in leader epoch {commit.leader_epoch}, but "
+                f"{base.writer} wrote manifest version {base.version} in {base.leader_epoch}: "
+                "another leader has taken over"
+            )
+        start = replace(base, retired=())
+        changed = commit.change(start)
+        is_new_epoch = commit.leader_epoch not in (None, base.leader_epoch)
+        if changed == start and not is_new_epoch and not commit.is_forced:
+            return None
+        check_change(start, changed, self._pages)
+        return changed
+
+    def _sign(self, commit: Commit, base: Manifest, folded: Manifest) -> Manifest:
+        at_ms = max(commit.now_ms, base.at_ms)
+        removable_ms = at_ms + self._grace_ms
+        epoch = base.leader_epoch if commit.leader_epoch is None else commit.leader_epoch
+        return replace(
+            folded,
+            version=base.version + 1,
+            commit_id=commit.id,
+            previous_commit_id=base.commit_id,
+            writer=commit.writer,
+            leader_epoch=epoch,
+            at_ms=at_ms,
+            retired=tuple(
+                replace(entry, removable_ms=max(entry.removable_ms, removable_ms))
+                for entry in folded.retired
+            ),
+        )
+
+    def _create(self, commit: Commit) -> Manifest | None:
+        assert commit.pending is not None
+        manifest, writer = commit.pending
+        try:
+            self._versions.create(manifest)
+        except ObjectExists:
+            return self._settle(commit)
+        return self._confirm(commit, manifest, writer)
+
+    def _settle(self, commit: Commit) -> Manifest | None:
+        """Finds out what became of a version that was sent: ours, another's, or not arrived."""
+        assert commit.pending is not None
+        manifest, writer = commit.pending
+        found = self._versions.find(manifest.version)
+        if found is not None and found.commit_id == commit.id:
+            return self._confirm(commit, found, writer)
+        if found is not None:
+            self._lose(commit, writer)
+            return None
+        if self._versions.list_after(manifest.version):
+            raise Unavailable(
+                f"{manifest.home}: manifest version {manifest.version} was written and removed "
+                f"while {commit.writer} waited: whether it held commit {commit.id} cannot be told"
+            )
+        return self._create(commit)
+
+    def _confirm(self, commit: Commit, manifest: Manifest, writer: PageWriter) -> Manifest | None:
+        """Makes sure that the version was created at the end of the chain.
+
+        A writer that slept past the retention of versions may have created one where an older one
+        had been removed: the chain goes on elsewhere, and the version is taken back.
+        """
+        later = self._versions.list_after(manifest.version)
+        if later:
+            following = self._versions.find(manifest.version + 1)
+            if following is None or following.previous_commit_id != commit.id:
+                self._versions.remove([manifest.version])
+                self._lose(commit, writer)
+                return None
+        self._newest.keep(manifest)
+        self._versions.write_hint(manifest.version)
+        return manifest
+
+    def _lose(self, commit: Commit, writer: PageWriter) -> None:
+        commit.pending = None
+        self._discard(writer)
+
+    def _discard(self, writer: PageWriter) -> None:
+        """Removes pages that no version will ever name; those that stay are orphans."""
+        if not writer.written:
+            return
+        try:
+            self._pages.remove(writer.written)
+        except Unavailable as error:
+            logger.debug(
+                "pages of a lost commit stay until swept",
+                extra={"partition": str(self._versions.home), "error": str(error)},
+            )

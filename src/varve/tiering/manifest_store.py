@@ -1,0 +1,245 @@
+"""Manifests as others use them: load, commit, look back in time, find segments.
+
+A commit applies a change to the newest manifest and creates the next version if it is absent. Who
+comes second loads what the first has written, applies its change to that and tries again, so no
+update is lost. A writer of a lower leader epoch is fenced.
+
+Threads    any: a store may be shared; a manifest is a value, and holding one needs no lock.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.object_store import ObjectInfo, ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_commit import DEFAULT_RETRY, Change, Commit, Committer, RetryLimits
+from varve.tiering.manifest_page import PageRef
+from varve.tiering.manifest_retirement import (
+    Retirement,
+    find_named_pages,
+    list_pages,
+    retire_versions,
+)
+from varve.tiering.manifest_versions import ManifestVersions
+from varve.tiering.newest_manifest import NewestManifest
+from varve.tiering.page_folding import DEFAULT_LAYOUT, ManifestLayout, unfold
+from varve.tiering.page_store import PageCache, PageStore, new_id
+
+DAY_MS = 86_400_000
+
+
+class ManifestStore(Protocol):
+    """The manifest of one partition, wherever it is kept."""
+
+    def load(self) -> Manifest:
+        """The newest version; an empty one when nothing was ever committed."""
+
+    def commit(
+        self, change: Change, *, leader_epoch: int | None, writer: str, now_ms: int
+    ) -> Manifest:
+        """Makes `change` of the newest manifest the next version, which is returned.
+
+        The change may be applied several times, each time to a newer manifest. When it changes
+        nothing, nothing is written. None for a leader epoch keeps the stored one.
+        Raises Fenced for a leader epoch below the stored one, InvalidRequest for a change that
+        breaks a rule, and Unavailable when the store fails or others are always first.
+        """
+
+    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
+        """The version of this number, or the one that was the newest at this time.
+
+        Raises NotFound for one that is not retained.
+        """
+
+    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[ColdSegment]:
+        """All segments, in any state, that end at or behind an offset, in order; pages lazily."""
+
+    def pending(self, manifest: Manifest) -> Iterator[ColdSegment]:
+        """The segments that are not readable: announced ones and those that go."""
+
+    def find(self, manifest: Manifest, offset: int) -> ColdSegment | None:
+        """The readable segment that holds an offset."""
+
+    def find_by_time(self, manifest: Manifest, timestamp: int) -> ColdSegment | None:
+        """The first readable segment from the log start on with a record of this time or later."""
+
+    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
+        """The manifest with the segments that touch [start, end) within reach of its edits.
+
+        To be used within a change: a segment that has moved into a page is not found otherwise.
+        """
+
+    def retire_versions(self, *, now_ms: int, retention_ms: int) -> Retirement:
+        """Removes versions past their retention and the pages that only they named."""
+
+
+class ObjectManifestStore:
+    """The ManifestStore over an object store.
+
+    `wait` sleeps for so many milliseconds. Ids come from `random`, so two writers must not share a
+    seed. `grace_ms` is how long a page that was let go stays at the least.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        home: ColdPartition,
+        *,
+        random: random.Random,
+        wait: Callable[[float], object],
+        layout: ManifestLayout = DEFAULT_LAYOUT,
+        retry: RetryLimits = DEFAULT_RETRY,
+        cache: PageCache | None = None,
+        grace_ms: int = DAY_MS,
+    ) -> None:
+        self.home = home
+        self._objects = objects
+        self._random = random
+        self._versions = ManifestVersions(objects, home)
+        self._pages = PageStore(objects, home, cache or PageCache())
+        self._newest = NewestManifest(self._versions)
+        self._committer = Committer(
+            self._versions,
+            self._pages,
+            self._newest,
+            layout=layout,
+            retry=retry,
+            grace_ms=grace_ms,
+            wait=wait,
+            random=random,
+        )
+
+    def load(self) -> Manifest:
+        return self._newest.load()
+
+    def commit(
+        self, change: Change, *, leader_epoch: int | None, writer: str, now_ms: int
+    ) -> Manifest:
+        return self._committer.run(
+            Commit(
+                id=new_id(self._random),
+                change=change,
+                leader_epoch=leader_epoch,
+                writer=writer,
+                now_ms=now_ms,
+            )
+        )
+
+    def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
+        if (version is None) == (time_ms is None):
+            raise InvalidRequest(f"{self.home}: give either a manifest version or a time")
+        chain, _ = self._versions.list_retained()
+        if version is not None:
+            return self._read_retained(version, chain)
+        assert time_ms is not None
+        return self._find_at_time(time_ms, chain)
+
+    def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[ColdSegment]:
+        paged = self._walk(manifest.pages, lambda ref: ref.end_offset >= from_offset)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        return (segment for segment in merged if segment.end_offset >= from_offset)
+
+    def pending(self, manifest: Manifest) -> Iterator[ColdSegment]:
+        paged = self._walk(manifest.pages, lambda ref: ref.readable_count < ref.segment_count)
+        merged = heapq.merge(paged, manifest.segments, key=lambda segment: segment.place)
+        return (segment for segment in merged if not segment.is_readable)
+
+    def find(self, manifest: Manifest, offset: int) -> ColdSegment | None:
+        for segment in manifest.segments:
+            if segment.is_readable and segment.base_offset <= offset <= segment.end_offset:
+                return segment
+        for segment in self._walk(manifest.pages, lambda ref: ref.reads(offset)):
+            if segment.is_readable and segment.base_offset <= offset <= segment.end_offset:
+                return segment
+        return None
+
+    def find_by_time(self, manifest: Manifest, timestamp: int) -> ColdSegment | None:
+        start = manifest.log_start_offset
+        paged = self._walk(
+            manifest.pages,
+            lambda ref: ref.max_timestamp >= timestamp and ref.readable_end >= start,
+        )
+        for segment in heapq.merge(paged, manifest.segments, key=lambda one: one.place):
+            is_late = segment.max_timestamp >= timestamp and segment.end_offset >= start
+            if is_late and segment.is_readable:
+                return segment
+        return None
+
+    def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
+        return unfold(manifest, self._pages, start=start_offset, end=end_offset)
+
+    def retire_versions(self, *, now_ms: int, retention_ms: int) -> Retirement:
+        return retire_versions(
+            self._objects, self._versions, now_ms=now_ms, retention_ms=retention_ms
+        )
+
+    def find_orphan_pages(self) -> list[ObjectInfo]:
+        """Pages that no version in the chain names; one of a commit under way is among them."""
+        found = list_pages(self._objects, self._versions)
+        named = find_named_pages(self.load(), self._versions, self._pages)
+        return [entry for entry in found if entry.key not in named]
+
+    def sweep_orphan_pages(self, *, writer: str, now_ms: int) -> list[ObjectInfo]:
+        """Removes the pages of commits that did not come about, and tells which they were.
+
+        A version is committed in between: whoever had written pages for the version of that number
+        must begin again, so a page that was there before and is not named now never will be.
+        """
+        found = self.find_orphan_pages()
+        if not found:
+            return []
+        fence = Commit(
+            id=new_id(self._random),
+            change=lambda manifest: manifest,
+            leader_epoch=None,
+            writer=writer,
+            now_ms=now_ms,
+            is_forced=True,
+        )
+        named = find_named_pages(self._committer.run(fence), self._versions, self._pages)
+        orphans = [entry for entry in found if entry.key not in named]
+        self._objects.delete([entry.key for entry in orphans])
+        return orphans
+
+    def _walk(
+        self, refs: Iterable[PageRef], is_wanted: Callable[[PageRef], bool]
+    ) -> Iterator[ColdSegment]:
+        """The segments of wanted pages, in order; each page is read when it is reached."""
+        for ref in refs:
+            if is_wanted(ref):
+                page = self._pages.read(ref)
+                yield from page.segments
+                yield from self._walk(page.pages, is_wanted)
+
+    def _read_retained(self, version: int, chain: list[int]) -> Manifest:
+        manifest = self._versions.find(version) if version in chain else None
+        if manifest is None:
+            kept = f"{chain[0]} to {chain[-1]}" if chain else "none"
+            raise NotFound(
+                f"{self.home}: manifest version {version} is not retained; those there are: {kept}"
+            )
+        return manifest
+
+    def _find_at_time(self, time_ms: int, chain: list[int]) -> Manifest:
+        low, high = 0, len(chain)
+        found: Manifest | None = None
+        while low < high:
+            middle = (low + high) // 2
+            manifest = self._versions.read(chain[middle])
+            if manifest.at_ms <= time_ms:
+                found, low = manifest, middle + 1
+            else:
+                high = middle
+        if found is None and chain[:1] in ([], [1]):
+            return Manifest(home=self.home)
+        if found is None:
+            raise NotFound(
+                f"{self.home}: what was the manifest at {time_ms} is no longer retained; the "
+                f"oldest version there is, {chain[0]}, is of a later time"
+            )
+        return found
