@@ -23,6 +23,7 @@ from varve.cleaning.segment_plan import (
     estimate_size,
     keep_control_records,
     mark_expired,
+    stamped_markers_size,
 )
 from varve.cleaning.transactions import MarkVerdicts, TransactionTracker
 from varve.commit_log import LogSettings
@@ -191,6 +192,7 @@ def _plan_segment(
         deleted=tally[Tally.DELETED],
         digest=(tally[Tally.DIGEST_HIGH], tally[Tally.DIGEST_LOW]),
         planned_bytes=estimate_size(keys.header, batches, decisions, tally),
+        stamped_bytes=stamped_markers_size(batches, decisions),
         is_changed=decisions.changes_anything,
         rules=rules,
     )
@@ -203,7 +205,7 @@ def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool
         plan.is_dirty
         or is_forced
         or plan.deleted > 0
-        or plan.stale_share >= settings.min_stale_ratio
+        or plan.gain_share >= settings.min_stale_ratio
     )
 
 

@@ -102,6 +102,8 @@ class SegmentPlan:
     deleted: int
     digest: tuple[int, int]
     planned_bytes: int
+    stamped_bytes: int
+    """Of these, markers that nobody needs and that get their horizon only now."""
     is_changed: bool
     rules: RunRules = field(repr=False)
 
@@ -115,6 +117,15 @@ class SegmentPlan:
     def stale_bytes(self) -> int:
         """About what the data file would lose."""
         return round(self.stale_share * self.segment.size)
+
+    @property
+    def gain_share(self) -> float:
+        """The part of it that a rewrite takes, or lets expire.
+
+        Besides stale records that is emptied batches and markers, which no record tells of.
+        """
+        left = self.planned_bytes - self.stamped_bytes
+        return max(self.stale_share, 1 - left / self.segment.size if self.segment.size else 0.0)
 
     def decide(self, batches: Table, marks: Table) -> BatchDecisions:
         return decide_batches(
@@ -241,6 +252,12 @@ def estimate_size(
     headers = HEADER_SIZE * int(np.count_nonzero(decisions.actions != Action.SKIP))
     stamped = int(decisions.kept[decisions.horizons != KEEP_TIMESTAMP].sum())
     return headers + data + control + stamped * _HORIZON_GROWTH
+
+
+def stamped_markers_size(batches: Table, decisions: BatchDecisions) -> int:
+    """Bytes of the markers that get a horizon."""
+    is_control = batches["attributes"] & _CONTROL != 0
+    return int(decisions.sizes[is_control & (decisions.horizons != KEEP_TIMESTAMP)].sum())
 
 
 def count_by_reason(

@@ -7,7 +7,13 @@ from typing import NoReturn
 
 import pytest
 
-from tests.support.cleaning_bench import DIRECTORY, PARTITION, CleaningBench, compacted
+from tests.support.cleaning_bench import (
+    DIRECTORY,
+    PARTITION,
+    RETENTION_MS,
+    CleaningBench,
+    compacted,
+)
 from varve.cleaning.report import CleanProgress
 from varve.commit_log.names import CLEANED, LOG, log_name
 from varve.foundation.errors import StoreError
@@ -175,3 +181,32 @@ def test_a_topic_that_is_compacted_no_longer_keeps_what_is_left() -> None:
     assert "cleanup.policy" in report.note
     assert report.segments_rewritten == 1
     assert bench.directory.cleaner_offset(PARTITION) is None
+
+
+def test_markers_do_not_pile_up_in_segments_that_stay_as_they_are() -> None:
+    """Nothing in such a segment is stale until a rewrite has given its markers a horizon."""
+    bench = CleaningBench(compacted(min_stale_ratio=0.1, segment_bytes=2000))
+    for _ in range(8):
+        for _ in range(12):
+            bench.append([Record(b"k", b"v")], producer_id=7, transactional=True)
+            bench.end_transaction(7, committed=True)
+        bench.roll()
+        bench.advance(RETENTION_MS + 1)
+        bench.clean()
+    assert len(bench.offsets()) <= 40
+
+
+def test_emptied_batches_of_producers_gone_do_not_stay_for_ever() -> None:
+    bench = CleaningBench(compacted(min_stale_ratio=0.1))
+    for producer_id in range(20):
+        bench.append([Record(b"k", b"v")], producer_id=producer_id)
+    bench.roll()
+    bench.put("k", "v")
+    bench.roll()
+    bench.clean()
+    assert sum(not batch.records for batch in bench.batches()) == 20
+    bench.forget_producers()
+    bench.put("other", "v" * 1000)
+    bench.roll()
+    bench.clean()
+    assert not [batch for batch in bench.batches() if not batch.records]
