@@ -34,6 +34,7 @@ def compacted(**settings: Any) -> LogSettings:
     given: dict[str, Any] = {
         "cleanup_policy": ("compact",),
         "min_stale_ratio": 0.0,
+        "retention_time": "event",
         "delete_retention_ms": RETENTION_MS,
         "segment_bytes": 1 << 20,
         "index_interval_bytes": 150,

@@ -109,23 +109,29 @@ def test_g3_g4_a_crash_at_any_step_leaves_whole_segments_before_or_after(
         with bench.power_fails_after(step):
             bench.clean()
         for mode, seed in _modes(step, rounds_factor):
+            is_short = rounds_factor == 1 and step % 4 != 0
             try:
-                _judge(bench, foretold, mode, seed)
+                _judge(bench, foretold, mode, seed, is_short=is_short)
             except BaseException as error:
                 error.add_note(f"crashed at {bench.faulty.trace[-1]}, then {mode} seed {seed}")
                 raise
 
 
-def _judge(crashed: CleaningBench, foretold: Foretold, mode: CrashMode, seed: int) -> None:
+def _judge(
+    crashed: CleaningBench, foretold: Foretold, mode: CrashMode, seed: int, *, is_short: bool
+) -> None:
     bench = _reopened(crashed, mode, seed)
     check_mixture(bench.batches(), foretold)
     check_promises(bench)
     found = bench.read_all()
-    bench.crash()
-    assert bench.read_all() == found
+    if not is_short:
+        bench.crash()
+        assert bench.read_all() == found
     again = foretell(bench)
     check_exact(bench, again, bench.clean())
     assert _data_offsets(bench) == _data_offsets_of(foretold)
+    if is_short:
+        return
     cleaned = bench.read_all()
     bench.reopen()
     assert bench.read_all() == cleaned

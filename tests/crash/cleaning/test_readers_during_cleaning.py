@@ -17,8 +17,8 @@ from varve.foundation.clock import ManualClock
 from varve.records import Codec, Record, build_batch
 
 KEY_COUNT = 25
-CLEANING_COUNT = 15
-PASS_COUNT = 10
+CLEANING_COUNT = 8
+PASS_COUNT = 6
 # Beyond this size the writer waits for the cleaner and the readers.
 LOG_BYTES = 30_000
 

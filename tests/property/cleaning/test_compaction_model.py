@@ -6,6 +6,7 @@ with what Apache Kafka's rules leave, above it with what they promise.
 """
 
 import os
+import random
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -96,7 +97,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     @rule(producer_id=_producers, committed=st.booleans(), bumps=st.booleans())
     def end_transaction(self, producer_id: int, committed: bool, bumps: bool) -> None:
-        self.bench.end_transaction(producer_id, committed=committed, bumps=bumps)
+        self._end(producer_id, committed, bumps=bumps)
 
     @rule(contents=_contents, codec=_codecs, seed=st.integers(0, 255))
     def append_without_keys(self, contents: list[Content], codec: Codec, seed: int) -> None:
@@ -107,6 +108,40 @@ class CleaningMachine(RuleBasedStateMachine):
             for at, record in enumerate(self._records(contents))
         ]
         self.bench.append_without_keys(records, codec=codec)
+
+    @rule(seed=st.integers(0, 10_000))
+    def write_a_segment(self, seed: int) -> None:
+        """Many batches of every kind over few keys, so that there is something to clean."""
+        source = random.Random(seed)
+        for _ in range(source.randint(2, 8)):
+            producer_id = source.choice([-1, -1, 1, 2, 3])
+            if producer_id > 0 and source.random() < 0.3:
+                self._end(producer_id, source.random() < 0.5, bumps=source.random() < 0.2)
+                continue
+            contents: list[Content] = [
+                (
+                    b"key-%d" % source.randrange(12),
+                    None if source.random() < 0.2 else source.randbytes(source.randrange(30)),
+                    (("h", b"1"),) if source.random() < 0.1 else (),
+                    source.randrange(50),
+                )
+                for _ in range(source.randint(1, 4))
+            ]
+            self.bench.append(
+                self._records(contents),
+                codec=source.choice(list(Codec)),
+                producer_id=producer_id,
+                transactional=producer_id > 0 and source.random() < 0.5,
+            )
+        self.bench.roll()
+
+    @rule(committed=st.booleans())
+    def end_all_transactions(self, committed: bool) -> None:
+        for one in self.bench.log._state.producers.ongoing:
+            self._end(one.producer_id, committed)
+
+    def _end(self, producer_id: int, committed: bool, *, bumps: bool = False) -> None:
+        self.bench.end_transaction(producer_id, committed=committed, bumps=bumps)
 
     @rule()
     def roll(self) -> None:
@@ -138,15 +173,17 @@ class CleaningMachine(RuleBasedStateMachine):
         self.bench.crash(mode, seed)
         check_promises(self.bench)
 
-    @rule()
-    def clean(self) -> None:
+    @rule(rolls=st.booleans(), ends=st.booleans())
+    def clean(self, rolls: bool, ends: bool) -> None:
+        if ends:
+            for one in self.bench.log._state.producers.ongoing:
+                self._end(one.producer_id, True)
+        if rolls:
+            self.bench.roll()
+        # A power loss that takes a marker behind the clean part would open its transaction again.
+        self.bench.log.flush()
         foretold = foretell(self.bench)
         self._cleaned(foretold)
-
-    @rule()
-    def roll_and_clean(self) -> None:
-        self.bench.roll()
-        self.clean()
 
     @rule(steps=st.integers(1, 120), mode=st.sampled_from(list(CrashMode)), seed=st.integers(0, 99))
     def crash_while_cleaning(self, steps: int, mode: CrashMode, seed: int) -> None:
