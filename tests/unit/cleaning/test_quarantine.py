@@ -7,10 +7,12 @@ the tombstone must stay as long as the segment cannot be cleaned.
 import contextlib
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tests.support.cleaning_bench import PARTITION, RETENTION_MS, CleaningBench, compacted
 from tests.support.cleaning_checks import check_exact, check_promises, foretell
+from varve.cleaning.key_index import ENTRY, HEADER_BYTES
 from varve.cleaning.report import SegmentHold
 from varve.disk import CrashMode
 from varve.foundation.errors import StoreError
@@ -19,6 +21,7 @@ from varve.records import Record
 FILLER = "x" * 60
 TOMBSTONE = 6
 DAMAGED = 2
+PAIRS = [(b"gone", None), (b"alive", b"value")]
 # Far behind any back-off.
 LATER_MS = 30 * 86_400_000
 
@@ -201,3 +204,23 @@ def test_g7_damage_to_a_key_index_in_use_costs_one_run_at_most(
     bench.clean()
     assert bench.offsets() == [2, 4, 5, TOMBSTONE, 7, 8]
     assert bench.cleaner.health()[0].is_healthy
+
+
+def test_g4_a_key_index_that_takes_a_value_for_a_tombstone_costs_no_value() -> None:
+    """Both stand in a batch whose horizon has passed; the index is damaged while it is in use."""
+    bench = CleaningBench()
+    bench.append(Record(key, value, timestamp=bench.now_ms) for key, value in PAIRS)
+    bench.roll()
+    bench.clean()
+    path = f"{bench.path}/{PARTITION}/{0:020d}.keys"
+    data = bench.disk.read(path)
+    entries = np.frombuffer(data, ENTRY, len(PAIRS), HEADER_BYTES).copy()
+    entries["flags"] = 1
+    with bench.disk.open_writable(path) as file:
+        file.write_at(HEADER_BYTES, entries.tobytes())
+    bench.advance(RETENTION_MS)
+    with contextlib.suppress(StoreError):
+        bench.clean()
+    bench.clean()
+    assert bench.offsets() == [1]
+    check_promises(bench)
