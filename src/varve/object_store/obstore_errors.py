@@ -47,7 +47,7 @@ _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _THROTTLING: Final = frozenset(
     {"SlowDown", "TooManyRequests", "ServerBusy", "RequestLimitExceeded", "rateLimitExceeded"}
 )
-_WAITS: Final = frozenset({"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchUpload"})
+_WAITS: Final = frozenset({"RequestTimeout", "InternalError", "OperationTimedOut"})
 _DENIED: Final = frozenset(
     {
         "AccessDenied",
@@ -104,15 +104,16 @@ def _sort(error: Exception, text: str, operation: str) -> tuple[type[StoreError]
         if code in _IN_FLIGHT:
             return StoreUnavailable, "another conditional write was under way: try again"
         return ObjectExists, ""
-    if isinstance(error, NotFoundError | FileNotFoundError):
-        if code == "NoSuchUpload":
-            return StoreUnavailable, "the upload was ended by someone else: try again"
-        if code in _NO_BUCKET or operation in _WRITES:
-            return BucketNotFound, "create the bucket or mend the URL"
+    if code == "NoSuchUpload":
+        return StoreUnavailable, "the upload was ended by someone else: try again"
+    is_missing = isinstance(error, NotFoundError | FileNotFoundError)
+    if code in _NO_BUCKET or (is_missing and operation in _WRITES):
+        return BucketNotFound, "create the bucket or mend the URL"
+    if is_missing:
         return ObjectNotFound, ""
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in _DENIED:
         return StoreDenied, _REMEDIES.get(code, _CREDENTIALS_REMEDY)
-    if status in (301, 307, 308):
+    if status in (301, 307, 308) or "incorrectly configured region" in text:
         return StoreDenied, _REMEDIES["PermanentRedirect"]
     if status == 501 or isinstance(error, NotSupportedError | NotImplementedError):
         return StoreUnsupported, "the store does not do this: choose another, or its newer version"

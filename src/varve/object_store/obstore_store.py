@@ -149,7 +149,8 @@ class ObstoreObjectStore:
             if page is None:
                 return
             for meta in page:
-                if not is_reserved(meta["path"]):
+                # obstore drops the closing '/' of an offset, and would list too much.
+                if meta["path"] > (start_after or "") and not is_reserved(meta["path"]):
                     yield _info(
                         meta["path"],
                         meta["size"],

@@ -1,0 +1,213 @@
+"""What S3 servers do, and what varve says when they do not."""
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.http_stub import Answer, Asked, HttpStub, http_stub
+from tests.support.s3_server import BUCKET, S3Server
+from varve.foundation.errors import (
+    BucketNotFound,
+    InvalidRequest,
+    InvalidSetting,
+    ObjectExists,
+    ObjectNotFound,
+    StoreDenied,
+    StoreError,
+    StoreThrottled,
+    StoreUnavailable,
+    StoreUnsupported,
+)
+from varve.object_store import ObjectStore, S3ObjectStore, S3Settings, open_object_store
+
+MEGABYTE = 1 << 20
+
+
+def _stub_settings(stub: HttpStub) -> S3Settings:
+    return S3Settings(
+        endpoint=stub.endpoint,
+        access_key_id="KEYID",
+        secret_access_key="TOPSECRET",
+        region="us-east-1",
+        allow_http=True,
+    )
+
+
+def _error(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>because</Message></Error>".encode()
+
+
+def test_an_upload_that_broke_off_is_aborted(s3: S3Server) -> None:
+    store = open_object_store(f"s3://{BUCKET}/{secrets.token_hex(8)}", s3.settings)
+
+    def parts() -> Iterator[bytes]:
+        yield bytes(20 * MEGABYTE)
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        store.put_parts("large", parts(), size=30 * MEGABYTE)
+    assert s3.unfinished_uploads() == 0
+
+
+def test_prefixes_are_apart(s3: S3Server) -> None:
+    place = secrets.token_hex(8)
+    outer = open_object_store(f"s3://{BUCKET}/{place}", s3.settings)
+    inner = open_object_store(f"s3://{BUCKET}/{place}/inner/", s3.settings)
+    inner.put("a", b"1")
+    outer.put("b", b"2")
+    assert inner.name == f"s3://{BUCKET}/{place}/inner"
+    assert [info.key for info in inner.list("")] == ["a"]
+    assert [info.key for info in outer.list("")] == ["b", "inner/a"]
+    assert outer.get("inner/a") == b"1"
+
+
+def test_the_mark_of_the_check_is_not_listed(s3: S3Server) -> None:
+    url = f"s3://{BUCKET}/{secrets.token_hex(8)}"
+    for _ in range(2):
+        store = open_object_store(url, s3.settings)
+        assert list(store.list("")) == []
+        assert store.list_directories("") == []
+
+
+def test_a_missing_bucket_has_its_own_error(s3: S3Server) -> None:
+    settings = {**s3.settings, "conditional.put.check": False}
+    store = open_object_store("s3://no-such-bucket/x", settings)
+    with pytest.raises(BucketNotFound, match=r"no-such-bucket.*create the bucket"):
+        store.put("a", b"1")
+    with pytest.raises(BucketNotFound):
+        store.get("a")
+    with pytest.raises(BucketNotFound):
+        list(store.list(""))
+    with pytest.raises(BucketNotFound):
+        open_object_store("s3://no-such-bucket/x", s3.settings)
+
+
+def test_a_server_that_ignores_the_condition_is_refused_at_open() -> None:
+    with http_stub(lambda asked: Answer(200, {"etag": '"1"'})) as stub:
+        store = S3ObjectStore("bucket", settings=_stub_settings(stub))
+        with pytest.raises(StoreUnsupported, match=r"If-None-Match.*docs/object-stores\.md"):
+            store.check_conditional_put()
+        assert [asked.headers["if-none-match"] for asked in stub.asked] == ["*", "*"]
+
+
+def test_a_server_that_does_not_know_the_condition_is_refused_at_open() -> None:
+    with http_stub(lambda asked: Answer(501, {}, _error("NotImplemented"))) as stub:
+        store = S3ObjectStore("bucket", settings=_stub_settings(stub))
+        with pytest.raises(StoreUnsupported, match="NotImplemented"):
+            store.check_conditional_put()
+
+
+def test_the_check_costs_one_request_once_the_mark_is_there() -> None:
+    with http_stub(lambda asked: Answer(412, {}, _error("PreconditionFailed"))) as stub:
+        S3ObjectStore("bucket", settings=_stub_settings(stub)).check_conditional_put()
+        assert len(stub.asked) == 1
+
+
+def test_a_conflict_of_conditional_writes_is_no_lost_race() -> None:
+    with http_stub(lambda asked: Answer(409, {}, _error("ConditionalRequestConflict"))) as stub:
+        store = S3ObjectStore("bucket", settings=_stub_settings(stub))
+        with pytest.raises(StoreUnavailable, match="try again"):
+            store.create("a", b"1")
+        assert len(stub.asked) == 1
+
+
+STATUSES: list[tuple[int, str, type[StoreError], str]] = [
+    (403, "AccessDenied", StoreDenied, "credentials"),
+    (403, "SignatureDoesNotMatch", StoreDenied, "credentials"),
+    (403, "RequestTimeTooSkewed", StoreDenied, "clock"),
+    (401, "Unauthorized", StoreDenied, "credentials"),
+    (400, "ExpiredToken", StoreDenied, "renew"),
+    (400, "AuthorizationHeaderMalformed", StoreDenied, "region"),
+    (301, "", StoreDenied, "region"),
+    (400, "RequestTimeout", StoreUnavailable, "try again"),
+    (400, "InvalidArgument", InvalidRequest, "InvalidArgument"),
+    (404, "NoSuchKey", ObjectNotFound, "NoSuchKey"),
+    (429, "TooManyRequests", StoreThrottled, "fewer"),
+    (503, "SlowDown", StoreThrottled, "fewer"),
+    (503, "ServiceUnavailable", StoreUnavailable, "try again"),
+    (500, "InternalError", StoreUnavailable, "try again"),
+    (501, "NotImplemented", StoreUnsupported, "choose another"),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "kind", "remedy"), STATUSES)
+def test_what_a_server_answers_becomes_a_named_error(
+    status: int, code: str, kind: type[StoreError], remedy: str
+) -> None:
+    with http_stub(lambda asked: Answer(status, {}, _error(code))) as stub:
+        store = S3ObjectStore("bucket", "prefix", settings=_stub_settings(stub))
+        with pytest.raises(StoreError) as caught:
+            store.get("some/key")
+        assert type(caught.value) is kind
+        message = str(caught.value)
+        for part in ("s3://bucket/prefix", "get", "some/key", code, remedy):
+            assert part in message
+        assert "TOPSECRET" not in message
+        assert caught.value.__cause__ is None
+        assert len(stub.asked) == 1, "obstore retried by itself"
+
+
+def test_a_server_that_is_down_is_unavailable() -> None:
+    with http_stub(lambda asked: Answer(200, {})) as stub:
+        settings = _stub_settings(stub)
+    store: ObjectStore = S3ObjectStore("bucket", settings=settings)
+    for call in (
+        lambda: store.put("a", b"1"),
+        lambda: store.create("a", b"1"),
+        lambda: store.get_ranges("a", [(0, 1), (MEGABYTE, MEGABYTE + 1)]),
+        lambda: list(store.list("")),
+        lambda: store.delete(["a"]),
+    ):
+        with pytest.raises(StoreUnavailable, match="check endpoint"):
+            call()
+
+
+def test_slow_answers_are_cut_off() -> None:
+    settings = S3Settings(
+        endpoint="http://192.0.2.1:9",
+        access_key_id="a",
+        secret_access_key="b",
+        allow_http=True,
+        connect_timeout_ms=50,
+        request_timeout_ms=50,
+    )
+    with pytest.raises(StoreUnavailable):
+        S3ObjectStore("bucket", settings=settings).get("a")
+
+
+def test_a_create_carries_the_condition_and_a_put_none() -> None:
+    def answer(asked: Asked) -> Answer:
+        is_conditional = "if-none-match" in asked.headers
+        return Answer(412 if is_conditional else 200, {"etag": '"1"'})
+
+    with http_stub(answer) as stub:
+        store = S3ObjectStore("bucket", settings=_stub_settings(stub))
+        store.put("a", b"1")
+        with pytest.raises(ObjectExists):
+            store.create("a", b"1")
+
+
+def test_plain_http_must_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidSetting, match=r"allow\.http"):
+        open_object_store("s3://bucket", {"endpoint": "http://127.0.0.1:9"})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(InvalidSetting, match=r"allow\.http"):
+        open_object_store("s3://bucket")
+
+
+def test_an_endpoint_with_a_password_is_refused_without_repeating_it() -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        open_object_store("s3://bucket", {"endpoint": "https://me:TOPSECRET@host"})
+    assert "TOPSECRET" not in str(caught.value)
+
+
+def test_directory_buckets_are_refused() -> None:
+    with pytest.raises(StoreUnsupported, match="in order"):
+        open_object_store("s3://name--use1-az4--x-s3/prefix")
+
+
+def test_secrets_are_not_printed() -> None:
+    settings = S3Settings(secret_access_key="TOPSECRET", region="eu-west-1")
+    assert repr(settings) == "S3Settings(region=..., secret_access_key=...)"
+    assert "TOPSECRET" not in f"{settings}"
