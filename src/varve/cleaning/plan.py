@@ -7,11 +7,11 @@ Invariant  a segment cleaned for the first time is cleaned completely. One that 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from varve.cleaning.balance import Reason
+from varve.cleaning.grouping import group_segments
 from varve.cleaning.key_index import NO_HORIZON, Table
 from varve.cleaning.key_plan import KeyPlan, lay_out_bits, plan_keys
 from varve.cleaning.segment_keys import SegmentKeys
@@ -27,14 +27,9 @@ from varve.cleaning.segment_plan import (
 )
 from varve.cleaning.transactions import MarkVerdicts, TransactionTracker
 from varve.commit_log import LogSettings
-from varve.commit_log.names import INDEX, TIME_INDEX
-from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.segment import Segment
-from varve.commit_log.settings import INT_MAX
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.kernels.key_merge import Tally
-
-_INDEX_ENTRY_BYTES: Final = {INDEX: 8, TIME_INDEX: 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,9 @@ def make_plan(
         for number, source in enumerate(known)
     ]
     chosen = {plan.segment.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
-    groups = group_segments(sources, plans, chosen, settings)
+    groups = [
+        group for run in _runs(sources, plans) for group in group_segments(run, chosen, settings)
+    ]
     return CleaningPlan(
         tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
     )
@@ -209,54 +206,17 @@ def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool
     )
 
 
-def group_segments(
-    sources: Sequence[Source],
-    plans: Sequence[SegmentPlan],
-    chosen: set[int],
-    settings: LogSettings,
-) -> list[tuple[SegmentPlan, ...]]:
-    """Consecutive segments that will fit into one, each group with at least one that is chosen.
-
-    A segment that is not chosen joins only if it is no larger than what it joins: so a small one
-    is copied seldom, and a large one never for the sake of its neighbours.
-    """
+def _runs(sources: Sequence[Source], plans: Sequence[SegmentPlan]) -> list[list[SegmentPlan]]:
+    """The planned segments that follow each other; a held one parts them."""
     by_base = {plan.segment.base_offset: plan for plan in plans}
-    groups: list[list[SegmentPlan]] = []
-    current: list[SegmentPlan] = []
+    runs: list[list[SegmentPlan]] = [[]]
     for source in sources:
         plan = by_base.get(source.segment.base_offset)
         if plan is None:
-            current = []
-            continue
-        if not current or not _fits(current, plan, chosen, settings):
-            current = []
-            groups.append(current)
-        current.append(plan)
-    return [tuple(group) for group in groups if _is_chosen(group, chosen)]
-
-
-def _is_chosen(group: Sequence[SegmentPlan], chosen: set[int]) -> bool:
-    return any(plan.segment.base_offset in chosen for plan in group)
-
-
-def _fits(
-    group: Sequence[SegmentPlan], plan: SegmentPlan, chosen: set[int], settings: LogSettings
-) -> bool:
-    size = sum(one.planned_bytes for one in group)
-    if size + plan.planned_bytes > settings.segment_bytes:
-        return False
-    # Positions have 31 bits, and what is planned is an estimate.
-    if sum(one.segment.size for one in (*group, plan)) > INT_MAX:
-        return False
-    if plan.next_offset - 1 - group[0].segment.base_offset > RELATIVE_OFFSET_MAX:
-        return False
-    is_chosen = plan.segment.base_offset in chosen
-    if not _is_chosen(group, chosen) and not (is_chosen and size <= plan.planned_bytes):
-        return False
-    if not is_chosen and plan.planned_bytes > size:
-        return False
-    entries = (size + plan.planned_bytes) // max(settings.index_interval_bytes, 1) + 1
-    return entries * max(_INDEX_ENTRY_BYTES.values()) <= settings.segment_index_bytes
+            runs.append([])
+        else:
+            runs[-1].append(plan)
+    return runs
 
 
 def sum_by_reason(counts: Sequence[dict[Reason, int]]) -> dict[Reason, int]:

@@ -210,3 +210,28 @@ def test_emptied_batches_of_producers_gone_do_not_stay_for_ever() -> None:
     bench.roll()
     bench.clean()
     assert not [batch for batch in bench.batches() if not batch.records]
+
+
+@pytest.mark.parametrize("min_stale_ratio", [0.0, 0.1])
+def test_small_segments_are_joined_even_if_nothing_goes(min_stale_ratio: float) -> None:
+    bench = CleaningBench(compacted(min_stale_ratio=min_stale_ratio))
+    written = 0
+    for number in range(100):
+        bench.put(f"key-{number}", "value")
+        bench.roll()
+        written += bench.clean().bytes_written
+    assert len(bench.log.view) <= 20
+    assert len(bench.state()) == 100
+    assert written <= 4 * bench.log.size
+
+
+def test_a_large_segment_is_not_copied_for_small_ones() -> None:
+    bench = CleaningBench(compacted())
+    bench.put("large", "x" * 100_000)
+    bench.roll()
+    for number in range(30):
+        bench.put(f"key-{number}", "value")
+        bench.roll()
+        bench.clean()
+    assert [segment.size > 100_000 for segment in bench.log.view][:2] == [True, False]
+    assert len(bench.log.view) <= 12
