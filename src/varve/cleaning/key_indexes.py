@@ -206,6 +206,8 @@ def _judges_alike(
     Emptied ones do not count: nobody judges by them any more.
     """
     numbers = marks["batch"]
+    if len(numbers) and int(numbers.max()) >= len(batches):
+        return False
     candidates = (marks["control"] == CONTROL_NONE) & (batches["count"][numbers] > 0)
     rows = np.zeros((len(marks), FIELD_COUNT), np.int64)
     rows[:, Field.PRODUCER_ID] = marks["producer_id"]

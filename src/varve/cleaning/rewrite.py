@@ -274,6 +274,9 @@ class _SegmentCopy:
             self._copy(first, last, start, self._read(start, end))
 
     def _read(self, start: int, end: int) -> Bytes:
+        size = self._plan.segment.size
+        if end > size:
+            raise self._damaged(size, "the data file ends before its last batch")
         if self._chunk.size < end - start:
             self._chunk = np.empty(max(end - start, CHUNK_BYTES), np.uint8)
         chunk = self._chunk[: end - start]
