@@ -6,7 +6,7 @@ Threads    any; `_lock` guards who works on what.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
@@ -120,35 +120,36 @@ class Cleaner:
     def _pick(self, now_ms: int, tried: set[TopicPartition]) -> CleanedPartition | None:
         """The most pressing partition that nobody works on, taken for the caller."""
         found: list[Dirtiness] = []
+        healing: list[CleanedPartition] = []
         by_name: dict[TopicPartition, CleanedPartition] = {}
         for partition in self._compacted():
-            name = partition.log.topic_partition
-            if partition.waits(now_ms):
-                continue
-            try:
-                dirtiness = self._select(partition, now_ms)
-            except Exception as error:
-                partition.note_failure(error, now_ms)
+            dirtiness = self._look_at(partition, now_ms)
+            if dirtiness is None:
                 continue
             found.append(dirtiness)
-            by_name[name] = partition
-        if self._metrics is not None:
-            self._metrics.observe_selection(
-                now_ms=now_ms,
-                max_dirty_ratio=max((one.ratio for one in found), default=0.0),
-                max_delay_ms=max((one.delay_ms for one in found), default=0),
-            )
-        healing = []
-        for dirtiness in (one for one in found if not one.is_due):
-            if by_name[dirtiness.partition].indexes.needs_run(now_ms):
-                healing.append(dirtiness)
+            by_name[dirtiness.partition] = partition
+            if dirtiness.is_due:
+                continue
+            if partition.indexes.needs_run(now_ms):
+                healing.append(partition)
             else:
-                by_name[dirtiness.partition].note_success()
-        for dirtiness in [*in_order(found), *healing]:
-            partition = by_name[dirtiness.partition]
-            if dirtiness.partition not in tried and partition.is_busy.acquire(blocking=False):
+                partition.note_success()
+        self._observe_selection(found, now_ms)
+        for partition in [*(by_name[one.partition] for one in in_order(found)), *healing]:
+            is_tried = partition.log.topic_partition in tried
+            if not is_tried and partition.is_busy.acquire(blocking=False):
                 return partition
         return None
+
+    def _look_at(self, partition: CleanedPartition, now_ms: int) -> Dirtiness | None:
+        """How dirty it is; None while it waits after a failure."""
+        if partition.waits(now_ms):
+            return None
+        try:
+            return self._select(partition, now_ms)
+        except Exception as error:
+            partition.note_failure(error, now_ms)
+            return None
 
     def _compacted(self) -> list[CleanedPartition]:
         known = {
@@ -368,6 +369,14 @@ class Cleaner:
     def _observe(self, report: CleanReport, thread: int) -> None:
         if self._metrics is not None:
             self._metrics.observe_clean(report, thread=thread)
+
+    def _observe_selection(self, found: Sequence[Dirtiness], now_ms: int) -> None:
+        if self._metrics is not None:
+            self._metrics.observe_selection(
+                now_ms=now_ms,
+                max_dirty_ratio=max((one.ratio for one in found), default=0.0),
+                max_delay_ms=max((one.delay_ms for one in found), default=0),
+            )
 
     def _report_health(self) -> None:
         if self._metrics is None:
