@@ -101,12 +101,16 @@ class DirectoryObjectStore:
         path = self._path(key)
         for attempt in range(_ATTEMPT_COUNT):
             try:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                _make_directory(os.path.dirname(path))
                 if operation == "create":
                     os.link(aside, path)
                 else:
                     os.replace(aside, path)
                 return
+            except FileExistsError as error:
+                if os.path.isdir(path):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
+                raise
             except FileNotFoundError:
                 if attempt == _ATTEMPT_COUNT - 1:
                     raise
@@ -286,6 +290,13 @@ def _sort(error: OSError, operation: str) -> tuple[type[StoreError], str]:
     if error.errno in _FORBIDDEN or isinstance(error, PermissionError):
         return StoreDenied, "give this user the right to read and write below the directory"
     return StoreUnavailable, "check the disk"
+
+
+def _make_directory(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
 def _sync_directory(path: str) -> None:

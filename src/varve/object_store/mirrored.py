@@ -165,19 +165,21 @@ class MirroredObjectStore:
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Goes on with the second store where the first breaks off; that one may be behind."""
-        return self._mirrored_list(self._first.list(prefix, start_after=start_after), prefix)
+        found = self._first.list(prefix, start_after=start_after)
+        return self._mirrored_list(found, prefix, start_after)
 
-    def _mirrored_list(self, found: Iterator[ObjectInfo], prefix: str) -> Iterator[ObjectInfo]:
-        last: str | None = None
+    def _mirrored_list(
+        self, found: Iterator[ObjectInfo], prefix: str, start_after: str | None
+    ) -> Iterator[ObjectInfo]:
         try:
             for info in found:
                 yield info
-                last = info.key
+                start_after = info.key
             return
         except (StoreUnavailable, StoreDenied):
             with self._lock:
                 self._failover_count += 1
-        yield from self._second.list(prefix, start_after=last)
+        yield from self._second.list(prefix, start_after=start_after)
 
     # Repair
 

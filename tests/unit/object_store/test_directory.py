@@ -1,0 +1,171 @@
+"""The directory store: what is on disk, what is left over, and what the disk refuses."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import (
+    DiskFull,
+    InvalidRequest,
+    ObjectExists,
+    StoreDenied,
+    StoreUnavailable,
+    StoreUnsupported,
+)
+from varve.object_store import DirectoryObjectStore
+from varve.object_store.directory import WRITING
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def test_keys_are_paths_and_nothing_else_stays(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(str(tmp_path / "new" / "root"))
+    store.put("a/b/c", b"1")
+    store.create("a/d", b"2")
+    root = tmp_path / "new" / "root"
+    assert store.name == f"file://{root}"
+    assert (root / "a/b/c").read_bytes() == b"1"
+    assert (root / "a/d").read_bytes() == b"2"
+    assert list((root / WRITING).iterdir()) == []
+    assert (root / "a/d").stat().st_nlink == 1
+
+
+def test_failed_writes_leave_nothing_aside(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+    store.create("a", b"1")
+    with pytest.raises(ObjectExists):
+        store.create("a", b"2")
+    with pytest.raises(InvalidRequest):
+        store.put_parts("b", [b"1"], size=2)
+    assert list((tmp_path / WRITING).iterdir()) == []
+
+
+def test_emptied_directories_go(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+    store.put("a/b/c/d", b"1")
+    store.put("a/e", b"2")
+    store.delete(["a/b/c/d"])
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["e"]
+
+
+def test_empty_directories_of_others_are_not_listed(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    store.put("z/1", b"")
+    assert store.list_directories("") == ["z"]
+
+
+def test_objects_of_others_are_listed(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+    (tmp_path / "not ours").write_bytes(b"123")
+    assert [(info.key, info.size) for info in store.list("")] == [("not ours", 3)]
+
+
+def test_leftovers_go_after_a_day(tmp_path: Path) -> None:
+    DirectoryObjectStore(str(tmp_path))
+    leftover = tmp_path / WRITING / "0123"
+    leftover.write_bytes(b"half")
+    written_ms = leftover.stat().st_mtime_ns // 1_000_000
+    store = DirectoryObjectStore(str(tmp_path), clock=ManualClock(written_ms + DAY_MS - 1000))
+    assert leftover.exists()
+    assert list(store.list("")) == []
+    DirectoryObjectStore(str(tmp_path), clock=ManualClock(written_ms + DAY_MS + 1000))
+    assert not leftover.exists()
+
+
+def test_a_key_below_an_object_is_refused(tmp_path: Path) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+    store.put("a/b", b"1")
+    for key in ("a", "a/b/c"):
+        for write in (store.put, store.create):
+            with pytest.raises(InvalidRequest, match="directory of another") as caught:
+                write(key, b"2")
+            assert not isinstance(caught.value, ObjectExists)
+
+
+def test_a_write_is_synced_up_to_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+    synced: list[str] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    for write in (store.put, store.create):
+        synced.clear()
+        write(f"a/b/{write.__name__}", b"1")
+        assert synced[0].startswith(f"{tmp_path}/{WRITING}/")
+        assert synced[1:] == [f"{tmp_path}/a/b", f"{tmp_path}/a", f"{tmp_path}"]
+    synced.clear()
+    store.delete(["a/b/put"])
+    assert synced[0] == f"{tmp_path}/a/b"
+
+
+def test_a_removed_directory_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+    replace = os.replace
+    removed: list[str] = []
+
+    def remove_first(source: str, target: str) -> None:
+        if len(removed) < 3:
+            removed.append(target)
+            os.rmdir(os.path.dirname(target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", remove_first)
+    store.put("a/b", b"1")
+    assert store.get("a/b") == b"1"
+    assert len(removed) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EACCES, StoreDenied),
+        (errno.EROFS, StoreDenied),
+        (errno.EIO, StoreUnavailable),
+    ],
+)
+def test_what_the_disk_says_becomes_a_named_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(kind, match="put 'a' failed") as caught:
+        store.put("a", b"1")
+    assert store.name in str(caught.value)
+
+
+def test_a_file_system_without_hard_links_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+
+    def refuse(source: str, target: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StoreUnsupported, match="hard links"):
+        store.create("a", b"1")
+
+
+def test_large_ranges_are_read_in_several_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("varve.object_store.directory._CHUNK_BYTES", 7)
+    store = DirectoryObjectStore(str(tmp_path))
+    data = bytes(range(100))
+    store.put("a", data)
+    assert store.get("a") == data
+    assert bytes(store.get_range("a", 3, 60)) == data[3:60]

@@ -1,0 +1,197 @@
+"""Two stores as one: who decides, what is noted, and how the second catches up."""
+
+from collections.abc import Callable
+
+import pytest
+
+from varve.foundation.errors import ObjectExists, ObjectNotFound, StoreUnavailable
+from varve.object_store import (
+    FaultKind,
+    FaultyObjectStore,
+    MemoryObjectStore,
+    MirroredObjectStore,
+    mirrored,
+)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.first = FaultyObjectStore(MemoryObjectStore("memory:first"))
+        self.second = FaultyObjectStore(MemoryObjectStore("memory:second"))
+        self.store = MirroredObjectStore(self.first, self.second)
+
+    def contents(self, store: FaultyObjectStore) -> dict[str, bytes]:
+        below = store.after_crash()
+        return {info.key: below.get(info.key) for info in below.list("")}
+
+
+WRITES: list[Callable[[MirroredObjectStore], object]] = [
+    lambda store: store.put("a", b"12"),
+    lambda store: store.create("a", b"12"),
+    lambda store: store.put_parts("a", [b"1", b"2"], size=2),
+    lambda store: store.put_parts("a", iter([b"1", b"2"]), size=2),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_goes_to_both(write: Callable[[MirroredObjectStore], object]) -> None:
+    bench = Bench()
+    write(bench.store)
+    assert bench.contents(bench.first) == bench.contents(bench.second) == {"a": b"12"}
+    assert bench.store.status().is_complete
+    bench.store.delete(["a"])
+    assert bench.contents(bench.first) == bench.contents(bench.second) == {}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_stands_without_the_second_and_is_caught_up(
+    write: Callable[[MirroredObjectStore], object],
+) -> None:
+    bench = Bench()
+    bench.second.go_down()
+    write(bench.store)
+    status = bench.store.status()
+    assert (status.missing, status.is_complete) == (("a",), False)
+    assert "memory:second" in status.last_error
+    with pytest.raises(StoreUnavailable):
+        bench.store.repair()
+    bench.second.come_up()
+    assert bench.store.repair().copied == ("a",)
+    assert bench.contents(bench.second) == {"a": b"12"}
+    assert bench.store.status().is_complete
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_fails_without_the_first(write: Callable[[MirroredObjectStore], object]) -> None:
+    bench = Bench()
+    bench.first.go_down()
+    with pytest.raises(StoreUnavailable, match="memory:first"):
+        write(bench.store)
+    assert bench.contents(bench.second) == {}
+
+
+def test_the_first_decides_who_creates() -> None:
+    bench = Bench()
+    bench.second.put("a", b"left over")
+    bench.store.create("a", b"1")
+    with pytest.raises(ObjectExists):
+        bench.store.create("a", b"2")
+    assert bench.contents(bench.second) == {"a": b"1"}
+
+
+def test_reads_fail_over() -> None:
+    bench = Bench()
+    for key in "abc":
+        bench.store.put(f"d/{key}", key.encode())
+    bench.first.go_down()
+    assert bench.store.get("d/a") == b"a"
+    assert bytes(bench.store.get_range("d/b", 0, 1)) == b"b"
+    assert bench.store.head("d/c").size == 1
+    assert bench.store.list_directories("") == ["d"]
+    assert [info.key for info in bench.store.list("d")] == ["d/a", "d/b", "d/c"]
+    assert bench.store.status().failover_count == 5
+
+
+def test_a_list_goes_on_in_the_second() -> None:
+    bench = Bench()
+    for key in "abc":
+        bench.store.put(key, b"")
+    bench.first.fail_at(bench.first.steps + 1, FaultKind.ERROR_AFTER)
+    assert [info.key for info in bench.store.list("")] == ["a", "b", "c"]
+
+
+def test_a_list_that_breaks_off_at_once_starts_where_it_was_told() -> None:
+    bench = Bench()
+    for key in "abc":
+        bench.store.put(key, b"")
+    bench.first.go_down()
+    assert [info.key for info in bench.store.list("", start_after="a")] == ["b", "c"]
+
+
+def test_what_the_second_lacks_is_unavailable_not_missing() -> None:
+    bench = Bench()
+    bench.second.go_down()
+    bench.store.put("noted", b"1")
+    bench.second.come_up()
+    bench.first.after_crash().put("unnoted", b"2")
+    bench.first.go_down()
+    for key in ("noted", "unnoted"):
+        with pytest.raises(StoreUnavailable, match="memory:first"):
+            bench.store.get(key)
+    bench.first.come_up()
+    with pytest.raises(ObjectNotFound):
+        bench.store.get("neither")
+
+
+def test_a_replaced_object_is_not_read_from_a_second_that_is_behind() -> None:
+    bench = Bench()
+    bench.store.put("a", b"old")
+    bench.second.go_down()
+    bench.store.put("a", b"new")
+    bench.second.come_up()
+    bench.first.go_down()
+    with pytest.raises(StoreUnavailable):
+        bench.store.get("a")
+    bench.first.come_up()
+    assert bench.store.repair().copied == ("a",)
+    assert bench.contents(bench.second) == {"a": b"new"}
+
+
+def test_repair_finds_what_no_process_noted() -> None:
+    bench = Bench()
+    bench.store.put("same", b"1")
+    bench.first.put("only/first", b"2")
+    bench.first.put("size", b"long")
+    bench.second.put("size", b"x")
+    bench.second.put("only/second", b"3")
+    fixed = MirroredObjectStore(bench.first, bench.second).repair()
+    assert fixed.copied == ("only/first", "size")
+    assert (fixed.extra, fixed.deleted) == (("only/second",), ())
+    assert bench.contents(bench.second)["only/second"] == b"3"
+
+
+def test_extra_objects_are_deleted_only_if_told_or_known() -> None:
+    bench = Bench()
+    bench.store.put("gone", b"1")
+    bench.second.put("extra", b"2")
+    bench.second.go_down()
+    bench.store.delete(["gone"])
+    assert bench.store.status().undeleted == ("gone",)
+    bench.second.come_up()
+    fixed = bench.store.repair()
+    assert (fixed.deleted, fixed.extra) == (("gone",), ("extra",))
+    assert bench.store.repair(delete_extra=True).deleted == ("extra",)
+    assert bench.contents(bench.second) == {}
+
+
+def test_only_a_deep_repair_compares_bytes() -> None:
+    bench = Bench()
+    bench.first.put("a", b"12")
+    bench.second.put("a", b"21")
+    assert bench.store.repair().copied == ()
+    assert bench.store.repair(deep=True).copied == ("a",)
+    assert bench.contents(bench.second) == {"a": b"12"}
+
+
+def test_large_objects_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrored, "COPY_BYTES", 10)
+    bench = Bench()
+    data = bytes(range(95))
+    bench.first.put("a", data)
+    bench.store.repair()
+    assert bench.contents(bench.second) == {"a": data}
+    operations = [step.operation for step in bench.second.trace]
+    assert "put parts" in operations
+
+
+def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrored, "NOTED_KEYS_MAX", 2)
+    bench = Bench()
+    bench.second.go_down()
+    for key in "abcd":
+        bench.store.put(key, b"1")
+    status = bench.store.status()
+    assert (len(status.missing), status.unnoted_count) == (2, 2)
+    bench.second.come_up()
+    assert bench.store.repair().copied == ("a", "b", "c", "d")
+    assert bench.store.status().is_complete
