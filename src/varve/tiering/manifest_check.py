@@ -14,15 +14,24 @@ from varve.tiering.manifest_page import PageRef
 from varve.tiering.page_store import PageStore
 
 
-def check_change(base: Manifest, changed: Manifest, pages: PageStore) -> None:
-    """Raises InvalidRequest when `changed` cannot follow `base`, naming what is wrong."""
+def check_change(base: Manifest, changed: Manifest, pages: PageStore) -> bool:
+    """Whether `changed` says anything else than `base`; no page of it may cover a segment.
+
+    Raises InvalidRequest when it cannot follow `base`, naming what is wrong.
+    """
     if changed.home != base.home:
         raise InvalidRequest(
             f"{base.home}: a change must not turn the manifest into that of {changed.home}"
         )
     _check_not_lowered(base, "log start offset", base.log_start_offset, changed.log_start_offset)
     _check_not_lowered(base, "cleaned-up-to offset", base.cleaned_up_to, changed.cleaned_up_to)
-    _check_segments(base, _expand(base, changed, pages), changed.segments)
+    before = _expand(base, changed, pages)
+    _check_segments(base, before, changed.segments)
+    return (
+        set(before) != set(changed.segments)
+        or base.log_start_offset != changed.log_start_offset
+        or base.cleaned_up_to != changed.cleaned_up_to
+    )
 
 
 def _check_not_lowered(base: Manifest, what: str, before: int, after: int) -> None:

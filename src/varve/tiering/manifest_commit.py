@@ -18,7 +18,7 @@ from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_check import check_change
 from varve.tiering.manifest_versions import ManifestVersions
 from varve.tiering.newest_manifest import NewestManifest
-from varve.tiering.page_folding import ManifestLayout, fold
+from varve.tiering.page_folding import ManifestLayout, fold, open_covering
 from varve.tiering.page_store import PageStore, PageWriter
 
 logger = logging.getLogger(__name__)
@@ -150,12 +150,10 @@ class Committer:
                 "another leader has taken over"
             )
         start = replace(base, retired=())
-        changed = commit.change(start)
+        changed = open_covering(commit.change(start), self._pages)
+        is_new = check_change(start, changed, self._pages)
         is_new_epoch = commit.leader_epoch not in (None, base.leader_epoch)
-        if changed == start and not is_new_epoch and not commit.is_forced:
-            return None
-        check_change(start, changed, self._pages)
-        return changed
+        return changed if is_new or is_new_epoch or commit.is_forced else None
 
     def _sign(self, commit: Commit, base: Manifest, folded: Manifest) -> Manifest:
         at_ms = max(commit.now_ms, base.at_ms)

@@ -45,9 +45,11 @@ DEFAULT_LAYOUT: Final = ManifestLayout()
 def unfold(manifest: Manifest, pages: PageStore, *, start: int, end: int) -> Manifest:
     """The manifest with all segments that touch the offsets [start, end) outside of pages.
 
-    The pages that held them are noted as retired; the next commit folds what is too much.
+    The pages that held them are noted as retired; the next commit folds what is too much. A segment
+    that stands in the manifest already, under the same id, is newer than the one in a page.
     """
     kept: list[PageRef] = []
+    own = {segment.id for segment in manifest.segments}
     segments = list(manifest.segments)
     retired = list(manifest.retired)
 
@@ -57,7 +59,7 @@ def unfold(manifest: Manifest, pages: PageStore, *, start: int, end: int) -> Man
             return
         page = pages.read(ref)
         retired.append(_retire(ref, pages))
-        segments.extend(page.segments)
+        segments.extend(segment for segment in page.segments if segment.id not in own)
         for below in page.pages:
             visit(below)
 
@@ -72,9 +74,9 @@ def unfold(manifest: Manifest, pages: PageStore, *, start: int, end: int) -> Man
 def fold(manifest: Manifest, writer: PageWriter, layout: ManifestLayout) -> Manifest:
     """The manifest within its bounds again; writes the pages that this takes.
 
+    No page may cover a segment outside of it (`open_covering`).
     Raises InvalidRequest, before it writes, when readable segments overlap.
     """
-    manifest = _open_covering(manifest, writer.pages)
     check_overlaps(manifest)
     manifest = _merge_small(manifest, writer.pages, layout)
     groups = _group(manifest)
@@ -93,7 +95,7 @@ def _retire(ref: PageRef, pages: PageStore) -> RetiredObject:
     return RetiredObject(pages.key(ref).removeprefix(pages.home.prefix), 0)
 
 
-def _open_covering(manifest: Manifest, pages: PageStore) -> Manifest:
+def open_covering(manifest: Manifest, pages: PageStore) -> Manifest:
     """Unfolds the pages among whose segments one of the manifest's own would have to stand."""
     for segment in manifest.segments:
         offset = segment.base_offset

@@ -66,6 +66,34 @@ def test_a_change_that_changes_nothing_is_not_written(objects: MemoryObjectStore
     assert again == copied
 
 
+def test_an_announcement_is_repeated_harmlessly_even_from_within_a_page(
+    objects: MemoryObjectStore,
+) -> None:
+    store = open_manifest(objects, 1)
+
+    def announce_all(manifest: Manifest) -> Manifest:
+        for number in range(12):
+            manifest = manifest.announce(make_segment(number))
+        return manifest
+
+    first = store.commit(announce_all, leader_epoch=0, writer="copier", now_ms=0)
+    assert first.pages
+    assert store.commit(announce_all, leader_epoch=0, writer="copier", now_ms=0) == first
+
+
+def test_a_segment_in_a_page_does_not_go_back_to_being_announced(
+    objects: MemoryObjectStore,
+) -> None:
+    store = open_manifest(objects, 1)
+    for number in range(12):
+        copied = copy(store, number)
+    with pytest.raises(InvalidRequest, match="copy_finished cannot be followed by copy_started"):
+        store.commit(
+            lambda m: m.announce(make_segment(1)), leader_epoch=0, writer="copier", now_ms=0
+        )
+    assert store.load() == copied
+
+
 def test_what_an_old_manifest_refuses_is_decided_on_the_newest(
     objects: MemoryObjectStore,
 ) -> None:

@@ -1,0 +1,153 @@
+"""Power lost at every request of a commit, a spill, a rewrite, a retirement, a sweep: G3, G6."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.cold_builder import HOME, copy, delete, make_segment, open_manifest
+from varve.foundation.errors import PowerLoss
+from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore
+from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ObjectManifestStore
+
+Work = Callable[[ObjectManifestStore], object]
+
+
+def announce_one(store: ObjectManifestStore) -> None:
+    store.commit(lambda m: m.announce(make_segment(50)), leader_epoch=0, writer="copier", now_ms=60)
+
+
+def announce_many(store: ObjectManifestStore) -> None:
+    """One commit that spills several pages and puts references a level up."""
+
+    def change(manifest: Manifest) -> Manifest:
+        for number in range(50, 70):
+            manifest = manifest.announce(make_segment(number))
+        return manifest
+
+    store.commit(change, leader_epoch=0, writer="copier", now_ms=60)
+
+
+def rewrite_a_page(store: ObjectManifestStore) -> None:
+    def change(manifest: Manifest) -> Manifest:
+        near = store.unfold(manifest, start_offset=300, end_offset=301)
+        return near.start_delete(["segment-3"], at_ms=60)
+
+    store.commit(change, leader_epoch=0, writer="expiry", now_ms=60)
+
+
+def retire(store: ObjectManifestStore) -> None:
+    store.retire_versions(now_ms=1_000, retention_ms=0)
+
+
+def sweep(store: ObjectManifestStore) -> None:
+    store.sweep_orphan_pages(writer="fsck", now_ms=60)
+
+
+def prepare() -> MemoryObjectStore:
+    """Some history with pages of several levels, retired ones and an orphan."""
+    objects = MemoryObjectStore()
+    store = open_manifest(objects, 1)
+    for number in range(24):
+        copy(store, number, now_ms=number)
+    delete(store, 0, now_ms=30)
+    objects.put(HOME.page_key(first_offset=0, id="orphan"), b"of an earlier crash")
+    return objects
+
+
+def read(objects: MemoryObjectStore) -> tuple[int, list[ColdSegment]]:
+    store = open_manifest(objects, 9)
+    manifest = store.load()
+    return manifest.version, list(store.segments(manifest))
+
+
+def count_steps(work: Work) -> int:
+    faulty = FaultyObjectStore(prepare())
+    work(open_manifest(faulty, 2))
+    return faulty.steps
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "work", [announce_one, announce_many, rewrite_a_page, retire, sweep], ids=lambda w: w.__name__
+)
+def test_a_crash_leaves_all_or_nothing_of_a_commit(work: Work, is_after: bool) -> None:
+    before = read(prepare())
+    done = prepare()
+    work(open_manifest(done, 2))
+    after = read(done)
+    outcomes = set()
+    for step in range(1, count_steps(work) + 1):
+        objects = prepare()
+        faulty = FaultyObjectStore(objects)
+        faulty.crash_at(step, after=is_after)
+        with pytest.raises(PowerLoss):
+            work(open_manifest(faulty, 2))
+        found = read(objects)
+        assert found in (before, after), faulty.trace[-1]
+        outcomes.add(found == after)
+        check_goes_on(objects, work, after[1])
+    assert len(outcomes) == 2 or before == after or not is_after
+
+
+def check_goes_on(objects: MemoryObjectStore, work: Work, expected: list[ColdSegment]) -> None:
+    """The next start repeats the work, commits more, and cleans up all that was left."""
+    store = open_manifest(objects, 3)
+    work(store)
+    assert list(store.segments(store.load())) == expected
+    copied = copy(store, 90, now_ms=100)
+    store.sweep_orphan_pages(writer="fsck", now_ms=100)
+    store.retire_versions(now_ms=1_000, retention_ms=0)
+    assert store.find_orphan_pages() == []
+    fresh = open_manifest(objects, 4)
+    assert list(fresh.segments(fresh.load())) == list(store.segments(copied))
+    pages = [entry.key for entry in objects.list(HOME.page_folder)]
+    versions = [entry.key for entry in objects.list(HOME.manifest_folder)]
+    assert len([key for key in versions if HOME.find_version(key) is not None]) == 1
+    assert not any("orphan" in key for key in pages)
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER, FaultKind.REPEATED, FaultKind.THROTTLED]
+)
+@pytest.mark.parametrize("work", [announce_one, announce_many, rewrite_a_page])
+def test_one_failing_request_is_made_good_by_the_commit(work: Work, kind: FaultKind) -> None:
+    done = prepare()
+    work(open_manifest(done, 2))
+    expected = read(done)
+    for step in range(1, count_steps(work) + 1):
+        objects = prepare()
+        faulty = FaultyObjectStore(objects)
+        faulty.fail_at(step, kind)
+        work(open_manifest(faulty, 2))
+        assert read(objects) == expected, faulty.trace
+
+
+@pytest.mark.parametrize("retention_ms", [0, 2])
+def test_a_crash_within_a_spill_never_names_a_missing_page(retention_ms: int) -> None:
+    """A copier that crashes again and again, with versions retired in between."""
+    objects = MemoryObjectStore()
+    number = 0
+    for step in range(1, 40):
+        faulty = FaultyObjectStore(objects)
+        faulty.crash_at(step % 13 + 1, after=step % 2 == 0)
+        number = copy_until_crash(open_manifest(faulty, 100 + step), number, now_ms=step)
+        clean = open_manifest(objects, 1_000 + step)
+        states = {one.base_offset // 100: one.state for one in clean.segments(clean.load())}
+        assert all(states[n] is SegmentState.COPY_FINISHED for n in range(number))
+        assert set(states) <= set(range(number + 1))
+        if states.get(number) is SegmentState.COPY_FINISHED:
+            number += 1
+        clean.retire_versions(now_ms=step, retention_ms=retention_ms)
+    assert number > 20
+
+
+def copy_until_crash(store: ObjectManifestStore, number: int, *, now_ms: int) -> int:
+    """Copies from this number on; the number of the one that was not acknowledged."""
+    while True:
+        try:
+            copy(store, number, now_ms=now_ms)
+        except PowerLoss:
+            return number
+        number += 1
