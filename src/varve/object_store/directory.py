@@ -49,10 +49,20 @@ class DirectoryObjectStore:
         self.name = f"file://{self._root}"
         self._writing = f"{self._root}/{WRITING}"
         with self._translated("open", ""):
-            os.makedirs(self._writing, exist_ok=True)
-            _sync_directory(self._root)
-            _sync_directory(os.path.dirname(self._root))
+            self._make_root()
             self._remove_leftovers(clock or SystemClock())
+
+    def _make_root(self) -> None:
+        """Make what is missing of the root, and sync it and every directory that got a new name."""
+        there = self._root
+        while not os.path.isdir(there) and there != os.path.dirname(there):
+            there = os.path.dirname(there)
+        os.makedirs(self._writing, exist_ok=True)
+        directory = self._root
+        _sync_directory(directory)
+        while directory != there:
+            directory = os.path.dirname(directory)
+            _sync_directory(directory)
 
     # Writing
 
@@ -236,7 +246,8 @@ class DirectoryObjectStore:
         too_old_ms = clock.now_ms() - _LEFTOVER_AGE_MS
         with os.scandir(self._writing) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):
+                # Others may clean up too, and whoever only reads here cannot.
+                with suppress(FileNotFoundError, PermissionError):
                     if entry.stat().st_mtime_ns // 1_000_000 < too_old_ms:
                         os.unlink(entry.path)
 

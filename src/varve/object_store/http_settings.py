@@ -1,12 +1,13 @@
 """What all stores over HTTP can be told, and how obstore is told it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from varve.foundation.errors import InvalidSetting
-from varve.foundation.settings import check_settings, setting
+from varve.foundation.settings import GivenValue, check_settings, parse_settings, setting
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -23,6 +24,20 @@ PART_RETRIES: "Final[RetryConfig]" = {
     "retry_timeout": timedelta(seconds=60),
 }
 """For the parts of an upload only: writing a part twice changes nothing."""
+
+
+_SECRETS: Final = frozenset(
+    {
+        "access.key.id",
+        "account.key",
+        "bearer.token",
+        "client.secret",
+        "sas.token",
+        "secret.access.key",
+        "service.account.key",
+        "session.token",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -81,6 +96,17 @@ class HttpSettings:
                 f"{name} of {where} is {endpoint}, which has no TLS: use https, or set allow.http "
                 "to true if everyone on the way may read the data"
             )
+
+
+H = TypeVar("H", bound=HttpSettings)
+
+
+def parse_http_settings(cls: type[H], given: Mapping[str, GivenValue], where: str) -> H:
+    """Settings from their names, as `parse_settings` does it, without ever showing a secret."""
+    for name in _SECRETS & given.keys():
+        if not isinstance(given[name], str):
+            raise InvalidSetting(f"{name} of {where} must be text (its value is not shown)")
+    return parse_settings(cls, given, where)
 
 
 def _read_certificates(path: str) -> bytes:

@@ -31,6 +31,9 @@ LIST_PAGE_COUNT: Final = 1000
 _PART_COUNT_MAX: Final = 10_000
 """What S3 allows in one upload."""
 
+_PARTS_AT_ONCE: Final = 6
+"""So many parts of one upload are held in memory and under way."""
+
 
 class ObstoreObjectStore:
     """An ObjectStore over a client of obstore.
@@ -63,7 +66,12 @@ class ObstoreObjectStore:
         part_bytes = max(self._part_bytes, -(-size // _PART_COUNT_MAX))
         try:
             result = obstore.put(
-                self._parts_client, key, iter(counted), use_multipart=True, chunk_size=part_bytes
+                self._parts_client,
+                key,
+                iter(counted),
+                use_multipart=True,
+                chunk_size=part_bytes,
+                max_concurrency=_PARTS_AT_ONCE,
             )
         except OBSTORE_ERRORS as error:
             if counted.error is not None:

@@ -14,10 +14,11 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from varve.foundation.errors import InvalidRequest
-from varve.foundation.settings import GivenValue, parse_settings
+from varve.foundation.settings import GivenValue
 from varve.object_store.azure import AzureObjectStore, AzureSettings
 from varve.object_store.directory import DirectoryObjectStore
 from varve.object_store.gcs import GcsObjectStore, GcsSettings
+from varve.object_store.http_settings import parse_http_settings
 from varve.object_store.keys import find_fault
 from varve.object_store.memory import MemoryObjectStore
 from varve.object_store.object_store import ObjectStore
@@ -88,19 +89,19 @@ def _open_memory(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
 
 def _open_s3(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
     bucket, prefix = _bucket_and_prefix(url)
-    store = S3ObjectStore(bucket, prefix, settings=parse_settings(S3Settings, settings, bucket))
+    store = S3ObjectStore(bucket, prefix, settings=parse_http_settings(S3Settings, settings, url))
     store.check_conditional_put()
     return store
 
 
 def _open_gcs(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
     bucket, prefix = _bucket_and_prefix(url)
-    return GcsObjectStore(bucket, prefix, settings=parse_settings(GcsSettings, settings, bucket))
+    return GcsObjectStore(bucket, prefix, settings=parse_http_settings(GcsSettings, settings, url))
 
 
 def _open_azure(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
     container, prefix = _bucket_and_prefix(url)
-    given = parse_settings(AzureSettings, settings, container)
+    given = parse_http_settings(AzureSettings, settings, url)
     return AzureObjectStore(container, prefix, settings=given)
 
 

@@ -72,10 +72,10 @@ class S3Settings(HttpSettings):
         is_own=True,
     )
     encryption: str = setting(
-        "",
-        "Server-side encryption; empty: the bucket's own.",
+        "bucket",
+        "Server-side encryption; `bucket` leaves it to the bucket's own rule.",
         "encryption",
-        choices=("", "AES256", "aws:kms", "aws:kms:dsse"),
+        choices=("bucket", "AES256", "aws:kms", "aws:kms:dsse"),
         is_own=True,
     )
     kms_key_id: str = setting("", "Key for aws:kms.", "kms.key.id", is_own=True)
@@ -171,7 +171,7 @@ def _config(settings: S3Settings, endpoint: str) -> "S3Config":
         config["secret_access_key"] = settings.secret_access_key
     if settings.session_token:
         config["session_token"] = settings.session_token
-    if settings.encryption:
+    if settings.encryption != "bucket":
         config["server_side_encryption"] = settings.encryption
     if settings.kms_key_id:
         config["sse_kms_key_id"] = settings.kms_key_id

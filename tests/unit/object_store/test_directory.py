@@ -106,6 +106,17 @@ def test_a_write_is_synced_up_to_the_root(tmp_path: Path, monkeypatch: pytest.Mo
     assert synced[0] == f"{tmp_path}/a/b"
 
 
+def test_a_new_root_is_synced_up_to_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    DirectoryObjectStore(str(tmp_path / "a" / "b"))
+    assert synced == [f"{tmp_path}/a/b", f"{tmp_path}/a", f"{tmp_path}"]
+
+
 def test_a_removed_directory_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryObjectStore(str(tmp_path))
     replace = os.replace

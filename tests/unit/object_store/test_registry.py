@@ -54,9 +54,15 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
 
 def test_unknown_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="did you mean 'endpoint'"):
-        open_object_store("s3://bucket", {"endpont": "https://host"})
+        open_object_store("s3://bucket", {"endpoints": "https://host"})
     with pytest.raises(InvalidRequest, match="no settings"):
         open_object_store(f"file:{tmp_path}", {"region": "x"})
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown() -> None:
+    with pytest.raises(InvalidSetting, match="not shown") as caught:
+        open_object_store("s3://bucket", {"secret.access.key": 987654321})
+    assert "987654321" not in str(caught.value)
 
 
 def test_a_registered_scheme_is_opened_with_its_settings() -> None:
