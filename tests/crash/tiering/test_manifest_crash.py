@@ -1,6 +1,7 @@
 """Power lost at every request of a commit, a spill, a rewrite, a retirement, a sweep: G3, G6."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -22,7 +23,7 @@ def announce_many(store: ObjectManifestStore) -> None:
     """One commit that spills several pages and puts references a level up."""
 
     def change(manifest: Manifest) -> Manifest:
-        for number in range(50, 70):
+        for number in range(50, 65):
             manifest = manifest.announce(make_segment(number))
         return manifest
 
@@ -45,14 +46,23 @@ def sweep(store: ObjectManifestStore) -> None:
     store.sweep_orphan_pages(writer="fsck", now_ms=60)
 
 
-def prepare() -> MemoryObjectStore:
-    """Some history with pages of several levels, retired ones and an orphan."""
+@cache
+def history() -> dict[str, bytes]:
+    """Some versions with pages of several levels, retired ones and an orphan."""
     objects = MemoryObjectStore()
     store = open_manifest(objects, 1)
-    for number in range(24):
+    for number in range(16):
         copy(store, number, now_ms=number)
     delete(store, 0, now_ms=30)
+    store.retire_versions(now_ms=30, retention_ms=16)
     objects.put(HOME.page_key(first_offset=0, id="orphan"), b"of an earlier crash")
+    return {entry.key: objects.get(entry.key) for entry in objects.list("")}
+
+
+def prepare() -> MemoryObjectStore:
+    objects = MemoryObjectStore()
+    for key, data in history().items():
+        objects.put(key, data)
     return objects
 
 
