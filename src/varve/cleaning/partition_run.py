@@ -127,6 +127,10 @@ class PartitionRun:
         """Rewrites the groups; stops early, and says so, when it must not or cannot go on."""
         progress = self._track("copy", 2 * plan.copied_bytes)
         remove_unfinished(self._tools.fs, self._log.directory)
+        if plan.groups:
+            # A marker that decided a transaction may stand in the active segment, not yet synced:
+            # what the plan drops for its sake must not be gone when the marker is lost.
+            self._log.flush()
         for group in plan.groups:
             if not self._log.settings.is_compacted:
                 self._stop("compact was taken out of cleanup.policy")

@@ -406,19 +406,26 @@ class LogLoader:
     ) -> AppendTimes:
         """Of the last segment the file tells the first append only: its data file tells the rest.
 
-        The clock bounds what the file system says of a copied file.
+        So it is with segments beyond the recovery point, whose last entry a crash may have taken.
         """
         bases = [segment.base_offset for segment in segments]
         times = AppendTimes.load(self._fs, self._directory, bases)
+        if not self._request.clean:
+            for segment, end in zip(segments, bases[1:], strict=False):
+                known = times.find(segment.base_offset)
+                if known is not None and end > self._request.recovery_point:
+                    times.put_back(segment.base_offset, self._at_least_changed(segment, known))
         if active.size:
-            known = times.find(active.base_offset)
-            changed_ms = self._fs.info(active.path(LOG)).modified_ms
-            last_ms = min(changed_ms, self._request.clock.now_ms())
-            first_ms = last_ms if known is None else known.first_ms
-            active.appended = AppendSpan(
-                first_ms, last_ms if known is None else max(known.last_ms, last_ms)
-            )
+            active.appended = self._at_least_changed(active, times.find(active.base_offset))
         return times
+
+    def _at_least_changed(self, segment: ReadableSegment, known: AppendSpan | None) -> AppendSpan:
+        """The clock bounds what the file system says of a copied file."""
+        changed_ms = self._fs.info(segment.path(LOG)).modified_ms
+        last_ms = min(changed_ms, self._request.clock.now_ms())
+        if known is None:
+            return AppendSpan(last_ms, last_ms)
+        return AppendSpan(known.first_ms, max(known.last_ms, last_ms))
 
     def _trim_epochs(self, next_offset: int, log_start_offset: int) -> None:
         self._epochs.truncate_from_end(next_offset)

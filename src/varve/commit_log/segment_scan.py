@@ -74,7 +74,9 @@ class BatchWalk:
                 progressed = True
                 yield table
             stopped = self.status not in (ScanStatus.END, ScanStatus.INCOMPLETE)
-            if stopped or filled == 0 or base + filled >= self._end:
+            # A file that is shorter than it should be ends the walk there.
+            is_last = filled < chunk.size or base + filled >= self._end
+            if stopped or is_last:
                 return
             if not progressed:
                 chunk = self._grown(chunk, base)

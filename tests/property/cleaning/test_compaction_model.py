@@ -180,8 +180,6 @@ class CleaningMachine(RuleBasedStateMachine):
                 self._end(one.producer_id, True)
         if rolls:
             self.bench.roll()
-        # A power loss that takes a marker behind the clean part would open its transaction again.
-        self.bench.log.flush()
         foretold = foretell(self.bench)
         self._cleaned(foretold)
 

@@ -16,6 +16,7 @@ from tests.support.cleaning_bench import (
 )
 from varve.cleaning.report import CleanProgress
 from varve.commit_log.names import CLEANED, LOG, log_name
+from varve.disk import CrashMode
 from varve.foundation.errors import StoreError
 from varve.foundation.settings import LONG_MAX
 from varve.records import Record
@@ -235,3 +236,28 @@ def test_a_large_segment_is_not_copied_for_small_ones() -> None:
         bench.clean()
     assert [segment.size > 100_000 for segment in bench.log.view][:2] == [True, False]
     assert len(bench.log.view) <= 12
+
+
+def test_g4_what_a_marker_decided_waits_for_the_marker_to_be_on_disk() -> None:
+    bench = CleaningBench()
+    bench.put("k", "old")
+    new = Record(b"k", b"new", timestamp=bench.now_ms)
+    bench.append([new], producer_id=1, transactional=True)
+    bench.roll()
+    bench.log.flush()
+    bench.end_transaction(1, committed=True)
+    bench.clean()
+    bench.crash(CrashMode.LOSE_UNSYNCED)
+    assert bench.state()[b"k"].value == b"new"
+
+
+def test_g7_a_data_file_that_was_cut_behind_the_logs_back_is_held() -> None:
+    bench = CleaningBench()
+    for number in range(3):
+        bench.put("k", f"value-{number}")
+        bench.roll()
+    path = bench.log.view.closed[1].path(LOG)
+    with bench.disk.open_writable(path) as file:
+        file.truncate(file.size() - 1)
+    report = bench.clean()
+    assert [hold.base_offset for hold in report.holds] == [1]

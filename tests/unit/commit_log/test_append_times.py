@@ -56,6 +56,19 @@ def test_times_outlive_a_restart_and_a_crash(bench: Bench) -> None:
         assert spans(bench.log) == [(3, 10), (11, 40)]
 
 
+def test_a_last_entry_that_a_crash_took_is_made_up_for_by_the_data_file(bench: Bench) -> None:
+    bench.open()
+    fill(bench, (3, 10), (11,))
+    with bench.fs.open_writable(PATH) as file:
+        kept = [
+            entry for entry in decode_append_times(bench.fs.read(PATH)) if entry[1][1] < NOW_MS + 10
+        ]
+        file.truncate(len(kept) * ENTRY_BYTES)
+    bench.clock.advance(1000)
+    bench.crash()
+    assert spans(bench.log)[0] == (3, 10)
+
+
 def test_without_an_entry_the_data_file_tells(bench: Bench) -> None:
     bench.open()
     fill(bench, (3, 10), (11, 40), (50,))
