@@ -10,6 +10,7 @@ import pytest
 from tests.support.s3_server import BUCKET, S3Server
 from varve.foundation.errors import InvalidRequest, NotFound, ObjectExists, ObjectNotFound
 from varve.object_store import (
+    Buffer,
     CachingObjectStore,
     MeasuredObjectStore,
     ObjectStore,
@@ -41,7 +42,8 @@ def bare_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
             return open_object_store("memory:")
         case _:
             s3: S3Server = request.getfixturevalue("s3")
-            return open_object_store(f"s3://{BUCKET}/{secrets.token_hex(8)}", s3.settings)
+            settings = {**s3.settings, "conditional.put.check": False, "part.bytes": 5 * MEGABYTE}
+            return open_object_store(f"s3://{BUCKET}/{secrets.token_hex(8)}", settings)
 
 
 @pytest.fixture(params=[_plain, _retrying, _caching], ids=["plain", "retrying", "caching"])
@@ -76,13 +78,15 @@ def test_a_put_replaces(store: ObjectStore) -> None:
     assert store.head("a").size == 5
 
 
-@pytest.mark.parametrize("data", [b"", bytearray(b"ab"), memoryview(b"xaby")[1:3], memoryview(b"")])
-def test_any_buffer_may_be_written(store: ObjectStore, data: bytes) -> None:
-    assert store.put("put", data).size == len(data)
-    assert store.create("create", data).size == len(data)
-    assert store.put_parts("parts", [data, data], size=2 * len(data)).size == 2 * len(data)
-    assert store.get("put") == store.get("create") == bytes(data)
-    assert store.get("parts") == bytes(data) * 2
+def test_any_buffer_may_be_written(store: ObjectStore) -> None:
+    buffers: list[Buffer] = [b"", bytearray(b"ab"), memoryview(b"xaby")[1:3], memoryview(b"")]
+    for number, data in enumerate(buffers):
+        size = len(data)
+        assert store.put(f"put/{number}", data).size == size
+        assert store.create(f"create/{number}", data).size == size
+        assert store.put_parts(f"parts/{number}", [data, data], size=2 * size).size == 2 * size
+        assert store.get(f"put/{number}") == store.get(f"create/{number}") == bytes(data)
+        assert store.get(f"parts/{number}") == bytes(data) * 2
 
 
 def test_head_and_list_tell_the_same(store: ObjectStore) -> None:
@@ -155,7 +159,7 @@ def test_an_impossible_range_is_refused(store: ObjectStore) -> None:
 
 
 def test_many_ranges_come_in_the_order_asked_for(store: ObjectStore) -> None:
-    data = bytes(number % 251 for number in range(2 * MEGABYTE))
+    data = (bytes(range(251)) * 8400)[: 2 * MEGABYTE]
     store.put("a", data)
     far = 2 * MEGABYTE
     wanted = [(far - 3, far + 10), (0, 4), (2, 9), (7, 7), (MEGABYTE, MEGABYTE + 5), (8, 10)]
@@ -174,7 +178,7 @@ def test_a_range_is_unchanged_by_a_later_put(store: ObjectStore) -> None:
 
 
 def test_large_objects_are_put_in_parts(store: ObjectStore) -> None:
-    parts = [bytes([number]) * (3 * MEGABYTE + number) for number in range(5)]
+    parts = [bytes([number]) * (3 * MEGABYTE + number) for number in range(4)]
     size = sum(map(len, parts))
     assert store.put_parts("large", iter(parts), size=size).size == size
     assert store.head("large").size == size

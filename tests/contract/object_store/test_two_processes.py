@@ -47,7 +47,7 @@ def _race(url: str, settings: dict[str, GivenValue], count: int) -> dict[str, li
             racer.communicate()
 
 
-@pytest.mark.parametrize(("kind", "count"), [("directory", 300), ("s3", 60)])
+@pytest.mark.parametrize(("kind", "count"), [("directory", 200), ("s3", 50)])
 def test_each_object_is_created_by_one_of_two_processes(
     kind: str, count: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
