@@ -4,9 +4,10 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from benchmarks.compaction.cleanings import check_survivors, time_varve
+from benchmarks.compaction.cleanings import build_indexes, check_survivors, time_varve
 from benchmarks.compaction.keyed_log import (
     KeyedStore,
     LogShape,
@@ -53,8 +54,9 @@ class KafkaMeasure:
             JavaShell(toolchain.at_full_speed(), LOG_SHELL) as shell,
         ):
             yield [
-                _contest(parent / f"{number}", shape, size, workspace, scale, shell)
+                contest
                 for number, shape in enumerate(shapes)
+                for contest in _contests(parent / f"{number}", shape, size, workspace, scale, shell)
             ]
 
 
@@ -63,30 +65,45 @@ def aim_for(shape: LogShape) -> Aim | None:
     return {Codec.NONE: at_least(10), Codec.ZSTD: at_least(3)}.get(shape.codec)
 
 
-def _contest(
+def _contests(
     directory: Path,
     shape: LogShape,
     size: int,
     workspace: Workspace,
     scale: Scale,
     shell: JavaShell,
-) -> Contest:
+) -> list[Contest]:
     source = write_store(directory / "measured", shape, size)
+    build_indexes(source, scale)
     small = write_store(directory / "small", shape, min(size, _WARM_UP_BYTES))
     mib = size / (1 << 20)
     kafka = KafkaCleaner(workspace, small, scale, shell)
-    return Contest(
-        "kafka",
-        "MiB/s",
-        lambda: mib / time_varve(workspace, source, scale, with_indexes=False),
-        lambda: mib / kafka.time_clean(source),
-        aim_for(shape),
-        "one thread each, no throttle; the virtual machine has the options of a broker and has "
-        f"cleaned {_WARM_UP_COUNT} such logs before; both leave one record of each key, checked; "
-        "ours builds its key indexes within the time",
-        str(shape),
-        repeat_count_max=_REPEAT_COUNT_MAX,
-    )
+
+    def ours(*, with_indexes: bool) -> float:
+        return mib / time_varve(workspace, source, scale, with_indexes=with_indexes)
+
+    return [
+        Contest(
+            name,
+            "MiB/s",
+            partial(ours, with_indexes=with_indexes),
+            lambda: mib / kafka.time_clean(source),
+            aim_for(shape),
+            note,
+            str(shape),
+            repeat_count_max=_REPEAT_COUNT_MAX,
+        )
+        for name, with_indexes, note in (
+            (
+                "kafka",
+                False,
+                "one thread each, no throttle; the virtual machine has the options of a broker "
+                f"and has cleaned {_WARM_UP_COUNT} such logs before; both leave one record of each "
+                "key, checked; ours builds its key indexes within the time",
+            ),
+            ("kafka_indexed", True, "our key indexes built beforehand, as in the background"),
+        )
+    ]
 
 
 class KafkaCleaner:

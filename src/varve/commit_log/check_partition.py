@@ -16,8 +16,8 @@ from varve.commit_log.finding import Finding, FindingList, Severity
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import (
     DELETED,
-    LEADER_EPOCH_FILE,
     KEYS,
+    LEADER_EPOCH_FILE,
     LOG,
     OWN_PREFIX,
     PARTITION_METADATA_FILE,

@@ -133,7 +133,13 @@ class ProducerCheck:
         last = replayed.batches[-1] if replayed.batches and not self.has_gaps else None
         # Loading starts at the log start: a producer whose data lies below may be known by markers.
         is_deleted = last is not None and last.last_offset < self._log_start_offset
-        if last is not None and not (is_deleted and entry.last_offset == NONE):
+        # A producer that was forgotten may be known again by a marker alone.
+        is_forgotten = last is not None and (
+            entry.timestamp - last.timestamp >= self.expiration_ms
+            or self.now_ms - last.timestamp >= self.expiration_ms
+        )
+        is_unknown = entry.last_offset == NONE and (is_deleted or is_forgotten)
+        if last is not None and not is_unknown:
             pairs += [
                 ("last sequence", entry.last_sequence, last.last_sequence),
                 ("last offset", entry.last_offset, last.last_offset),

@@ -29,7 +29,7 @@ def test_both_cleaners_leave_one_record_of_each_key(
         open_workspace(tmp_path) as workspace,
         kafka.KafkaMeasure().prepare(2 << 20, workspace, SMALL) as contests,
     ):
-        assert len(contests) == len(SMALL.codecs)
+        assert len(contests) == 2 * len(SMALL.codecs)
         for contest in contests:
             assert contest.baseline is not None
             assert contest.ours() > 0
