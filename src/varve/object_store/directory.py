@@ -9,9 +9,11 @@ Threads    any; nothing is shared in Python.
 """
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -101,7 +103,7 @@ class DirectoryObjectStore:
                 with self._translated(operation, key):
                     _write_all(descriptor, part)
             with self._translated(operation, key):
-                os.fsync(descriptor)
+                _sync(descriptor)
                 return os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -313,9 +315,17 @@ def _make_directory(path: str) -> None:
 def _sync_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        _sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    """Sync; on macOS by F_FULLFSYNC, since fsync there stops at the drive's cache."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
 
 
 def _write_all(descriptor: int, part: Buffer) -> None:
