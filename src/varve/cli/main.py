@@ -42,6 +42,7 @@ COMMANDS = {
     "forecast": _Entry("forecast", "Show what policies will delete and free, and when."),
     "metrics": _Entry("metrics", "Print the metrics of a log directory for Prometheus."),
     "audit": _Entry("audit", "Show every removal on record, and hold it against the disk."),
+    "tier": _Entry("tier", "Copy segments to object storage, and account for what is there."),
     "demo": _Entry("demo", "Write a keyed stream, crash it, recover, compact, show the segments."),
 }
 
