@@ -138,14 +138,18 @@ class Manifest:
         return self.update(segment)
 
     def update(self, segment: ColdSegment) -> "Manifest":
-        """Puts what is known of a segment in the place of what was, within the rules of states."""
+        """Puts what is known of a segment in the place of what was, within the rules of states.
+
+        What was may stand in a page: then the commit finds it there and checks the rules.
+        """
         check_segment(segment)
         old = self.find_segment(segment.id)
-        check_transition(old, segment)
+        if old is not None:
+            check_transition(old, segment)
         if old == segment:
             return self
         others = [one for one in self.segments if one.id != segment.id]
-        return replace(self, segments=_in_order([*others, segment]))
+        return replace(self, segments=in_order([*others, segment]))
 
     def start_delete(
         self, ids: Collection[str], *, at_ms: int, replaced_until_ms: int | None = None
@@ -182,5 +186,6 @@ class Manifest:
         return self if offset <= self.cleaned_up_to else replace(self, cleaned_up_to=offset)
 
 
-def _in_order(segments: Iterable[ColdSegment]) -> tuple[ColdSegment, ...]:
+def in_order(segments: Iterable[ColdSegment]) -> tuple[ColdSegment, ...]:
+    """By base offset, as a manifest and its pages list them."""
     return tuple(sorted(segments, key=lambda segment: segment.place))

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from varve.foundation.errors import InvalidRequest
 from varve.tiering.cold_segment import ColdSegment, check_segment, check_transition
-from varve.tiering.manifest import Manifest
+from varve.tiering.manifest import Manifest, in_order
 from varve.tiering.manifest_page import PageRef
 from varve.tiering.page_store import PageStore
 
@@ -28,7 +28,7 @@ def check_change(base: Manifest, changed: Manifest, pages: PageStore) -> bool:
     before = _expand(base, changed, pages)
     _check_segments(base, before, changed.segments)
     return (
-        set(before) != set(changed.segments)
+        in_order(before) != changed.segments
         or base.log_start_offset != changed.log_start_offset
         or base.cleaned_up_to != changed.cleaned_up_to
     )
@@ -44,6 +44,8 @@ def _check_not_lowered(base: Manifest, what: str, before: int, after: int) -> No
 
 def _expand(base: Manifest, changed: Manifest, pages: PageStore) -> list[ColdSegment]:
     """The base's segments outside of the pages that `changed` kept; checks what it kept."""
+    if not changed.retired and changed.pages == base.pages:
+        return list(base.segments)
     retired = {f"{base.home.prefix}{entry.key}" for entry in changed.retired}
     segments = list(base.segments)
     kept: list[PageRef] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.manifest import Manifest, RetiredObject
+from varve.tiering.manifest import Manifest, RetiredObject, in_order
 from varve.tiering.manifest_check import check_overlaps
 from varve.tiering.manifest_page import PageRef
 from varve.tiering.page_store import PageStore, PageWriter
@@ -67,8 +67,7 @@ def unfold(manifest: Manifest, pages: PageStore, *, start: int, end: int) -> Man
         visit(ref)
     if len(retired) == len(manifest.retired):
         return manifest
-    segments.sort(key=lambda segment: segment.place)
-    return replace(manifest, segments=tuple(segments), pages=tuple(kept), retired=tuple(retired))
+    return replace(manifest, segments=in_order(segments), pages=tuple(kept), retired=tuple(retired))
 
 
 def fold(manifest: Manifest, writer: PageWriter, layout: ManifestLayout) -> Manifest:
@@ -96,12 +95,23 @@ def _retire(ref: PageRef, pages: PageStore) -> RetiredObject:
 
 
 def open_covering(manifest: Manifest, pages: PageStore) -> Manifest:
-    """Unfolds the pages among whose segments one of the manifest's own would have to stand."""
+    """Unfolds the pages among whose segments one of the manifest's own would have to stand.
+
+    That may bring out segments for which another page must be unfolded: segments of one base
+    offset, such as a copy and its repetition, may stand in two pages.
+    """
+    while (offset := _find_covered(manifest)) is not None:
+        manifest = unfold(manifest, pages, start=offset, end=offset + 1)
+    return replace(manifest, segments=in_order(manifest.segments))
+
+
+def _find_covered(manifest: Manifest) -> int | None:
     for segment in manifest.segments:
         offset = segment.base_offset
-        if any(ref.covers(offset) for ref in manifest.pages):
-            manifest = unfold(manifest, pages, start=offset, end=offset + 1)
-    return manifest
+        place = bisect_right(manifest.pages, offset, key=lambda ref: ref.first_offset)
+        if place and manifest.pages[place - 1].covers(offset):
+            return offset
+    return None
 
 
 def _group(manifest: Manifest) -> list[list[ColdSegment]]:
@@ -117,13 +127,13 @@ def _merge_small(manifest: Manifest, pages: PageStore, layout: ManifestLayout) -
     """Unfolds small pages beside small groups, so that shrunken pages become fewer."""
     while (ref := _find_small_neighbour(manifest, layout)) is not None:
         page = pages.read(ref)
-        segments = sorted((*manifest.segments, *page.segments), key=lambda segment: segment.place)
-        manifest = replace(
+        joined = replace(
             manifest,
-            segments=tuple(segments),
+            segments=in_order((*manifest.segments, *page.segments)),
             pages=tuple(other for other in manifest.pages if other is not ref),
             retired=(*manifest.retired, _retire(ref, pages)),
         )
+        manifest = open_covering(joined, pages)
     return manifest
 
 

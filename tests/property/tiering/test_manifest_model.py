@@ -74,9 +74,6 @@ def update(*segments: ColdSegment) -> Operation:
 
     def on_manifest(store: ObjectManifestStore, manifest: Manifest) -> Manifest:
         for segment in segments:
-            if segment.state is not STARTED:
-                manifest = near(store, manifest, segment)
-        for segment in segments:
             manifest = manifest.update(segment)
         return manifest
 

@@ -404,3 +404,25 @@ def test_sweeping_removes_pages_of_commits_that_did_not_come_about(
     assert store.find_orphan_pages() == []
     assert list(store.segments(store.load())) == list(store.segments(manifest))
     assert store.sweep_orphan_pages(writer="fsck", now_ms=0) == []
+
+
+def test_segments_of_one_base_offset_may_stand_in_two_pages(objects: MemoryObjectStore) -> None:
+    store = open_manifest(objects, 1)
+    numbers = [0, 1, *[2] * 8, 3, 4, 5, 6, 7, 8]
+    expected = [make_segment(number, id=f"copy-{n:02}") for n, number in enumerate(numbers)]
+    for segment in expected:
+        store.commit(
+            lambda m, s=segment: m.announce(s),  # type: ignore[misc]  # a default binds it
+            leader_epoch=0,
+            writer="copier",
+            now_ms=0,
+        )
+    for place in (1, 4, 7, 10, 3, 9):
+        expected[place] = replace(expected[place], state=SegmentState.DELETE_STARTED)
+        store.commit(
+            lambda m, s=expected[place]: m.update(s),  # type: ignore[misc]  # a default binds it
+            leader_epoch=0,
+            writer="expiry",
+            now_ms=0,
+        )
+        assert list(store.segments(store.load())) == expected
