@@ -15,7 +15,7 @@ from typing import Final
 
 from varve.foundation.errors import Fenced, InvalidRequest, ObjectExists, Unavailable
 from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_check import check_change
+from varve.tiering.manifest_check import check_change, check_overlaps
 from varve.tiering.manifest_versions import ManifestVersions
 from varve.tiering.newest_manifest import NewestManifest
 from varve.tiering.page_folding import ManifestLayout, fold, open_covering
@@ -152,6 +152,7 @@ class Committer:
         start = replace(base, retired=())
         changed = open_covering(commit.change(start), self._pages)
         is_new = check_change(start, changed, self._pages)
+        check_overlaps(changed)
         is_new_epoch = commit.leader_epoch not in (None, base.leader_epoch)
         return changed if is_new or is_new_epoch or commit.is_forced else None
 

@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.manifest import Manifest, RetiredObject, in_order
-from varve.tiering.manifest_check import check_overlaps
 from varve.tiering.manifest_page import PageRef
 from varve.tiering.page_store import PageStore, PageWriter
 
@@ -74,9 +73,7 @@ def fold(manifest: Manifest, writer: PageWriter, layout: ManifestLayout) -> Mani
     """The manifest within its bounds again; writes the pages that this takes.
 
     No page may cover a segment outside of it (`open_covering`).
-    Raises InvalidRequest, before it writes, when readable segments overlap.
     """
-    check_overlaps(manifest)
     manifest = _merge_small(manifest, writer.pages, layout)
     groups = _group(manifest)
     tail = groups.pop()

@@ -105,6 +105,21 @@ def test_what_an_old_manifest_refuses_is_decided_on_the_newest(
     assert manifest.segments == (finished,)
 
 
+def test_an_overlap_that_is_gone_meanwhile_does_not_stand_in_the_way(
+    objects: MemoryObjectStore,
+) -> None:
+    first, second = open_manifest(objects, 1), open_manifest(objects, 2)
+    copy(first, 0)
+    other = make_segment(0, id="other")
+    first.commit(lambda m: m.announce(other), leader_epoch=0, writer="one", now_ms=0)
+    second.commit(
+        lambda m: m.start_delete(["segment-0"], at_ms=0), leader_epoch=0, writer="two", now_ms=0
+    )
+    finished = replace(other, state=SegmentState.COPY_FINISHED)
+    manifest = first.commit(lambda m: m.finish(finished), leader_epoch=0, writer="one", now_ms=0)
+    assert first.find(manifest, 50) == finished
+
+
 def test_a_lower_leader_epoch_is_fenced(objects: MemoryObjectStore) -> None:
     old, new = open_manifest(objects, 1), open_manifest(objects, 2)
     copy(old, 0)
