@@ -13,7 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from varve.foundation.errors import Fenced, InvalidRequest, ObjectExists, Unavailable
+from varve.foundation.errors import (
+    Fenced,
+    InvalidRequest,
+    ObjectExists,
+    ObjectNotFound,
+    Unavailable,
+)
 from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_check import check_change, check_overlaps
 from varve.tiering.manifest_versions import ManifestVersions
@@ -123,6 +129,11 @@ class Committer:
         except Unavailable:
             self._discard(writer)
             raise
+        except ObjectNotFound:
+            self._discard(writer)
+            if not is_first:
+                raise
+            return None  # a page of an older manifest, which its retention has removed
         commit.pending = (self._sign(commit, base, folded), writer)
         return self._create(commit)
 
