@@ -20,10 +20,11 @@ from varve.cleaning.partition_run import PartitionRun, RunTools
 from varve.cleaning.plan import CleaningPlan
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
 from varve.cleaning.retention import Retention
+from varve.cleaning.segment_keys import SegmentKeys
 from varve.cleaning.selection import Dirtiness, in_order, select
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.throttle import Throttle
-from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log import Log, LogStore, Segment, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
 from varve.foundation.errors import PolicyViolation, Unavailable
@@ -32,6 +33,8 @@ from varve.records import Record
 
 NO_TOPIC_ID: Final = bytes(16)
 Progress = Callable[[CleanProgress], None]
+Seam = Callable[[TopicPartition], int | None]
+"""The offset up to which a partition is copied elsewhere; segments are not joined across it."""
 
 
 class CleaningStopped(Unavailable):
@@ -48,8 +51,10 @@ class Cleaner:
         clock: Clock,
         settings: CleanerSettings | None = None,
         metrics: CleanerMetrics | None = None,
+        seam: Seam = lambda partition: None,
     ) -> None:
         self._store = store
+        self._seam = seam
         self._clock = clock
         self._settings = settings or CleanerSettings()
         self._metrics = metrics
@@ -246,6 +251,7 @@ class Cleaner:
             evidence=partition.evidence,
             pace=self._pace,
             progress=progress,
+            seam=self._seam(partition.log.topic_partition),
         )
 
     def _pace(self, size: int) -> None:
@@ -285,6 +291,16 @@ class Cleaner:
             dirtiness = self._select(found, now_ms)
             with found.work(f"plan of {partition}"):
                 return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
+
+    def ensure_keys(
+        self, partition: TopicPartition, segment: Segment, next_offset: int, now_ms: int
+    ) -> SegmentKeys | None:
+        """The key index of a decided segment, built if need be; None while the segment is held.
+
+        `next_offset` is where the next segment begins.
+        """
+        with self._take(partition) as found, found.work(f"key index of {partition}"):
+            return found.indexes.ensure(segment, next_offset, now_ms, self._pace)
 
     def find_key(
         self, partition: TopicPartition, key: bytes, now_ms: int, *, below: int | None = None

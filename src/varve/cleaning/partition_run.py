@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 class RunTools:
     """What a run needs beside its log.
 
-    `pace` is told of every byte read and written, and may raise to stop the run.
+    `pace` is told of every byte read and written, and may raise to stop the run. No new segment
+    reaches from before the offset `seam` to behind it.
     """
 
     fs: FileSystem
@@ -47,6 +48,7 @@ class RunTools:
     evidence: EvidenceFile
     pace: Callable[[int], None]
     progress: Callable[[CleanProgress], None] | None = None
+    seam: int | None = None
 
 
 class PartitionRun:
@@ -93,6 +95,7 @@ class PartitionRun:
             is_forced=self._dirtiness.is_forced,
             buffer_bytes=self._tools.buffer_bytes,
             pace=progress,
+            seam=self._tools.seam,
         )
 
     def _find_sources(self) -> list[Source]:

@@ -81,10 +81,12 @@ def make_plan(
     is_forced: bool,
     buffer_bytes: int,
     pace: Callable[[int], None],
+    seam: int | None = None,
 ) -> CleaningPlan:
     """Plans over the segments of a run, oldest first.
 
-    `is_forced` rewrites whatever is stale, be it ever so little.
+    `is_forced` rewrites whatever is stale, be it ever so little. Segments in front of the offset
+    `seam` are not written as one with those that begin at it or behind.
     """
     known = [source for source in sources if source.keys is not None]
     first_held = min(
@@ -104,7 +106,9 @@ def make_plan(
     ]
     chosen = {plan.segment.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
     groups = [
-        group for run in _runs(sources, plans) for group in group_segments(run, chosen, settings)
+        group
+        for run in _runs(sources, plans, seam)
+        for group in group_segments(run, chosen, settings)
     ]
     return CleaningPlan(
         tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
@@ -206,11 +210,17 @@ def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool
     )
 
 
-def _runs(sources: Sequence[Source], plans: Sequence[SegmentPlan]) -> list[list[SegmentPlan]]:
-    """The planned segments that follow each other; a held one parts them."""
+def _runs(
+    sources: Sequence[Source], plans: Sequence[SegmentPlan], seam: int | None
+) -> list[list[SegmentPlan]]:
+    """The planned segments that follow each other; a held one and the seam part them."""
     by_base = {plan.segment.base_offset: plan for plan in plans}
     runs: list[list[SegmentPlan]] = [[]]
+    is_behind = False
     for source in sources:
+        if seam is not None and not is_behind and source.segment.base_offset >= seam:
+            is_behind = True
+            runs.append([])
         plan = by_base.get(source.segment.base_offset)
         if plan is None:
             runs.append([])

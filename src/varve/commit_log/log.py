@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from varve.commit_log.appender import Appender, AppendResult
 from varve.commit_log.flusher import Flusher
+from varve.commit_log.leader_epochs import EpochEntry
 from varve.commit_log.log_loader import LoadRequest, LogLoader
 from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
+from varve.commit_log.producer_loading import ProducerSnapshots, read_snapshot
 from varve.commit_log.producer_state import Origin, ProducerShell
 from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import ReadableSegment, Segment
@@ -175,6 +177,32 @@ class Log:
     def size(self) -> int:
         """Bytes of all data files."""
         return sum(segment.size for segment in self._state.view)
+
+    @property
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        """The leader epochs, oldest first, and the offset at which each began."""
+        return self._state.epochs.entries
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether a closed segment is still as it was: neither cut nor replaced nor dropped.
+
+        If so, all that was read from its files before is of that segment.
+        """
+        with self._state.lock:
+            return any(one is segment for one in self._state.view.closed)
+
+    def producer_snapshot(self, offset: int) -> bytes:
+        """What the file of the producer snapshot at the beginning of a segment holds.
+
+        One that is missing or damaged is made anew from an older one and the batches behind it.
+        """
+        state = self._state
+        with state.lock:
+            offsets = list(state.snapshots.offsets)
+            segments = list(state.view.closed)
+        return read_snapshot(
+            ProducerSnapshots(state.fs, state.directory, offsets), segments, offset=offset
+        )
 
     def append(
         self, batch: Buffer, *, origin: Origin = Origin.CLIENT, leader_epoch: int | None = None

@@ -17,6 +17,7 @@ from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_reader import find_batch_position
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
+from varve.commit_log.settings import LONG_MAX
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_scan import Field
@@ -53,6 +54,9 @@ class ProducerSnapshots:
             file.truncate(len(data))
         self.offsets.append(offset)
         self._unsynced.append(offset)
+
+    def read(self, offset: int) -> bytes:
+        return self._fs.read(self.path(offset))
 
     def take_unsynced(self) -> list[int]:
         """The offsets of snapshots written since the last call; the caller syncs them."""
@@ -157,6 +161,36 @@ def load_producers(
     if end_offset > map_end:
         snapshots.write(producers)
     return producers
+
+
+def read_snapshot(
+    snapshots: ProducerSnapshots, segments: Sequence[ReadableSegment], *, offset: int
+) -> bytes:
+    """The bytes of the snapshot at an offset, made anew where the file is missing or damaged.
+
+    Writes and removes nothing. `segments` are those in front of the offset, and may be more.
+    """
+    producers = ProducerStates()
+    start = 0
+    for at in reversed([one for one in snapshots.offsets if one <= offset]):
+        path = snapshots.path(at)
+        try:
+            data = snapshots.read(at)
+            producers.load_snapshot(data, now_ms=0, expiration_ms=LONG_MAX, where=path)
+        except (Corrupt, FileNotFoundError):
+            producers.clear()
+            continue
+        if at == offset:
+            return data
+        start = at
+        break
+    ends = [one.base_offset for one in segments[1:]] + [offset]
+    for segment, end in zip(segments, ends, strict=False):
+        if end > start and segment.base_offset < offset:
+            first = max(segment.base_offset, start)
+            _replay_segment(segment, producers, start=first, end=offset)
+    producers.map_end_offset = offset
+    return producers.encode_snapshot()
 
 
 def _replay_segment(

@@ -231,6 +231,17 @@ class LogSettings:
         at_least=1,
         long=True,
     )
+    remote_storage_enable: bool = setting(
+        False,
+        "Copy closed segments to object storage; valid with every cleanup.policy. They stay on "
+        "the local disk as well, for as long as retention and compaction let them.",
+        "remote.storage.enable",
+    )
+    remote_log_copy_disable: bool = setting(
+        False,
+        "Copy nothing more to object storage; what is there stays.",
+        "remote.log.copy.disable",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -244,6 +255,11 @@ class LogSettings:
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def copies_to_tier(self) -> bool:
+        """Whether closed segments go to object storage."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
     def syncs_every_append(self) -> bool:
