@@ -1,0 +1,314 @@
+"""Accounts for every object of a cluster in the cold tier, and sweeps what nobody needs.
+
+Invariant  reads only, unless it sweeps. A sweep removes orphans, and objects of deleted segments
+           whose time has come; before each removal the newest manifest is asked again. Where a
+           manifest is missing or cannot be read nothing of its partition is removed.
+Crash      a sweep may be cut anywhere: the next one finds the rest.
+Threads    any, beside writers of the same partitions and other sweeps.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from varve.foundation.errors import Corrupt, ObjectNotFound
+from varve.kernels.crc import extend_crc32c
+from varve.object_store import ObjectInfo, ObjectStore, PriceTable, default_prices
+from varve.tiering.cold_inventory import PartKey, find_home, find_part
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.fsck_named import NamedObjects, collect_named, find_now
+from varve.tiering.fsck_report import (
+    Damage,
+    FsckReport,
+    Listed,
+    ObjectClass,
+    PartitionAccount,
+)
+from varve.tiering.manifest_store import ObjectManifestStore
+
+CHUNK_BYTES: Final = 8 << 20
+SETTLE_MS: Final = 3_600_000
+"""How long a page or a part that nothing names may belong to a commit that is under way."""
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsckOptions:
+    """`deep` reads all live objects; `retention_ms`, if given, lets a sweep retire versions."""
+
+    deep: bool = False
+    sweep: bool = False
+    retention_ms: int | None = None
+    settle_ms: int = SETTLE_MS
+
+
+def fsck(
+    objects: ObjectStore,
+    cluster: str,
+    *,
+    now_ms: int,
+    options: FsckOptions,
+    random: random.Random,
+    wait: Callable[[float], object],
+    prices: PriceTable | None = None,
+    advance: Advance = lambda size: None,
+) -> FsckReport:
+    """Looks at everything below a cluster's prefix; `wait` sleeps for so many milliseconds."""
+    report = FsckReport(
+        store=objects.name, cluster=cluster, prices=prices or default_prices(objects.name)
+    )
+    for home, entries in groupby(objects.list(f"{cluster}/"), lambda entry: find_home(entry.key)):
+        if home is None:
+            report.foreign += entries
+            continue
+        manifests = ObjectManifestStore(objects, home, random=random, wait=wait)
+        check = _PartitionCheck(objects, home, manifests, now_ms=now_ms, options=options)
+        check.run(list(entries))
+        if options.deep:
+            report.verified_bytes += check.verify(advance)
+        if options.sweep:
+            check.sweep()
+        report.partitions.append(check.result)
+    return report
+
+
+class _PartitionCheck:
+    """The account of one partition."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        home: ColdPartition,
+        manifests: ObjectManifestStore,
+        *,
+        now_ms: int,
+        options: FsckOptions,
+    ) -> None:
+        self._objects = objects
+        self._home = home
+        self._manifests = manifests
+        self._now_ms = now_ms
+        self._options = options
+        self._named: NamedObjects | None = None
+        self._overdue: list[Listed] = []
+        self.result = PartitionAccount(home=home)
+
+    def run(self, entries: list[ObjectInfo]) -> None:
+        """Sorts what was listed, by manifests that are loaded after the listing."""
+        self._named = self._read_named()
+        for entry in entries:
+            kind, reason = self._classify(entry)
+            if kind is ObjectClass.ORPHAN and not self._is_there(entry.key):
+                continue  # A deletion finished since it was listed.
+            self.result.account.add(kind, entry.size)
+            listed = Listed(entry.key, entry.size, kind, reason)
+            if kind in (ObjectClass.ORPHAN, ObjectClass.FOREIGN):
+                self.result.listed.append(listed)
+            elif reason == _OVERDUE:
+                self._overdue.append(listed)
+        if self._named is not None:
+            sizes = {entry.key: entry.size for entry in entries}
+            for segment in self._named.segments.values():
+                if segment.is_readable:
+                    self._check_parts(segment, sizes)
+
+    def _read_named(self) -> NamedObjects | None:
+        try:
+            newest = self._manifests.load()
+            if newest.version == 0:
+                raise Corrupt(
+                    f"{self._objects.name}: {self._home.manifest_folder} holds no version, so what "
+                    "the partition's objects are for cannot be told: put the newest version back, "
+                    "or remove the objects if the topic is gone"
+                )
+            self.result.manifest_version = newest.version
+            return collect_named(self._objects, self._home, newest)
+        except (Corrupt, ObjectNotFound) as error:
+            self.result.is_readable = False
+            self.result.damage.append(Damage(self._home.manifest_folder, str(error)))
+            return None
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._objects.head(key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _classify(self, entry: ObjectInfo) -> tuple[ObjectClass, str]:
+        home, named, key = self._home, self._named, entry.key
+        version = home.find_version(key)
+        part = find_part(home, key)
+        is_evidence = key.startswith(f"{home.prefix}evidence/") and key.endswith(".json")
+        is_page = home.find_page_id(key) is not None
+        if not (version or part or is_evidence or is_page or key == home.hint_key):
+            return ObjectClass.FOREIGN, "not a name of varve's"
+        if named is None:
+            return ObjectClass.RETAINED, "its manifest cannot be read"
+        if is_evidence or key == home.hint_key:
+            return ObjectClass.LIVE, ""
+        if version is not None:
+            return _classify_version(version, named)
+        if part is not None:
+            return self._classify_part(entry, part, named)
+        return self._classify_page(entry, named)
+
+    def _classify_page(self, entry: ObjectInfo, named: NamedObjects) -> tuple[ObjectClass, str]:
+        if entry.key in named.pages:
+            return ObjectClass.LIVE, ""
+        if entry.key in named.older_pages:
+            return ObjectClass.RETAINED, "named by an older version"
+        return self._unnamed(entry, "a page that no version names")
+
+    def _classify_part(
+        self, entry: ObjectInfo, part: PartKey, named: NamedObjects
+    ) -> tuple[ObjectClass, str]:
+        segment = named.segments.get(part.id)
+        if segment is None:
+            if part.id in named.older_segments:
+                return ObjectClass.RETAINED, "named by an older version"
+            return ObjectClass.ORPHAN, "of a segment that no version names"
+        if segment.base_offset != part.base_offset:
+            return ObjectClass.ORPHAN, f"the segment of this id begins at {segment.base_offset}"
+        if segment.state is SegmentState.COPY_STARTED:
+            return ObjectClass.PENDING, "of an announced copy"
+        if segment.state is SegmentState.DELETE_STARTED:
+            return ObjectClass.RETAINED, _OVERDUE if self._is_overdue(segment) else "goes"
+        if segment.find_part(part.part) is None:
+            return self._unnamed(entry, "a part that its segment does not list")
+        return ObjectClass.LIVE, ""
+
+    def _unnamed(self, entry: ObjectInfo, reason: str) -> tuple[ObjectClass, str]:
+        if entry.modified_ms > self._now_ms - self._options.settle_ms:
+            return ObjectClass.PENDING, "perhaps of a commit under way"
+        return ObjectClass.ORPHAN, reason
+
+    def _is_overdue(self, segment: ColdSegment) -> bool:
+        until_ms = segment.replaced_until_ms
+        return (segment.at_ms if until_ms is None else until_ms) <= self._now_ms
+
+    def _check_parts(self, segment: ColdSegment, sizes: dict[str, int]) -> None:
+        for part in segment.parts:
+            key = self._home.part_key(segment, part.name)
+            if sizes.get(key) != part.size:
+                self._confirm_damage(segment, key, part.size)
+
+    def _confirm_damage(self, segment: ColdSegment, key: str, wanted: int) -> None:
+        """Looks again: the listing may be older than the copy, or the segment gone by now."""
+        try:
+            found: int | None = self._objects.head(key).size
+        except ObjectNotFound:
+            found = None
+        if found == wanted or not self._is_still_live(segment):
+            return
+        fault = "is missing" if found is None else f"has {found} bytes"
+        self.result.damage.append(
+            Damage(key, f"{fault}, the manifest says {wanted}: put it back from a mirror or a copy")
+        )
+
+    def _is_still_live(self, segment: ColdSegment) -> bool:
+        now = find_now(self._manifests, base_offset=segment.base_offset, id=segment.id)
+        return now is not None and now.is_readable
+
+    # Reading everything again
+
+    def verify(self, advance: Advance) -> int:
+        """Reads all live parts and compares their checksums; the bytes that matched."""
+        if self._named is None:
+            return 0
+        damaged = {damage.key for damage in self.result.damage}
+        verified = 0
+        for segment in self._named.segments.values():
+            for part in segment.parts if segment.is_readable else ():
+                key = self._home.part_key(segment, part.name)
+                if key in damaged:
+                    continue
+                crc = self._checksum(key, part.size, advance)
+                if crc == part.crc32c:
+                    verified += part.size
+                elif self._is_still_live(segment):
+                    found = "none" if crc is None else f"{crc:08x}"
+                    message = f"CRC-32C {found}, the manifest says {part.crc32c:08x}: "
+                    message += "put it back from a mirror or a copy"
+                    self.result.damage.append(Damage(key, message))
+        return verified
+
+    def _checksum(self, key: str, size: int, advance: Advance) -> int | None:
+        crc = 0
+        try:
+            for start in range(0, size, CHUNK_BYTES):
+                chunk = self._objects.get_range(key, start, min(start + CHUNK_BYTES, size))
+                crc = int(extend_crc32c(crc, np.frombuffer(chunk, np.uint8), 0, len(chunk)))
+                advance(len(chunk))
+        except ObjectNotFound:
+            return None
+        return crc
+
+    # Sweeping
+
+    def sweep(self) -> None:
+        """Removes orphans and what is overdue; versions past their retention, if one is given."""
+        if self._named is None:
+            return
+        orphans = [one for one in self.result.listed if one.kind is ObjectClass.ORPHAN]
+        for one in [*orphans, *self._overdue]:
+            part = find_part(self._home, one.key)
+            if part is not None and self._may_go(part):
+                self._objects.delete([one.key])
+                self.result.swept.append(one)
+        if any(self._home.find_page_id(one.key) is not None for one in orphans):
+            self._sweep_pages()
+        versions = [one for one in orphans if self._home.find_version(one.key) is not None]
+        if versions or self._options.retention_ms is not None:
+            self._retire(versions)
+
+    def _may_go(self, part: PartKey) -> bool:
+        now = find_now(self._manifests, base_offset=part.base_offset, id=part.id)
+        if now is None:
+            return True
+        if now.state is SegmentState.DELETE_STARTED:
+            return self._is_overdue(now)
+        # A part beside those of a live segment may be one that is about to be listed.
+        return False
+
+    def _sweep_pages(self) -> None:
+        """Pages go by the manifest store, which first makes sure that no commit will name them."""
+        for entry in self._manifests.sweep_orphan_pages(writer="fsck", now_ms=self._now_ms):
+            reason = "a page that no version names"
+            self.result.swept.append(Listed(entry.key, entry.size, ObjectClass.ORPHAN, reason))
+
+    def _retire(self, left_over: list[Listed]) -> None:
+        retention_ms = self._options.retention_ms
+        before = self._list_retirable()
+        self._manifests.retire_versions(
+            now_ms=self._now_ms, retention_ms=_FOREVER_MS if retention_ms is None else retention_ms
+        )
+        after = {entry.key for entry in self._list_retirable()}
+        known = {one.key: one for one in left_over}
+        for entry in before:
+            if entry.key not in after:
+                reason = "past its retention"
+                listed = Listed(entry.key, entry.size, ObjectClass.RETAINED, reason)
+                self.result.swept.append(known.get(entry.key, listed))
+
+    def _list_retirable(self) -> list[ObjectInfo]:
+        folders = (self._home.manifest_folder, self._home.page_folder)
+        return [entry for folder in folders for entry in self._objects.list(folder)]
+
+
+_OVERDUE: Final = "its deletion is overdue"
+_FOREVER_MS: Final = 1 << 62
+
+
+def _classify_version(version: int, named: NamedObjects) -> tuple[ObjectClass, str]:
+    if version >= named.newest.version:
+        return ObjectClass.LIVE, ""
+    if version in named.left_over:
+        return ObjectClass.ORPHAN, "a version below a hole in the chain"
+    return ObjectClass.RETAINED, "an older version"

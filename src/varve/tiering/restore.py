@@ -1,0 +1,354 @@
+"""Rebuilds a partition's directory from the cold tier alone, byte for byte.
+
+Layout     built as `<topic>-<partition>.restore-future` in the log directory, which an open passes
+           over, and renamed when all of it is on disk. docs/tiering-restore.md
+Invariant  every file has the size and CRC-32C of the manifest; a partition that is there is never
+           touched. Behind the last segment an empty one begins, so that appends leave the restored
+           files as they are.
+Crash      at any step: a second run keeps the files that are whole, fetches the others and goes on.
+           Checkpoints are written before the rename: what they say of a partition that is not
+           there yet does no harm, what they said of a lost one could.
+Threads    the caller holds the lock of the log directory (`hold_log_directory`).
+"""
+
+import contextlib
+import posixpath
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
+from varve.commit_log.append_times import AppendSpan, AppendTimes
+from varve.commit_log.checkpoints import decode_offsets, encode_offsets
+from varve.commit_log.directory_metadata import (
+    DirectoryMetadata,
+    decode_meta_properties,
+    encode_meta_properties,
+)
+from varve.commit_log.names import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    INDEX,
+    KEYS,
+    LEADER_EPOCH_FILE,
+    LOCK_FILE,
+    LOG,
+    LOG_START_OFFSET_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    future_directory_name,
+    log_name,
+)
+from varve.commit_log.partition_metadata import decode_topic_id, encode, random_topic_id
+from varve.disk import FileSystem, write_atomically
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
+from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ManifestStore
+from varve.tiering.restore_fetch import Advance, Fetcher, WantedFile
+from varve.tiering.restore_report import RESTORED_FILE, RestoreReport, mark_of
+
+_NODE_ID: Final = 1
+_KINDS: Final = {
+    "log": LOG,
+    "index": INDEX,
+    "timeindex": TIME_INDEX,
+    "txnindex": TXN_INDEX,
+    "keys": KEYS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """The segments that make a partition, without a hole; `until_offset` cuts within the last."""
+
+    home: ColdPartition
+    manifest: Manifest
+    segments: tuple[ColdSegment, ...]
+    until_offset: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        return self.until_offset is not None and self.until_offset <= self.segments[-1].end_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset + 1
+
+    @property
+    def log_start_offset(self) -> int:
+        return max(self.manifest.log_start_offset, self.segments[0].base_offset)
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(segment.stored_bytes for segment in self.segments)
+
+
+def plan_restore(
+    manifests: ManifestStore, manifest: Manifest, *, until_offset: int | None = None
+) -> RestorePlan:
+    """What a restore of this version takes; with an offset, only what comes before it.
+
+    Raises NotFound when that is nothing, and Corrupt when offsets in between are missing.
+    """
+    chosen: list[ColdSegment] = []
+    for segment in manifests.segments(manifest, from_offset=manifest.log_start_offset):
+        if until_offset is not None and segment.base_offset >= until_offset:
+            break
+        if not segment.is_readable:
+            continue
+        if chosen and segment.base_offset != chosen[-1].end_offset + 1:
+            raise Corrupt(
+                f"{manifest.home}: manifest version {manifest.version} has no readable segment for "
+                f"the offsets {chosen[-1].end_offset + 1} to {segment.base_offset - 1}: restore "
+                f"with --until-offset {chosen[-1].end_offset + 1}, or an older version"
+            )
+        chosen.append(segment)
+    if not chosen or (until_offset is not None and until_offset <= manifest.log_start_offset):
+        before = "" if until_offset is None else f" before offset {until_offset}"
+        raise NotFound(
+            f"{manifest.home}: manifest version {manifest.version} has no record{before} to "
+            f"restore; its log starts at {manifest.log_start_offset}"
+        )
+    return RestorePlan(
+        home=manifest.home, manifest=manifest, segments=tuple(chosen), until_offset=until_offset
+    )
+
+
+@contextlib.contextmanager
+def hold_log_directory(fs: FileSystem, path: str, *, cluster: str) -> Iterator[None]:
+    """Holds a log directory's lock; a directory that is new is made, and of this cluster.
+
+    Raises Locked when a process has it open.
+    """
+    missing = []
+    above = path
+    while above and not fs.exists(above):
+        missing.append(above)
+        above = posixpath.dirname(above)
+    fs.make_directory(path)
+    for made in reversed(missing):
+        fs.sync_directory(posixpath.dirname(made) or ".")
+    lock = fs.lock(f"{path}/{LOCK_FILE}")
+    try:
+        if not fs.exists(f"{path}/{META_PROPERTIES_FILE}"):
+            metadata = DirectoryMetadata(
+                cluster_id=cluster,
+                node_id=_NODE_ID,
+                directory_id=random_topic_id(random.SystemRandom()),
+            )
+            write_atomically(fs, f"{path}/{META_PROPERTIES_FILE}", encode_meta_properties(metadata))
+        yield
+    finally:
+        lock.release()
+
+
+def read_cluster(fs: FileSystem, path: str) -> str | None:
+    """The cluster that a log directory says it is of."""
+    file = f"{path}/{META_PROPERTIES_FILE}"
+    if not fs.exists(file):
+        return None
+    return decode_meta_properties(fs.read(file), where=file).cluster_id
+
+
+def restore_partition(
+    objects: ObjectStore,
+    plan: RestorePlan,
+    fs: FileSystem,
+    log_directory: str,
+    *,
+    clock: Clock,
+    workers: int = 1,
+    advance: Advance = lambda size: None,
+) -> RestoreReport:
+    """Makes the partition's directory in a log directory whose lock the caller holds.
+
+    Raises InvalidRequest when the partition is there already, unless an earlier restore of the same
+    state made it, and Corrupt when an object is not what the manifest says.
+    """
+    return _Restore(plan, fs, log_directory, clock).run(
+        Fetcher(objects, fs, workers=workers, advance=advance)
+    )
+
+
+class _Restore:
+    """One restore of one partition; the steps follow each other in `run`."""
+
+    def __init__(self, plan: RestorePlan, fs: FileSystem, log_directory: str, clock: Clock) -> None:
+        self._plan = plan
+        self._fs = fs
+        self._log_directory = log_directory
+        self._clock = clock
+        self._partition = TopicPartition(plan.home.topic, plan.home.partition)
+        self._target = f"{log_directory}/{self._partition}"
+        self._aside = f"{log_directory}/{future_directory_name(self._partition, 'restore')}"
+        self._mark = mark_of(plan.manifest, plan.until_offset)
+
+    def run(self, fetcher: Fetcher) -> RestoreReport:
+        topic_id = decode_topic_id(self._plan.home.topic_id, f"{self._plan.home}")
+        files = wanted_files(self._plan)
+        if self._is_done():
+            # The run that made it may have ended before its name was on disk.
+            self._fs.sync_directory(self._log_directory)
+            return self._report(self._read_end(), was_there=True)
+        self._fs.make_directory(self._aside)
+        self._fs.sync_directory(self._log_directory)
+        self._remove_others({file.name for file in files})
+        fetched, reused = fetcher.fetch_all(self._aside, files)
+        self._write(PARTITION_METADATA_FILE, encode(topic_id))
+        self._write_append_times()
+        end_offset = self._cut() if self._plan.is_cut else self._begin_next()
+        self._write(RESTORED_FILE, self._mark.encode())
+        self._fs.sync_directory(self._aside)
+        self._write_checkpoints(end_offset)
+        if self._fs.exists(self._target):
+            self._fs.remove_tree(self._target)
+        self._fs.rename(self._aside, self._target)
+        self._fs.sync_directory(self._log_directory)
+        return self._report(end_offset, fetched_bytes=fetched, reused_bytes=reused)
+
+    def _is_done(self) -> bool:
+        """Whether the target is what this restore makes; raises when it is something else."""
+        if not self._fs.exists(self._target) or not self._fs.names(self._target):
+            return False
+        path = f"{self._target}/{RESTORED_FILE}"
+        found = self._fs.read(path) if self._fs.exists(path) else b""
+        if found == self._mark.encode():
+            return True
+        was = f"was restored from another state ({found.decode(errors='replace').strip()})"
+        raise InvalidRequest(
+            f"{self._target} is there and {was if found else 'not empty'}: restore into another "
+            "log directory, or move it away first"
+        )
+
+    def _read_end(self) -> int:
+        path = f"{self._log_directory}/{RECOVERY_POINT_FILE}"
+        known = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
+        return known.get(self._partition, self._plan.end_offset)
+
+    def _remove_others(self, wanted: set[str]) -> None:
+        """Removes what an attempt left that this one does not build on."""
+        for name in self._fs.names(self._aside):
+            if name not in wanted:
+                self._fs.remove(f"{self._aside}/{name}")
+
+    def _write(self, name: str, data: bytes) -> None:
+        with self._fs.open_writable(f"{self._aside}/{name}") as file:
+            if data:
+                file.write_at(0, data)
+            file.sync()
+
+    def _write_append_times(self) -> None:
+        times = AppendTimes(self._fs, self._aside)
+        for segment in self._plan.segments:
+            times.write(segment.base_offset, AppendSpan(*segment.append_ms))
+        times.sync()
+
+    def _begin_next(self) -> int:
+        """Makes the empty segment that the next append goes to."""
+        for kind in (LOG, INDEX, TIME_INDEX):
+            self._write(log_name(self._plan.end_offset, kind), b"")
+        return self._plan.end_offset
+
+    def _cut(self) -> int:
+        """Cuts the last segment as a truncation does: at the last batch that ends before."""
+        assert self._plan.until_offset is not None
+        log = Log.open(
+            LoadRequest(
+                files=SegmentFiles(self._fs),
+                directory=self._aside,
+                topic_partition=self._partition,
+                settings=LogSettings(),
+                clock=self._clock,
+                random=random.Random(0),
+                clean=True,
+                recovery_point=self._plan.end_offset,
+                log_start_offset=self._plan.log_start_offset,
+            )
+        )
+        try:
+            log.truncate_to(self._plan.until_offset)
+            log.remove_doomed(self._clock.now_ms() + log.settings.file_delete_delay_ms)
+            end_offset = log.end_offset
+            log.close()
+        except BaseException:
+            log.abandon()
+            raise
+        return end_offset
+
+    def _write_checkpoints(self, end_offset: int) -> None:
+        """What the log directory says of the partition; what it said of a lost one goes."""
+        start = self._plan.log_start_offset
+        is_within = start > self._plan.segments[0].base_offset
+        self._write_offset(RECOVERY_POINT_FILE, end_offset)
+        self._write_offset(HIGH_WATERMARK_FILE, end_offset)
+        self._write_offset(LOG_START_OFFSET_FILE, start if is_within else None)
+        self._write_offset(CLEANER_OFFSET_FILE, None)
+
+    def _write_offset(self, name: str, offset: int | None) -> None:
+        path = f"{self._log_directory}/{name}"
+        known = decode_offsets(self._fs.read(path), where=path) if self._fs.exists(path) else {}
+        rest = {one: at for one, at in known.items() if one != self._partition}
+        changed = rest if offset is None else {**rest, self._partition: offset}
+        if changed != known:
+            write_atomically(self._fs, path, encode_offsets(changed))
+
+    def _report(
+        self,
+        end_offset: int,
+        *,
+        fetched_bytes: int = 0,
+        reused_bytes: int = 0,
+        was_there: bool = False,
+    ) -> RestoreReport:
+        return RestoreReport(
+            home=self._plan.home,
+            directory=self._target,
+            manifest_version=self._plan.manifest.version,
+            manifest_ms=self._plan.manifest.at_ms,
+            segment_count=len(self._plan.segments),
+            log_start_offset=self._plan.log_start_offset,
+            end_offset=end_offset,
+            fetched_bytes=fetched_bytes,
+            reused_bytes=reused_bytes,
+            was_there=was_there,
+        )
+
+
+def wanted_files(plan: RestorePlan) -> list[WantedFile]:
+    """The files that objects are made into; of the histories of epochs the newest counts."""
+    files = []
+    for segment in plan.segments:
+        _check_parts(plan.home, segment)
+        is_last = segment is plan.segments[-1]
+        for part in segment.parts:
+            name = _file_name(segment, part.name, is_last=is_last)
+            if name is not None:
+                key = plan.home.part_key(segment, part.name)
+                files.append(WantedFile(name, key, part.size, part.crc32c))
+    return files
+
+
+def _file_name(segment: ColdSegment, part: str, *, is_last: bool) -> str | None:
+    if part == "epochs":
+        return LEADER_EPOCH_FILE if is_last else None
+    if part == "snapshot":
+        return log_name(segment.end_offset + 1, SNAPSHOT)
+    return log_name(segment.base_offset, _KINDS[part]) if part in _KINDS else None
+
+
+def _check_parts(home: ColdPartition, segment: ColdSegment) -> None:
+    for name in ("log", "epochs"):
+        if segment.find_part(name) is None:
+            raise Corrupt(
+                f"{home}: {segment} has no part {name!r} in the manifest, without which it cannot "
+                "be restored: take an older version"
+            )
