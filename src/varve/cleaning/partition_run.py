@@ -269,6 +269,7 @@ class PartitionRun:
             elapsed_ms=self._tools.clock.now_ms() - self._started_ms,
             holds=tuple(self._tools.indexes.holds.values()),
             note=self._note,
+            rewritten=tuple(one.segment.base_offset for one in rewritten),
         )
 
 

@@ -59,7 +59,8 @@ class CleanReport:
     """One run over one partition.
 
     `records` and `bytes` go by reason and count the rewritten segments only; what was not worth
-    rewriting is in `left_stale_bytes`. A dry run has planned figures and changed nothing.
+    rewriting is in `left_stale_bytes`. `rewritten` has the base offsets of those segments. A dry
+    run has planned figures and changed nothing.
     """
 
     partition: TopicPartition
@@ -80,3 +81,4 @@ class CleanReport:
     elapsed_ms: int = 0
     holds: tuple[SegmentHold, ...] = ()
     note: str = ""
+    rewritten: tuple[int, ...] = ()

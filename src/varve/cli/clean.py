@@ -8,7 +8,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from varve.cleaning.balance import Reason
 from varve.cleaning.report import CleanProgress, CleanReport, SegmentHold
-from varve.cleaning.retention_rules import Expiry
+from varve.cleaning.retention_rules import ExpiredSegment, Expiry
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
 from varve.foundation.errors import StoreError
 
@@ -52,7 +52,8 @@ def command(
     The exit status is 1 when a partition fails or has a damaged segment that had to be left alone.
     With --json every line has `partition`, `dry_run`, `error` (null or a sentence), `compaction`
     (null, or segments, bytes, records and bytes by reason, what was left, holds and a note) and
-    `expiry` (null, or its segments with offsets, size, reason and rule).
+    `expiry` (null, or its segments with offsets, size, reason and rule) and `undecided` (of a dry
+    run: the segments that compaction comes before retention to, so that nobody can tell yet).
 
     \b
     Examples:
@@ -154,6 +155,7 @@ def _tell_failure(partition: str, failure: str, *, dry_run: bool, as_json: bool)
             "error": failure,
             "compaction": None,
             "expiry": None,
+            "undecided": [],
         }
         sys.stdout.write(json.dumps(document) + "\n")
     typer.secho(f"{partition}: {failure}", fg="red", err=True)
@@ -166,6 +168,7 @@ def _document(cleaned: "Cleaned", *, dry_run: bool) -> dict[str, Any]:
         "error": None,
         "compaction": cleaned.compaction and _compaction_document(cleaned.compaction),
         "expiry": cleaned.expiry and _expiry_document(cleaned.expiry),
+        "undecided": [_segment_document(one) for one in cleaned.undecided],
     }
 
 
@@ -198,16 +201,17 @@ def _compaction_document(report: CleanReport) -> dict[str, Any]:
 def _expiry_document(expiry: Expiry) -> dict[str, Any]:
     return {
         "before_offset": expiry.before_offset,
-        "segments": [
-            {
-                "base_offset": one.base_offset,
-                "next_offset": one.next_offset,
-                "size": one.size,
-                "reason": one.reason.value,
-                "rule": one.rule,
-            }
-            for one in expiry.segments
-        ],
+        "segments": [_segment_document(one) for one in expiry.segments],
+    }
+
+
+def _segment_document(segment: ExpiredSegment) -> dict[str, Any]:
+    return {
+        "base_offset": segment.base_offset,
+        "next_offset": segment.next_offset,
+        "size": segment.size,
+        "reason": segment.reason.value,
+        "rule": segment.rule,
     }
 
 
@@ -218,6 +222,8 @@ def _print(cleaned: "Cleaned", *, dry_run: bool) -> None:
         lines += _compaction_lines(cleaned.compaction, would)
     if cleaned.expiry is not None:
         lines += _expiry_lines(cleaned.expiry, would)
+    if cleaned.undecided:
+        lines.append(_undecided_line(cleaned.undecided))
     if not lines:
         lines = ["nothing to do"]
     typer.secho(f"{cleaned.partition}  ", bold=True, nl=False)
@@ -259,6 +265,14 @@ def _expiry_lines(expiry: Expiry, would: str) -> Iterator[str]:
     for reason in dict.fromkeys(one.reason for one in expiry.segments):
         last = [one for one in expiry.segments if one.reason is reason][-1]
         yield f"{reason.value}: {last.rule}"
+
+
+def _undecided_line(segments: Sequence[ExpiredSegment]) -> str:
+    count = len(segments)
+    return (
+        f"{count} segment{'s' if count > 1 else ''} from offset {segments[0].base_offset} on, past "
+        "retention by now: decided after compaction"
+    )
 
 
 def _warn(cleaned: "Cleaned", hold: SegmentHold) -> None:

@@ -4,19 +4,21 @@ Invariant  all of it is a `run_once(now_ms)`; threads only call it.
 Threads    any; each worker runs its own part, and a failing part does not stop the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
+from varve.cleaning.balance import Reason
 from varve.cleaning.cleaner import Cleaner
 from varve.cleaning.effective_time import EffectiveTime
 from varve.cleaning.log_facts import look_steadily, observe
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
 from varve.cleaning.retention import Expiry, find_expired
-from varve.cleaning.retention_rules import review
+from varve.cleaning.retention_rules import ExpiredSegment, review
 from varve.cleaning.selection import select
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogStore, TopicPartition
@@ -34,11 +36,14 @@ class Cleaned:
     """What cleaning did to one partition, or would do: its compaction, and what expired.
 
     Each is None where the topic's policy does not ask for it, or retention let nothing go.
+    `undecided` is of a dry run: what retention would take now, but that compaction comes first
+    and changes what it sees.
     """
 
     partition: TopicPartition
     compaction: CleanReport | None
     expiry: Expiry | None
+    undecided: tuple[ExpiredSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +125,9 @@ class Upkeep:
         compaction = None
         if log.settings.is_compacted:
             compaction = self.cleaner.clean(partition, now_ms, dry_run=dry_run, progress=progress)
-        expiry = find_expired(log, now_ms) if dry_run else self._expire(log, now_ms)
-        return Cleaned(partition, compaction, expiry)
+        if dry_run:
+            return _foresee(partition, compaction, find_expired(log, now_ms))
+        return Cleaned(partition, compaction, self._expire(log, now_ms))
 
     def _expire(self, log: Log, now_ms: int) -> Expiry | None:
         retention = self.cleaner.retention
@@ -174,6 +180,36 @@ class Upkeep:
             },
             offline={one.path: str(one.failure) for one in directories if one.failure is not None},
         )
+
+
+def _foresee(
+    partition: TopicPartition, compaction: CleanReport | None, expiry: Expiry | None
+) -> Cleaned:
+    """What both together would do: retention is certain only of what compaction leaves as it is."""
+    if compaction is None or not compaction.rewritten or expiry is None:
+        return Cleaned(partition, compaction, expiry)
+    certain = list(takewhile(partial(_stays_certain, compaction), expiry.segments))
+    undecided = expiry.segments[len(certain) :]
+    if undecided:
+        expiry = _cut(expiry, certain)
+    return Cleaned(partition, compaction, expiry, undecided)
+
+
+def _stays_certain(compaction: CleanReport, segment: ExpiredSegment) -> bool:
+    # Compaction shrinks the log, so that its size lets go of fewer segments afterwards.
+    is_by_size = segment.reason is Reason.EXPIRED_SIZE
+    return not is_by_size and segment.base_offset not in compaction.rewritten
+
+
+def _cut(expiry: Expiry, certain: Sequence[ExpiredSegment]) -> Expiry | None:
+    if not certain:
+        return None
+    return replace(
+        expiry,
+        before_offset=certain[-1].next_offset,
+        segments=tuple(certain),
+        takes_active=False,
+    )
 
 
 def _find_overruled(log: Log, now_ms: int) -> dict[int, EffectiveTime]:

@@ -269,3 +269,14 @@ def test_metrics_are_printed_as_prometheus_reads_them(run: Run) -> None:
     assert 'varve_log_end_offset{partition="0",topic="scores"} 10.0\n' in result.stdout
     assert 'varve_log_segments{partition="1",topic="visits"} 3.0\n' in result.stdout
     assert "varve_cleaner_uncleanable_bytes{" in result.stdout
+
+
+def test_a_dry_run_leaves_to_compaction_what_is_decided_after_it(run: Run, data: Path) -> None:
+    with varve.open(data, maintain=False) as store:
+        store.alter_topic("scores", {"cleanup.policy": "compact,delete", "retention.ms": "1"})
+    result = run("clean", "scores", "--dry-run")
+    assert "1 segment from offset 0 on, past retention by now: decided after" in result.stdout
+    assert "would be deleted" not in result.stdout
+    (told,) = _lines(run("clean", "scores", "--dry-run", "--json"))
+    assert told["expiry"] is None
+    assert [one["base_offset"] for one in told["undecided"]] == [0]

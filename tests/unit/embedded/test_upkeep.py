@@ -217,3 +217,36 @@ def _wait_until(is_true: Callable[[], bool]) -> None:
             return
         pause.wait(0.01)
     raise AssertionError("it did not happen in 20 s")
+
+
+def test_a_dry_run_promises_no_expiry_of_what_compaction_rewrites_first(
+    store: varve.Store, clock: ManualClock
+) -> None:
+    both = COMPACTED | {"cleanup.policy": "compact,delete", "retention.ms": 60_000}
+    topic = store.create_topic("scores", settings=both)
+    for key in ("only", "a", "a"):
+        topic.append(key=key, value="1")
+        topic.partition().log.roll()
+        clock.advance(10_000)
+    clock.advance(70_000)
+    (told,) = store.clean(dry_run=True)
+    assert told.compaction is not None
+    taken = {one.base_offset for one in told.undecided}
+    certain = {one.base_offset for one in told.expiry.segments} if told.expiry else set()
+    assert taken & set(told.compaction.rewritten)
+    assert not certain & set(told.compaction.rewritten)
+    assert taken | certain == {0, 1, 2}
+
+
+def test_a_dry_run_is_certain_of_an_expiry_without_compaction(
+    store: varve.Store, clock: ManualClock
+) -> None:
+    both = COMPACTED | {"cleanup.policy": "compact,delete", "retention.ms": 60_000}
+    topic = store.create_topic("scores", settings=both)
+    topic.append(key="a", value="1")
+    topic.partition().log.roll()
+    clock.advance(70_000)
+    (told,) = store.clean(dry_run=True)
+    assert told.expiry is not None
+    assert [one.base_offset for one in told.expiry.segments] == [0]
+    assert told.undecided == ()
