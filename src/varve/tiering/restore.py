@@ -45,6 +45,7 @@ from varve.commit_log.names import (
     log_name,
 )
 from varve.commit_log.partition_metadata import decode_topic_id, encode, random_topic_id
+from varve.commit_log.segment_reader import find_end
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
@@ -276,6 +277,9 @@ class _Restore:
         )
         try:
             log.truncate_to(self._plan.until_offset)
+            # Within a batch or a gap the log still ends where it was told to; its records do not.
+            last = list(log.view)[-1]
+            log.truncate_to(find_end(last, size=last.size)[0])
             log.remove_doomed(self._clock.now_ms() + log.settings.file_delete_delay_ms)
             end_offset = log.end_offset
             log.close()

@@ -1,0 +1,58 @@
+"""How the commands of the cold tier come to an object store and to what it holds."""
+
+import random
+import threading
+from typing import Annotated
+
+import typer
+
+from varve.cli.store_access import parse_setting
+from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.manifest_store import ObjectManifestStore
+
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="VARVE_TIER_URL",
+        metavar="URL",
+        help="The object store: file:/path, s3://bucket/prefix, gs://... or az://...",
+    ),
+]
+StoreSettings = Annotated[
+    list[str],
+    typer.Option(
+        "--store-setting", metavar="NAME=VALUE", help="A setting of the object store; repeatable."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="ID", help="The cluster; may be left out where there is only one."
+    ),
+]
+
+
+def open_tier(url: str, settings: list[str]) -> ObjectStore:
+    """The store behind a URL, with failed requests repeated."""
+    given = dict(parse_setting(text) for text in settings)
+    return RetryingObjectStore(open_object_store(url, given))
+
+
+def open_manifests(objects: ObjectStore, home: ColdPartition) -> ObjectManifestStore:
+    return ObjectManifestStore(objects, home, random=random.Random(), wait=wait_ms)
+
+
+def wait_ms(milliseconds: float) -> None:
+    threading.Event().wait(milliseconds / 1000)
+
+
+def show_bytes(size: int) -> str:
+    """A size in the unit that people read."""
+    amount, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"

@@ -1,0 +1,175 @@
+"""`varve tier fsck`: every object of a cluster accounted for, in bytes and money.
+
+Invariant  reads only without `--sweep`, beside running stores as well.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from varve.cli.byte_progress import byte_progress
+from varve.cli.store_access import AsJson
+from varve.cli.tier_access import (
+    Cluster,
+    StoreSettings,
+    StoreUrl,
+    open_tier,
+    show_bytes,
+    wait_ms,
+)
+from varve.foundation.clock import SystemClock
+from varve.tiering.cold_inventory import choose_cluster
+from varve.tiering.fsck import FsckOptions, fsck
+from varve.tiering.fsck_report import FsckReport, Listed, ObjectClass
+
+_PLAIN_WIDTH = 200
+_DAY_MS = 86_400_000
+
+
+def command(
+    store: StoreUrl,
+    store_setting: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    cluster: Cluster = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read all live objects and compare their checksums.")
+    ] = False,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Remove orphans, and what is overdue; asks nothing.")
+    ] = False,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            "--keep-versions",
+            metavar="DAYS",
+            min=0,
+            help="Let a sweep remove manifest versions that were replaced so long ago.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Account for every object of a cluster: live, pending, retained, orphan or foreign.
+
+    Live objects are those the newest manifests name. Pending ones belong to a copy that was
+    announced. Retained ones are named by older versions of manifests, or wait for their removal.
+    Orphans were left by a crash: nothing names them. Foreign ones have no name of varve's and are
+    never touched.
+
+    It may run beside stores that copy; a sweep asks the newest manifest again before each removal,
+    and removes nothing of a partition whose manifest cannot be read. The exit status is 1 when
+    there are orphans (left after a sweep), foreign objects or damage. With --json every line has
+    `type`: class, object, damage, swept or summary.
+
+    \b
+    Examples:
+      varve tier fsck --store s3://bucket/varve
+      varve tier fsck --store s3://bucket/varve --deep --json
+      varve tier fsck --store file:/backup/tier --sweep --keep-versions 7
+    """
+    if keep_days is not None and not sweep:
+        raise typer.BadParameter("--keep-versions has a meaning with --sweep only")
+    objects = open_tier(store, store_setting)
+    options = FsckOptions(
+        deep=deep,
+        sweep=sweep,
+        retention_ms=None if keep_days is None else int(keep_days * _DAY_MS),
+    )
+    cluster = choose_cluster(objects, cluster)
+    with byte_progress("Reading", 0, is_wanted=deep) as advance:
+        report = fsck(
+            objects,
+            cluster,
+            now_ms=SystemClock().now_ms(),
+            options=options,
+            random=random.Random(),
+            wait=wait_ms,
+            advance=advance,
+        )
+    if as_json:
+        for document in _documents(report):
+            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    else:
+        _print(report, deep=deep)
+    if not report.is_clean:
+        raise typer.Exit(1)
+
+
+def _documents(report: FsckReport) -> Iterator[dict[str, Any]]:
+    total = report.total
+    for kind in ObjectClass:
+        yield {
+            "type": "class",
+            "class": str(kind),
+            "objects": total.objects[kind],
+            "bytes": total.bytes[kind],
+            "cost_per_month": report.cost_per_month(kind),
+            "currency": report.prices.currency,
+        }
+    for name, key, size, reason in _lines(report):
+        yield {"type": "object", "class": name, "key": key, "bytes": size, "reason": reason}
+    for damage in report.damage:
+        yield {"type": "damage", "key": damage.key, "message": damage.message}
+    for one in report.swept:
+        yield {"type": "swept", "key": one.key, "bytes": one.size, "reason": one.reason}
+    yield {
+        "type": "summary",
+        "store": report.store,
+        "cluster": report.cluster,
+        "partitions": len(report.partitions),
+        "prices": report.prices.name,
+        "prices_as_of": report.prices.as_of,
+        "verified_bytes": report.verified_bytes,
+        "is_clean": report.is_clean,
+    }
+
+
+def _lines(report: FsckReport) -> Iterator[tuple[str, str, int, str]]:
+    """The objects that deserve a line: foreign ones, and orphans that are still there."""
+    foreign: list[Listed] = [
+        one
+        for partition in report.partitions
+        for one in partition.listed
+        if one.kind is ObjectClass.FOREIGN
+    ]
+    for one in [*report.orphans, *foreign]:
+        yield str(one.kind), one.key, one.size, one.reason
+    for entry in report.foreign:
+        yield str(ObjectClass.FOREIGN), entry.key, entry.size, "not a name of varve's"
+
+
+def _print(report: FsckReport, *, deep: bool) -> None:
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False)
+    console.print(_table(report))
+    for kind, key, size, reason in _lines(report):
+        console.print(Text(f"{kind:8} {key} ({show_bytes(size)}): {reason}"), soft_wrap=True)
+    for damage in report.damage:
+        console.print(Text(f"damaged  {damage.key}: {damage.message}", style="red"), soft_wrap=True)
+    for one in report.swept:
+        text = f"removed  {one.key} ({show_bytes(one.size)}): {one.reason}"
+        console.print(Text(text), soft_wrap=True)
+    read = f", {show_bytes(report.verified_bytes)} read and verified" if deep else ""
+    state = "nothing wrong" if report.is_clean else f"{len(report.damage)} damaged"
+    prices = f"prices: {report.prices.name}, {report.prices.as_of}"
+    summary = f"{report.store}, {report.cluster}: {len(report.partitions)} partitions, {state}"
+    console.print(Text(f"{summary}{read}; {prices}"), soft_wrap=True)
+
+
+def _table(report: FsckReport) -> Table:
+    total = report.total
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("Class", no_wrap=True)
+    for name in ("Objects", "Bytes", f"{report.prices.currency} per month"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for kind in ObjectClass:
+        cost = f"{report.cost_per_month(kind):.4f}"
+        size = show_bytes(total.bytes[kind])
+        table.add_row(Text(kind), str(total.objects[kind]), size, cost)
+    return table

@@ -1,0 +1,235 @@
+"""`varve tier restore`: partitions from the bucket alone, into a log directory nobody has open."""
+
+import json
+import posixpath
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from varve.cli.byte_progress import byte_progress
+from varve.cli.store_access import AsJson, parse_setting, parse_wanted
+from varve.cli.tier_access import (
+    Cluster,
+    StoreSettings,
+    StoreUrl,
+    open_manifests,
+    open_tier,
+    show_bytes,
+)
+from varve.commit_log import LogSettings
+from varve.commit_log.names import parse_partition_directory
+from varve.commit_log.partition_metadata import decode_topic_id
+from varve.disk import FileSystem, RealFileSystem, write_atomically
+from varve.embedded.topic_table import (
+    TOPICS_FILE,
+    TopicEntry,
+    TopicTable,
+    decode_topics,
+    encode_topics,
+)
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import InconsistentTopicId
+from varve.foundation.settings import parse_settings
+from varve.object_store import ObjectStore
+from varve.tiering.cold_inventory import choose_cluster, choose_partitions, list_partitions
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.restore import (
+    RestorePlan,
+    hold_log_directory,
+    plan_restore,
+    read_cluster,
+    restore_partition,
+)
+from varve.tiering.restore_report import RestoreReport
+
+
+def command(
+    directory: Annotated[
+        str,
+        typer.Argument(metavar="DIRECTORY", help="A log directory that no process has open."),
+    ],
+    wanted: Annotated[
+        str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic, or one partition.")
+    ],
+    store: StoreUrl,
+    store_setting: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    cluster: Cluster = None,
+    topic_id: Annotated[
+        str | None,
+        typer.Option("--topic-id", help="Which of several topics that had the name."),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", min=1, help="This version of the manifest, not the newest."),
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", metavar="TIME", help="What was there at a time: 2026-01-31T12:00."),
+    ] = None,
+    until_offset: Annotated[
+        int | None,
+        typer.Option("--until-offset", min=1, help="Only the records before this offset."),
+    ] = None,
+    setting: Annotated[
+        list[str],
+        typer.Option("--setting", metavar="NAME=VALUE", help="A setting of the topic; repeatable."),
+    ] = [],  # noqa: B006 - typer copies it, and shows no default
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="How many files are fetched at a time.")
+    ] = 4,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild partitions from object storage, byte for byte.
+
+    Every file is held against the size and the checksum that the manifest has of it. A partition
+    is built aside and renamed when it is complete; one that is there is never touched. A run that
+    was cut short goes on where it ended when it is given again. A directory that does not exist is
+    made.
+
+    Without --setting a topic that the directory does not know keeps its records until `varve log
+    configure` says otherwise.
+
+    \b
+    Examples:
+      varve tier restore data orders --store s3://bucket/varve
+      varve tier restore data orders:3 --store s3://bucket/varve --as-of 2026-01-31T12:00
+      varve tier restore look orders:3 --store file:/backup/tier --until-offset 120000
+    """
+    if version is not None and as_of is not None:
+        raise typer.BadParameter("give --version or --as-of, not both")
+    topic, partition = parse_wanted(wanted)
+    assert topic is not None
+    settings = dict(parse_setting(text) for text in setting)
+    parse_settings(LogSettings, settings, f"topic {topic}")
+    fs = RealFileSystem()
+    path = posixpath.abspath(directory)
+    _check_directory(fs, path)
+    objects = open_tier(store, store_setting)
+    cluster = choose_cluster(objects, cluster)
+    homes = choose_partitions(
+        list_partitions(objects, cluster), topic=topic, topic_id=topic_id, partition=partition
+    )
+    time_ms = None if as_of is None else _parse_time(as_of)
+    plans = [_plan(objects, home, version, time_ms, until_offset) for home in homes]
+    with hold_log_directory(fs, path, cluster=cluster):
+        table = _find_table(fs, path, homes[0])
+        _tell_cluster(fs, path, cluster)
+        total = sum(plan.stored_bytes for plan in plans)
+        with byte_progress("Restoring", total) as advance:
+            for plan in plans:
+                report = restore_partition(
+                    objects, plan, fs, path, clock=SystemClock(), workers=workers, advance=advance
+                )
+                _print(report, as_json=as_json)
+        if settings and topic not in table.topics:
+            _write_topic(fs, path, table, homes, settings)
+
+
+def _check_directory(fs: FileSystem, path: str) -> None:
+    """Refuses a directory of other things: varve could not open it afterwards."""
+    if not fs.exists(path):
+        return
+    if not fs.info(path).is_directory:
+        raise typer.BadParameter(f"{path} is not a directory")
+    for entry in fs.scan(path):
+        if entry.is_directory:
+            parse_partition_directory(entry.name)
+
+
+def _plan(
+    objects: ObjectStore,
+    home: ColdPartition,
+    version: int | None,
+    time_ms: int | None,
+    until_offset: int | None,
+) -> RestorePlan:
+    manifests = open_manifests(objects, home)
+    if version is None and time_ms is None:
+        manifest = manifests.load()
+    else:
+        manifest = manifests.at(version=version, time_ms=time_ms)
+    return plan_restore(manifests, manifest, until_offset=until_offset)
+
+
+def _parse_time(text: str) -> int:
+    """A time in ISO 8601; without a zone it is the local one."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(f"{text!r} is no time: write 2026-01-31T12:00") from None
+
+
+def _find_table(fs: FileSystem, path: str, home: ColdPartition) -> TopicTable:
+    """The table of topics; raises InconsistentTopicId when it has another topic of the name."""
+    file = f"{path}/{TOPICS_FILE}"
+    table = decode_topics(fs.read(file), where=file) if fs.exists(file) else TopicTable()
+    entry = table.topics.get(home.topic)
+    wanted = decode_topic_id(home.topic_id, f"{home}")
+    if entry is not None and entry.id not in (None, wanted):
+        raise InconsistentTopicId(
+            f"{file} has a topic {home.topic} of id {entry.id}, the cold tier one of {wanted}: "
+            "restore into another log directory"
+        )
+    return table
+
+
+def _tell_cluster(fs: FileSystem, path: str, cluster: str) -> None:
+    found = read_cluster(fs, path)
+    if found != cluster:
+        typer.secho(
+            f"{path} is of cluster {found}: what it copies out later goes there, not to {cluster}",
+            fg="yellow",
+            err=True,
+        )
+
+
+def _write_topic(
+    fs: FileSystem,
+    path: str,
+    table: TopicTable,
+    homes: list[ColdPartition],
+    settings: dict[str, str],
+) -> None:
+    entry = TopicEntry(
+        name=homes[0].topic,
+        id=decode_topic_id(homes[0].topic_id),
+        partition_count=max(home.partition for home in homes) + 1,
+        settings=settings,
+    )
+    write_atomically(fs, f"{path}/{TOPICS_FILE}", encode_topics(table.with_topics(entry)))
+
+
+def _print(report: RestoreReport, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(_document(report)) + "\n")
+        return
+    at = datetime.fromtimestamp(report.manifest_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    state = f"manifest version {report.manifest_version} of {at}"
+    if report.was_there:
+        sys.stdout.write(f"{report.home}: was restored before from {state}\n")
+        return
+    reused = f", {show_bytes(report.reused_bytes)} were there" if report.reused_bytes else ""
+    sys.stdout.write(
+        f"{report.home}: offsets {report.log_start_offset} to {report.end_offset - 1} in "
+        f"{report.segment_count} segments, {show_bytes(report.fetched_bytes)} fetched{reused}, "
+        f"from {state}\n"
+    )
+
+
+def _document(report: RestoreReport) -> dict[str, Any]:
+    return {
+        "topic": report.home.topic,
+        "partition": report.home.partition,
+        "topic_id": report.home.topic_id,
+        "directory": report.directory,
+        "manifest_version": report.manifest_version,
+        "manifest_ms": report.manifest_ms,
+        "segments": report.segment_count,
+        "log_start_offset": report.log_start_offset,
+        "end_offset": report.end_offset,
+        "fetched_bytes": report.fetched_bytes,
+        "reused_bytes": report.reused_bytes,
+        "was_there": report.was_there,
+    }
