@@ -202,7 +202,7 @@ class KeyIndexBuilder:
 
     def _corrupt(self, fields: list[int], problem: str) -> Corrupt:
         name = batch_name(self._path, fields[_POSITION])
-        return Corrupt(f"{name}: {problem}; `varve check` names all damage of the partition")
+        return Corrupt(f"{name}: {problem}")
 
     def _make_room(self) -> None:
         """Drops what is superseded already; a run goes to the file unless that was half of it."""
@@ -216,7 +216,7 @@ class KeyIndexBuilder:
         if log_size != self.log_size:
             raise Corrupt(
                 f"data file of {self._path}: its batches end at position {self.log_size}, the"
-                f" file has {log_size} bytes: `varve check` names the damage"
+                f" file has {log_size} bytes"
             )
         temporary = self._path + TEMPORARY_SUFFIX
         with self._fs.open_writable(temporary) as file:
@@ -302,7 +302,7 @@ def build_key_index(
     """Reads the whole data file, with its CRCs, and writes its key index beside it.
 
     `pace` hears of the bytes of each chunk and may raise; nothing is left aside then. Raises
-    Corrupt when the data file is damaged.
+    Corrupt when the data file is damaged, without a remedy: the caller knows what it does next.
     """
     path = segment.path(KEYS)
     builder = KeyIndexBuilder(
@@ -319,7 +319,7 @@ def build_key_index(
             done = builder.log_size
             builder.add(table)
             pace(builder.log_size - done)
-        walk.check_ended(segment.path(LOG))
+        walk.check_ended(segment.path(LOG), remedy=None)
         return builder.finish(segment.size)
     except BaseException:
         builder.discard()

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from varve.cleaning.damage import hold_reason
 from varve.cleaning.key_index import (
     BATCH_ABORTED,
     CONTROL_NONE,
@@ -130,7 +131,7 @@ class KeyIndexes:
                 pace=pace,
             )
         except (Corrupt, UnsupportedFormat) as error:
-            self.hold(segment, str(error), now_ms)
+            self.hold(segment, hold_reason(error), now_ms)
             return None
         self._known[segment] = _Known(header, aborted)
         self._release(segment)

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from varve.cleaning.damage import hold_reason
 from varve.cleaning.key_index import KeyEntry, KeyIndex
 from varve.cleaning.key_index_build import DEFAULT_BUFFER_BYTES, KeyIndexBuilder, no_pace
 from varve.cleaning.key_indexes import KeyIndexes
@@ -130,6 +131,14 @@ class KeyLookup:
         self, segment: ReadableSegment, stable: int, pace: Callable[[int], None]
     ) -> KeyIndex:
         """An index, in memory, of what is decided in a segment that has none on disk."""
+        try:
+            return self._scan_tail(segment, stable, pace)
+        except Corrupt as error:
+            raise Corrupt(hold_reason(error)) from error
+
+    def _scan_tail(
+        self, segment: ReadableSegment, stable: int, pace: Callable[[int], None]
+    ) -> KeyIndex:
         fs = MemoryFileSystem(self._clock)
         builder = KeyIndexBuilder(
             fs,
@@ -149,7 +158,7 @@ class KeyLookup:
                 size = builder.log_size
                 break
         else:
-            walk.check_ended(segment.path(LOG))
+            walk.check_ended(segment.path(LOG), remedy=None)
         builder.finish(size)
         return KeyIndex(fs.open(_TAIL))
 

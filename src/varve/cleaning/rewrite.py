@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from varve.cleaning.balance import FigureBuilder, SegmentFigure
 from varve.cleaning.compressed_batch import FilteredBatch, filter_compressed
+from varve.cleaning.damage import LEFT_ALONE
 from varve.cleaning.key_index import KeyIndexHeader
 from varve.cleaning.key_index_build import KeyIndexBuilder
 from varve.cleaning.segment_plan import BatchDecisions, SegmentPlan
@@ -338,8 +339,7 @@ class _SegmentCopy:
     def _damaged(self, position: int, fault: str) -> DamagedSegment:
         segment = self._plan.segment
         return DamagedSegment(
-            f"{segment.path(LOG)}: position {position}: {fault}; the segment is left as it is, "
-            "`varve check --deep` tells more",
+            f"{segment.path(LOG)}: position {position}: {fault}; {LEFT_ALONE}",
             segment.base_offset,
         )
 

@@ -6,13 +6,15 @@ Crash      every step may be repeated: files are replaced whole, recovery cuts a
 """
 
 import contextlib
+import posixpath
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from varve.commit_log import partition_metadata
 from varve.commit_log.check_directory import CHECKPOINT_FILES, DirectoryFacts
-from varve.commit_log.check_partition import NEEDS_PERMISSION, PartitionFacts
+from varve.commit_log.check_partition import NEEDS_PERMISSION, Loss, PartitionFacts
 from varve.commit_log.checkpoints import (
     INT32_MAX,
     INT64_MAX,
@@ -47,6 +49,7 @@ from varve.foundation.errors import Corrupt, StoreError
 
 _NEVER_MS: Final = 2**62
 _NODE_ID: Final = 1
+_LOSSES_TOLD: Final = 20
 
 
 @dataclass(slots=True)
@@ -134,9 +137,7 @@ class _PartitionRepair:
         if all(finding.repair is None for finding in facts.findings):
             return facts.end_offset
         if facts.losses and not self._tools.allow_data_loss:
-            lost = sum(loss.size for loss in facts.losses)
-            message = f"{facts.directory}: {lost} bytes of data would be cut ({NEEDS_PERMISSION})"
-            report.refused.append(message)
+            report.refused.append(f"{facts.directory}: {_tell_losses(facts.losses)}")
             return None
         rules = {finding.rule for finding in facts.findings}
         if "offset-overflow" in rules and (facts.losses or "segments-overlap" in rules):
@@ -205,6 +206,22 @@ class _PartitionRepair:
         loaded.active.writer.close()
         self._fs.sync_directory(self._facts.directory)
         return loaded
+
+
+def _tell_losses(losses: Sequence[Loss]) -> str:
+    """What a repair would drop, segment by segment."""
+    parts = []
+    for loss in losses[:_LOSSES_TOLD]:
+        name = posixpath.basename(loss.path)
+        parts.append(f"{name} {f'from position {loss.position} on' if loss.position else 'whole'}")
+    if len(losses) > _LOSSES_TOLD:
+        parts.append(f"and {len(losses) - _LOSSES_TOLD} later ones whole")
+    lost = sum(loss.size for loss in losses)
+    count = "1 segment" if len(losses) == 1 else f"{len(losses)} segments"
+    return (
+        f"{lost} bytes of data would be dropped ({NEEDS_PERMISSION}), of {count}: "
+        f"{', '.join(parts)}; restore them from a copy instead if there is one"
+    )
 
 
 def _repair_metadata(facts: DirectoryFacts, tools: RepairTools, report: RepairReport) -> None:

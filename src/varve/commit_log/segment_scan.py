@@ -22,6 +22,7 @@ from varve.kernels.status import ScanStatus, describe
 CHUNK_BYTES: Final = 4 << 20
 _TABLE_ROWS: Final = 8192
 _PREFIX_BYTES: Final = 12
+_REPAIR: Final = "`varve check --repair` cuts or rebuilds what can be mended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,11 @@ class BatchWalk:
             return chunk[:0]
         return np.empty(max(size, 2 * chunk.size), np.uint8)
 
-    def check_ended(self, where: str) -> None:
+    def check_ended(self, where: str, *, remedy: str | None = _REPAIR) -> None:
         """Raises what stopped the walk early.
 
-        Unless it came to the end of whole batches or a torn tail.
+        Unless it came to the end of whole batches or a torn tail. `remedy` is what to do about
+        damage, None where the caller says it.
         """
         if self.status in (ScanStatus.END, ScanStatus.INCOMPLETE, ScanStatus.FULL):
             return
@@ -121,7 +123,7 @@ class BatchWalk:
                 f"{message}; rewrite the topic with a Kafka release that converts message "
                 "formats 0 and 1"
             )
-        raise Corrupt(f"{message}; `varve check --repair` cuts or rebuilds what can be mended")
+        raise Corrupt(message if remedy is None else f"{message}; {remedy}")
 
 
 def find_largest_timestamp(

@@ -96,6 +96,24 @@ def test_g4_a_damaged_segment_is_held_and_the_others_are_cleaned(
     assert _offsets_beside(bench) == [5, TOMBSTONE, 7, 8]
 
 
+@pytest.mark.parametrize("is_indexed", [False, True], ids=["indexing", "copying"])
+def test_g4_who_holds_a_segment_names_a_copy_and_what_a_repair_would_cost(
+    bench: CleaningBench, is_indexed: bool
+) -> None:
+    if is_indexed:
+        bench.cleaner.build_indexes(bench.now_ms)
+    _flip(bench, 100)
+    report = bench.clean()
+    told = [report.holds[0].reason, *([report.note] if is_indexed else [])]
+    with pytest.raises(StoreError) as caught:
+        bench.cleaner.find_key(PARTITION, b"nobody", bench.now_ms)
+    for text in [*told, str(caught.value)]:
+        assert "is left as it is and everything else goes on" in text
+        assert "restore this file from a copy" in text
+        assert "cut the log at that batch and drop what follows" in text
+        assert "--repair" not in text
+
+
 def test_g4_no_tombstone_behind_a_held_segment_expires(bench: CleaningBench) -> None:
     _flip(bench, 100)
     for _ in range(4):

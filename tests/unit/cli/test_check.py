@@ -100,6 +100,23 @@ def test_data_is_cut_only_when_allowed_and_kept_beside_the_log_directory(store: 
     assert run(store).stdout == f"{store}: nothing found\n"
 
 
+def test_a_refusal_says_how_much_of_which_segments_would_be_dropped(store: Path) -> None:
+    names = sorted(path.name for path in (store / "orders-0").glob("*.log"))
+    sizes = [(store / "orders-0" / name).stat().st_size for name in names]
+    damage(store / "orders-0" / names[1], 100)
+    result = run("--repair", "--json", store)
+    assert result.exit_code == 1
+    (refused,) = [
+        found["message"]
+        for found in map(json.loads, result.stdout.splitlines())
+        if found["kind"] == "refused"
+    ]
+    assert f"{sum(sizes[1:])} bytes of data would be dropped (needs --allow-data-loss)" in refused
+    assert f"of {len(names) - 1} segments: " in refused
+    assert all(f"{name} whole" in refused for name in names[1:])
+    assert names[0] not in refused
+
+
 def test_the_quarantine_can_be_elsewhere(store: Path, tmp_path: Path) -> None:
     path = store / "orders-0" / "00000000000000000083.log"
     path.write_bytes(path.read_bytes()[:-5])
