@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-COMMANDS: Final[dict[str, str]] = {}
+COMMANDS: Final[dict[str, str]] = {"copy": "tier_copy", "status": "tier_status"}
 """Modules of this package by the names of the commands they hold."""
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ import random as random_module
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from varve.cleaning.audit import AuditReport, audit_partition
 from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
@@ -31,6 +31,11 @@ from varve.foundation.errors import (
     StoreError,
 )
 from varve.foundation.settings import GivenValue
+
+if TYPE_CHECKING:
+    from varve.object_store import ObjectStore
+    from varve.tiering.copier import TierCopier
+    from varve.tiering.settings import TierSettings
 
 
 class Store:
@@ -308,6 +313,23 @@ class Store:
     def metrics(self) -> CleanerMetrics:
         """The store's figures, to be registered with a registry of prometheus_client."""
         return self._upkeep.metrics
+
+    def tier_copier(
+        self, objects: "ObjectStore", *, settings: "TierSettings | None" = None
+    ) -> "TierCopier":
+        """What copies the closed segments of tiered topics to an object store, when it is told."""
+        # Those who have no cold tier need not wait for what it imports.
+        from varve.tiering.copier import TierCopier
+
+        self._check_open()
+        return TierCopier(
+            self._logs,
+            objects,
+            cleaner=self._upkeep.cleaner,
+            clock=self._clock,
+            random=self._random,
+            settings=settings,
+        )
 
     def flush(self) -> None:
         """Brings everything appended so far to the disk."""

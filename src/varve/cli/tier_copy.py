@@ -1,0 +1,154 @@
+"""`varve tier copy`: copies closed segments of tiered topics to object storage now."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import InvalidRequest
+from varve.object_store import RetryingObjectStore, open_object_store
+from varve.tiering.copy_report import CopyProgress, CopyReport
+from varve.tiering.settings import TierSettings
+
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="VARVE_TIER_URL",
+        metavar="URL",
+        help="The object store: file:/path, s3://bucket/prefix, gs:// or az://.",
+    ),
+]
+
+
+def command(
+    directory: Directory,
+    store_url: StoreUrl,
+    wanted: Wanted = None,
+    roll: Annotated[
+        bool,
+        typer.Option("--roll", help="Close the active segments first: only closed ones go."),
+    ] = False,
+    rate: Annotated[
+        int | None, typer.Option(min=1, metavar="BYTES", help="At most so many bytes per second.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per partition.")] = False,
+) -> None:
+    """Copy closed segments to object storage.
+
+    Topics with remote.storage.enable=true are copied, or the one that is named: every closed
+    segment whose transactions are decided, oldest first, with all its files. The local files stay.
+    It may be ended at any time and run again: what is copied stays, what was begun is finished or
+    taken back. The exit status is 1 when a partition fails.
+
+    \b
+    Examples:
+      varve tier copy data --store file:/backup/tier
+      varve tier copy data orders:0 --roll --store s3://bucket/varve --json
+    """
+    topic, partition = parse_wanted(wanted)
+    settings = (
+        TierSettings()
+        if rate is None
+        else TierSettings(remote_log_manager_copy_max_bytes_per_second=rate)
+    )
+    is_well = True
+    with (
+        open_existing([directory], maintain=False) as store,
+        contextlib.closing(RetryingObjectStore(open_object_store(store_url))) as objects,
+    ):
+        if topic is not None:
+            _check_tiered(find_topic(store, topic))
+        copier = store.tier_copier(objects, settings=settings)
+        chosen = [
+            one
+            for one in store.partitions(topic, partition)
+            if store.topic(one.topic).settings.copies_to_tier
+        ]
+        for one in chosen:
+            if roll:
+                store.topic(one.topic).partition(one.partition).log.roll()
+            with _progress() as show:
+                report = copier.copy(one, SystemClock().now_ms(), progress=show)
+            is_well = is_well and report.error is None
+            _tell(report, as_json=as_json)
+    if not chosen:
+        typer.secho(
+            "no topic is to be copied: `varve log configure TOPIC remote.storage.enable=true` "
+            "makes one so",
+            fg="yellow",
+            err=True,
+        )
+    if not is_well:
+        raise typer.Exit(1)
+
+
+def _check_tiered(topic: Any) -> None:
+    if not topic.settings.copies_to_tier:
+        raise InvalidRequest(
+            f"topic {topic.name} is not to be copied: remote.storage.enable is "
+            f"{str(topic.settings.remote_storage_enable).lower()} and remote.log.copy.disable "
+            f"{str(topic.settings.remote_log_copy_disable).lower()}; `varve log configure "
+            f"{topic.name} remote.storage.enable=true remote.log.copy.disable=false` changes that"
+        )
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[CopyProgress], None]]:
+    """A bar on standard error, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("copying", total=None)
+
+        def show(progress: CopyProgress) -> None:
+            bars.update(
+                task,
+                description=f"{progress.partition} copy",
+                completed=progress.done_bytes,
+                total=progress.total_bytes,
+            )
+
+        yield show
+
+
+def _tell(report: CopyReport, *, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "partition": str(report.partition),
+            "copied_offset": report.copied_offset,
+            "segments": len(report.segments),
+            "log_bytes": report.log_bytes,
+            "stored_bytes": report.stored_bytes,
+            "resumed": report.resumed_count,
+            "removed": report.removed_count,
+            "error": report.error,
+        }
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        count = len(report.segments)
+        what = "nothing to copy"
+        if count:
+            what = f"{count} segment{'' if count == 1 else 's'} copied, {report.log_bytes:,} bytes"
+        typer.secho(f"{report.partition}  ", bold=True, nl=False)
+        typer.echo(f"{what}; copied up to offset {report.copied_offset}")
+        if report.resumed_count:
+            typer.echo(f"    {report.resumed_count} had been uploaded before")
+        if report.removed_count:
+            typer.echo(f"    {report.removed_count} unfinished or replaced ones removed")
+    if report.error is not None:
+        typer.secho(f"{report.partition}: {report.error}", fg="red", err=True)

@@ -1,0 +1,384 @@
+"""Copies the closed segments of a store's tiered topics to object storage, oldest first.
+
+Invariant  segments of a partition are copied strictly in order, from the offset that the manifest
+           gives, and only when they are durable on the local disk and all their transactions are
+           decided. A failure stays with its partition and is tried again after a time that doubles.
+Crash      nothing is kept here: the manifest tells what was begun, and the next round goes on.
+Threads    one calls `run_once` and `copy`; `seam`, `status` and `stop` are for any.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.throttle import Throttle
+from varve.commit_log import Log, LogStore, Segment, TopicPartition
+from varve.commit_log.directory_failure import failures
+from varve.commit_log.log_directory import LogDirectory
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
+from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.copied_offset import find_copied_offset
+from varve.tiering.copy_report import CopyProgress, CopyReport, TierStatus
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.segment_copier import CopyRequest, SegmentCopier
+from varve.tiering.settings import TierSettings
+
+logger = logging.getLogger(__name__)
+
+RETRY_MIN_MS: Final = 1_000
+RETRY_MAX_MS: Final = 600_000
+
+Progress = Callable[[CopyProgress], None]
+
+
+class CopyStopped(Unavailable):
+    """Copying was told to stop; what was begun is finished or taken back by the next round."""
+
+
+@dataclass(slots=True)
+class _Tiered:
+    """What is remembered of one log between rounds; nothing that the manifest does not know."""
+
+    log: Log
+    directory: LogDirectory
+    manifests: ObjectManifestStore
+    segments: SegmentCopier
+    copied_offset: int | None = None
+    failures: int = 0
+    retry_ms: int = 0
+
+
+class TierCopier:
+    """Copies for one store; `writer` names it in manifests.
+
+    Key indexes of compacted topics are built through `cleaner`. `wait` sleeps for so many
+    milliseconds and may end early.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        objects: ObjectStore,
+        *,
+        cleaner: Cleaner,
+        clock: Clock,
+        random: random.Random,
+        settings: TierSettings | None = None,
+        writer: str = "varve",
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._cleaner = cleaner
+        self._random = random
+        self._settings = settings or TierSettings()
+        self._writer = writer
+        self._stopping = threading.Event()
+        self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
+        self._lock = threading.Lock()
+        self._known: dict[TopicPartition, _Tiered] = {}  # guarded by _lock
+        self._throttle = Throttle(
+            self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait
+        )
+
+    def stop(self) -> None:
+        """Ends a round in flight before its next chunk."""
+        self._stopping.set()
+
+    def run_once(self, now_ms: int) -> list[CopyReport]:
+        """Copies what there is of every topic that is to be copied; those that failed wait."""
+        reports = []
+        for partition, log, _ in self._store.logs():
+            if self._stopping.is_set():
+                break
+            if log.settings.copies_to_tier and not self._waits(partition, log, now_ms):
+                reports.append(self.copy(partition, now_ms))
+        return reports
+
+    def _waits(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
+        with self._lock:
+            known = self._known.get(partition)
+            return known is not None and known.log is log and now_ms < known.retry_ms
+
+    def copy(
+        self, partition: TopicPartition, now_ms: int, *, progress: Progress | None = None
+    ) -> CopyReport:
+        """Copies what there is of one partition now; a failure is told in the report.
+
+        Raises InvalidRequest for a topic that is not to be copied.
+        """
+        log = self._store.get(partition)
+        if not log.settings.copies_to_tier:
+            raise InvalidRequest(
+                f"{partition}: its topic is not copied to object storage; set "
+                "remote.storage.enable=true and remote.log.copy.disable=false with "
+                "`varve log configure`"
+            )
+        copied: list[ColdSegment] = []
+        counts = {"resumed": 0, "removed": 0}
+        tiered: _Tiered | None = None
+        error: StoreError | None = None
+        try:
+            tiered = self._find(partition)
+            with self._work(tiered, partition):
+                self._copy(tiered, now_ms, copied, counts, progress)
+            tiered.failures, tiered.retry_ms = 0, 0
+        except StoreError as failure:
+            error = failure
+            self._note_failure(partition, tiered, failure, now_ms)
+        offset = None if tiered is None else tiered.copied_offset
+        return CopyReport(
+            partition=partition,
+            copied_offset=log.log_start_offset if offset is None else offset,
+            segments=tuple(copied),
+            resumed_count=counts["resumed"],
+            removed_count=counts["removed"],
+            error=None if error is None else str(error),
+        )
+
+    def _note_failure(
+        self, partition: TopicPartition, tiered: _Tiered | None, error: StoreError, now_ms: int
+    ) -> None:
+        if tiered is not None:
+            tiered.failures += 1
+            wait_ms = min(RETRY_MIN_MS << min(tiered.failures - 1, 20), RETRY_MAX_MS)
+            tiered.retry_ms = now_ms + wait_ms
+        logger.warning(
+            "copying failed, will be tried again",
+            extra={"partition": str(partition), "error": str(error)},
+        )
+
+    @contextmanager
+    def _work(self, tiered: _Tiered, partition: TopicPartition) -> Iterator[None]:
+        """A missing file tells that the log changed meanwhile; other I/O errors are failures."""
+        with failures(tiered.directory, f"copying of {partition}"):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise Unavailable(
+                    f"{partition}: {error.filename} left the log while it was copied; the next "
+                    "round copies what is there"
+                ) from error
+
+    def _copy(
+        self,
+        tiered: _Tiered,
+        now_ms: int,
+        copied: list[ColdSegment],
+        counts: dict[str, int],
+        progress: Progress | None,
+    ) -> None:
+        log = tiered.log
+        manifest = tiered.manifests.load()
+        first_version = manifest.version
+        tiered.copied_offset = find_copied_offset(tiered.manifests, manifest, log)
+        waiting = _find_closed(log, tiered.copied_offset)
+        if waiting:
+            # What the next start would not find must not be in the store.
+            log.flush()
+        limit = min(log.last_stable_offset, log.recovery_point)
+        waiting = [(segment, end) for segment, end in waiting if end <= limit]
+        pending = list(tiered.manifests.pending(manifest))
+        counts["removed"] += self._remove_stale(tiered, pending, waiting, now_ms)
+        total = sum(segment.size for segment, _ in waiting)
+        for segment, next_offset in waiting:
+            if not log.settings.copies_to_tier:
+                return
+            announced = [one for one in pending if _is_copy_of(one, segment, next_offset)]
+            request = CopyRequest(
+                log=log,
+                segment=segment,
+                next_offset=next_offset,
+                keys=self._find_keys(log, segment, next_offset, now_ms),
+                announced=announced,
+            )
+            done = sum(one.size for one in copied)
+            pace = self._pace(log.topic_partition, segment, done, total, progress)
+            found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
+            copied.append(found.segment)
+            counts["resumed"] += found.is_resumed
+            counts["removed"] += len(announced) - found.is_resumed
+            tiered.copied_offset = next_offset
+        if copied or tiered.manifests.load().version != first_version:
+            tiered.manifests.retire_versions(
+                now_ms=now_ms, retention_ms=self._settings.varve_tier_manifest_retention_ms
+            )
+
+    def _remove_stale(
+        self,
+        tiered: _Tiered,
+        pending: list[ColdSegment],
+        waiting: list[tuple[Segment, int]],
+        now_ms: int,
+    ) -> int:
+        """Takes back what was begun and will not be finished, and what was replaced long ago."""
+        removed = 0
+        for one in pending:
+            if one.state is SegmentState.COPY_STARTED:
+                is_stale = not any(_is_copy_of(one, segment, end) for segment, end in waiting)
+            else:
+                is_stale = one.replaced_until_ms is None or one.replaced_until_ms <= now_ms
+            if is_stale:
+                tiered.segments.remove(one, tiered.log, now_ms=now_ms)
+                removed += 1
+        return removed
+
+    def _find_keys(
+        self, log: Log, segment: Segment, next_offset: int, now_ms: int
+    ) -> SegmentKeys | None:
+        """The key index of a segment of a compacted topic; raises Corrupt for a damaged segment."""
+        if not log.settings.is_compacted:
+            return None
+        partition = log.topic_partition
+        keys = self._cleaner.ensure_keys(partition, segment, next_offset, now_ms)
+        if keys is None:
+            raise Corrupt(
+                f"{partition}: segment {segment.base_offset} is damaged and cannot be copied; "
+                "`varve check` on the directory tells more"
+            )
+        return keys
+
+    def _pace(
+        self,
+        partition: TopicPartition,
+        segment: Segment,
+        done: int,
+        total: int,
+        progress: Progress | None,
+    ) -> Callable[[int], None]:
+        sent = 0
+
+        def pace(size: int) -> None:
+            nonlocal sent
+            if self._stopping.is_set():
+                raise CopyStopped(f"{partition}: copying was stopped; the next round goes on")
+            if progress is not None:
+                shown = done + min(sent, segment.size)
+                progress(CopyProgress(partition, segment.base_offset, shown, total))
+            sent += size
+            self._throttle.pace(size)
+
+        return pace
+
+    def _find(self, partition: TopicPartition) -> _Tiered:
+        log = self._store.get(partition)
+        directory = self._store.directory_of(partition)
+        if directory is None:
+            raise Unavailable(f"{partition} is no longer in the store")
+        with self._lock:
+            known = self._known.get(partition)
+            if known is None or known.log is not log:
+                known = self._make(partition, log, directory)
+                self._known[partition] = known
+            return known
+
+    def _make(self, partition: TopicPartition, log: Log, directory: LogDirectory) -> _Tiered:
+        home = self._home(partition, directory)
+        manifests = ObjectManifestStore(
+            self._objects,
+            home,
+            random=self._random,
+            wait=self._wait,
+            grace_ms=self._settings.varve_tier_grace_ms,
+        )
+        segments = SegmentCopier(
+            self._objects,
+            manifests,
+            home,
+            fs=self._store.fs,
+            random=self._random,
+            writer=self._writer,
+            replaced_ms=self._settings.replaced_ms,
+        )
+        return _Tiered(log, directory, manifests, segments)
+
+    def _home(self, partition: TopicPartition, directory: LogDirectory) -> ColdPartition:
+        topic_id = directory.topic_ids.get(partition)
+        cluster = None if directory.metadata is None else directory.metadata.cluster_id
+        if topic_id is None or cluster is None:
+            missing = "topic id" if topic_id is None else "cluster id"
+            raise InvalidRequest(
+                f"{partition}: its {missing} is not known, and names its objects in the store: "
+                "open the directory with the process that made it, or make the topic anew"
+            )
+        return ColdPartition(
+            cluster, partition.topic, encode_topic_id(topic_id), partition.partition
+        )
+
+    def copied_offset(self, partition: TopicPartition) -> int:
+        """The first offset that is not copied, as the newest manifest tells."""
+        tiered = self._find(partition)
+        manifest = tiered.manifests.load()
+        tiered.copied_offset = find_copied_offset(tiered.manifests, manifest, tiered.log)
+        return tiered.copied_offset
+
+    def seam(self, partition: TopicPartition) -> int | None:
+        """What the cleaner must not join segments across; None for a topic that is not tiered.
+
+        None too while the store cannot tell: a segment that was joined across it is copied again as
+        a whole, which costs an upload and loses nothing.
+        """
+        log = self._store.get(partition)
+        if not log.settings.remote_storage_enable:
+            return None
+        try:
+            return self.copied_offset(partition)
+        except StoreError as error:
+            logger.warning(
+                "the copied offset cannot be told",
+                extra={"partition": str(partition), "error": str(error)},
+            )
+            return None
+
+    def status(self, partition: TopicPartition) -> TierStatus:
+        """How the tiers of a partition stand; raises Unavailable when the store is."""
+        tiered = self._find(partition)
+        manifest: Manifest = tiered.manifests.load()
+        log = tiered.log
+        copied = find_copied_offset(tiered.manifests, manifest, log)
+        waiting = _find_closed(log, copied)
+        return TierStatus(
+            partition=partition,
+            is_enabled=log.settings.remote_storage_enable,
+            is_copying=log.settings.copies_to_tier,
+            copied_offset=copied,
+            hot_bytes=log.size,
+            hot_segments=len(log.view),
+            cold_bytes=manifest.log_bytes,
+            cold_segments=manifest.readable_count,
+            stored_bytes=manifest.stored_bytes,
+            pending_segments=manifest.segment_count - manifest.readable_count,
+            lag_bytes=sum(segment.size for segment, _ in waiting),
+            lag_segments=len(waiting),
+            manifest_version=manifest.version,
+        )
+
+
+def _find_closed(log: Log, copied_offset: int) -> list[tuple[Segment, int]]:
+    """The closed segments that end behind an offset, each with the offset of the next one."""
+    view = log.view
+    ends = [one.base_offset for one in view.closed[1:]] + [view.active.base_offset]
+    return [
+        (segment, end)
+        for segment, end in zip(view.closed, ends, strict=False)
+        if end > copied_offset
+    ]
+
+
+def _is_copy_of(cold: ColdSegment, segment: Segment, next_offset: int) -> bool:
+    return (
+        cold.state is SegmentState.COPY_STARTED
+        and cold.base_offset == segment.base_offset
+        and cold.end_offset == next_offset - 1
+    )
