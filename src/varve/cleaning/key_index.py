@@ -66,7 +66,7 @@ _PREFIX = struct.Struct("<4sHH")
 _FIELDS = struct.Struct("<16sqqQIIIIIIIQqI")
 _CRC = struct.Struct("<I")
 _CRC_AT: Final = _PREFIX.size + _FIELDS.size
-_REMEDY: Final = "delete the file, it is built again"
+REMEDY: Final = "delete the file, it is built again"
 _VERIFY_BYTES: Final = 1 << 20
 
 
@@ -114,22 +114,22 @@ class KeyIndexHeader:
         """The header; raises UnsupportedFormat for a later version, Corrupt for what is none."""
         if len(data) < HEADER_BYTES:
             raise Corrupt(
-                f"{where}: {len(data)} bytes, the header alone takes {HEADER_BYTES}: {_REMEDY}"
+                f"{where}: {len(data)} bytes, the header alone takes {HEADER_BYTES}: {REMEDY}"
             )
         magic, version, flags = _PREFIX.unpack_from(data)
         if magic != _MAGIC:
-            raise Corrupt(f"{where}: begins with {magic!r}, a key index with {_MAGIC!r}: {_REMEDY}")
+            raise Corrupt(f"{where}: begins with {magic!r}, a key index with {_MAGIC!r}: {REMEDY}")
         (stored,) = _CRC.unpack_from(data, _CRC_AT)
         computed = crc32c(np.frombuffer(data, np.uint8), 0, _CRC_AT)
         if stored != computed or any(data[_CRC_AT + _CRC.size : HEADER_BYTES]):
             raise Corrupt(
                 f"{where}: the header has CRC {stored:#010x}, its bytes give {computed:#010x} or"
-                f" do not end in zeros: {_REMEDY}"
+                f" do not end in zeros: {REMEDY}"
             )
         if version != _VERSION or flags:
             raise UnsupportedFormat(
                 f"{where}: version {version} with flags {flags:#x}, known is {_VERSION} without:"
-                f" {_REMEDY}"
+                f" {REMEDY}"
             )
         return cls(*_FIELDS.unpack_from(data, _PREFIX.size))
 
@@ -156,7 +156,7 @@ class KeyIndex(Closing):
         if file.size() != self.header.file_size:
             raise Corrupt(
                 f"{self.path}: {file.size()} bytes, its header speaks of {self.header.file_size}:"
-                f" {_REMEDY}"
+                f" {REMEDY}"
             )
 
     def batches(self) -> Table:
@@ -171,7 +171,7 @@ class KeyIndex(Closing):
         size = count * layout.itemsize
         data = self._file.read_at(position, size)
         if len(data) != size:
-            raise Corrupt(f"{self.path}: {len(data)} of {size} bytes at {position}: {_REMEDY}")
+            raise Corrupt(f"{self.path}: {len(data)} of {size} bytes at {position}: {REMEDY}")
         return np.frombuffer(data, layout)
 
     def read_entries(self, start: int, end: int, out: Entries) -> None:
@@ -206,7 +206,7 @@ class KeyIndex(Closing):
         if crc != self.header.sections_crc:
             raise Corrupt(
                 f"{self.path}: CRC {crc:#010x} over its content, the header has"
-                f" {self.header.sections_crc:#010x}: {_REMEDY}"
+                f" {self.header.sections_crc:#010x}: {REMEDY}"
             )
 
     def is_of(self, segment: Segment, topic_id: bytes) -> bool:
@@ -222,7 +222,7 @@ class KeyIndex(Closing):
         if position + size != header.log_size:
             raise Corrupt(
                 f"{self.path}: the last batch ends at {position + size}, the data file at"
-                f" {header.log_size}: {_REMEDY}"
+                f" {header.log_size}: {REMEDY}"
             )
         data = segment.file().read_at(position, BATCH_HEADER_BYTES)
         try:

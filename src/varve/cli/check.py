@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from varve.cli.byte_progress import byte_progress
+from varve.cli.check_keys import check_keys
 from varve.cli.check_table import print_findings
 from varve.commit_log.check import (
     Finding,
@@ -83,10 +84,15 @@ def check_path(
             return inspect_partition(fs, path, context)
         return inspect_directory(fs, path, context)
 
+    def findings_of(facts: DirectoryFacts) -> list[Finding]:
+        keys = check_keys(fs, facts) if options.deep else []
+        return facts.findings + keys + _check_topics(fs, path)
+
     with hold_lock(fs, log_directory, wanted=options.lock):
         facts = inspect()
+        before = findings_of(facts)
         if not options.repair:
-            return CheckResult(path, facts.findings + _check_topics(fs, path))
+            return CheckResult(path, before)
         beside = posixpath.dirname(log_directory) or "."
         quarantine = options.quarantine or f"{beside}/{QUARANTINE_NAME}"
         tools = RepairTools(
@@ -98,9 +104,7 @@ def check_path(
         )
         has_own_files = not is_partition or is_log_directory(fs, log_directory)
         report = repair_directory(facts, tools, has_own_files=has_own_files)
-        topics = _check_topics(fs, path)
-        after = inspect().findings + topics
-        return CheckResult(path, facts.findings + topics, report, after)
+        return CheckResult(path, before, report, findings_of(inspect()))
 
 
 def _check_topics(fs: FileSystem, directory: str) -> list[Finding]:
@@ -175,7 +179,10 @@ def command(
         ),
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Decompress and parse every record as well.")
+        bool,
+        typer.Option(
+            "--deep", help="Decompress and parse every record, and read key indexes, as well."
+        ),
     ] = False,
     no_lock: Annotated[
         bool,
@@ -194,7 +201,8 @@ def command(
     The exit status is 0 when nothing of severity error is found, 1 otherwise. A warning mends
     itself at the next open, a note is worth knowing. With --json every line has `kind` (finding,
     done or refused); findings have `stage`, `severity`, `path`, `position`, `rule`, `message` and
-    `repair`. Without --repair nothing is written.
+    `repair`. Without --repair nothing is written. The evidence of removals is not looked at here:
+    `varve audit` checks it.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from varve.commit_log import partition_metadata
 from varve.commit_log.check_epochs import EpochCheck, read_epochs
+from varve.commit_log.check_own_files import check_own_files
 from varve.commit_log.check_producers import REMOVE_SNAPSHOT, KnownSnapshot, ProducerCheck
 from varve.commit_log.check_segment import SegmentCheck, SegmentFacts, SegmentPlace, read_indexes
 from varve.commit_log.finding import Finding, FindingList, Severity
@@ -98,7 +99,9 @@ class PartitionCheck:
 
     def run(self) -> PartitionFacts:
         """Raises OSError only, when the directory itself cannot be listed."""
-        names = [entry.name for entry in self._fs.scan(self._directory) if not entry.is_directory]
+        entries = self._fs.scan(self._directory)
+        check_own_files(self._fs, self._directory, entries, self._found)
+        names = [entry.name for entry in entries if not entry.is_directory]
         parsed = {name: file for name in names if (file := parse_file_name(name)) is not None}
         self._check_names(names, parsed)
         plain = [file for file in parsed.values() if not file.state]

@@ -36,7 +36,11 @@ RULES: Final[dict[str, str]] = {
     "txnindex-corrupt": "An index of aborted transactions can be read.",
     "txnindex-untrue": "An index of aborted transactions says what the markers say.",
     "orphan-index": "An index has its data file.",
+    "key-index-corrupt": "A key index can be read and its checksum matches (with --deep).",
+    "key-index-stale": "A key index was made of the data file beside it (with --deep).",
     # State beside the data.
+    "append-times-corrupt": "Entries of append times are whole and match their checksum.",
+    "not-a-file": "No directory lies where a key index or the append times belong.",
     "snapshot-corrupt": "A producer snapshot can be read and its checksum matches.",
     "snapshot-untrue": "A producer snapshot says what the batches before it say.",
     "snapshot-incomplete": "A producer snapshot has every producer that may still write.",

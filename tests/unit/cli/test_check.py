@@ -7,8 +7,11 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from tests.check_builder import ROOT, build_store
+from tests.check_builder import ROOT, TOPIC_ID, build_store
+from varve.cleaning.key_index_build import build_key_index
 from varve.cli.check import command
+from varve.commit_log.segment import Segment
+from varve.commit_log.segment_files import SegmentFiles
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE
 
@@ -115,6 +118,67 @@ def test_a_refusal_says_how_much_of_which_segments_would_be_dropped(store: Path)
     assert f"of {len(names) - 1} segments: " in refused
     assert all(f"{name} whole" in refused for name in names[1:])
     assert names[0] not in refused
+
+
+@pytest.fixture
+def keys(store: Path) -> Path:
+    """The key index of the first segment, as the cleaner would make it."""
+    directory = store / "orders-0"
+    first = min(directory.glob("*.log"))
+    fs = RealFileSystem()
+    segment = Segment(
+        SegmentFiles(fs), str(directory), base_offset=int(first.stem), size=first.stat().st_size
+    )
+    build_key_index(fs, segment, topic_id=TOPIC_ID.bytes, aborted=())
+    return first.with_suffix(".keys")
+
+
+def rules_of(*arguments: object) -> dict[str, tuple[str, str]]:
+    found = map(json.loads, run("--json", *arguments).stdout.splitlines())
+    return {one["rule"]: (one["severity"], one["message"]) for one in found}
+
+
+def test_a_whole_key_index_is_no_finding(store: Path, keys: Path) -> None:
+    assert run("--deep", store).stdout == f"{store}: nothing found\n"
+
+
+@pytest.mark.parametrize("position", [3, 60, -5], ids=["magic", "header", "content"])
+def test_a_damaged_key_index_is_noted_by_a_deep_check(
+    store: Path, keys: Path, position: int
+) -> None:
+    damage(keys, position)
+    assert rules_of(store) == {}
+    severity, message = rules_of("--deep", store)["key-index-corrupt"]
+    assert severity == "note"
+    assert message.endswith("; built again at the next use")
+    assert run("--deep", store).exit_code == 0
+
+
+def test_a_cut_key_index_is_noted_by_a_deep_check(store: Path, keys: Path) -> None:
+    keys.write_bytes(keys.read_bytes()[:-7])
+    assert list(rules_of("--deep", store / "orders-0")) == ["key-index-corrupt"]
+
+
+def test_a_key_index_of_other_data_is_noted_by_a_deep_check(store: Path, keys: Path) -> None:
+    other = sorted((store / "orders-0").glob("*.log"))[1].with_suffix(".keys")
+    other.write_bytes(keys.read_bytes())
+    assert rules_of("--deep", store)["key-index-stale"][0] == "note"
+
+
+def test_a_directory_in_place_of_a_key_index_is_an_error(store: Path) -> None:
+    min((store / "orders-0").glob("*.log")).with_suffix(".keys").mkdir()
+    assert rules_of(store)["not-a-file"][0] == "error"
+    assert rules_of("--deep", store)["not-a-file"][0] == "error"
+
+
+def test_damaged_append_times_are_noted(store: Path) -> None:
+    path = store / "orders-0" / "varve-append-times"
+    damage(path, 1)
+    path.write_bytes(path.read_bytes() + b"torn")
+    severity, message = rules_of(store)["append-times-corrupt"]
+    assert severity == "note"
+    assert message.startswith("1 of ")
+    assert "4 bytes are no whole entry" in message
 
 
 def test_the_quarantine_can_be_elsewhere(store: Path, tmp_path: Path) -> None:

@@ -453,6 +453,6 @@ def test_an_offset_far_beyond_its_segment_is_named_and_left_to_a_person() -> Non
 def test_key_indexes_and_our_own_files_are_known() -> None:
     fs, clock = build_store()
     write_file(fs, f"{FIRST}.keys", b"sidecar")
-    write_file(fs, f"{PARTITION}/varve-append-times", b"whatever")
+    assert fs.exists(f"{PARTITION}/varve-append-times")
     write_file(fs, f"{PARTITION}/varve-evidence.jsonl", b"{}")
     assert check_log_directory(fs, ROOT, deep=True, now_ms=clock.now_ms()) == []
