@@ -8,7 +8,12 @@ from typing import Final
 
 import typer
 
-COMMANDS: Final[dict[str, str]] = {"copy": "tier_copy", "status": "tier_status"}
+COMMANDS: Final[dict[str, str]] = {
+    "copy": "tier_copy",
+    "status": "tier_status",
+    "restore": "tier_restore",
+    "fsck": "tier_fsck",
+}
 """Modules of this package by the names of the commands they hold."""
 
 app = typer.Typer(

@@ -1,0 +1,110 @@
+"""`varve tier restore` and `varve tier fsck` from a user's side."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import varve
+from tests.support.cold_log import HOME, ColdLog, copy_log, make_log
+from varve.cli.main import app
+from varve.object_store import DirectoryObjectStore
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["tier", *map(str, arguments)])
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> DirectoryObjectStore:
+    return DirectoryObjectStore(str(tmp_path / "bucket"))
+
+
+@pytest.fixture
+def cold(objects: DirectoryObjectStore) -> ColdLog:
+    return copy_log(objects, make_log(3))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file:{tmp_path}/bucket"
+
+
+def test_a_topic_is_restored_into_a_new_directory(tmp_path: Path, cold: ColdLog, url: str) -> None:
+    target = tmp_path / "data"
+    done = run("restore", target, "topic", "--store", url, "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    end = cold.segments[-1].end_offset + 1
+    assert (document["segments"], document["end_offset"]) == (3, end)
+    for name, data in cold.files.items():
+        assert (target / "topic-0" / name).read_bytes() == data
+    assert CliRunner().invoke(app, ["check", str(target)]).exit_code == 0
+    with varve.open(target) as store:
+        assert store.topic("topic").partition(0).log.end_offset == end
+    again = run("restore", target, "topic", "--store", url)
+    assert again.exit_code == 0
+    assert "was restored before" in again.stdout
+
+
+def test_settings_that_are_given_go_into_the_table_of_topics(
+    tmp_path: Path, cold: ColdLog, url: str
+) -> None:
+    target = tmp_path / "data"
+    given = ("--setting", "retention.ms=-1", "--setting", "cleanup.policy=compact")
+    assert run("restore", target, "topic:0", "--store", url, *given).exit_code == 0
+    table = json.loads((target / "varve-topics.json").read_text())
+    assert table["topics"]["topic"]["id"] == HOME.topic_id
+    assert table["topics"]["topic"]["settings"]["retention.ms"] == "-1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "does not hold nothing"),
+        (["topic:7"], "does not hold topic:7"),
+        (["topic", "--cluster", "test"], "does not hold cluster"),
+        (["topic", "--version", "900"], "not retained"),
+        (["topic", "--as-of", "soon"], "is no time"),
+        (["topic", "--setting", "retention.ms=often"], "retention.ms"),
+    ],
+)
+def test_what_cannot_be_restored_is_told(
+    tmp_path: Path, cold: ColdLog, url: str, arguments: list[str], message: str
+) -> None:
+    done = run("restore", tmp_path / "data", *arguments, "--store", url)
+    assert done.exit_code != 0
+    assert message in " ".join(done.output.replace("\u2502", " ").split())
+    assert not (tmp_path / "data" / "topic-0").exists()
+
+
+def test_fsck_is_content_with_a_whole_tier(cold: ColdLog, url: str) -> None:
+    done = run("fsck", "--store", url, "--deep")
+    assert done.exit_code == 0, done.output
+    assert "nothing wrong" in done.stdout
+
+
+def test_fsck_tells_of_orphans_and_sweeps_them(
+    objects: DirectoryObjectStore, cold: ColdLog, url: str
+) -> None:
+    orphan = f"{HOME.segment_folder}{0:020}-nobody/log"
+    objects.put(orphan, b"lost")
+    found = run("fsck", "--store", url, "--json")
+    assert found.exit_code == 1
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [line["key"] for line in lines if line["type"] == "object"] == [orphan]
+    classes = {line["class"]: line["objects"] for line in lines if line["type"] == "class"}
+    assert sum(classes.values()) == len(list(objects.list("")))
+    swept = run("fsck", "--store", url, "--sweep")
+    assert swept.exit_code == 0, swept.output
+    assert f"removed  {orphan}" in swept.stdout
+    assert run("fsck", "--store", url).exit_code == 0
+
+
+def test_fsck_leaves_foreign_objects_and_says_so(
+    objects: DirectoryObjectStore, cold: ColdLog, url: str
+) -> None:
+    objects.put("prod/notes.txt", b"mine")
+    assert run("fsck", "--store", url, "--sweep").exit_code == 1
+    assert objects.get("prod/notes.txt") == b"mine"
