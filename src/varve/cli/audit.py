@@ -134,15 +134,15 @@ def command(
 
     The exit status is 0 when nothing of severity error is found, 1 otherwise. With --json every
     line has `type` (removal, finding or summary), `topic` and `partition`. Lines taken off the
-    end of the record leave no trace in it: note the head that an audit shows elsewhere, and give
-    it to a later one.
+    end of the record leave no trace in it: note the `head` of the summary that --json prints
+    elsewhere, and give it to a later audit; tables show only its beginning.
 
     \b
     Examples:
       varve audit data
       varve audit data orders
       varve audit --deep --json data orders:0
-      varve audit --head 5d41402a... data/orders-0
+      varve audit --head "$(cat noted-head)" data orders:0
     """
     fs = RealFileSystem()
     # A relative path may not tell the directory's own name or the one around it.

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from varve.cleaning.audit import AuditedEntry, AuditReport, Outcome
 from varve.cleaning.balance import Reason
+from varve.cli.screen import WIDE, Details, make_console, print_rows_with_details
 from varve.commit_log.finding import Severity
 
 _SEVERITIES: Final = list(Severity)
@@ -22,24 +23,25 @@ _OUTCOME_COLOURS: Final = {
     Outcome.NOT_DONE: "dim",
     Outcome.UNCLEAR: "yellow",
 }
-_PLAIN_WIDTH: Final = 200
+_COLUMNS: Final = ("Id", "When (UTC)", "What", "Offsets", "Segments", "Kept")
+_TEXT_COLUMNS: Final = ("When (UTC)", "What", "Offsets", "Segments")
+_HEAD_SHOWN: Final = 12
 _LATEST_MS: Final = 253_402_300_799_999
 """The last moment of the year 9999, which is as far as dates go."""
 
 
 def print_report(report: AuditReport, *, last: int | None) -> None:
     """The newest `last` removals, None for all, the findings, and a line that sums up."""
-    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    console = Console(file=sys.stdout, width=width, highlight=False)
+    console = make_console()
     shown = report.entries if last is None else report.entries[-last:]
     if shown:
-        console.print(_removals(shown))
+        _print_removals(console, shown)
     if len(shown) < len(report.entries):
         hidden = _count(len(report.entries) - len(shown), "earlier removal")
         console.print(Text(f"{hidden} not shown: --all shows all"), style="dim")
     if report.findings:
         console.print(_findings(report))
-    console.print(Text(summarise(report)), soft_wrap=True)
+    console.print(Text(summarise(report)), soft_wrap=not sys.stdout.isatty())
 
 
 def summarise(report: AuditReport) -> str:
@@ -61,7 +63,7 @@ def summarise(report: AuditReport) -> str:
             parts.append(_count(count, severity))
     if not report.findings:
         parts.append("nothing wrong")
-    return f"{report.partition}: {', '.join(parts)}; head {report.head}"
+    return f"{report.partition}: {', '.join(parts)}; head {report.head[:_HEAD_SHOWN]}..."
 
 
 def _count(count: int, noun: str) -> str:
@@ -73,36 +75,49 @@ def _format_time(at_ms: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _removals(entries: Sequence[AuditedEntry]) -> Table:
+def _print_removals(console: Console, entries: Sequence[AuditedEntry]) -> None:
+    rows = [_figures(entry) for entry in entries]
+    if console.width < WIDE:
+        details: list[Details] = [
+            [
+                ("removed", _removed(entry)),
+                ("outcome", _outcome(entry)),
+                ("rule", entry.balance.rule),
+            ]
+            for entry in entries
+        ]
+        print_rows_with_details(console, _COLUMNS, rows, details, left=_TEXT_COLUMNS)
+        console.print()
+        return
     table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column("Id", justify="right", no_wrap=True)
-    table.add_column("When (UTC)", no_wrap=True)
-    table.add_column("What", no_wrap=True)
-    table.add_column("Offsets", no_wrap=True)
-    table.add_column("Segments", no_wrap=True)
-    table.add_column("Kept", justify="right", no_wrap=True)
-    table.add_column("Removed", overflow="fold")
-    table.add_column("Outcome", overflow="fold")
-    table.add_column("Rule", overflow="fold")
-    for entry in entries:
-        balance = entry.balance
-        figures = balance.inputs
-        offsets = f"{figures[0].base_offset}..{figures[-1].next_offset}" if figures else "-"
-        outcome = str(entry.outcome)
-        if entry.verified:
-            outcome += f", {entry.verified} of {len(balance.outputs)} verified"
-        table.add_row(
-            str(balance.id),
-            _format_time(balance.at_ms),
-            str(balance.kind),
-            offsets,
-            f"{len(figures)} to {len(balance.outputs)}",
-            str(balance.records.get(Reason.KEPT, 0)),
-            Text(_removed(entry)),
-            Text(outcome, style=_OUTCOME_COLOURS[entry.outcome]),
-            Text(balance.rule),
-        )
-    return table
+    for column in _COLUMNS:
+        is_text = column in _TEXT_COLUMNS
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=True)
+    for column in ("Removed", "Outcome", "Rule"):
+        table.add_column(column, overflow="fold")
+    for entry, row in zip(entries, rows, strict=True):
+        table.add_row(*row, Text(_removed(entry)), _outcome(entry), Text(entry.balance.rule))
+    console.print(table)
+
+
+def _figures(entry: AuditedEntry) -> list[str]:
+    balance = entry.balance
+    inputs = balance.inputs
+    return [
+        str(balance.id),
+        _format_time(balance.at_ms),
+        str(balance.kind),
+        f"{inputs[0].base_offset}..{inputs[-1].next_offset}" if inputs else "-",
+        f"{len(inputs)} to {len(balance.outputs)}",
+        str(balance.records.get(Reason.KEPT, 0)),
+    ]
+
+
+def _outcome(entry: AuditedEntry) -> Text:
+    text = str(entry.outcome)
+    if entry.verified:
+        text += f", {entry.verified} of {len(entry.balance.outputs)} verified"
+    return Text(text, style=_OUTCOME_COLOURS[entry.outcome])
 
 
 def _removed(entry: AuditedEntry) -> str:

@@ -12,10 +12,12 @@ from rich.text import Text
 
 from varve.cleaning.explanation import RecordExplanation, SegmentExplanation, WayOut
 from varve.cli.moments import show_due, show_moment
+from varve.cli.screen import WIDE, make_console, print_details, print_rows_with_details
 from varve.cli.store_access import Directory, find_topic, open_existing, parse_wanted
 from varve.foundation.errors import NotFound
 
-_PLAIN_WIDTH: Final = 200
+_FIGURES: Final = ("partition", "segment", "bytes", "stale")
+_SENTENCES: Final = ("age counts from", "retention takes it", "compaction cleans it")
 
 
 def command(
@@ -74,23 +76,21 @@ def command(
         for one in segments if record is None else [record]:
             sys.stdout.write(json.dumps(one.to_json()) + "\n")
         return
-    console = Console(
-        width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False, markup=False
-    )
-    if record is None:
-        console.print(_table(segments))
+    console = make_console()
+    if record is not None:
+        by = "" if record.superseded_by is None else f" by offset {record.superseded_by}"
+        title = f"{record.partition} offset {record.offset}: {record.state.value}{by}"
+        console.print(Text(title, "bold"))
+        print_details(console, list(_record_lines(record)), indent=2)
     else:
-        for line in _record_lines(record):
-            console.print(line, soft_wrap=True)
+        _print_segments(console, segments)
 
 
-def _record_lines(record: RecordExplanation) -> Iterator[str | Text]:
-    by = "" if record.superseded_by is None else f" by offset {record.superseded_by}"
-    yield Text(f"{record.partition} offset {record.offset}: {record.state.value}{by}", "bold")
+def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
     if record.key is not None:
-        yield f"  key         {record.key.decode(errors='backslashreplace')}"
+        yield "key", record.key.decode(errors="backslashreplace")
     if record.timestamp is not None:
-        yield f"  timestamp   {show_moment(record.timestamp, record.now_ms)}"
+        yield "timestamp", show_moment(record.timestamp, record.now_ms)
     if record.compaction is not None:
         yield from _way_lines(record.compaction, record.now_ms)
     if record.segment is not None:
@@ -98,46 +98,61 @@ def _record_lines(record: RecordExplanation) -> Iterator[str | Text]:
         segment = record.segment
         kind = "active segment" if segment.is_active else "segment"
         yield (
-            f"  {'in':10}  {kind} {segment.base_offset} to {segment.next_offset}, "
-            f"{segment.size:,} bytes; age counts from "
-            f"{show_moment(segment.age_from.ms, record.now_ms)}, {segment.age_from.source} time"
+            "in",
+            f"{kind} {segment.base_offset} to {segment.next_offset}, {segment.size:,} bytes; age "
+            f"counts from {show_moment(segment.age_from.ms, record.now_ms)}, "
+            f"{segment.age_from.source} time",
         )
         if segment.age_from.note:
-            yield f"  {'':10}  {segment.age_from.note}"
+            yield "", segment.age_from.note
 
 
-def _way_lines(way: WayOut, now_ms: int) -> Iterator[str]:
+def _way_lines(way: WayOut, now_ms: int) -> Iterator[tuple[str, str]]:
     if way.earliest_ms is None:
         when = "not by itself" if way.blocks else "never"
     else:
         when = f"{show_due(way.earliest_ms, now_ms)} at the earliest"
         if way.earliest_ms <= now_ms:
             when = "at its next pass"
-    yield f"  {way.by:10}  can take it: {when}"
+    yield way.by, f"can take it: {when}"
     for block in way.blocks:
         until = "" if block.until_ms is None else f", until {show_moment(block.until_ms, now_ms)}"
-        yield f"  {'':10}  - {block.rule.value}: {block.text}{until}"
+        yield "", f"- {block.rule.value}: {block.text}{until}"
 
 
-def _table(segments: Sequence[SegmentExplanation]) -> Table:
+def _print_segments(console: Console, segments: Sequence[SegmentExplanation]) -> None:
+    rows = [_figures(one) for one in segments]
+    sentences = [_sentences(one) for one in segments]
+    if console.width < WIDE:
+        details = [list(zip(_SENTENCES, texts, strict=True)) for texts in sentences]
+        print_rows_with_details(console, _FIGURES, rows, details, left=["partition"])
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("partition", "segment", "bytes", "stale"):
+    for column in _FIGURES:
         is_number = column != "partition"
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
-    for column in ("age counts from", "retention takes it", "compaction cleans it"):
+    for column in _SENTENCES:
         table.add_column(column, overflow="fold")
-    for one in segments:
-        age = show_moment(one.age_from.ms, one.now_ms) if one.size else "-"
-        table.add_row(
-            str(one.partition),
-            str(one.base_offset),
-            f"{one.size:,}",
-            "-" if one.stale_bytes is None else f"{one.stale_bytes:,}",
-            f"{age}, append" if one.age_from.is_overruled else age,
-            _way_cell(one.retention, one.now_ms),
-            "-" if one.compaction is None else _way_cell(one.compaction, one.now_ms),
-        )
-    return table
+    for row, texts in zip(rows, sentences, strict=True):
+        table.add_row(*row, *texts)
+    console.print(table)
+
+
+def _figures(one: SegmentExplanation) -> list[str]:
+    stale = "-" if one.stale_bytes is None else f"{one.stale_bytes:,}"
+    return [str(one.partition), str(one.base_offset), f"{one.size:,}", stale]
+
+
+def _sentences(one: SegmentExplanation) -> list[str]:
+    age = "-"
+    if one.size:
+        by = ", append" if one.age_from.is_overruled else ""
+        age = f"{show_moment(one.age_from.ms, one.now_ms)}{by}"
+    return [
+        age,
+        _way_cell(one.retention, one.now_ms),
+        "-" if one.compaction is None else _way_cell(one.compaction, one.now_ms),
+    ]
 
 
 def _way_cell(way: WayOut, now_ms: int) -> str:

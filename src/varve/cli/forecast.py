@@ -12,6 +12,7 @@ from rich.text import Text
 
 from varve.cleaning.forecast import Forecast
 from varve.cli.moments import show_due, show_moment
+from varve.cli.screen import WIDE, make_console, print_rows_with_details
 from varve.cli.segment_picture import draw_bar
 from varve.cli.store_access import (
     Directory,
@@ -24,7 +25,8 @@ from varve.cli.store_access import (
 
 _STEPS: Final = 10
 _BAR_WIDTH: Final = 40
-_PLAIN_WIDTH: Final = 200
+_FIGURES: Final = ("partition", "bytes", "due now", "later", "stays", "stale")
+_NEXT: Final = "next, by"
 
 
 def command(
@@ -70,31 +72,39 @@ def command(
     if not found:
         typer.echo("there are no topics")
         return
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False)
+    console = make_console()
     if tried:
         console.print("with " + ", ".join(f"{name}={value}" for name, value in tried.items()))
-    console.print(_table(found))
+    _print_partitions(console, found)
     _draw_time(found, console)
 
 
-def _table(found: Sequence[Forecast]) -> Table:
+def _print_partitions(console: Console, found: Sequence[Forecast]) -> None:
+    rows = [_figures(one) for one in found]
+    if console.width < WIDE:
+        details = [[(_NEXT, _next_text(one))] for one in found]
+        print_rows_with_details(console, _FIGURES, rows, details, left=["partition"])
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("partition", "bytes", "due now", "later", "stays", "stale"):
+    for column in _FIGURES:
         is_number = column != "partition"
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
-    table.add_column("next, by", overflow="fold")
-    for one in found:
-        later = one.size - one.due_now_bytes - one.kept_bytes
-        table.add_row(
-            str(one.partition),
-            f"{one.size:,}",
-            f"{one.due_now_bytes:,}",
-            f"{later:,}",
-            f"{one.kept_bytes:,}",
-            "-" if one.stale_bytes is None else f"{one.stale_bytes:,}",
-            _next_text(one),
-        )
-    return table
+    table.add_column(_NEXT, overflow="fold")
+    for row, one in zip(rows, found, strict=True):
+        table.add_row(*row, _next_text(one))
+    console.print(table)
+
+
+def _figures(one: Forecast) -> list[str]:
+    later = one.size - one.due_now_bytes - one.kept_bytes
+    return [
+        str(one.partition),
+        f"{one.size:,}",
+        f"{one.due_now_bytes:,}",
+        f"{later:,}",
+        f"{one.kept_bytes:,}",
+        "-" if one.stale_bytes is None else f"{one.stale_bytes:,}",
+    ]
 
 
 def _next_text(found: Forecast) -> str:
@@ -119,13 +129,26 @@ def _draw_time(found: Sequence[Forecast], console: Console) -> None:
     moments = [now_ms]
     if end_ms > now_ms:
         moments += [now_ms + (end_ms - now_ms) * step // _STEPS for step in range(1, _STEPS + 1)]
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    left = [sum(one.at(moment).left_bytes for one in found) for moment in moments]
+    rows = [
+        (show_moment(moment, now_ms), f"{size:,}")
+        for moment, size in zip(moments, left, strict=True)
+    ]
+    used = sum(
+        max(map(len, cells)) + 2
+        for cells in zip(("after retention at", "left"), *rows, strict=True)
+    )
+    width = max(1, min(_BAR_WIDTH, console.width - used))
+    bars = [draw_bar(size, total, width) for size in left]
+    console.print()
+    if len(set(bars[:-1])) <= 1:
+        then = "" if len(rows) == 1 else f", {rows[-1][1]} at {rows[-1][0]}"
+        console.print(f"after retention {rows[0][1]} of {total:,} bytes are left now{then}")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("after retention at", no_wrap=True)
     table.add_column("left", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for moment in moments:
-        left = sum(one.at(moment).left_bytes for one in found)
-        bar = Text(draw_bar(left, total, _BAR_WIDTH), style="blue")
-        table.add_row(show_moment(moment, now_ms), f"{left:,}", bar)
-    console.print()
+    for row, bar in zip(rows, bars, strict=True):
+        table.add_row(*row, Text(bar, style="blue"))
     console.print(table)

@@ -233,7 +233,8 @@ def test_explain_tells_what_became_of_a_record(run: Run) -> None:
     assert "no record has offset 99" in run("explain", "scores", "--offset", "99").stderr
 
 
-def test_explain_lists_all_segments(run: Run) -> None:
+def test_explain_lists_all_segments(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     result = run("explain", "visits:1")
     assert result.exit_code == 0
     assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
@@ -250,7 +251,7 @@ def test_forecast_shows_what_goes_when_under_which_policy(run: Run, data: Path) 
     result = run("forecast")
     assert result.exit_code == 0, result.output
     assert "visits-1" in result.stdout
-    assert "█" in result.stdout
+    assert "bytes are left now, " in result.stdout
     scores, _, visits = _lines(run("forecast", "--json"))
     assert scores["stale_bytes"] > 0
     assert scores["kept_bytes"] == scores["size"]
@@ -280,3 +281,37 @@ def test_a_dry_run_leaves_to_compaction_what_is_decided_after_it(run: Run, data:
     (told,) = _lines(run("clean", "scores", "--dry-run", "--json"))
     assert told["expiry"] is None
     assert [one["base_offset"] for one in told["undecided"]] == [0]
+
+
+@pytest.mark.parametrize("columns", ["80", "100", "130"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "visits"],
+        ["explain", "scores", "--offset", "0"],
+        ["forecast", "--set", "retention.ms=10000000000000"],
+    ],
+)
+def test_what_is_shown_fits_the_screen(
+    run: Run, monkeypatch: pytest.MonkeyPatch, columns: str, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = run(*arguments).stdout
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= int(columns)
+    assert "…" not in shown
+    monkeypatch.delenv("COLUMNS")
+    assert max(len(line.rstrip()) for line in run(*arguments).stdout.splitlines()) <= 100
+
+
+def test_a_forecast_has_bars_where_the_log_shrinks_step_by_step(run: Run, data: Path) -> None:
+    with varve.open(data, maintain=False) as store:
+        store.topic("visits").append(value="v", partition=0, timestamp=FAR_MS // 2)
+    assert "█" in run("forecast", "visits", "--set", "retention.ms=8000000000000").stdout
+
+
+def test_a_forecast_whose_bars_would_be_the_same_is_one_line(run: Run) -> None:
+    shown = run(
+        "forecast", "visits", "--set", "retention.ms=0", "--set", "retention.bytes=0"
+    ).stdout
+    assert "█" not in shown
+    assert "after retention 0 of" in shown
