@@ -16,7 +16,7 @@ from varve.cleaning.segment_keys import SegmentKeys
 from varve.commit_log import Log, Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX
-from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.kernels.batch_scan import Field
@@ -111,7 +111,7 @@ def gather_parts(
 
     Raises Corrupt for a damaged data file: a copy must not outlive what it should have been.
     """
-    log_part, record_count = _walk(segment)
+    log_part, record_count = _walk(segment, next_offset)
     contents: list[PartContent] = [FileContent(fs, segment.path(LOG), log_part)]
     contents.append(_file(fs, "index", segment.path(INDEX)))
     contents.append(_file(fs, "timeindex", segment.path(TIME_INDEX)))
@@ -125,11 +125,13 @@ def gather_parts(
     return SegmentParts(tuple(contents), record_count, has_aborted)
 
 
-def _walk(segment: Segment) -> tuple[ObjectPart, int]:
+def _walk(segment: Segment, next_offset: int) -> tuple[ObjectPart, int]:
     path = segment.path(LOG)
     walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
     crc, position, records = 0, 0, 0
+    expected = segment.base_offset
     for table in walk:
+        expected = _check_offsets(table, expected, next_offset, path)
         data = np.frombuffer(table.buffer, np.uint8)
         crc = extend_crc32c(crc, data, position - table.start, table.end - table.start)
         position = table.end
@@ -141,6 +143,22 @@ def _walk(segment: Segment) -> tuple[ObjectPart, int]:
             "`varve check --repair` cuts or rebuilds what can be mended"
         )
     return ObjectPart(LOG_PART, segment.size, crc), records
+
+
+def _check_offsets(table: BatchTable, expected: int, end: int, path: str) -> int:
+    """The offset behind the last batch; a batch's checksum does not cover its base offset."""
+    bases, lasts = table.rows[:, Field.BASE_OFFSET], table.rows[:, Field.LAST_OFFSET]
+    earliest = np.concatenate(([expected], lasts[:-1] + 1))
+    wrong = np.flatnonzero((bases < earliest) | (lasts < bases) | (lasts >= end))
+    if wrong.size:
+        row = int(wrong[0])
+        raise Corrupt(
+            f"{path}: position {int(table.rows[row, Field.POSITION])}: a batch with the offsets "
+            f"{int(bases[row])} to {int(lasts[row])}, not within {int(earliest[row])} to "
+            f"{end - 1}; "
+            "`varve check --repair` cuts or rebuilds what can be mended"
+        )
+    return int(lasts[-1]) + 1
 
 
 def _file(fs: FileSystem, name: str, path: str) -> FileContent:

@@ -1,0 +1,126 @@
+"""Power lost at every request and at every file operation of a copy: G1, G3, G6."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.tier_bench import TierBench
+from varve.disk import CrashMode
+from varve.foundation.errors import PowerLoss
+from varve.object_store import FaultKind
+
+Faults = pytest.mark.parametrize(
+    "kind",
+    [FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER, FaultKind.REPEATED],
+)
+
+
+def prepare() -> TierBench:
+    """One copied segment, a second that is not, and one with an aborted transaction."""
+    bench = TierBench()
+    bench.fill(2)
+    bench.copy()
+    bench.fill(2)
+    bench.hot.put("a", "1", producer_id=5, transactional=True)
+    bench.hot.end_transaction(5, committed=False)
+    bench.hot.roll()
+    bench.hot.log.flush()
+    return bench
+
+
+def go_on(bench: TierBench) -> None:
+    """The next start finds no half-readable segment, and two rounds leave everything copied."""
+    bench.note(bench.local_files())
+    bench.check()
+    for _ in range(2):
+        report = bench.copy()
+        assert report.error is None
+        bench.check()
+    assert report.copied_offset == 6
+    assert len(bench.segments()) == 3
+    keys = {entry.key for entry in bench.bucket.list(bench.home.segment_folder)}
+    assert len(keys) == sum(len(one.parts) for one in bench.segments())
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_request_of_a_copy_is_made_good(is_after: bool) -> None:
+    whole = prepare()
+    start = whole.objects.steps
+    whole.copy()
+    for step in range(start + 1, whole.objects.steps + 1):
+        bench = prepare()
+        bench.objects.crash_at(step, after=is_after)
+        with pytest.raises(PowerLoss):
+            bench.copy()
+        bench.crash(CrashMode.LOSE_UNSYNCED)
+        go_on(bench)
+
+
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_a_crash_at_any_file_operation_of_a_copy_is_made_good(mode: CrashMode) -> None:
+    whole = prepare()
+    start = whole.hot.faulty.steps
+    whole.copy()
+    assert whole.hot.faulty.steps > start
+    for step in range(start + 1, whole.hot.faulty.steps + 1):
+        bench = prepare()
+        bench.hot.faulty.crash_at(step)
+        with pytest.raises(PowerLoss):
+            bench.copy()
+        bench.crash(mode, seed=step)
+        readable_end = bench.manifests().load().highest_offset + 1
+        assert bench.hot.log.end_offset >= readable_end
+        bench.note(bench.local_files())
+        bench.check()
+        bench.hot.roll()
+        assert bench.copy().error is None
+        bench.check()
+        assert bench.copier.copied_offset(bench.hot.log.topic_partition) == (
+            bench.hot.log.last_stable_offset
+        )
+
+
+@Faults
+def test_a_failing_request_is_told_and_the_next_round_makes_it_good(kind: FaultKind) -> None:
+    whole = prepare()
+    start = whole.objects.steps
+    whole.copy()
+    for step in range(start + 1, whole.objects.steps + 1):
+        bench = prepare()
+        bench.objects.fail_at(step, kind)
+        bench.copy()
+        go_on(bench)
+
+
+def test_a_store_that_is_down_leaves_the_log_as_it_is() -> None:
+    bench = prepare()
+    bench.objects.go_down()
+    report = bench.copy()
+    assert report.error is not None
+    bench.hot.put("b", "2")
+    assert bench.copier.seam(bench.hot.log.topic_partition) is None
+    bench.objects.come_up()
+    go_on(bench)
+
+
+def run(work: Callable[[], object]) -> bool:
+    """Whether the power stayed."""
+    try:
+        work()
+    except PowerLoss:
+        return False
+    return True
+
+
+def test_a_copier_that_crashes_again_and_again_still_gets_there() -> None:
+    bench = prepare()
+    for step in range(1, 60):
+        bench.objects.crash_at(bench.objects.steps + step % 17 + 1, after=step % 2 == 0)
+        is_done = run(bench.copy)
+        bench.crash(CrashMode.RANDOM, seed=step)
+        bench.note(bench.local_files())
+        bench.check()
+        if is_done:
+            bench.fill(1)
+    bench.copy()
+    bench.check()
