@@ -31,7 +31,12 @@ reopens = st.tuples(st.just("reopen"), st.just(0), st.just(0))
 steps = st.one_of(appends, appends, rolls, copies, copies, cleans, crashes, cuts, reopens)
 
 
-def do(bench: TierBench, step: tuple[str, int, int], plan: ObjectFaultPlan) -> None:
+def new_plan(bench: TierBench, seed: int) -> ObjectFaultPlan:
+    """Faults by chance, others for every process."""
+    return ObjectFaultPlan(seed=seed + bench.starts, rates=RATES)
+
+
+def do(bench: TierBench, step: tuple[str, int, int], seed: int) -> None:
     match step:
         case ("append", count, first):
             for number in range(first, first + count):
@@ -46,13 +51,13 @@ def do(bench: TierBench, step: tuple[str, int, int], plan: ObjectFaultPlan) -> N
             bench.hot.clean()
         case ("crash", mode, seed):
             bench.crash(list(CrashMode)[mode], seed)
-            bench.connect(plan)
+            bench.connect(new_plan(bench, seed))
         case ("cut", is_disk, after):
             cut_copy(bench, bool(is_disk), after)
-            bench.connect(plan)
+            bench.connect(new_plan(bench, seed))
         case _:
             bench.reopen()
-            bench.connect(plan)
+            bench.connect(new_plan(bench, seed))
 
 
 def cut_copy(bench: TierBench, is_disk: bool, after: int) -> None:
@@ -74,10 +79,9 @@ def test_what_is_readable_is_what_the_log_held(
     sequence: list[tuple[str, int, int]], seed: int
 ) -> None:
     bench = TierBench()
-    plan = ObjectFaultPlan(seed=seed, rates=RATES)
-    bench.connect(plan)
+    bench.connect(new_plan(bench, seed))
     for step in sequence:
-        do(bench, step, plan)
+        do(bench, step, seed)
         check(bench)
     bench.connect()
     bench.hot.roll()
