@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from varve.cleaning.derived_files import is_partition_failure, partition_failure
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import RETRY_MAX_MS, RETRY_MIN_MS, KeyIndexes
 from varve.cleaning.report import PartitionHealth
@@ -69,7 +70,10 @@ class CleanedPartition:
 
     @contextmanager
     def look(self, doing: str) -> Iterator[None]:
-        """A missing file tells that the log changed meanwhile; other I/O errors are failures."""
+        """A missing file tells that the log changed meanwhile; other I/O errors are failures.
+
+        Those of files that the log does not need are the partition's, others the directory's.
+        """
         with failures(self.directory, doing):
             try:
                 yield
@@ -78,6 +82,10 @@ class CleanedPartition:
                 raise Unavailable(
                     f"{doing}: {error.filename} left the log meanwhile; try again"
                 ) from error
+            except OSError as error:
+                if not is_partition_failure(error):
+                    raise
+                raise partition_failure(error, doing) from error
 
     @contextmanager
     def work(self, doing: str) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Compacts the logs of a store: chooses what is due, runs it, and keeps going whatever fails.
 
 Invariant  a partition is worked on by one thread at a time. A failure stays with its partition: it
-           shows in `health` and is tried again after a time that doubles, without a restart.
+           shows in `health` and is tried again after a time that doubles, without a restart. Only
+           an I/O error of the log's own files takes the directory offline.
 Threads    any; `_lock` guards who works on what.
 """
 

@@ -2,15 +2,18 @@
 
 Invariant  only committed records count; of these the one with the highest offset is found, whatever
            its segment. The key itself is compared, not only its hash.
-Threads    any; a segment without an index is indexed in memory while another thread cleans the log.
+Threads    any; a segment without an index is indexed in memory while another thread cleans the log,
+           or when its index cannot be written.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from varve.cleaning.damage import hold_reason
+from varve.cleaning.derived_files import is_of_derived_file
 from varve.cleaning.key_index import KeyEntry, KeyIndex
 from varve.cleaning.key_index_build import DEFAULT_BUFFER_BYTES, KeyIndexBuilder, no_pace
 from varve.cleaning.key_indexes import KeyIndexes
@@ -24,6 +27,8 @@ from varve.foundation.errors import Corrupt, Unavailable
 from varve.kernels.batch_scan import Field
 from varve.kernels.key_hash import hash_bytes
 from varve.records import Batch, Record, decode_header
+
+logger = logging.getLogger(__name__)
 
 _LOOKS_MAX: Final = 8
 _TAIL: Final = "tail.keys"
@@ -97,12 +102,34 @@ class KeyLookup:
         segments: list[ReadableSegment] = list(view)
         for segment in reversed(segments):
             if segment.base_offset < bound:
-                with self._open(segment, end, stable, now_ms, pace) as index:
-                    found = index.find(high, low)
+                found = self._find_in(segment, end, stable, (high, low), now_ms, pace)
                 if found is not None:
                     return found
             end = segment.base_offset
         return None
+
+    def _find_in(
+        self,
+        segment: ReadableSegment,
+        end: int,
+        stable: int,
+        hash: tuple[int, int],
+        now_ms: int,
+        pace: Callable[[int], None],
+    ) -> KeyEntry | None:
+        """Without its index file if that cannot be written or read: it only saves time."""
+        try:
+            with self._open(segment, end, stable, now_ms, pace) as index:
+                return index.find(*hash)
+        except OSError as error:
+            if not is_of_derived_file(error):
+                raise
+            logger.warning(
+                "key index cannot be used, segment indexed in memory",
+                extra={"path": error.filename, "error": str(error)},
+            )
+        with self._index_tail(segment, stable, pace) as index:
+            return index.find(*hash)
 
     def _open(
         self,

@@ -1,12 +1,21 @@
 """A failure stays with its partition: it is noted, tried again later, and forgotten once healed."""
 
+import errno
+import os
+import re
+from pathlib import Path
+
 import pytest
 
-from tests.support.cleaning_bench import PARTITION, TOPIC_ID, CleaningBench, compacted
+from tests.support.cleaning_bench import DIRECTORY, PARTITION, TOPIC_ID, CleaningBench, compacted
+from tests.support.cleaning_checks import check_promises
 from varve.cleaning.cleaner import Cleaner
 from varve.cleaning.partition_run import PartitionRun
 from varve.cleaning.plan import CleaningPlan
 from varve.commit_log import TopicPartition
+from varve.commit_log.names import INDEX, KEYS, LOG, log_name
+from varve.disk import RealFileSystem
+from varve.foundation.errors import DirectoryOffline, Unavailable
 from varve.records import Record, build_batch
 
 OTHER = TopicPartition("orders", 1)
@@ -86,3 +95,97 @@ def test_a_thread_that_comes_late_looks_again_what_may_be_cleaned() -> None:
     report = late._run(picked, bench.now_ms)
     assert report is not None
     assert report.end_offset == 12
+
+
+def _check_stays_with_partition(bench: CleaningBench, told: str) -> None:
+    """The failure shows in health with its remedy; the log, and other partitions, go on."""
+    (report,) = bench.cleaner.run_once(bench.now_ms)
+    assert report.partition == OTHER
+    by_name = {health.partition: health for health in bench.cleaner.health()}
+    assert by_name[OTHER].is_healthy
+    assert told in str(by_name[PARTITION].error)
+    assert by_name[PARTITION].retry_ms == bench.now_ms + 60_000
+    assert bench.directory.failure is None
+    with pytest.raises(Unavailable, match=re.escape(told)) as caught:
+        bench.cleaner.clean(PARTITION, bench.now_ms)
+    assert not isinstance(caught.value, DirectoryOffline)
+    bench.append([Record(b"new", b"", timestamp=bench.now_ms)])
+    record = bench.cleaner.find_key(PARTITION, b"k", bench.now_ms)
+    assert record is not None
+    assert record.value == b"2"
+
+
+def _check_heals(bench: CleaningBench) -> None:
+    bench.advance(60_000)
+    assert PARTITION in [one.partition for one in bench.cleaner.run_once(bench.now_ms)]
+    assert all(health.is_healthy for health in bench.cleaner.health())
+    check_promises(bench)
+
+
+@pytest.fixture
+def two() -> CleaningBench:
+    bench = CleaningBench(compacted(min_cleanable_dirty_ratio=0.0))
+    bench.store.create(OTHER, TOPIC_ID)
+    for number in range(3):
+        for key, value in ((b"k", b"%d" % number), (b"%d" % number, b"")):
+            bench.append([Record(key, value, timestamp=bench.now_ms)])
+        bench.roll()
+    _fill(bench, OTHER, 3)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EISDIR, "move the directory"),
+        (errno.EACCES, "mend the disk or its permissions, or delete the file: it is made again"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENOSPC, "free some space"),
+    ],
+)
+@pytest.mark.parametrize("name", [log_name(0, KEYS), f"{log_name(0, KEYS)}.tmp"])
+def test_a_key_index_that_cannot_be_written_takes_nothing_offline(
+    two: CleaningBench, name: str, code: int, told: str
+) -> None:
+    two.faulty.fail_under(f"{DIRECTORY}/{name}", OSError(code, os.strerror(code)))
+    _check_stays_with_partition(two, told)
+    two.faulty.mend()
+    _check_heals(two)
+
+
+@pytest.mark.parametrize("kind", [LOG, INDEX, KEYS])
+def test_a_new_segment_that_cannot_be_written_takes_nothing_offline(
+    two: CleaningBench, kind: str
+) -> None:
+    path = f"{DIRECTORY}/{log_name(0, kind)}.cleaned"
+    two.faulty.fail_under(path, OSError(errno.EFBIG, os.strerror(errno.EFBIG)))
+    _check_stays_with_partition(two, "ulimit -f")
+    two.faulty.mend()
+    _check_heals(two)
+
+
+def test_a_data_file_that_cannot_be_read_takes_the_directory_offline(two: CleaningBench) -> None:
+    two.faulty.fail_under(f"{DIRECTORY}/{log_name(0, LOG)}", OSError(errno.EIO, "I/O error"))
+    with pytest.raises(DirectoryOffline):
+        two.cleaner.clean(PARTITION, two.now_ms)
+    assert two.directory.failure is not None
+
+
+def test_a_directory_in_place_of_a_key_index_takes_nothing_offline(tmp_path: Path) -> None:
+    bench = CleaningBench(
+        compacted(min_cleanable_dirty_ratio=0.0), disk=RealFileSystem(), path=str(tmp_path / "d")
+    )
+    for number in range(3):
+        bench.append([Record(b"k", b"%d" % number, timestamp=bench.now_ms)])
+        bench.roll()
+    keys = tmp_path / "d" / str(PARTITION) / log_name(0, KEYS)
+    keys.mkdir()
+    with pytest.raises(Unavailable, match="move the directory of that name away") as caught:
+        bench.cleaner.clean(PARTITION, bench.now_ms)
+    assert not isinstance(caught.value, DirectoryOffline)
+    assert bench.cleaner.find_key(PARTITION, b"k", bench.now_ms) is not None
+    assert bench.cleaner.find_key(PARTITION, b"nobody", bench.now_ms) is None
+    keys.rmdir()
+    bench.cleaner.clean(PARTITION, bench.now_ms)
+    assert bench.offsets() == [2]
