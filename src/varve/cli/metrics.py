@@ -10,7 +10,9 @@ def command(directory: Directory) -> None:
 
     For a directory that nobody has open: a program that has one open adds `store.metrics` to its
     own registry. docs/metrics.md tells what each means and Kafka's name for it. The dirty ratio
-    and the delay are those of this moment, what counts cleanings is 0; nothing is cleaned.
+    and the delay are those of this moment, what counts cleanings is 0; nothing is cleaned. Which
+    partitions cannot be cleaned is left out: only a program that cleans knows, and `varve clean`
+    and `varve check` tell.
 
     \b
     Examples:

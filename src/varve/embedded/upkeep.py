@@ -80,6 +80,7 @@ class Upkeep:
         self.metrics = CleanerMetrics(clock=clock, logs=self._served)
         self.cleaner = Cleaner(logs, clock=clock, settings=settings, metrics=self.metrics)
         self._retention_due_ms = 0
+        self._looked_at: set[TopicPartition] = set()
         self._workers: list[Worker] = []
 
     def _served(self) -> list[Log]:
@@ -125,6 +126,7 @@ class Upkeep:
         compaction = None
         if log.settings.is_compacted:
             compaction = self.cleaner.clean(partition, now_ms, dry_run=dry_run, progress=progress)
+            self._looked_at.add(partition)
         if dry_run:
             return _foresee(partition, compaction, find_expired(log, now_ms))
         return Cleaned(partition, compaction, self._expire(log, now_ms))
@@ -138,7 +140,11 @@ class Upkeep:
         return expiry
 
     def measure(self, now_ms: int) -> None:
-        """Brings the metrics up to this moment; removes nothing."""
+        """Brings the metrics up to this moment; removes nothing.
+
+        What cannot be cleaned is known once a partition was cleaned: before that there are no
+        samples of it, as 0 would be a guess.
+        """
         found = [
             look_steadily(log, partial(select, log, directory.cleaner_offset(partition), now_ms))
             for partition, log, directory in self._logs.logs()
@@ -156,12 +162,18 @@ class Upkeep:
                 if "delete" in log.settings.cleanup_policy
             }
         )
+        found_health = self.cleaner.health()
+        if self._looked_at.issuperset(one.partition for one in found_health):
+            self._measure_health(found_health)
+
+    def _measure_health(self, found: Sequence[PartitionHealth]) -> None:
         health: dict[str, list[PartitionHealth]] = {one.path: [] for one in self._logs.directories}
-        for one in self.cleaner.health():
+        for one in found:
             directory = self._logs.directory_of(one.partition)
             if directory is not None:
                 health[directory.path].append(one)
-        self.metrics.set_health(health)
+        dead = sum(not one.is_running for one in self.cleaner.worker_health())
+        self.metrics.set_health(health, dead_threads=dead)
 
     def health(self) -> StoreHealth:
         """How the background work and the partitions fare."""

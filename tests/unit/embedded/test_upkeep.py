@@ -250,3 +250,18 @@ def test_a_dry_run_is_certain_of_an_expiry_without_compaction(
     assert told.expiry is not None
     assert [one.base_offset for one in told.expiry.segments] == [0]
     assert told.undecided == ()
+
+
+def test_what_cannot_be_cleaned_is_measured_once_it_was_looked_at(
+    store: varve.Store, fs: MemoryFileSystem
+) -> None:
+    topic = _keyed(store)
+    topic.partition().log.roll()
+    with fs.open_writable("/data/scores-0/00000000000000000000.log") as file:
+        file.write_at(70, b"damage")
+    store.measure()
+    assert "varve_cleaner_uncleanable_partitions{" not in exposition(store.metrics)
+    store.clean()
+    store.measure()
+    sample = 'varve_cleaner_uncleanable_partitions{log_directory="/data"} 1.0'
+    assert sample in exposition(store.metrics)
