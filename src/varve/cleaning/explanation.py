@@ -73,10 +73,10 @@ class WayOut:
     @classmethod
     def behind(cls, by: str, blocks: Sequence[Block], now_ms: int) -> Self:
         """Open once the last block has been lifted, and now without any."""
-        untils = [block.until_ms for block in blocks]
-        known = [until_ms for until_ms in untils if until_ms is not None]
+        ends_ms = [block.until_ms for block in blocks]
+        known = [until_ms for until_ms in ends_ms if until_ms is not None]
         earliest_ms = max(now_ms, *known) if known else now_ms
-        return cls(by, earliest_ms if len(known) == len(untils) else None, tuple(blocks))
+        return cls(by, earliest_ms if len(known) == len(ends_ms) else None, tuple(blocks))
 
 
 def _earliest(*ways: WayOut | None) -> int | None:
