@@ -41,10 +41,10 @@ def partition_failure(error: OSError, doing: str) -> Unavailable:
     """What the partition has to say of it."""
     at = f"{doing}: {error.filename}: {error.strerror}; "
     if error.errno in NO_ROOM:
-        return DiskFull(f"{at}{remedy(error)}; the log is as it was, this is tried again")
+        return DiskFull(f"{at}{remedy(error)} and try again, the log is as it was")
     told = _REMEDIES.get(error.errno or 0)
     if told is None:
         told = remedy(error)
         if error.errno not in NO_DESCRIPTORS:
             told += ", or delete the file: it is made again"
-    return Unavailable(f"{at}{told}; the log is as it was, this is tried again")
+    return Unavailable(f"{at}{told} and try again, the log is as it was")

@@ -87,6 +87,16 @@ def test_files_on_their_way_in_or_out_are_dumped(data_file: Path, state: str) ->
     assert result.stdout.count("baseOffset: ") == 2
 
 
+def test_evidence_is_left_to_the_audit(tmp_path: Path) -> None:
+    path = tmp_path / "varve-evidence.jsonl"
+    path.write_text("{}\n")
+    result = run(tmp_path)
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    expected = f"Passing over {path}: evidence of removals, `varve audit` reads it\n"
+    assert result.stderr == expected
+
+
 def test_unknown_files_are_ignored_with_a_word(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     result = run(tmp_path)
