@@ -85,10 +85,11 @@ def explain_offset(
 ) -> RecordExplanation:
     """Why the record with an offset is still here; raises OffsetOutOfRange beyond the log end."""
     if not 0 <= offset < log.end_offset:
-        raise OffsetOutOfRange(
-            f"{log.topic_partition}: no record has offset {offset}: the log holds "
-            f"{log.log_start_offset} to {log.end_offset}; ask for one of these"
-        )
+        start, end = log.log_start_offset, log.end_offset
+        held = f"the log holds {start} to {end - 1}; ask for one of these"
+        if start == end:
+            held = f"the log is empty, and the next record gets {end}"
+        raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {held}")
     return look_steadily(log, lambda: _Explainer(log, now_ms, known).record(offset))
 
 

@@ -5,6 +5,7 @@ Invariant  reads only, also while a store has the directory open.
 
 import json
 import posixpath
+import re
 import sys
 from typing import Annotated, Any, Final
 
@@ -144,6 +145,10 @@ def command(
       varve audit --deep --json data orders:0
       varve audit --head "$(cat noted-head)" data orders:0
     """
+    if head is not None and not re.fullmatch(r"[0-9a-f]{64}", head):
+        raise typer.BadParameter(
+            f"--head {head[:70]!r} is no chain: give all 64 hex digits, as --json shows them"
+        )
     fs = RealFileSystem()
     # A relative path may not tell the directory's own name or the one around it.
     path = posixpath.abspath(directory)

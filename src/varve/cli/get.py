@@ -9,14 +9,17 @@ import typer
 
 from varve.cli.log_output import FormatRecord, json_format, text_format
 from varve.cli.moments import show_moment
-from varve.cli.store_access import Directory, TopicName, find_topic, open_existing
+from varve.cli.store_access import Directory, find_topic, open_existing, parse_wanted
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import NotFound
 
 
 def command(
     directory: Directory,
-    topic: TopicName,
+    wanted: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="The topic, or one of its partitions."),
+    ],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key.")],
     partition: Annotated[
         int | None,
@@ -46,6 +49,11 @@ def command(
       varve get data scores alice --json
       varve get data scores AAEC --base64
     """
+    topic, named = parse_wanted(wanted)
+    assert topic is not None
+    if named is not None and partition not in (None, named):
+        raise typer.BadParameter(f"{wanted!r} names partition {named}, --partition {partition}")
+    partition = partition if named is None else named
     data = _decode(key) if is_base64 else key.encode(errors="surrogateescape")
     with open_existing([directory], maintain=False) as store:
         found = find_topic(store, topic).get(data, partition)

@@ -53,7 +53,8 @@ def create(
             store.create_topic(topic, partitions=partitions, settings=given)
         except TopicExists:
             raise TopicExists(
-                f"topic {topic} exists already; append to it or choose another name"
+                f"topic {topic} exists already; append to it, change its settings with `varve log "
+                "configure`, or choose another name"
             ) from None
     typer.echo(f"created {topic} with {partitions} partition{'s' if partitions > 1 else ''}")
 
@@ -110,13 +111,28 @@ def configure(
     from varve.cli.log_output import print_rows
 
     changes: dict[str, str | None] = dict(parse_setting(text) for text in settings)
+    if both := sorted(changes.keys() & set(reset)):
+        raise typer.BadParameter(f"{', '.join(both)}: given a value and --reset, choose one")
     changes |= dict.fromkeys(reset)
     with open_existing(directories, maintain=False) as store:
         found = find_topic(store, topic)
         if changes:
+            was_compacted = found.settings.is_compacted
             store.alter_topic(topic, changes)
+            if found.settings.is_compacted and not was_compacted:
+                _warn_of_compaction(found)
         rows = _settings_rows(found, only=set(changes))
     print_rows(["setting", "value", "default"], rows, as_json=as_json)
+
+
+def _warn_of_compaction(topic: "Topic") -> None:
+    if any(partition.log.size for partition in topic.partitions):
+        typer.secho(
+            f"{topic.name} holds records from before: compaction removes those without a key, and "
+            "`varve clean --dry-run` counts them",
+            fg="yellow",
+            err=True,
+        )
 
 
 def _settings_rows(topic: "Topic", only: set[str]) -> list[list[object]]:

@@ -52,10 +52,27 @@ def check_exist(directories: Sequence[Path]) -> None:
     """Raises NotFound where there is no store."""
     for path in directories:
         if not _is_store(path):
-            raise NotFound(
-                f"there is no log directory {path}; give one with --dir or VARVE_DIR, or make a "
-                "topic with `varve log create`"
+            raise NotFound(f"there is no log directory {path}{_tell_other(path)}")
+
+
+def _tell_other(path: Path) -> str:
+    """What stands there in place of a store, and what to do."""
+    from varve.commit_log.check import find_partition
+
+    if path.is_dir():
+        partition = find_partition(os.path.abspath(path))
+        if partition is not None and any(path.glob("*.log")):
+            return (
+                f": it is the directory of one partition; give the one around it, "
+                f"{path.absolute().parent}, and name the partition as "
+                f"{partition.topic}:{partition.partition} where a command takes one"
             )
+        return ": the directory holds no topics; `varve log create` makes one"
+    if path.exists():
+        return ": it is a file; give the directory that holds the topics"
+    if path == DEFAULT_DIRECTORY:
+        return "; give one with --dir or VARVE_DIR, or make a topic with `varve log create`"
+    return f"; give one that is there, or make a topic with `varve log create TOPIC --dir {path}`"
 
 
 def _is_store(path: Path) -> bool:

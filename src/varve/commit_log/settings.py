@@ -247,7 +247,7 @@ class LogSettings:
         check_settings(self)
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidSetting(
-                f"min.compaction.lag.ms in {type(self).__name__} is {self.min_compaction_lag_ms}, "
+                f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, "
                 f"above max.compaction.lag.ms = {self.max_compaction_lag_ms}: lower the first or "
                 "raise the second"
             )

@@ -52,7 +52,7 @@ class TopicEntry:
         if not exist_ok:
             raise TopicExists(
                 f"topic {self.name} exists already; use it or choose another name "
-                "(create_topic takes it as it is with exist_ok=True)"
+                "(create_topic takes it as it is with exist_ok=True; alter_topic changes settings)"
             )
         if partition_count not in (None, self.partition_count):
             raise TopicExists(
@@ -60,7 +60,8 @@ class TopicEntry:
             )
         if settings is not None and dict(settings) != dict(self.settings):
             raise TopicExists(
-                f"topic {self.name} has settings {dict(self.settings)}, not {dict(settings)}"
+                f"topic {self.name} has settings {dict(self.settings)}, not {dict(settings)}; "
+                "alter_topic changes them"
             )
 
 

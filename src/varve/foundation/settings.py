@@ -302,5 +302,7 @@ def _wrong_type_message(declaration: SettingDeclaration, given: object, where: s
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

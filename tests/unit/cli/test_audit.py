@@ -133,3 +133,10 @@ def test_a_narrow_screen_has_the_rule_and_the_outcome_below_each_row(
     assert max(map(len, shown)) <= int(columns)
     assert ("    outcome  carried out, 1 of 1 verified" in shown) == (columns == "80")
     assert "cleanup.policy compact" in table
+
+
+@pytest.mark.parametrize("head", ["zz", "f" * 63, "888cfb612161"])
+def test_a_head_that_is_no_chain_is_refused(bench: AuditBench, head: str) -> None:
+    result = run("--head", head, bench.directory)
+    assert result.exit_code == 2
+    assert "64 hex digits" in " ".join(result.stderr.replace("│", " ").split())

@@ -199,7 +199,7 @@ def test_a_read_begins_where_it_is_told(
         (["append", "orders", "--json", "-K", "="], 2, "exclude each other"),
         (["append", "orders", "--codec", "brotli"], 2, "--codec"),
         (["append", "orders", "--partition", "4"], 1, "no partition 4"),
-        (["create", "orders"], 1, "exists already; append to it or choose another name"),
+        (["create", "orders"], 1, "exists already; append to it, change its settings with"),
         (["create", "a/b"], 1, "topic name"),
         (["create", "x", "--partitions", "0"], 2, "--partitions"),
         (["create", "x", "--set", "segment.bytes"], 1, "name=value"),
