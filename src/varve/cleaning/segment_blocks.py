@@ -50,9 +50,10 @@ class SegmentBlocks:
     def _held(self, segment: SegmentFacts) -> Block | None:
         for hold in self.holds:
             if hold.base_offset == segment.base_offset:
+                times = f"{hold.attempts} attempt{'' if hold.attempts == 1 else 's'}"
                 return Block(
                     Rule.HELD,
-                    f"held after {hold.attempts} attempts, it is damaged: {hold.reason}",
+                    f"held after {times}, it is damaged: {hold.reason}",
                     hold.retry_ms,
                 )
         return None

@@ -9,6 +9,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +62,16 @@ def command(
       varve clean data scores --dry-run
       varve clean data scores:0 --roll --json
     """
+    try:
+        _clean(directory, wanted, dry_run=dry_run, roll=roll, as_json=as_json)
+    except KeyboardInterrupt:
+        typer.secho("stopped; nothing is lost, run it again to go on", fg="yellow", err=True)
+        raise
+
+
+def _clean(
+    directory: Path, wanted: str | None, *, dry_run: bool, roll: bool, as_json: bool
+) -> None:
     topic, partition = parse_wanted(wanted)
     is_well = True
     with open_existing([directory], maintain=False) as store:
@@ -235,15 +246,26 @@ def _compaction_lines(report: CleanReport, would: str) -> Iterator[str]:
         left = f"; {report.left_stale_bytes:,} stale bytes are not worth it yet"
         yield f"nothing to compact{left if report.left_stale_bytes else ''}"
     else:
-        freed = report.bytes_before - report.bytes_after
-        share = 100 * freed / report.bytes_before if report.bytes_before else 0
         yield (
             f"{report.segments_rewritten} of {report.segments_before} segments {would}compacted: "
-            f"{report.bytes_before:,} to {report.bytes_after:,} bytes, {share:.0f} % less"
+            f"{report.bytes_before:,} to {report.bytes_after:,} bytes, "
+            f"{show_change(report.bytes_before, report.bytes_after)}"
         )
-        yield _counts(report)
+        yield f"in the rewritten segments {_counts(report)}"
     if report.note:
         yield report.note
+
+
+def show_change(before: int, after: int) -> str:
+    """By how much it is less or more; never all of it while something is left."""
+    if before == after or not before:
+        return "as before"
+    share = 100 * abs(before - after) / before
+    text = f"{share:.0f}"
+    if 99 < share < 100 or share < 1:
+        # Cut, not rounded: 100 would say that nothing is left.
+        text = f"{max(1, int(share * 10)) / 10:.1f}"
+    return f"{text} % {'less' if after < before else 'more'}"
 
 
 def _counts(report: CleanReport) -> str:

@@ -10,11 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from varve.cleaning.explanation import RecordExplanation, SegmentExplanation, WayOut
+from varve.cleaning.explanation import (
+    RecordExplanation,
+    RecordState,
+    Rule,
+    SegmentExplanation,
+    WayOut,
+)
 from varve.cli.moments import show_due, show_moment
 from varve.cli.screen import WIDE, make_console, print_details, print_rows_with_details
 from varve.cli.store_access import Directory, find_topic, open_existing, parse_wanted
-from varve.foundation.errors import NotFound
+from varve.foundation.errors import InvalidRequest, NotFound
 
 _FIGURES: Final = ("partition", "segment", "bytes", "stale")
 _SENTENCES: Final = ("age counts from", "retention takes it", "compaction cleans it")
@@ -62,8 +68,13 @@ def command(
     record: RecordExplanation | None = None
     segments: list[SegmentExplanation] = []
     with open_existing([directory], maintain=False) as store:
-        find_topic(store, topic)
+        count = find_topic(store, topic).partition_count
         if offset is not None:
+            if partition is None and count > 1:
+                raise InvalidRequest(
+                    f"topic {topic} has {count} partitions, each with its own offsets; write "
+                    f"TOPIC:PARTITION, from {topic}:0 to {topic}:{count - 1}"
+                )
             record = store.explain_offset(topic, offset, partition)
         elif key is not None:
             data = key.encode(errors="surrogateescape")
@@ -87,6 +98,9 @@ def command(
 
 
 def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
+    if record.state in (RecordState.REMOVED, RecordState.BELOW_LOG_START):
+        partition = f"{record.partition.topic}:{record.partition.partition}"
+        yield "removal", f"`varve audit` of {partition} tells what was taken, when and why"
     if record.key is not None:
         yield "key", record.key.decode(errors="backslashreplace")
     if record.timestamp is not None:
@@ -108,7 +122,9 @@ def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
 
 
 def _way_lines(way: WayOut, now_ms: int) -> Iterator[tuple[str, str]]:
-    if way.earliest_ms is None:
+    if _is_held(way):
+        when = "not before it is mended, see `varve check`"
+    elif way.earliest_ms is None:
         when = "not by itself" if way.blocks else "never"
     else:
         when = f"{show_due(way.earliest_ms, now_ms)} at the earliest"
@@ -116,7 +132,9 @@ def _way_lines(way: WayOut, now_ms: int) -> Iterator[tuple[str, str]]:
             when = "at its next pass"
     yield way.by, f"can take it: {when}"
     for block in way.blocks:
-        until = "" if block.until_ms is None else f", until {show_moment(block.until_ms, now_ms)}"
+        until = ""
+        if block.until_ms is not None and block.rule is not Rule.HELD:
+            until = f", until {show_moment(block.until_ms, now_ms)}"
         yield "", f"- {block.rule.value}: {block.text}{until}"
 
 
@@ -155,8 +173,15 @@ def _sentences(one: SegmentExplanation) -> list[str]:
     ]
 
 
+def _is_held(way: WayOut) -> bool:
+    """Whether damage is in the way: a store that runs tries again, this command does not."""
+    return any(block.rule is Rule.HELD for block in way.blocks)
+
+
 def _way_cell(way: WayOut, now_ms: int) -> str:
     """When, or what is in the way."""
+    if _is_held(way):
+        return "; ".join(block.text for block in way.blocks if block.rule is Rule.HELD)
     if way.earliest_ms is not None:
         return show_due(way.earliest_ms, now_ms)
     waiting = [block for block in way.blocks if block.until_ms is None]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import varve
 from varve.cleaning.report import CleanProgress
-from varve.cli.clean import interrupts_between
+from varve.cli.clean import interrupts_between, show_change
 from varve.cli.main import app
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import ManualClock
@@ -191,7 +191,8 @@ def test_an_interrupted_clean_exits_with_130_and_loses_nothing(tmp_path: Path) -
     result = subprocess.run(
         [sys.executable, "-c", script, "clean", str(tmp_path)], capture_output=True, check=False
     )
-    assert (result.returncode, result.stderr) == (130, b"")
+    assert result.returncode == 130
+    assert result.stderr == b"stopped; nothing is lost, run it again to go on\n"
     with varve.open(tmp_path, maintain=False) as store:
         found = {record.key: record.offset for record in store.topic("scores").read()}
     assert found == latest
@@ -316,3 +317,77 @@ def test_a_forecast_whose_bars_would_be_the_same_is_one_line(run: Run) -> None:
     ).stdout
     assert "█" not in shown
     assert "after retention 0 of" in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (100, 26, "74 % less"),
+        (100, 104, "4 % more"),
+        (10_000, 3, "99.9 % less"),
+        (1000, 3, "99.7 % less"),
+        (100, 0, "100 % less"),
+        (10_000, 9_999, "0.1 % less"),
+        (5, 5, "as before"),
+    ],
+)
+def test_a_change_is_told_as_more_or_less(before: int, after: int, text: str) -> None:
+    assert show_change(before, after) == text
+
+
+@pytest.mark.parametrize("command", ["clean", "metrics"])
+def test_a_path_that_is_no_log_directory_is_told_as_what_it_is(data: Path, command: str) -> None:
+    def complaint(path: Path) -> str:
+        result = CliRunner().invoke(app, [command, str(path)])
+        assert result.exit_code == 1
+        return str(result.stderr)
+
+    missing = complaint(data / "none")
+    assert "--dir or VARVE_DIR" not in missing
+    assert "varve log create TOPIC --dir" in missing
+    assert "it is a file" in complaint(data / "meta.properties")
+    partition = complaint(data / "scores-0")
+    assert "directory of one partition" in partition
+    assert "scores:0" in partition
+
+
+def test_an_offset_beyond_the_log_is_told_with_those_there_are(run: Run, data: Path) -> None:
+    assert "the log holds 0 to 9;" in run("explain", "scores", "--offset", "10").stderr
+    assert "the log is empty" in run("explain", "visits:0", "--offset", "0").stderr
+    several = run("explain", "visits", "--offset", "0")
+    assert "TOPIC:PARTITION, from visits:0 to visits:1" in several.stderr
+
+
+def test_get_takes_a_partition_with_the_topic(run: Run) -> None:
+    assert run("get", "scores:0", "k1").stdout == "v9\n"
+    assert run("get", "scores:0", "k1", "--partition", "1").exit_code == 2
+    assert "no partition 3" in run("get", "scores:3", "k1").stderr
+
+
+def test_a_removed_record_leads_to_the_audit(run: Run) -> None:
+    run("clean", "scores")
+    assert "`varve audit` of scores:0" in run("explain", "scores", "--offset", "0").stdout
+
+
+def test_a_held_segment_is_explained_without_a_time_of_retry(run: Run, data: Path) -> None:
+    with (data / "scores-0" / "00000000000000000000.log").open("r+b") as file:
+        file.seek(70)
+        file.write(b"damage")
+    shown = " ".join(run("explain", "scores").stdout.split())
+    assert "held after 1 attempt, it is damaged" in shown
+
+
+def test_configure_warns_of_records_without_a_key(run: Run, data: Path) -> None:
+    def configure(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["log", "configure", *arguments, "--dir", str(data)])
+
+    result = configure("visits", "cleanup.policy=compact")
+    assert result.exit_code == 0
+    assert "compaction removes those without a key" in result.stderr
+    assert configure("visits", "cleanup.policy=compact").stderr == ""
+    both = configure("visits", "retention.ms=5", "--reset", "retention.ms")
+    assert both.exit_code == 2
+    wrong = configure("visits", "cleanup.policy=eat").stderr
+    assert "is 'eat'" in wrong
+    lags = configure("visits", "min.compaction.lag.ms=9", "max.compaction.lag.ms=8").stderr
+    assert "LogSettings" not in lags
