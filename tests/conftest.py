@@ -1,6 +1,7 @@
 """How long the tests search: VARVE_ROUNDS=long (as `make crash` sets it) multiplies the rounds."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,11 @@ IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 settings.register_profile("default", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=5_000)
 settings.load_profile("long" if IS_LONG else "default")
+
+
+# A shell that runs the tests in the background lets them, and what they start, ignore interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
