@@ -1,1 +1,1 @@
-"""Copy sealed segments out, manifests, cold reads and cache, cold expiry, restore."""
+"""Copy sealed segments out, their manifests, restore, and an account of every object."""
