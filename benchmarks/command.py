@@ -234,17 +234,28 @@ def _ending_cleanly_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Recovering a torn log is what one measure does, not news."""
+    logger = logging.getLogger("varve")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def main(*, started: float) -> None:
     """Entry point: errors of ours end in one line on stderr and exit code 2.
 
     A quick run counts its seconds from `started`.
     """
-    # Recovering a torn log is what one measure does, not news.
-    logging.getLogger("varve").setLevel(logging.ERROR)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(name="benchmarks")(run)
     try:
-        app(prog_name="python -m benchmarks", obj=started)
+        with _without_warnings():
+            app(prog_name="python -m benchmarks", obj=started)
     except StoreError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(2) from error
