@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
+from varve.commit_log.names import OWN_PREFIX
 from varve.commit_log.producer_snapshot import SnapshotEntry, decode_producer_snapshot
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
@@ -87,11 +88,11 @@ def comparable(name: str, data: bytes) -> bytes | list[SnapshotEntry]:
 
 
 def live_files(directory: Path) -> dict[str, bytes | list[SnapshotEntry]]:
-    """Every file of a closed partition directory but those marked for deletion."""
+    """Every file of a closed partition directory but varve's own and those marked for deletion."""
     return {
         path.name: comparable(path.name, path.read_bytes())
         for path in sorted(directory.iterdir())
-        if path.suffix != ".deleted"
+        if path.suffix != ".deleted" and not path.name.startswith(OWN_PREFIX)
     }
 
 

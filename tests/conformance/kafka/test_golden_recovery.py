@@ -19,7 +19,6 @@ from conformance.our_log import (
     stray_snapshots,
 )
 from conformance.recovery import SAME, log_configs
-from varve.commit_log.names import OWN_PREFIX
 from varve.commit_log.producer_snapshot import SnapshotEntry
 
 Case = dict[str, Any]
@@ -55,7 +54,7 @@ def test_loading_leaves_the_files_kafka_leaves(case: Case, tmp_path: Path) -> No
     left = {
         name: _shown(name, content)
         for name, content in live_files(directory).items()
-        if name not in strays and not name.startswith(OWN_PREFIX)
+        if name not in strays
     }
     expected = {
         name: _expected_content(name, described, source / name)
