@@ -1,7 +1,6 @@
 """A progress bar on standard error for work over many bytes.
 
-Invariant  shown on a terminal only, and only when there is enough to do; standard output is never
-           touched.
+Invariant  shown on a terminal only; standard output is never touched.
 """
 
 import contextlib
@@ -35,3 +34,24 @@ def byte_progress(
             progress.advance(task, size)
 
         yield advance
+
+
+@contextlib.contextmanager
+def phase_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Gives the function that takes what is being done, the bytes done of it and all its bytes."""
+    if not sys.stderr.isatty():
+        yield lambda title, done_bytes, total_bytes: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=None)
+
+        def show(title: str, done_bytes: int, total_bytes: int) -> None:
+            bars.update(task, description=title, completed=done_bytes, total=total_bytes)
+
+        yield show

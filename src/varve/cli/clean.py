@@ -14,12 +14,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from varve.cleaning.balance import Reason
 from varve.cleaning.report import CleanProgress, CleanReport, SegmentHold
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry
+from varve.cli.byte_progress import phase_progress
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
 from varve.foundation.errors import StoreError
 
@@ -134,28 +133,10 @@ def interrupts_between(show: Show) -> Iterator[Show]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Show]:
-    """A bar on standard error, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda progress: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("cleaning", total=None)
-
-        def show(progress: CleanProgress) -> None:
-            bars.update(
-                task,
-                description=f"{progress.partition} {progress.phase:5}",
-                completed=progress.done_bytes,
-                total=progress.total_bytes,
-            )
-
-        yield show
+    with phase_progress() as show:
+        yield lambda progress: show(
+            f"{progress.partition} {progress.phase:5}", progress.done_bytes, progress.total_bytes
+        )
 
 
 def _tell_failure(partition: str, failure: str, *, dry_run: bool, as_json: bool) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from varve.cli.byte_progress import phase_progress
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
@@ -102,28 +101,10 @@ def _check_tiered(topic: Any) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[CopyProgress], None]]:
-    """A bar on standard error, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda progress: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("copying", total=None)
-
-        def show(progress: CopyProgress) -> None:
-            bars.update(
-                task,
-                description=f"{progress.partition} copy",
-                completed=progress.done_bytes,
-                total=progress.total_bytes,
-            )
-
-        yield show
+    with phase_progress() as show:
+        yield lambda progress: show(
+            f"{progress.partition} copy", progress.done_bytes, progress.total_bytes
+        )
 
 
 def _tell(report: CopyReport, *, as_json: bool) -> None:
