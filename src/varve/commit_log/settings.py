@@ -1,6 +1,7 @@
 """What a topic and a store may be told: Kafka's names, defaults, ranges and meanings."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import INT_MAX, LONG_MAX, check_settings, setting
@@ -12,6 +13,9 @@ FLUSH_ACK = "ack"
 TIME_BOUNDED = "bounded"
 TIME_EVENT = "event"
 TIME_APPEND = "append"
+
+AS_TOTAL: Final = -2
+"""A limit of the local disk that follows the one of the whole log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,14 +237,37 @@ class LogSettings:
     )
     remote_storage_enable: bool = setting(
         False,
-        "Copy closed segments to object storage; valid with every cleanup.policy. They stay on "
-        "the local disk as well, for as long as retention and compaction let them.",
+        "Copy closed segments to object storage, and read from there what has left the local disk; "
+        "valid with every cleanup.policy.",
         "remote.storage.enable",
+    )
+    local_retention_ms: int = setting(
+        -2,
+        "How long a segment that was copied to object storage stays on the local disk as well; -1 "
+        "means no limit, -2 as long as retention.ms says.",
+        "local.retention.ms",
+        broker_name="log.local.retention.ms",
+        at_least=-2,
+        long=True,
+    )
+    local_retention_bytes: int = setting(
+        -2,
+        "Of a partition copied to object storage, keep this much on the local disk as well; -1 "
+        "means no limit, -2 as much as retention.bytes says.",
+        "local.retention.bytes",
+        broker_name="log.local.retention.bytes",
+        at_least=-2,
+        long=True,
     )
     remote_log_copy_disable: bool = setting(
         False,
-        "Copy nothing more to object storage; what is there stays.",
+        "Copy nothing more to object storage; what is there stays and is read.",
         "remote.log.copy.disable",
+    )
+    remote_log_delete_on_disable: bool = setting(
+        False,
+        "Let remote.storage.enable be turned off, which deletes what is only in object storage.",
+        "remote.log.delete.on.disable",
     )
 
     def __post_init__(self) -> None:
@@ -251,6 +278,41 @@ class LogSettings:
                 f"above max.compaction.lag.ms = {self.max_compaction_lag_ms}: lower the first or "
                 "raise the second"
             )
+        if self.remote_storage_enable:
+            self._check_local_retention()
+
+    def _check_local_retention(self) -> None:
+        """What is kept locally cannot be more than what is kept at all."""
+        for name, local, total in (
+            ("retention.ms", self.local_retention_ms, self.retention_ms),
+            ("retention.bytes", self.local_retention_bytes, self.retention_bytes),
+        ):
+            if self.remote_log_copy_disable and local not in (AS_TOTAL, total):
+                raise InvalidSetting(
+                    f"local.{name} is {local} and remote.log.copy.disable is set: without copies "
+                    f"{name} = {total} rules the local disk, so set local.{name} to -2"
+                )
+            is_limited = "delete" in self.cleanup_policy and total >= 0
+            if is_limited and local != AS_TOTAL and not 0 <= local <= total:
+                raise InvalidSetting(
+                    f"local.{name} is {local}, more than {name} = {total}: lower the first, or "
+                    "raise the second (-1 means no limit)"
+                )
+
+    @property
+    def local_limit_ms(self) -> int:
+        """How long a copied segment stays on the local disk; -1 without a limit."""
+        return self._local_limit(self.local_retention_ms, self.retention_ms)
+
+    @property
+    def local_limit_bytes(self) -> int:
+        """How much of a copied log stays on the local disk; -1 without a limit."""
+        return self._local_limit(self.local_retention_bytes, self.retention_bytes)
+
+    def _local_limit(self, local: int, total: int) -> int:
+        if local != AS_TOTAL:
+            return local
+        return max(total, -1) if "delete" in self.cleanup_policy else -1
 
     @property
     def is_compacted(self) -> bool:

@@ -49,6 +49,8 @@ class ColdSegment:
 
     `end_offset` is inclusive, `size` counts the bytes of the log alone, `append_ms` is the first
     and the last append by the clock of the store, `epochs` are (leader epoch, first offset) pairs.
+    `undecided_from` is the first offset of the oldest transaction that was open where it ends: the
+    markers of all transactions before that lie in this segment or in front of it.
     `key_count`, `stale_bytes` and `delete_horizon_ms` are None where nobody has counted or nothing
     waits. `at_ms` is when it came into its state. Readers of older manifests may rely on the
     objects of a segment whose deletion has started until `replaced_until_ms`.
@@ -70,6 +72,7 @@ class ColdSegment:
     stale_bytes: int | None = None
     delete_horizon_ms: int | None = None
     replaced_until_ms: int | None = None
+    undecided_from: int | None = None
 
     @property
     def is_readable(self) -> bool:

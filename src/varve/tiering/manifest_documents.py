@@ -43,6 +43,7 @@ class SegmentDocument(_Document):
     stale_bytes: _Count | None = None
     delete_horizon_ms: _Long | None = None
     replaced_until_ms: _Long | None = None
+    undecided_from: _Count | None = None
 
 
 class PageRefDocument(_Document):
@@ -113,6 +114,7 @@ def write_segments(segments: Sequence[ColdSegment]) -> tuple[SegmentDocument, ..
             stale_bytes=segment.stale_bytes,
             delete_horizon_ms=segment.delete_horizon_ms,
             replaced_until_ms=segment.replaced_until_ms,
+            undecided_from=segment.undecided_from,
         )
         for segment in segments
     )
@@ -138,6 +140,7 @@ def read_segments(documents: Sequence[SegmentDocument]) -> tuple[ColdSegment, ..
             stale_bytes=document.stale_bytes,
             delete_horizon_ms=document.delete_horizon_ms,
             replaced_until_ms=document.replaced_until_ms,
+            undecided_from=document.undecided_from,
         )
         for document in documents
     )

@@ -155,6 +155,7 @@ class SegmentCopier:
             epochs=epochs,
             parts=parts.parts,
             has_aborted=parts.has_aborted,
+            undecided_from=parts.undecided_from,
             state=SegmentState.COPY_STARTED,
             at_ms=now_ms,
             key_count=None if header is None else header.entry_count,

@@ -16,6 +16,7 @@ from varve.cleaning.segment_keys import SegmentKeys
 from varve.commit_log import Log, Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX
+from varve.commit_log.producer_snapshot import decode_producer_snapshot
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable
@@ -93,6 +94,7 @@ class SegmentParts:
     contents: tuple[PartContent, ...]
     record_count: int
     has_aborted: bool
+    undecided_from: int | None
 
     @property
     def parts(self) -> tuple[ObjectPart, ...]:
@@ -117,12 +119,23 @@ def gather_parts(
     contents.append(_file(fs, "timeindex", segment.path(TIME_INDEX)))
     if segment.has_txn_index:
         contents.append(_file(fs, "txnindex", segment.path(TXN_INDEX)))
-    contents.append(_bytes(SNAPSHOT_PART, log.producer_snapshot(next_offset)))
+    snapshot = log.producer_snapshot(next_offset)
+    contents.append(_bytes(SNAPSHOT_PART, snapshot))
     contents.append(_bytes(EPOCHS_PART, _epochs_text(log, next_offset)))
     if keys is not None:
         contents.append(_file(fs, KEYS_PART, keys.path))
     has_aborted = segment.has_txn_index and bool(segment.txn_index().entries())
-    return SegmentParts(tuple(contents), record_count, has_aborted)
+    return SegmentParts(tuple(contents), record_count, has_aborted, _find_undecided(snapshot))
+
+
+def _find_undecided(snapshot: bytes) -> int | None:
+    """Where the oldest transaction begins that was open when the snapshot was taken."""
+    open_from = [
+        entry.transaction_first_offset
+        for entry in decode_producer_snapshot(snapshot)
+        if entry.transaction_first_offset >= 0
+    ]
+    return min(open_from, default=None)
 
 
 def _walk(segment: Segment, next_offset: int) -> tuple[ObjectPart, int]:
