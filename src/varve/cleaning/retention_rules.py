@@ -2,7 +2,8 @@
 
 Invariant  only whole segments from the oldest on, none that reaches above the high watermark, and
            never an empty active segment. A log without `delete` in its policy loses only what lies
-           behind its log start offset.
+           behind its log start offset; so does one that is copied to the cold tier, where age and
+           size are those of both tiers (`tiering.expiry`).
 Threads    any; the decision is made on facts taken once and changes nothing.
 """
 
@@ -65,7 +66,7 @@ def review(facts: LogFacts, now_ms: int) -> Review:
     """Each check walks what the one before it left, oldest first, and stops at what must stay."""
     overruled: dict[int, EffectiveTime] = {}
     expired = _walk(facts, 0, Reason.BELOW_LOG_START, _below_log_start(facts))
-    if "delete" in facts.settings.cleanup_policy:
+    if "delete" in facts.settings.cleanup_policy and not facts.settings.copies_to_tier:
         start = len(expired)
         expired += _walk(facts, start, Reason.EXPIRED_SIZE, _beyond_size(facts, start))
         start = len(expired)

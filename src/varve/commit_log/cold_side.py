@@ -6,6 +6,7 @@ Threads    any number of readers.
 
 from typing import NamedTuple, Protocol
 
+from varve.commit_log.names import TopicPartition
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.commit_log.txn_index import AbortedTransaction
 
@@ -45,3 +46,8 @@ class ColdSide(Protocol):
         self, timestamp: int, *, start_offset: int, end_offset: int
     ) -> TimestampOffset | None:
         """The first record in [start, end) that is not older than the timestamp."""
+
+
+def no_cold_side(partition: TopicPartition) -> ColdSide | None:
+    """For logs whose store has no cold tier."""
+    return None

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from varve.commit_log.appender import Appender, AppendResult
+from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.leader_epochs import EpochEntry
 from varve.commit_log.log_loader import LoadRequest, LogLoader
 from varve.commit_log.log_reader import FetchResult, Isolation, LogReader
+from varve.commit_log.log_start import LogStart
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_loading import ProducerSnapshots, read_snapshot
@@ -30,10 +32,6 @@ from varve.commit_log.truncation import Truncation
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import Buffer
 from varve.foundation.errors import (
-    DiskFull,
-    InvalidRequest,
-    OffsetOutOfRange,
-    PolicyViolation,
     StoreError,
     Unavailable,
 )
@@ -62,6 +60,7 @@ class LogHooks:
     write_recovery_points: Callable[[], None] = field(default=_nothing)
     write_log_starts: Callable[[], None] = field(default=_nothing)
     lower_cleaner_offset: Callable[[int], None] = field(default=_unmoved)
+    cold_side: Callable[[], ColdSide | None] = field(default=_nothing)
 
 
 class Log:
@@ -76,7 +75,7 @@ class Log:
         self._is_alone = is_alone
         self._flusher = Flusher(state)
         self._appender = Appender(state, self._flusher, is_alone=is_alone)
-        self._reader = LogReader(state)
+        self._reader = LogReader(state, cold_side=hooks.cold_side)
         self._roll_rule = RollRule(state.settings)
         self._truncation = Truncation(
             state,
@@ -87,6 +86,7 @@ class Log:
         )
         self._swap = SegmentSwap(state, self._flusher)
         self._drop = SegmentDrop(state, write_log_starts=hooks.write_log_starts)
+        self._start = LogStart(state, write_log_starts=hooks.write_log_starts)
         self.recovered: list[str] = []
 
     @classmethod
@@ -136,6 +136,11 @@ class Log:
     @property
     def log_start_offset(self) -> int:
         return self._state.log_start_offset
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the local segments begin; what lies before is in the cold tier."""
+        return self._state.view.first_base_offset
 
     @property
     def end_offset(self) -> int:
@@ -302,6 +307,10 @@ class Log:
             # An append in flight ends under the rules it began with.
             self._appender = Appender(state, self._flusher, is_alone=self._is_alone)
             self._roll_rule = RollRule(settings)
+        if settings.remote_storage_enable:
+            # From now on the first segment's name does not tell where the log starts.
+            with state.io("checkpoint of"):
+                self._hooks.write_log_starts()
 
     def roll(self) -> None:
         """Begins a new segment at the log end, unless the active one is empty."""
@@ -346,6 +355,13 @@ class Log:
         """
         return self._drop.drop_before(offset, now_ms=now_ms)
 
+    def drop_local_segments_before(self, offset: int, *, now_ms: int) -> list[Segment]:
+        """As `drop_segments_before`, of segments that the cold tier holds: the log start stays.
+
+        Their records are read from there. The active segment never goes.
+        """
+        return self._drop.drop_local_before(offset, now_ms=now_ms)
+
     def appended_ms(self, segment: ReadableSegment) -> tuple[int, int]:
         """When the first and the last record of a segment were appended, by our clock.
 
@@ -363,45 +379,14 @@ class Log:
     def delete_records(self, before_offset: int) -> int:
         """Raises the log start offset, -1 meaning the high watermark; gives the new one.
 
-        It is on disk before this returns. Files go with the next retention pass.
+        It is on disk before this returns. Files go with the next retention pass. Raises
+        PolicyViolation for a topic that is only compacted.
         """
-        state = self._state
-        if not isinstance(before_offset, int):
-            raise InvalidRequest(
-                f"{state.topic_partition}: cannot delete records before {before_offset!r:.40}; "
-                "give the offset as an int"
-            )
-        if "delete" not in state.settings.cleanup_policy:
-            raise PolicyViolation(
-                f"{state.topic_partition}: records are deleted only where cleanup.policy contains "
-                f"delete; it is {','.join(state.settings.cleanup_policy)}"
-            )
-        with state.lock:
-            state.check_usable()
-            offset = state.high_watermark if before_offset == -1 else before_offset
-            if not 0 <= offset <= state.high_watermark:
-                raise OffsetOutOfRange(
-                    f"{state.topic_partition}: cannot delete records before {before_offset}; "
-                    "the high "
-                    f"watermark is {state.high_watermark}"
-                )
-            state.raise_log_start_locked(offset)
-        try:
-            self._hooks.write_log_starts()
-        except OSError as error:
-            failure = state.failed(error, "checkpoint of")
-            if isinstance(failure, DiskFull):
-                failure = DiskFull(
-                    f"{state.topic_partition}: records before {offset} are no longer read, "
-                    "but the disk is "
-                    "too full to note it for the next start; free some space and delete them again"
-                )
-            raise failure from error
-        with state.lock:
-            state.check_usable()
-            with state.io("delete records of"):
-                state.trim_epochs_locked()
-        return state.log_start_offset
+        return self._start.delete_records(before_offset)
+
+    def raise_log_start(self, offset: int) -> int:
+        """Raises the log start offset whatever the topic's policy says, durably; gives it."""
+        return self._start.raise_to(offset)
 
     def maintain(self, now_ms: int) -> None:
         """The work that is due without an append.

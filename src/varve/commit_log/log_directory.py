@@ -22,6 +22,7 @@ from uuid import UUID
 from varve.commit_log import partition_metadata
 from varve.commit_log.checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.cleaner_checkpoint import CleanerCheckpoint
+from varve.commit_log.cold_side import ColdSide, no_cold_side
 from varve.commit_log.directory_failure import failures
 from varve.commit_log.directory_metadata import (
     DirectoryMetadata,
@@ -79,6 +80,7 @@ class LogDirectory:
         clock: Clock,
         random: random.Random,
         is_alone: bool = True,
+        cold_sides: Callable[[TopicPartition], ColdSide | None] = no_cold_side,
     ) -> None:
         self.path = path
         self._files = files
@@ -88,6 +90,7 @@ class LogDirectory:
         self._clock = clock
         self._random = random
         self._is_alone = is_alone
+        self._cold_sides = cold_sides
         self._lock = threading.RLock()
         self._directory_lock: Lock | None = None
         self._was_clean = False
@@ -258,6 +261,7 @@ class LogDirectory:
                 write_recovery_points=self.write_recovery_points,
                 write_log_starts=self.write_log_starts,
                 lower_cleaner_offset=partial(self._cleaner.lower, topic_partition),
+                cold_side=partial(self._cold_sides, topic_partition),
             ),
         )
 
@@ -341,13 +345,20 @@ class LogDirectory:
         self._write_offsets(RECOVERY_POINT_FILE, lambda log: log.recovery_point_on_disk)
 
     def write_log_starts(self) -> None:
-        """Only those that the first segment's name does not tell."""
-        self._write_offsets(
-            LOG_START_OFFSET_FILE,
-            lambda log: (
-                log.log_start_offset if log.log_start_offset > log.view.first_base_offset else None
-            ),
-        )
+        """Only those that the first segment's name does not tell.
+
+        Of a log in the cold tier it never does: its first segments may be gone from here.
+        """
+
+        def offset_of(log: Log) -> int | None:
+            is_told = log.log_start_offset <= log.local_start_offset
+            return (
+                None
+                if is_told and not log.settings.remote_storage_enable
+                else (log.log_start_offset)
+            )
+
+        self._write_offsets(LOG_START_OFFSET_FILE, offset_of)
 
     def write_high_watermarks(self) -> None:
         self._write_offsets(HIGH_WATERMARK_FILE, lambda log: log.high_watermark)

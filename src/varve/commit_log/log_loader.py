@@ -111,7 +111,9 @@ class LogLoader:
             wiped = self._start_anew() or wiped
             next_offset = request.log_start_offset
         first_base = self._segments[0].base_offset if self._segments else next_offset
-        log_start_offset = max(request.log_start_offset, first_base)
+        log_start_offset = request.log_start_offset
+        if not request.settings.remote_storage_enable:
+            log_start_offset = max(log_start_offset, first_base)
         active = self._activate(next_offset)
         self._trim_epochs(next_offset, request.log_start_offset)
         segments: list[ReadableSegment] = [*self._segments, active]

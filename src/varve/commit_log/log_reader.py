@@ -1,14 +1,19 @@
-"""Reads a log: by offset up to an isolation level's limit, and by time.
+"""Reads a log: by offset up to an isolation level's limit, and by time, wherever it is kept.
+
+What lies before the first local segment is asked of the cold side, outside of any look at the local
+files: a reader that waits for it keeps nobody else waiting.
 
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit.
 Threads    any number, without the log's lock: each works on one view of the segments. A segment
            that left the log meanwhile, or was replaced, makes the read look again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.log_state import LogState
 from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_reader import (
@@ -57,8 +62,9 @@ class FetchResult(NamedTuple):
 class LogReader:
     """Reads one log."""
 
-    def __init__(self, state: LogState) -> None:
+    def __init__(self, state: LogState, *, cold_side: Callable[[], ColdSide | None]) -> None:
         self._state = state
+        self._cold_side = cold_side
         # Where recent reads ended, by the offset that comes next: a reader that goes on needs no
         # look-up. An entry counts only for the very segment object it was made with, and all go
         # when another segment grows: those of a rolled one would keep its file open.
@@ -73,11 +79,21 @@ class LogReader:
             raise InvalidRequest(
                 f"{self._state.topic_partition}: max_bytes is {max_bytes}; ask for 0 or more"
             )
-        return self._steadily(lambda: self._read_once(start_offset, max_bytes, isolation, min_one))
+        while True:
+            look = partial(self._read_once, start_offset, max_bytes, isolation, min_one)
+            found = self._steadily(look)
+            if found is not None:
+                return found
+            cold_end = self._state.view.first_base_offset
+            found = self._read_cold(start_offset, cold_end, max_bytes, isolation, min_one)
+            if found is not None:
+                return found
+            start_offset = max(start_offset, cold_end)
 
     def _read_once(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
-    ) -> FetchResult:
+    ) -> FetchResult | None:
+        """None where what is asked for is not in a local segment."""
         state = self._state
         # The limit before the view: markers of what the limit lets through are then in the view.
         limit = self._limit(isolation)
@@ -85,6 +101,8 @@ class LogReader:
         view = state.view
         end_offset = view.active.extent[0]
         self._check_range(start_offset, end_offset)
+        if start_offset < view.first_base_offset and start_offset < limit:
+            return None
         run = self._read_view(view, start_offset, min(limit, end_offset), max_bytes, min_one)
         aborted: tuple[AbortedRange, ...] = ()
         if isolation is Isolation.READ_COMMITTED and run.data:
@@ -92,6 +110,51 @@ class LogReader:
         return FetchResult(
             run.data, run.next_offset, state.log_start_offset, high_watermark, stable, aborted
         )
+
+    def _read_cold(
+        self,
+        start_offset: int,
+        end_offset: int,
+        max_bytes: int,
+        isolation: Isolation,
+        min_one: bool,
+    ) -> FetchResult | None:
+        """Batches from the cold side; None where it has nothing up to the first local segment."""
+        state = self._state
+        limit = self._limit(isolation)
+        high_watermark, stable = state.high_watermark, state.last_stable_offset
+        is_committed = isolation is Isolation.READ_COMMITTED
+        run = self._get_cold_side(start_offset).read(
+            start_offset=start_offset,
+            limit_offset=min(limit, end_offset),
+            max_bytes=max_bytes,
+            min_one=min_one,
+            with_aborted=is_committed,
+        )
+        # What was deleted meanwhile must not be served, wherever it still lies.
+        self._check_range(start_offset, state.end_offset)
+        if run is None:
+            return None
+        aborted: tuple[AbortedRange, ...] = ()
+        if is_committed:
+            found = list(run.aborted)
+            if not run.is_complete:
+                found += self.collect_aborted(start_offset, run.next_offset)
+            aborted = _ranges_of(found)
+        return FetchResult(
+            run.data, run.next_offset, state.log_start_offset, high_watermark, stable, aborted
+        )
+
+    def _get_cold_side(self, offset: int) -> ColdSide:
+        cold_side = self._cold_side()
+        if cold_side is None:
+            state = self._state
+            raise Unavailable(
+                f"{state.topic_partition}: offset {offset} has left the local disk, which holds "
+                f"{state.view.first_base_offset} to {state.end_offset}, for object storage: open "
+                "the store with its cold tier (varve.tier.url)"
+            )
+        return cold_side
 
     def _steadily(self, look: Callable[[], T]) -> T:
         """The outcome of a look at the log during which no change of files began or ended.
@@ -169,7 +232,15 @@ class LogReader:
 
     def find_offset_by_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record not older than the timestamp, below the high watermark."""
-        found = self._steadily(lambda: self._search_time(self._state.view, timestamp))
+        state = self._state
+        start_offset, local_start = state.log_start_offset, state.view.first_base_offset
+        found = None
+        if start_offset < local_start:
+            found = self._get_cold_side(start_offset).find_offset_by_time(
+                timestamp, start_offset=start_offset, end_offset=local_start
+            )
+        if found is None:
+            found = self._steadily(lambda: self._search_time(state.view, timestamp))
         return found if found and found.offset < self._state.high_watermark else None
 
     def _search_time(self, view: SegmentView, timestamp: int) -> TimestampOffset | None:
@@ -212,8 +283,13 @@ class LogReader:
 
 
 def _aborted_in(view: SegmentView, start_offset: int, end_offset: int) -> tuple[AbortedRange, ...]:
-    found = _collect_aborted(view, start_offset, end_offset)
-    return tuple(AbortedRange(one.producer_id, one.first_offset) for one in found)
+    return _ranges_of(_collect_aborted(view, start_offset, end_offset))
+
+
+def _ranges_of(aborted: Iterable[AbortedTransaction]) -> tuple[AbortedRange, ...]:
+    """Each once: both sides of the log may tell of the same transaction."""
+    found = [AbortedRange(one.producer_id, one.first_offset) for one in aborted]
+    return tuple(dict.fromkeys(found))
 
 
 def _collect_aborted(

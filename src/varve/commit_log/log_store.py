@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
+from varve.commit_log.cold_side import ColdSide, no_cold_side
 from varve.commit_log.directory_failure import failed, failures, remedy
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
@@ -52,7 +53,9 @@ class LogStore:
         topic_settings: Callable[[str], LogSettings] | None = None,
         cluster_id: str | None = None,
         is_alone: bool = True,
+        cold_sides: Callable[[TopicPartition], ColdSide | None] = no_cold_side,
     ) -> None:
+        """`cold_sides` gives the part of a partition's log that is kept elsewhere."""
         if not paths or len(set(paths)) != len(paths):
             raise InvalidRequest(f"log directories must be given once each, got {list(paths)}")
         self._settings = settings or StoreSettings()
@@ -73,6 +76,7 @@ class LogStore:
                 clock=clock,
                 random=random,
                 is_alone=is_alone,
+                cold_sides=cold_sides,
             )
             for path in paths
         ]

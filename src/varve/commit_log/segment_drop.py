@@ -41,10 +41,31 @@ class SegmentDrop:
                 state.raise_log_start_locked(offset)
             with state.io("checkpoint of"), _unless_full():
                 self._write_log_starts()
+            self._drop(dropped, now_ms)
+        return dropped
+
+    def drop_local_before(self, offset: int, *, now_ms: int) -> list[Segment]:
+        """Drops segments that are kept elsewhere too; the log start offset stays.
+
+        It is on disk before they go: without it the first segment left would pass for it.
+        """
+        state = self._state
+        with state.flush_lock:
             with state.lock:
                 state.check_usable()
-                self._drop_locked(dropped, now_ms)
+                self._check_locked(offset)
+                dropped = [one for one in state.view.closed if one.base_offset < offset]
+            if not dropped:
+                return []
+            with state.io("checkpoint of"):
+                self._write_log_starts()
+            self._drop(dropped, now_ms)
         return dropped
+
+    def _drop(self, dropped: list[Segment], now_ms: int) -> None:
+        with self._state.lock:
+            self._state.check_usable()
+            self._drop_locked(dropped, now_ms)
 
     def _check_locked(self, offset: int) -> None:
         state = self._state
