@@ -1,0 +1,114 @@
+"""What a crash or a failing disk leaves of the cached indexes is right, or fetched again."""
+
+import errno
+
+import pytest
+
+from tests.support.cold_builder import HOME
+from tests.support.index_bench import DIRECTORY, IndexBench, file_names
+from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.foundation.errors import StoreUnavailable
+from varve.object_store import FaultKind
+from varve.tiering.index_cache import IndexCache
+
+LIMIT_BYTES = 260
+
+
+def use(tier: IndexBench, cache: IndexCache) -> None:
+    """Misses, hits, evictions, a segment forgotten and wanted again."""
+    cache.load()
+    first, second, third, fourth = tier.segments
+    for segment in (first, second, first, third, fourth, second):
+        tier.check(segment, cache.get(HOME, segment))
+    cache.forget(second.id)
+    tier.check(second, cache.get(HOME, second))
+
+
+def open_cache(tier: IndexBench, disk: FaultyFileSystem) -> IndexCache:
+    return tier.open(disk=disk, limit_bytes=LIMIT_BYTES, memory_bytes=0)
+
+
+def count_steps() -> int:
+    tier = IndexBench()
+    use(tier, open_cache(tier, tier.disk))
+    return tier.disk.steps
+
+
+def check_whole(tier: IndexBench, disk: FaultyFileSystem, cache: IndexCache) -> None:
+    """The directory holds whole triples within the limit, and nothing besides."""
+    names = set(disk.names(DIRECTORY)) if disk.exists(DIRECTORY) else set()
+    held = [segment for segment in tier.segments if file_names(segment) <= names]
+    assert names == set().union(*map(file_names, held))
+    assert sum(map(tier.size, held)) == cache.usage().held_bytes <= LIMIT_BYTES
+
+
+def test_the_steps_worth_a_fault_are_many() -> None:
+    assert count_steps() > 60
+
+
+@pytest.mark.parametrize("mode", CrashMode)
+def test_after_a_crash_at_any_step_every_index_is_right(mode: CrashMode) -> None:
+    for step in range(1, count_steps() + 1):
+        tier = IndexBench()
+        tier.disk.crash_at(step)
+        with pytest.raises(PowerLoss):
+            use(tier, open_cache(tier, tier.disk))
+        left = tier.disk.after_crash(mode, seed=step)
+        cache = open_cache(tier, left)
+        use(tier, cache)
+        check_whole(tier, left, cache)
+
+
+def test_a_killed_process_leaves_what_it_held_to_the_next() -> None:
+    tier = IndexBench()
+    use(tier, open_cache(tier, tier.disk))
+    left = tier.disk.after_crash(CrashMode.KEEP_ALL)
+    cache = open_cache(tier, left)
+    cache.load()
+    check_whole(tier, left, cache)
+    tier.objects.go_down()
+    tier.check(tier.segments[1], cache.get(HOME, tier.segments[1]))
+
+
+@pytest.mark.parametrize("is_lasting", [False, True], ids=["once", "lasting"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_disk_that_fails_at_any_step_fails_no_read(code: int, is_lasting: bool) -> None:
+    error = OSError(code, "broken")
+    for step in range(1, count_steps() + 1):
+        tier = IndexBench()
+        fail = tier.disk.fail_from if is_lasting else tier.disk.fail_at
+        fail(step, error, after_bytes=5)
+        use(tier, open_cache(tier, tier.disk))
+        tier.disk.mend()
+        cache = open_cache(tier, tier.disk)
+        use(tier, cache)
+        check_whole(tier, tier.disk, cache)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
+def test_a_crash_at_any_request_leaves_whole_triples(kind: FaultKind) -> None:
+    counted = IndexBench()
+    use(counted, open_cache(counted, counted.disk))
+    for step in range(1, counted.objects.steps + 1):
+        tier = IndexBench()
+        tier.objects.fail_at(step, kind)
+        with pytest.raises(PowerLoss):
+            use(tier, open_cache(tier, tier.disk))
+        left = tier.disk.after_crash(CrashMode.KEEP_ALL)
+        cache = tier.open(disk=left, objects=tier.bucket, limit_bytes=LIMIT_BYTES)
+        use(tier, cache)
+        check_whole(tier, left, cache)
+
+
+def test_a_store_that_is_down_leaves_what_is_cached_readable() -> None:
+    tier = IndexBench()
+    cache = open_cache(tier, tier.disk)
+    first, second, *_ = tier.segments
+    cache.get(HOME, first)
+    tier.objects.go_down()
+    tier.check(first, cache.get(HOME, first))
+    with pytest.raises(StoreUnavailable):
+        cache.get(HOME, second)
+    check_whole(tier, tier.disk, cache)
+    tier.objects.come_up()
+    tier.check(second, cache.get(HOME, second))

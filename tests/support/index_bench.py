@@ -1,0 +1,114 @@
+"""Segments with indexes in an object store that counts and fails, and a disk for their cache."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.support.cold_builder import HOME, make_segment
+from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk import FaultyFileSystem, FileSystem
+from varve.foundation.clock import ManualClock
+from varve.kernels.crc import crc32c
+from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
+from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
+from varve.tiering.index_cache import ColdIndexes, IndexCache
+
+DIRECTORY = f"/data/{REMOTE_INDEX_CACHE_DIRECTORY}"
+KINDS = ("index", "timeindex", "txnindex")
+ABORTED = 1
+"""The number of the segment that holds aborted transactions."""
+
+
+class IndexBench:
+    """Segments in a store that counts and fails, and a disk for the cache."""
+
+    def __init__(self, segment_count: int = 4) -> None:
+        self.bucket = MemoryObjectStore()
+        self.files: dict[str, tuple[bytes, bytes, bytes]] = {}
+        self.segments = [self._put(number) for number in range(segment_count)]
+        self.objects = FaultyObjectStore(self.bucket)
+        self.clock = ManualClock()
+        self.disk = FaultyFileSystem(self.clock)
+
+    def _put(self, number: int) -> ColdSegment:
+        segment = make_segment(number, SegmentState.COPY_FINISHED)
+        files = _make_indexes(segment, entry_count=3 + number, has_aborted=number == ABORTED)
+        self.files[segment.id] = files
+        named = {kind: data for kind, data in zip(KINDS, files, strict=True) if data}
+        parts = tuple(ObjectPart(kind, len(data), checksum(data)) for kind, data in named.items())
+        for kind, data in named.items():
+            self.bucket.put(HOME.part_key(segment, kind), data)
+        return replace(segment, parts=parts)
+
+    def open(
+        self,
+        *,
+        limit_bytes: int = 1 << 20,
+        memory_bytes: int = 1 << 20,
+        disk: FileSystem | None = None,
+        objects: ObjectStore | None = None,
+    ) -> IndexCache:
+        return IndexCache(
+            disk or self.disk,
+            DIRECTORY,
+            objects or self.objects,
+            limit_bytes=limit_bytes,
+            memory_bytes=memory_bytes,
+        )
+
+    def expected(self, segment: ColdSegment) -> tuple[bytes, bytes, bytes]:
+        return self.files[segment.id]
+
+    def size(self, segment: ColdSegment) -> int:
+        return sum(map(len, self.expected(segment)))
+
+    def check(self, segment: ColdSegment, indexes: ColdIndexes) -> None:
+        assert encode(indexes) == self.expected(segment)
+        assert indexes.offset_index.base_offset == segment.base_offset
+
+    def damage(self, segment: ColdSegment, kind: str, data: bytes) -> None:
+        self.bucket.put(HOME.part_key(segment, kind), data)
+
+
+def _make_indexes(
+    segment: ColdSegment, *, entry_count: int, has_aborted: bool
+) -> tuple[bytes, bytes, bytes]:
+    base = segment.base_offset
+    offsets, times = OffsetIndex(base, 800), TimeIndex(base, 1200)
+    aborted = TransactionIndex(base)
+    for entry in range(entry_count):
+        offsets.append(base + 5 * entry + 4, 200 * entry)
+        times.append(1_000 + entry, base + 5 * entry + 4)
+    if has_aborted:
+        aborted.append(AbortedTransaction(7, base + 3, base + 40, base + 41))
+        aborted.append(AbortedTransaction(8, base + 9, base + 50, base + 51))
+    return offsets.encode(), times.encode(), aborted.encode()
+
+
+def checksum(data: bytes) -> int:
+    return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))
+
+
+def encode(indexes: ColdIndexes) -> tuple[bytes, bytes, bytes]:
+    return (
+        indexes.offset_index.encode(),
+        indexes.time_index.encode(),
+        indexes.txn_index.encode(),
+    )
+
+
+def file_names(segment: ColdSegment) -> set[str]:
+    return {f"{segment.base_offset}_{segment.id}.{kind}" for kind in KINDS}
+
+
+def file_path(segment: ColdSegment, kind: str) -> str:
+    return f"{DIRECTORY}/{segment.base_offset}_{segment.id}.{kind}"
+
+
+def overwrite(fs: FileSystem, path: str, data: bytes) -> None:
+    with fs.open_writable(path) as file:
+        file.truncate(0)
+        file.write_at(0, data)
