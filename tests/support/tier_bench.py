@@ -14,12 +14,14 @@ from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import CrashMode
 from varve.kernels.crc import crc32c
 from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectFaultPlan, ObjectStore
+from varve.tiering.cold_border import find_border
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.copier import TierCopier
 from varve.tiering.copy_report import CopyReport
 from varve.tiering.manifest_store import ObjectManifestStore
 from varve.tiering.settings import TierSettings
+from varve.tiering.tiered_partition import TieredPartitions
 
 KINDS = {"log": LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX, "keys": KEYS}
 
@@ -38,6 +40,7 @@ class TierBench:
     bucket: MemoryObjectStore = field(default_factory=MemoryObjectStore)
     hot: CleaningBench = field(init=False)
     objects: FaultyObjectStore = field(init=False)
+    partitions: TieredPartitions = field(init=False)
     copier: TierCopier = field(init=False)
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """By segment id, what the local files held when it was found readable for the first time."""
@@ -51,16 +54,23 @@ class TierBench:
         """A copier as a new process has it."""
         self.starts += 1
         self.objects = FaultyObjectStore(self.bucket, plan)
-        self.hot.cleaner = Cleaner(
-            self.hot.store, clock=self.hot.clock, seam=lambda partition: self.copier.seam(partition)
-        )
-        self.copier = TierCopier(
+        self.partitions = TieredPartitions(
             self.hot.store,
             self.objects,
-            cleaner=self.hot.cleaner,
-            clock=self.hot.clock,
             random=random.Random(self.starts),
             settings=self.tier_settings,
+            writer="varve",
+            wait=lambda wait_ms: None,
+        )
+        self.hot.cleaner = Cleaner(
+            self.hot.store,
+            clock=self.hot.clock,
+            border=lambda partition: find_border(self.partitions, partition),
+        )
+        self.copier = TierCopier(
+            self.partitions,
+            cleaner=self.hot.cleaner,
+            clock=self.hot.clock,
             wait=lambda wait_ms: None,
         )
 

@@ -138,6 +138,11 @@ class Log:
         return self._state.log_start_offset
 
     @property
+    def is_start_known(self) -> bool:
+        """False while only the cold tier can tell the log start: the checkpoint does not."""
+        return self._state.is_start_known
+
+    @property
     def local_start_offset(self) -> int:
         """Where the local segments begin; what lies before is in the cold tier."""
         return self._state.view.first_base_offset
@@ -385,7 +390,10 @@ class Log:
         return self._start.delete_records(before_offset)
 
     def raise_log_start(self, offset: int) -> int:
-        """Raises the log start offset whatever the topic's policy says, durably; gives it."""
+        """Raises the log start offset whatever the topic's policy says, durably; gives it.
+
+        From then on it is known.
+        """
         return self._start.raise_to(offset)
 
     def maintain(self, now_ms: int) -> None:

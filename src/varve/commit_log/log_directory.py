@@ -250,6 +250,7 @@ class LogDirectory:
             clean=self._was_clean,
             recovery_point=self._inherited[RECOVERY_POINT_FILE].get(topic_partition, 0),
             log_start_offset=self._inherited[LOG_START_OFFSET_FILE].get(topic_partition, 0),
+            is_start_known=topic_partition in self._inherited[LOG_START_OFFSET_FILE],
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
         return Log.open(
@@ -351,12 +352,10 @@ class LogDirectory:
         """
 
         def offset_of(log: Log) -> int | None:
-            is_told = log.log_start_offset <= log.local_start_offset
-            return (
-                None
-                if is_told and not log.settings.remote_storage_enable
-                else (log.log_start_offset)
-            )
+            start = log.log_start_offset
+            if log.settings.remote_storage_enable:
+                return start if log.is_start_known else None
+            return start if start > log.local_start_offset else None
 
         self._write_offsets(LOG_START_OFFSET_FILE, offset_of)
 

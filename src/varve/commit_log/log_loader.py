@@ -48,7 +48,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """What loading a partition needs to know; offsets come from the directory's checkpoints."""
+    """What loading a partition needs to know; offsets come from the directory's checkpoints.
+
+    `is_start_known` unless the checkpoint has no log start offset of it. Where the cold tier may
+    hold what the first local segment follows, only the tier can tell then.
+    """
 
     files: SegmentFiles
     directory: str
@@ -59,6 +63,7 @@ class LoadRequest:
     clean: bool = False
     recovery_point: int = 0
     log_start_offset: int = 0
+    is_start_known: bool = True
     producer_expiration_ms: int = 86_400_000
 
 
@@ -72,6 +77,7 @@ class LoadedLog:
     producers: ProducerStates
     snapshots: ProducerSnapshots
     log_start_offset: int
+    is_start_known: bool
     recovery_point: int
     append_times: AppendTimes
     recovered: list[str] = field(default_factory=list)
@@ -112,7 +118,8 @@ class LogLoader:
             next_offset = request.log_start_offset
         first_base = self._segments[0].base_offset if self._segments else next_offset
         log_start_offset = request.log_start_offset
-        if not request.settings.remote_storage_enable:
+        is_tiered = request.settings.remote_storage_enable and bool(self._segments)
+        if not is_tiered:
             log_start_offset = max(log_start_offset, first_base)
         active = self._activate(next_offset)
         self._trim_epochs(next_offset, request.log_start_offset)
@@ -136,6 +143,7 @@ class LogLoader:
             producers=producers,
             snapshots=self._snapshots,
             log_start_offset=log_start_offset,
+            is_start_known=request.is_start_known or not is_tiered,
             recovery_point=next_offset if clean else min(request.recovery_point, next_offset),
             append_times=self._load_append_times(segments, active),
             recovered=self._messages,

@@ -46,6 +46,7 @@ class LogStart:
                     f"watermark is {state.high_watermark}"
                 )
             state.raise_log_start_locked(offset)
+            state.is_start_known = True
         self._write(offset)
         with state.lock:
             state.check_usable()

@@ -84,6 +84,7 @@ class LogState:
         self.snapshots = loaded.snapshots
         self.append_times = loaded.append_times
         self.log_start_offset = loaded.log_start_offset
+        self.is_start_known = loaded.is_start_known
         self.recovery_point = loaded.recovery_point
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.end_offset)
         self.producers.advance_high_watermark(self.high_watermark)

@@ -4,11 +4,10 @@ Invariant  segments of a partition are copied strictly in order, from the offset
            gives, and only when they are durable on the local disk and all their transactions are
            decided. A failure stays with its partition and is tried again after a time that doubles.
 Crash      nothing is kept here: the manifest tells what was begun, and the next round goes on.
-Threads    one calls `run_once` and `copy`; `seam`, `status` and `stop` are for any.
+Threads    one calls `run_once` and `copy`; `copied_offset`, `status` and `stop` are for any.
 """
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,21 +17,14 @@ from typing import Final
 from varve.cleaning.cleaner import Cleaner
 from varve.cleaning.segment_keys import SegmentKeys
 from varve.cleaning.throttle import Throttle
-from varve.commit_log import Log, LogStore, Segment, TopicPartition
+from varve.commit_log import Log, Segment, TopicPartition
 from varve.commit_log.directory_failure import failures
-from varve.commit_log.log_directory import LogDirectory
-from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
-from varve.object_store import ObjectStore
-from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.copied_offset import find_copied_offset
 from varve.tiering.copy_report import CopyProgress, CopyReport, TierStatus
-from varve.tiering.manifest import Manifest
-from varve.tiering.manifest_store import ObjectManifestStore
-from varve.tiering.segment_copier import CopyRequest, SegmentCopier
-from varve.tiering.settings import TierSettings
+from varve.tiering.segment_copier import CopyRequest
+from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
 
@@ -47,20 +39,16 @@ class CopyStopped(Unavailable):
 
 
 @dataclass(slots=True)
-class _Tiered:
-    """What is remembered of one log between rounds; nothing that the manifest does not know."""
+class _Retry:
+    """How often copying one log failed in a row, and when it is tried again."""
 
     log: Log
-    directory: LogDirectory
-    manifests: ObjectManifestStore
-    segments: SegmentCopier
-    copied_offset: int | None = None
     failures: int = 0
     retry_ms: int = 0
 
 
 class TierCopier:
-    """Copies for one store; `writer` names it in manifests.
+    """Copies the partitions of one store.
 
     Key indexes of compacted topics are built through `cleaner`. `wait` sleeps for so many
     milliseconds and may end early.
@@ -68,28 +56,23 @@ class TierCopier:
 
     def __init__(
         self,
-        store: LogStore,
-        objects: ObjectStore,
+        partitions: TieredPartitions,
         *,
         cleaner: Cleaner,
         clock: Clock,
-        random: random.Random,
-        settings: TierSettings | None = None,
-        writer: str = "varve",
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        self._store = store
-        self._objects = objects
+        self._partitions = partitions
+        self._store = partitions.store
         self._cleaner = cleaner
-        self._random = random
-        self._settings = settings or TierSettings()
-        self._writer = writer
+        self._settings = partitions.settings
         self._stopping = threading.Event()
-        self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
         self._lock = threading.Lock()
-        self._known: dict[TopicPartition, _Tiered] = {}  # guarded by _lock
+        self._retries: dict[TopicPartition, _Retry] = {}  # guarded by _lock
         self._throttle = Throttle(
-            self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait
+            self._settings.remote_log_manager_copy_max_bytes_per_second,
+            clock,
+            wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000)),
         )
 
     def stop(self) -> None:
@@ -108,7 +91,7 @@ class TierCopier:
 
     def _waits(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
         with self._lock:
-            known = self._known.get(partition)
+            known = self._retries.get(partition)
             return known is not None and known.log is log and now_ms < known.retry_ms
 
     def copy(
@@ -127,16 +110,17 @@ class TierCopier:
             )
         copied: list[ColdSegment] = []
         counts = {"resumed": 0, "removed": 0}
-        tiered: _Tiered | None = None
+        tiered: TieredPartition | None = None
         error: StoreError | None = None
         try:
-            tiered = self._find(partition)
+            tiered = self._partitions.get(partition)
             with self._work(tiered, partition):
                 self._copy(tiered, now_ms, copied, counts, progress)
-            tiered.failures, tiered.retry_ms = 0, 0
+            with self._lock:
+                self._retries.pop(partition, None)
         except StoreError as failure:
             error = failure
-            self._note_failure(partition, tiered, failure, now_ms)
+            self._note_failure(partition, log, failure, now_ms)
         offset = None if tiered is None else tiered.copied_offset
         return CopyReport(
             partition=partition,
@@ -148,19 +132,22 @@ class TierCopier:
         )
 
     def _note_failure(
-        self, partition: TopicPartition, tiered: _Tiered | None, error: StoreError, now_ms: int
+        self, partition: TopicPartition, log: Log, error: StoreError, now_ms: int
     ) -> None:
-        if tiered is not None:
-            tiered.failures += 1
-            wait_ms = min(RETRY_MIN_MS << min(tiered.failures - 1, 20), RETRY_MAX_MS)
-            tiered.retry_ms = now_ms + wait_ms
+        with self._lock:
+            known = self._retries.get(partition)
+            if known is None or known.log is not log:
+                known = self._retries[partition] = _Retry(log)
+            known.failures += 1
+            wait_ms = min(RETRY_MIN_MS << min(known.failures - 1, 20), RETRY_MAX_MS)
+            known.retry_ms = now_ms + wait_ms
         logger.warning(
             "copying failed, will be tried again",
             extra={"partition": str(partition), "error": str(error)},
         )
 
     @contextmanager
-    def _work(self, tiered: _Tiered, partition: TopicPartition) -> Iterator[None]:
+    def _work(self, tiered: TieredPartition, partition: TopicPartition) -> Iterator[None]:
         """A missing file tells that the log changed meanwhile; other I/O errors are failures."""
         with failures(tiered.directory, f"copying of {partition}"):
             try:
@@ -173,17 +160,16 @@ class TierCopier:
 
     def _copy(
         self,
-        tiered: _Tiered,
+        tiered: TieredPartition,
         now_ms: int,
         copied: list[ColdSegment],
         counts: dict[str, int],
         progress: Progress | None,
     ) -> None:
         log = tiered.log
-        manifest = tiered.manifests.load()
+        manifest = tiered.load()
         first_version = manifest.version
-        tiered.copied_offset = find_copied_offset(tiered.manifests, manifest, log)
-        waiting = _find_closed(log, tiered.copied_offset)
+        waiting = find_closed(log, get_copied_offset(tiered))
         if waiting:
             # What the next start would not find must not be in the store.
             log.flush()
@@ -217,7 +203,7 @@ class TierCopier:
 
     def _remove_stale(
         self,
-        tiered: _Tiered,
+        tiered: TieredPartition,
         pending: list[ColdSegment],
         waiting: list[tuple[Segment, int]],
         now_ms: int,
@@ -271,83 +257,18 @@ class TierCopier:
 
         return pace
 
-    def _find(self, partition: TopicPartition) -> _Tiered:
-        log = self._store.get(partition)
-        directory = self._store.directory_of(partition)
-        if directory is None:
-            raise Unavailable(f"{partition} is no longer in the store")
-        with self._lock:
-            known = self._known.get(partition)
-            if known is None or known.log is not log:
-                known = self._make(partition, log, directory)
-                self._known[partition] = known
-            return known
-
-    def _make(self, partition: TopicPartition, log: Log, directory: LogDirectory) -> _Tiered:
-        home = self._home(partition, directory)
-        manifests = ObjectManifestStore(
-            self._objects,
-            home,
-            random=self._random,
-            wait=self._wait,
-            grace_ms=self._settings.varve_tier_grace_ms,
-        )
-        segments = SegmentCopier(
-            self._objects,
-            manifests,
-            home,
-            fs=self._store.fs,
-            random=self._random,
-            writer=self._writer,
-            replaced_ms=self._settings.replaced_ms,
-        )
-        return _Tiered(log, directory, manifests, segments)
-
-    def _home(self, partition: TopicPartition, directory: LogDirectory) -> ColdPartition:
-        topic_id = directory.topic_ids.get(partition)
-        cluster = None if directory.metadata is None else directory.metadata.cluster_id
-        if topic_id is None or cluster is None:
-            missing = "topic id" if topic_id is None else "cluster id"
-            raise InvalidRequest(
-                f"{partition}: its {missing} is not known, and names its objects in the store: "
-                "open the directory with the process that made it, or make the topic anew"
-            )
-        return ColdPartition(
-            cluster, partition.topic, encode_topic_id(topic_id), partition.partition
-        )
-
     def copied_offset(self, partition: TopicPartition) -> int:
         """The first offset that is not copied, as the newest manifest tells."""
-        tiered = self._find(partition)
-        manifest = tiered.manifests.load()
-        tiered.copied_offset = find_copied_offset(tiered.manifests, manifest, tiered.log)
-        return tiered.copied_offset
-
-    def seam(self, partition: TopicPartition) -> int | None:
-        """What the cleaner must not join segments across; None for a topic that is not tiered.
-
-        None too while the store cannot tell: a segment that was joined across it is copied again as
-        a whole, which costs an upload and loses nothing.
-        """
-        log = self._store.get(partition)
-        if not log.settings.remote_storage_enable:
-            return None
-        try:
-            return self.copied_offset(partition)
-        except StoreError as error:
-            logger.warning(
-                "the copied offset cannot be told",
-                extra={"partition": str(partition), "error": str(error)},
-            )
-            return None
+        tiered = self._partitions.get(partition)
+        tiered.load()
+        return get_copied_offset(tiered)
 
     def status(self, partition: TopicPartition) -> TierStatus:
         """How the tiers of a partition stand; raises Unavailable when the store is."""
-        tiered = self._find(partition)
-        manifest: Manifest = tiered.manifests.load()
-        log = tiered.log
-        copied = find_copied_offset(tiered.manifests, manifest, log)
-        waiting = _find_closed(log, copied)
+        tiered = self._partitions.get(partition)
+        manifest = tiered.load()
+        log, copied = tiered.log, get_copied_offset(tiered)
+        waiting = find_closed(log, copied)
         return TierStatus(
             partition=partition,
             is_enabled=log.settings.remote_storage_enable,
@@ -365,7 +286,13 @@ class TierCopier:
         )
 
 
-def _find_closed(log: Log, copied_offset: int) -> list[tuple[Segment, int]]:
+def get_copied_offset(tiered: TieredPartition) -> int:
+    """Where the next copy begins, once the manifest was looked at."""
+    offset = tiered.copied_offset
+    return tiered.log.log_start_offset if offset is None else offset
+
+
+def find_closed(log: Log, copied_offset: int) -> list[tuple[Segment, int]]:
     """The closed segments that end behind an offset, each with the offset of the next one."""
     view = log.view
     ends = [one.base_offset for one in view.closed[1:]] + [view.active.base_offset]

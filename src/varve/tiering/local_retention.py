@@ -1,0 +1,80 @@
+"""Lets go of local segments that the cold tier holds, by `local.retention.ms` and `.bytes`.
+
+Invariant  only whole segments from the oldest on that end before the copied offset, which a
+           committed manifest told; the log start offset stays, so every record is still read.
+Crash      what leaves is on record as moved before the first file goes.
+Threads    one per log at a time.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.log_facts import look_steadily, observe
+from varve.cleaning.moved import move_out
+from varve.cleaning.retention_rules import ExpiredSegment, Expiry, review
+from varve.commit_log import Log, LogSettings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What left the local disk: the cold tier has it."""
+
+    segments: tuple[ExpiredSegment, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+
+def find_movable(
+    log: Log, copied_offset: int, now_ms: int, settings: LogSettings | None = None
+) -> Expiry | None:
+    """What the local limits let go now of that which is copied."""
+    return look_steadily(log, lambda: _review(log, copied_offset, now_ms, settings or log.settings))
+
+
+def _review(log: Log, copied_offset: int, now_ms: int, settings: LogSettings) -> Expiry | None:
+    local = replace(
+        settings,
+        cleanup_policy=("delete",),
+        retention_ms=settings.local_limit_ms,
+        retention_bytes=settings.local_limit_bytes,
+        local_retention_ms=-2,
+        local_retention_bytes=-2,
+        remote_storage_enable=False,
+    )
+    facts = observe(log, local)
+    copied = replace(
+        facts,
+        high_watermark=min(facts.high_watermark, copied_offset),
+        # What lies before the log start goes for good, by the retention of all logs.
+        log_start_offset=facts.segments[0].base_offset,
+    )
+    return review(copied, now_ms).expiry
+
+
+def apply_local_retention(
+    log: Log, copied_offset: int, now_ms: int, evidence: EvidenceFile
+) -> Moved:
+    """Drops what the local limits let go; gives what left.
+
+    Raises OSError, and nothing went, when the evidence cannot be written.
+    """
+    found = find_movable(log, copied_offset, now_ms)
+    if found is None:
+        return Moved(())
+    gone = {one.base_offset for one in move_out(log, found.before_offset, now_ms, evidence)}
+    moved = Moved(tuple(one for one in found.segments if one.base_offset in gone))
+    logger.info(
+        "segments left the local disk",
+        extra={
+            "partition": str(log.topic_partition),
+            "segments": len(moved.segments),
+            "bytes": moved.size,
+            "local_start_offset": log.local_start_offset,
+        },
+    )
+    return moved

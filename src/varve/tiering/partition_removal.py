@@ -1,0 +1,58 @@
+"""Takes a partition out of the cold tier for good: its topic was deleted, or left the tier.
+
+Crash      segments are first taken out of reading, then go the objects, the newest manifest last:
+           while it is there a repeated removal finds what is left.
+Threads    one per partition; no copy or expiry of it may run meanwhile.
+"""
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from varve.tiering.expiry import remove_segments
+from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
+
+logger = logging.getLogger(__name__)
+
+_SEGMENTS_MAX: Final = 256
+_KEYS_MAX: Final = 1000
+
+
+def remove_partition(partitions: TieredPartitions, tiered: TieredPartition, now_ms: int) -> int:
+    """Removes every object of a partition; gives how many segments it had."""
+    removed = 0
+    while True:
+        manifest = tiered.manifests.load()
+        segments = list(islice(tiered.manifests.segments(manifest), _SEGMENTS_MAX))
+        if not segments:
+            break
+        remove_segments(partitions, tiered, segments, now_ms)
+        removed += len(segments)
+    if isinstance(tiered.manifests, ObjectManifestStore):
+        _remove_objects(partitions, tiered)
+    partitions.forget(tiered.log.topic_partition)
+    logger.info(
+        "partition left the cold tier",
+        extra={"partition": str(tiered.log.topic_partition), "segments": removed},
+    )
+    return removed
+
+
+def _remove_objects(partitions: TieredPartitions, tiered: TieredPartition) -> None:
+    home = tiered.home
+    in_chain = home.manifest_folder
+    others = (key for key in _keys(partitions, home.prefix) if not key.startswith(in_chain))
+    _delete(partitions, others)
+    # In their order, the oldest version first: the newest stays to the end.
+    _delete(partitions, _keys(partitions, in_chain))
+
+
+def _keys(partitions: TieredPartitions, prefix: str) -> Iterator[str]:
+    return (info.key for info in partitions.objects.list(prefix))
+
+
+def _delete(partitions: TieredPartitions, keys: Iterator[str]) -> None:
+    while chunk := list(islice(keys, _KEYS_MAX)):
+        partitions.objects.delete(chunk)

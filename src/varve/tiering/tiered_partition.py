@@ -1,0 +1,161 @@
+"""A partition that has a part in the cold tier: its log, its manifest, and who writes to both.
+
+Invariant  there is one per open log; what it remembers the manifest knows too.
+Threads    any; `TieredPartitions` hands out the same one to all.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log.log_directory import LogDirectory
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
+from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.copied_offset import find_copied_offset
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_commit import Change
+from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
+from varve.tiering.segment_copier import SegmentCopier
+from varve.tiering.settings import TierSettings
+
+ManifestMaker = Callable[[ColdPartition], ManifestStore]
+
+
+@dataclass(slots=True)
+class TieredPartition:
+    """One partition in both tiers; `copied_offset` is the last one known, None before that."""
+
+    log: Log
+    directory: LogDirectory
+    home: ColdPartition
+    manifests: ManifestStore
+    segments: SegmentCopier
+    writer: str
+    copied_offset: int | None = None
+
+    def load(self) -> Manifest:
+        """The newest manifest; the log start and the copied offset are told by it."""
+        manifest = self.manifests.load()
+        if not self.log.is_start_known:
+            self.log.raise_log_start(self._find_log_start(manifest))
+        self._check_start(manifest)
+        self.copied_offset = find_copied_offset(self.manifests, manifest, self.log)
+        return manifest
+
+    def _find_log_start(self, manifest: Manifest) -> int:
+        """Where the log starts, when its checkpoint does not tell: with what is in either tier."""
+        local_start = self.log.local_start_offset
+        cold = self.manifests.segments(manifest, from_offset=manifest.log_start_offset)
+        first = next((segment for segment in cold if segment.is_readable), None)
+        if first is None:
+            return max(local_start, manifest.log_start_offset)
+        return max(min(first.base_offset, local_start), manifest.log_start_offset)
+
+    def _check_start(self, manifest: Manifest) -> None:
+        start, local_start = self.log.log_start_offset, self.log.local_start_offset
+        if start < local_start and not manifest.readable_count:
+            raise Corrupt(
+                f"{self.log.topic_partition}: the log starts at offset {start} and its local part "
+                f"at {local_start}, but the cold tier has no segment of {self.home.prefix}: "
+                "check varve.tier.url, or give up what is gone with "
+                f"`varve log delete-records --before {local_start}`"
+            )
+
+    def commit(self, change: Change, now_ms: int) -> Manifest:
+        """Commits a change in the name of the log's latest leader epoch."""
+        latest = self.log.epochs[-1].epoch if self.log.epochs else None
+        return self.manifests.commit(change, leader_epoch=latest, writer=self.writer, now_ms=now_ms)
+
+
+class TieredPartitions:
+    """The partitions of one store, made when first asked for.
+
+    `make_manifests` opens another keeper of manifests than the object store itself. `wait` sleeps
+    for so many milliseconds and may end early.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        objects: ObjectStore,
+        *,
+        random: random.Random,
+        settings: TierSettings,
+        writer: str,
+        wait: Callable[[float], object],
+        make_manifests: ManifestMaker | None = None,
+    ) -> None:
+        self.store = store
+        self.objects = objects
+        self.settings = settings
+        self._random = random
+        self._writer = writer
+        self._wait = wait
+        self._make_manifests = make_manifests or self._keep_with_objects
+        self._lock = threading.Lock()
+        self._known: dict[TopicPartition, TieredPartition] = {}  # guarded by _lock
+
+    def get(self, partition: TopicPartition) -> TieredPartition:
+        """Raises Unavailable for a partition that left the store, InvalidRequest without its id."""
+        log = self.store.get(partition)
+        directory = self.store.directory_of(partition)
+        if directory is None:
+            raise Unavailable(f"{partition} is no longer in the store")
+        with self._lock:
+            known = self._known.get(partition)
+            if known is None or known.log is not log:
+                known = self._make(partition, log, directory)
+                self._known[partition] = known
+            return known
+
+    def forget(self, partition: TopicPartition) -> None:
+        """For when its cold part is gone, and may begin anew."""
+        with self._lock:
+            self._known.pop(partition, None)
+
+    def _make(
+        self, partition: TopicPartition, log: Log, directory: LogDirectory
+    ) -> TieredPartition:
+        home = self._home(partition, directory)
+        manifests = self._make_manifests(home)
+        segments = SegmentCopier(
+            self.objects,
+            manifests,
+            home,
+            fs=self.store.fs,
+            random=self._random,
+            writer=self._writer,
+            replaced_ms=self.settings.replaced_ms,
+        )
+        return TieredPartition(log, directory, home, manifests, segments, self._writer)
+
+    def _keep_with_objects(self, home: ColdPartition) -> ManifestStore:
+        return ObjectManifestStore(
+            self.objects,
+            home,
+            random=self._random,
+            wait=self._wait,
+            grace_ms=self.settings.varve_tier_grace_ms,
+        )
+
+    def _home(self, partition: TopicPartition, directory: LogDirectory) -> ColdPartition:
+        cluster = None if directory.metadata is None else directory.metadata.cluster_id
+        return find_home(partition, directory.topic_ids.get(partition), cluster)
+
+
+def find_home(
+    partition: TopicPartition, topic_id: UUID | None, cluster: str | None
+) -> ColdPartition:
+    """Where a partition's objects are; raises InvalidRequest when its ids are not known."""
+    if topic_id is None or cluster is None:
+        missing = "topic id" if topic_id is None else "cluster id"
+        raise InvalidRequest(
+            f"{partition}: its {missing} is not known, and names its objects in the store: "
+            "open the directory with the process that made it, or make the topic anew"
+        )
+    return ColdPartition(cluster, partition.topic, encode_topic_id(topic_id), partition.partition)
