@@ -1,6 +1,6 @@
 """A process that creates objects in competition with others and prints which ones it won.
 
-    python tests/support/create_racer.py URL SETTINGS-JSON NAME COUNT
+    python -m tests.support.create_racer URL SETTINGS-JSON NAME COUNT
 
 It says "ready", waits for a line on its input, and creates race/0, race/1 and so on.
 """

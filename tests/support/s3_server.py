@@ -6,10 +6,10 @@ conditional puts therefore pass a lock here, as they are atomic on the servers v
 
 import logging
 import threading
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from varve.foundation.settings import GivenValue
@@ -20,10 +20,12 @@ _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class S3Server:
-    """A running server with one bucket."""
+    """A running server with one bucket, whichever program it is."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, *, user: str = "test", password: str = "test-secret") -> None:
         self.endpoint = endpoint
+        self._user = user
+        self._password = password
 
     @property
     def settings(self) -> dict[str, GivenValue]:
@@ -31,19 +33,27 @@ class S3Server:
         return {
             "endpoint": self.endpoint,
             "region": "us-east-1",
-            "access.key.id": "test",
-            "secret.access.key": "test-secret",
+            "access.key.id": self._user,
+            "secret.access.key": self._password,
             "allow.http": True,
         }
 
     def make_bucket(self, name: str) -> None:
-        request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
-        urllib.request.urlopen(request, timeout=30).close()
+        self._client().create_bucket(Bucket=name)
 
     def unfinished_uploads(self, bucket: str = BUCKET) -> int:
-        with urllib.request.urlopen(f"{self.endpoint}/{bucket}?uploads", timeout=30) as answer:
-            count: int = answer.read().count(b"<Upload>")
-        return count
+        return len(self._client().list_multipart_uploads(Bucket=bucket).get("Uploads", []))
+
+    def _client(self) -> Any:
+        """Amazon's own client, for what object stores of ours do not do."""
+        boto3: Any = import_module("boto3")
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=self._user,
+            aws_secret_access_key=self._password,
+        )
 
 
 @contextmanager

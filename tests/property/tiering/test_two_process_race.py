@@ -1,0 +1,39 @@
+"""Two processes commit to one manifest at once, over a store that also loses and doubles requests
+and answers: no update is lost, none is there twice, and the chain has no hole."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.manifest_race import race_to_commit, race_with_a_kill
+from tests.support.s3_server import BUCKET, s3_server
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A directory in memory where there is one, so that the racers meet more often."""
+    is_usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if is_usable else None) as path:
+        yield f"file://{path}"
+
+
+def test_no_commit_is_lost_or_doubled_in_a_directory(url: str, rounds_factor: int) -> None:
+    race_to_commit(url, {}, rounds=40 * rounds_factor, timeout_seconds=200 * rounds_factor)
+
+
+def test_no_commit_is_lost_or_doubled_on_s3(rounds_factor: int) -> None:
+    with s3_server() as server:
+        place = f"s3://{BUCKET}/{secrets.token_hex(8)}"
+        race_to_commit(
+            place, server.settings, rounds=16 * rounds_factor, timeout_seconds=200 * rounds_factor
+        )
+
+
+def test_a_killed_writer_leaves_a_chain_that_the_other_goes_on_with(url: str) -> None:
+    race_with_a_kill(url, {}, rounds=20, killed_after=17)
