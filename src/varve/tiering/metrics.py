@@ -1,0 +1,378 @@
+"""What the cold tier measures, under names of its own and with Kafka's beside them.
+
+Counters go by topic, as Kafka has them; what a partition has or lacks goes by partition. Times are
+in seconds, as Prometheus has them.
+
+Invariant  requests count those that failed, too; lags and sizes are those that were last told, and
+           a forgotten partition shows none.
+Threads    any; `_lock` guards what is known of partitions, and what is set by its former value.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from varve.commit_log import TopicPartition
+from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+_TOPIC: Final = "kafka.server:type=BrokerTopicMetrics,name="
+_READER: Final = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name="
+_THROTTLE: Final = "kafka.server:type=RemoteLogManager,name="
+_BY_TOPIC: Final = ("topic",)
+_BY_PARTITION: Final = ("topic", "partition")
+_BY_CACHE: Final = ("cache",)
+
+COPY_BYTES = counter(
+    "varve_tier_copy_bytes_total",
+    "Bytes of segments copied to object storage, without their indexes.",
+    unit="bytes",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteCopyBytesPerSec",
+)
+COPY_REQUESTS = counter(
+    "varve_tier_copy_requests_total",
+    "Segments whose copy was tried.",
+    unit="segments",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteCopyRequestsPerSec",
+)
+COPY_ERRORS = counter(
+    "varve_tier_copy_errors_total",
+    "Segments whose copy failed; each is tried again.",
+    unit="segments",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteCopyErrorsPerSec",
+)
+FETCH_BYTES = counter(
+    "varve_tier_fetch_bytes_total",
+    "Bytes read from object storage for readers, also ahead of them.",
+    unit="bytes",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteFetchBytesPerSec",
+)
+FETCH_REQUESTS = counter(
+    "varve_tier_fetch_requests_total",
+    "Reads from object storage for readers, also ahead of them.",
+    unit="reads",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteFetchRequestsPerSec",
+)
+FETCH_ERRORS = counter(
+    "varve_tier_fetch_errors_total",
+    "Reads from object storage that failed; an offset out of range is none.",
+    unit="reads",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteFetchErrorsPerSec",
+)
+DELETE_BYTES = counter(
+    "varve_tier_delete_bytes_total",
+    "Bytes of segments deleted from object storage, without their indexes.",
+    unit="bytes",
+    labels=_BY_TOPIC,
+)
+DELETE_REQUESTS = counter(
+    "varve_tier_delete_requests_total",
+    "Segments whose deletion from object storage was tried.",
+    unit="segments",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteDeleteRequestsPerSec",
+)
+DELETE_ERRORS = counter(
+    "varve_tier_delete_errors_total",
+    "Segments whose deletion from object storage failed; each is tried again.",
+    unit="segments",
+    labels=_BY_TOPIC,
+    kafka_name=f"{_TOPIC}RemoteDeleteErrorsPerSec",
+)
+COPY_LAG_BYTES = gauge(
+    "varve_tier_copy_lag_bytes",
+    "Bytes of closed segments that wait to be copied.",
+    unit="bytes",
+    labels=_BY_PARTITION,
+    kafka_name=f"{_TOPIC}RemoteCopyLagBytes",
+)
+COPY_LAG_SEGMENTS = gauge(
+    "varve_tier_copy_lag_segments",
+    "Closed segments that wait to be copied.",
+    unit="segments",
+    labels=_BY_PARTITION,
+    kafka_name=f"{_TOPIC}RemoteCopyLagSegments",
+)
+DELETE_LAG_BYTES = gauge(
+    "varve_tier_delete_lag_bytes",
+    "Bytes of segments in object storage that are to go and are still there.",
+    unit="bytes",
+    labels=_BY_PARTITION,
+    kafka_name=f"{_TOPIC}RemoteDeleteLagBytes",
+)
+DELETE_LAG_SEGMENTS = gauge(
+    "varve_tier_delete_lag_segments",
+    "Segments in object storage that are to go and are still there.",
+    unit="segments",
+    labels=_BY_PARTITION,
+    kafka_name=f"{_TOPIC}RemoteDeleteLagSegments",
+)
+SEGMENTS = gauge(
+    "varve_tier_segments",
+    "Segments that the manifest lists, in any state.",
+    unit="segments",
+    labels=_BY_PARTITION,
+    kafka_name=f"{_TOPIC}RemoteLogMetadataCount",
+)
+SIZE = gauge(
+    "varve_tier_size_bytes",
+    "Bytes of the segments in object storage, without their indexes.",
+    unit="bytes",
+    labels=_BY_PARTITION,
+    kafka_name=f"{_TOPIC}RemoteLogSizeBytes",
+)
+READER_QUEUE = gauge(
+    "varve_tier_reader_queue",
+    "Reads from object storage that wait for a thread.",
+    unit="reads",
+    kafka_name=f"{_READER}RemoteLogReaderTaskQueueSize",
+)
+READER_IDLE = gauge(
+    "varve_tier_reader_idle_percent",
+    "Share of remote.log.reader.threads with nothing to do at this moment; Kafka's is 0 to 1.",
+    unit="percent",
+    kafka_name=f"{_READER}RemoteLogReaderAvgIdlePercent",
+)
+CACHE_HITS = counter(
+    "varve_tier_cache_hits_total",
+    "Answers that needed no request: indexes of a segment (index), pieces of its data (extent).",
+    unit="answers",
+    labels=_BY_CACHE,
+)
+CACHE_MISSES = counter(
+    "varve_tier_cache_misses_total",
+    "Answers that had to be fetched from object storage.",
+    unit="answers",
+    labels=_BY_CACHE,
+)
+CACHE_EVICTED = counter(
+    "varve_tier_cache_evicted_total",
+    "What left a cache to make room.",
+    unit="entries",
+    labels=_BY_CACHE,
+)
+CACHE_BYTES = gauge(
+    "varve_tier_cache_bytes",
+    "Bytes held by a cache: index on the local disk, extent in memory.",
+    unit="bytes",
+    labels=_BY_CACHE,
+)
+CACHE_LIMIT = gauge(
+    "varve_tier_cache_limit_bytes",
+    "Most bytes that a cache may hold.",
+    unit="bytes",
+    labels=_BY_CACHE,
+)
+COPY_THROTTLED = counter(
+    "varve_tier_copy_throttled_total",
+    "Waits for remote.log.manager.copy.max.bytes.per.second.",
+    unit="waits",
+)
+COPY_THROTTLE_TIME = counter(
+    "varve_tier_copy_throttle_seconds_total",
+    "Time of those waits.",
+    unit="seconds",
+    kafka_name=f"{_THROTTLE}remote-copy-throttle-time-avg",
+)
+COPY_THROTTLE_MAX = gauge(
+    "varve_tier_copy_throttle_max_seconds",
+    "The longest of those waits since the start.",
+    unit="seconds",
+    kafka_name=f"{_THROTTLE}remote-copy-throttle-time-max",
+)
+FETCH_THROTTLED = counter(
+    "varve_tier_fetch_throttled_total",
+    "Waits for remote.log.manager.fetch.max.bytes.per.second.",
+    unit="waits",
+)
+FETCH_THROTTLE_TIME = counter(
+    "varve_tier_fetch_throttle_seconds_total",
+    "Time of those waits.",
+    unit="seconds",
+    kafka_name=f"{_THROTTLE}remote-fetch-throttle-time-avg",
+)
+FETCH_THROTTLE_MAX = gauge(
+    "varve_tier_fetch_throttle_max_seconds",
+    "The longest of those waits since the start.",
+    unit="seconds",
+    kafka_name=f"{_THROTTLE}remote-fetch-throttle-time-max",
+)
+
+_PARTITION_GAUGES: Final = (
+    COPY_LAG_BYTES,
+    COPY_LAG_SEGMENTS,
+    DELETE_LAG_BYTES,
+    DELETE_LAG_SEGMENTS,
+    SEGMENTS,
+    SIZE,
+)
+
+
+class CacheFigures(Protocol):
+    """What a cache did so far, and holds now."""
+
+    @property
+    def hits(self) -> int: ...
+
+    @property
+    def misses(self) -> int: ...
+
+    @property
+    def evicted(self) -> int: ...
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    @property
+    def limit_bytes(self) -> int: ...
+
+
+class PoolFigures(Protocol):
+    """How the threads of a pool are taken at this moment."""
+
+    @property
+    def thread_count(self) -> int: ...
+
+    @property
+    def active_count(self) -> int: ...
+
+    @property
+    def pending_count(self) -> int: ...
+
+
+class TierMetrics:
+    """The figures of one store's cold tier; a collector for a registry.
+
+    `pool`, `indexes` and `extents` are asked when somebody collects; None where nothing is read.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: Callable[[], PoolFigures] | None = None,
+        indexes: Callable[[], CacheFigures] | None = None,
+        extents: Callable[[], CacheFigures] | None = None,
+    ) -> None:
+        self.table = MetricTable(declared_metrics(sys.modules[__name__]))
+        self.table.set(READER_IDLE, 100)
+        self._pool = pool
+        self._caches = {"index": indexes, "extent": extents}
+        self._lock = threading.Lock()
+        self._gauges: dict[Metric, dict[tuple[str, ...], float]] = {
+            metric: {} for metric in _PARTITION_GAUGES
+        }  # guarded by _lock
+
+    # What was done
+
+    def observe_copy(self, partition: TopicPartition, bytes: int) -> None:
+        """A segment was copied."""
+        self.table.add(COPY_REQUESTS, 1, partition.topic)
+        self.table.add(COPY_BYTES, bytes, partition.topic)
+
+    def observe_copy_error(self, partition: TopicPartition) -> None:
+        """The copy of a segment was tried and failed."""
+        self.table.add(COPY_REQUESTS, 1, partition.topic)
+        self.table.add(COPY_ERRORS, 1, partition.topic)
+
+    def observe_fetch(self, partition: TopicPartition, bytes: int) -> None:
+        """A read from object storage succeeded."""
+        self.table.add(FETCH_REQUESTS, 1, partition.topic)
+        self.table.add(FETCH_BYTES, bytes, partition.topic)
+
+    def observe_fetch_error(self, partition: TopicPartition) -> None:
+        """A read was tried and failed; one out of range is not counted."""
+        self.table.add(FETCH_REQUESTS, 1, partition.topic)
+        self.table.add(FETCH_ERRORS, 1, partition.topic)
+
+    def observe_delete(self, partition: TopicPartition, bytes: int) -> None:
+        """The objects of a segment were deleted."""
+        self.table.add(DELETE_REQUESTS, 1, partition.topic)
+        self.table.add(DELETE_BYTES, bytes, partition.topic)
+
+    def observe_delete_error(self, partition: TopicPartition) -> None:
+        """The deletion of a segment was tried and failed."""
+        self.table.add(DELETE_REQUESTS, 1, partition.topic)
+        self.table.add(DELETE_ERRORS, 1, partition.topic)
+
+    def observe_copy_throttle(self, wait_ms: float) -> None:
+        """Copying waited for its quota."""
+        self._observe_throttle(COPY_THROTTLED, COPY_THROTTLE_TIME, COPY_THROTTLE_MAX, wait_ms)
+
+    def observe_fetch_throttle(self, wait_ms: float) -> None:
+        """A read waited for its quota."""
+        self._observe_throttle(FETCH_THROTTLED, FETCH_THROTTLE_TIME, FETCH_THROTTLE_MAX, wait_ms)
+
+    def _observe_throttle(
+        self, waits: Metric, seconds: Metric, longest: Metric, wait_ms: float
+    ) -> None:
+        self.table.add(waits, 1)
+        self.table.add(seconds, wait_ms / 1000)
+        with self._lock:
+            self.table.set(longest, max(self.table.value(longest), wait_ms / 1000))
+
+    # How partitions stand
+
+    def set_lag(self, partition: TopicPartition, *, bytes: int, segments: int) -> None:
+        """What waits to be copied; 0 where copying is disabled."""
+        self._set(partition, {COPY_LAG_BYTES: bytes, COPY_LAG_SEGMENTS: segments})
+
+    def set_delete_lag(self, partition: TopicPartition, *, bytes: int, segments: int) -> None:
+        """What is to be deleted and is still there."""
+        self._set(partition, {DELETE_LAG_BYTES: bytes, DELETE_LAG_SEGMENTS: segments})
+
+    def set_remote(self, partition: TopicPartition, *, bytes: int, segments: int) -> None:
+        """What the cold tier holds."""
+        self._set(partition, {SIZE: bytes, SEGMENTS: segments})
+
+    def _set(self, partition: TopicPartition, values: dict[Metric, int]) -> None:
+        labels = _labels(partition)
+        with self._lock:
+            for metric, value in values.items():
+                self._gauges[metric][labels] = value
+                self.table.set(metric, value, *labels)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition was deleted or left the cold tier; counters of its topic stay."""
+        labels = _labels(partition)
+        with self._lock:
+            for metric, cells in self._gauges.items():
+                if cells.pop(labels, None) is not None:
+                    self.table.replace(metric, cells)
+
+    # What somebody collects
+
+    def collect(self) -> "Iterator[Family]":
+        """What prometheus_client asks a collector for."""
+        if self._pool is not None:
+            self._set_pool(self._pool())
+        for name, usage in self._caches.items():
+            if usage is not None:
+                self._set_cache(name, usage())
+        return self.table.collect()
+
+    def _set_pool(self, pool: PoolFigures) -> None:
+        self.table.set(READER_QUEUE, pool.pending_count)
+        idle = pool.thread_count - pool.active_count
+        self.table.set(READER_IDLE, 100 * idle / pool.thread_count)
+
+    def _set_cache(self, name: str, usage: CacheFigures) -> None:
+        """The cache tells its sums; counters are raised to them, unless a later one came first."""
+        totals = {CACHE_HITS: usage.hits, CACHE_MISSES: usage.misses, CACHE_EVICTED: usage.evicted}
+        with self._lock:
+            for metric, total in totals.items():
+                self.table.add(metric, max(0, total - self.table.value(metric, name)), name)
+        self.table.set(CACHE_BYTES, usage.held_bytes, name)
+        self.table.set(CACHE_LIMIT, usage.limit_bytes, name)
+
+
+def _labels(partition: TopicPartition) -> tuple[str, ...]:
+    return partition.topic, str(partition.partition)
