@@ -1,8 +1,9 @@
 """Holds the evidence of a partition against its arithmetic, its chain, and what is on disk.
 
 The lines are gone through in order, keeping the segments that must be there by then: a compaction
-takes its inputs and leaves its outputs, an expiry takes its inputs. What is left at the end is
-read again and compared.
+takes its inputs and leaves its outputs, an expiry and a move to object storage take their inputs.
+What is left at the end is read again and compared. Whether object storage holds what was moved is
+for `varve tier fsck`.
 
 Invariant  reads only, whether a store has the directory open or not; nothing the files hold makes
            it raise.
@@ -144,7 +145,7 @@ class _Audit:
         self._partition = find_partition(directory)
         self._evidence = read_evidence(fs, directory)
         self._live = LiveSegments(fs, directory, advance=advance)
-        self._log_start = max(self._live.first_offset or 0, self._read_log_start())
+        self._log_start = self._find_log_start()
         self._findings: list[AuditFinding] = []
         self._outcomes: dict[int, Outcome] = {}
         self._expected: dict[int, tuple[SegmentFigure, int]] = {}
@@ -195,15 +196,26 @@ class _Audit:
         assert rule in AUDIT_RULES, f"{rule} is not a rule"
         self._findings.append(AuditFinding(severity, rule, message, id))
 
-    def _read_log_start(self) -> int:
-        """As the checkpoint around the directory says; 0 when it cannot be read."""
+    def _find_log_start(self) -> int:
+        """Where the log starts: with its first segment or, by the checkpoint, elsewhere.
+
+        What is in object storage lies in front of the first segment, but not of the log start.
+        """
+        written, first = self._read_log_start(), self._live.first_offset or 0
+        is_tiered = any(one.balance.kind == BalanceKind.MOVED for one in self._evidence.entries)
+        if is_tiered and written is not None:
+            return written
+        return max(first, written or 0)
+
+    def _read_log_start(self) -> int | None:
+        """As the checkpoint around the directory says; None when it does not tell."""
         path = f"{posixpath.dirname(self._directory) or '.'}/{LOG_START_OFFSET_FILE}"
         if self._partition is None or not self._fs.exists(path):
-            return 0
+            return None
         try:
-            return decode_offsets(self._fs.read(path), where=path).get(self._partition, 0)
+            return decode_offsets(self._fs.read(path), where=path).get(self._partition)
         except Corrupt:
-            return 0
+            return None
 
     def _check_file(self, head: str | None) -> None:
         for fault in self._evidence.faults:
@@ -229,9 +241,9 @@ class _Audit:
             self._check_input(figure, balance)
         is_done = outcome in (Outcome.DONE, Outcome.DONE_UNMARKED)
         for figure in balance.inputs if is_done else ():
-            is_left = balance.kind == BalanceKind.EXPIRY and self._live.has_size(figure)
+            is_left = balance.takes_whole and self._live.has_size(figure)
             if is_left and outcome is Outcome.DONE:
-                self._report_left(figure, balance.id)
+                self._report_left(figure, balance)
             if not is_left:
                 self._expected.pop(figure.base_offset, None)
         for figure in balance.outputs if is_done else ():
@@ -240,12 +252,14 @@ class _Audit:
             message = "neither its inputs nor its outputs are there, and no later line takes them"
             self._error("unclear", message, balance.id)
 
-    def _report_left(self, figure: SegmentFigure, id: int) -> None:
+    def _report_left(self, figure: SegmentFigure, balance: Balance) -> None:
         message = f"segment {figure.base_offset} was noted as gone and is there"
-        if self._is_below_log_start([figure]):
-            self.warn("still-there", f"{message}; the next open removes it", id)
+        if balance.kind == BalanceKind.MOVED:
+            self.warn("still-there", f"{message}, as well as in object storage", balance.id)
+        elif self._is_below_log_start([figure]):
+            self.warn("still-there", f"{message}; the next open removes it", balance.id)
         else:
-            self._error("still-there", message, id)
+            self._error("still-there", message, balance.id)
 
     def _is_below_log_start(self, figures: Sequence[SegmentFigure]) -> bool:
         return all(figure.next_offset <= self._log_start for figure in figures)
@@ -253,7 +267,7 @@ class _Audit:
     def _check_input(self, figure: SegmentFigure, balance: Balance) -> None:
         known, left_by = self._expected.get(figure.base_offset, (figure, 0))
         # What cannot be read any more is counted as far as it can, and goes at last.
-        is_cut_short = balance.kind == BalanceKind.EXPIRY and figure.log_crc is None
+        is_cut_short = balance.takes_whole and figure.log_crc is None
         if known.is_same(figure) or (is_cut_short and known.size == figure.size):
             return
         message = (
@@ -328,15 +342,14 @@ def find_outcome(balance: Balance, later: Sequence[EvidenceEntry], live: LiveSeg
     if not balance.inputs:
         return Outcome.UNCLEAR
     start, end = balance.inputs[0].base_offset, balance.inputs[-1].next_offset
-    is_expiry = balance.kind == BalanceKind.EXPIRY
-    is_there: Callable[[SegmentFigure], bool] = live.has_size if is_expiry else live.holds
+    is_there: Callable[[SegmentFigure], bool] = live.has_size if balance.takes_whole else live.holds
     for entry in later:
         met = entry.balance.inputs
         if any(start <= figure.base_offset < max(end, start + 1) for figure in met):
             is_there = _among(met)
             break
     inputs = [is_there(figure) for figure in balance.inputs]
-    if is_expiry:
+    if balance.takes_whole:
         return Outcome.NOT_DONE if all(inputs) else Outcome.DONE_UNMARKED
     outputs = [is_there(figure) for figure in balance.outputs]
     if all(inputs):

@@ -1,5 +1,8 @@
 """The balance of a removal: what went in, what came out, and why the rest is gone.
 
+Segments that leave the local disk because object storage holds them are on record in the same way,
+though no record is removed.
+
 Invariant  a balance that passes `check` accounts for every record of its inputs by one reason, and
            its outputs hold exactly the records, and after a compaction the keys, that were to stay.
 """
@@ -31,16 +34,27 @@ class Reason(StrEnum):
     EXPIRED_TIME = "older than retention.ms"
     EXPIRED_SIZE = "beyond retention.bytes"
     BELOW_LOG_START = "below the log start offset"
+    MOVED = "in object storage alone"
 
 
 class BalanceKind(StrEnum):
-    """A compaction replaces segments, an expiry lets whole segments go."""
+    """A compaction replaces segments, an expiry lets whole segments go.
+
+    Segments that were moved left the local disk, and their records stay in object storage.
+    """
 
     COMPACTION = "compaction"
     EXPIRY = "expiry"
+    MOVED = "moved"
 
 
 _EXPIRY_REASONS: Final = (Reason.EXPIRED_TIME, Reason.EXPIRED_SIZE, Reason.BELOW_LOG_START)
+_REASONS_OF_WHOLE: Final = {
+    BalanceKind.EXPIRY: _EXPIRY_REASONS,
+    BalanceKind.MOVED: (Reason.MOVED,),
+}
+"""Why whole segments go, by what that is called."""
+_STAYING: Final = (Reason.KEPT, Reason.MOVED)
 _WORD_MAX: Final = 2**64 - 1
 
 
@@ -107,9 +121,10 @@ class Balance:
     """What one removal took from which segments, and by which rule.
 
     `id` counts the lines of the evidence file; `EvidenceFile.next_id` gives it. `bytes` are encoded
-    record bytes, uncompressed, of a compaction and file bytes of an expiry. `keys_before` is the
-    digest of the keys and offsets that were planned to survive, `keys_after` of those that the
-    outputs hold; both are empty for an expiry. `end_offset` is where the removal stopped looking.
+    record bytes, uncompressed, of a compaction and file bytes where whole segments go.
+    `keys_before` is the digest of the keys and offsets that were planned to survive, `keys_after`
+    of those that the outputs hold; both are empty where whole segments go. `end_offset` is where
+    the removal stopped looking.
     """
 
     id: int
@@ -135,7 +150,13 @@ class Balance:
 
     @property
     def records_removed(self) -> int:
-        return sum(count for reason, count in self.records.items() if reason is not Reason.KEPT)
+        """Those that no tier holds any more because of it."""
+        return sum(count for reason, count in self.records.items() if reason not in _STAYING)
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether whole segments leave the local disk, and nothing takes their place."""
+        return self.kind != BalanceKind.COMPACTION
 
     def check(self) -> None:
         """Raises Unbalanced, naming the numbers, unless everything adds up."""
@@ -152,8 +173,8 @@ class Balance:
             or _find_disorder("outputs", self.outputs)
             or (
                 self._find_fault_of_compaction()
-                if self.kind == BalanceKind.COMPACTION
-                else self._find_fault_of_expiry()
+                if not self.takes_whole
+                else self._find_fault_of_whole(_REASONS_OF_WHOLE[self.kind])
             )
         )
 
@@ -178,9 +199,10 @@ class Balance:
         return None
 
     def _find_fault_of_compaction(self) -> str | None:
-        for reason in _EXPIRY_REASONS:
-            if self.records.get(reason, 0):
-                return f"{self.records[reason]} records are {reason.value!r}: that is for an expiry"
+        for kind, reasons in _REASONS_OF_WHOLE.items():
+            for reason in reasons:
+                if count := self.records.get(reason, 0):
+                    return f"{count} records are {reason.value!r}: that is for the kind {kind}"
         if not self.inputs or not self.outputs:
             return f"{len(self.inputs)} inputs and {len(self.outputs)} outputs: both are needed"
         if self.outputs[0].base_offset < self.inputs[0].base_offset:
@@ -194,13 +216,13 @@ class Balance:
             )
         return None
 
-    def _find_fault_of_expiry(self) -> str | None:
+    def _find_fault_of_whole(self, reasons: Sequence[Reason]) -> str | None:
         if not self.inputs:
             return "no segment is named"
         if self.outputs:
             return f"{len(self.outputs)} segments would come out, where whole ones go"
         for reason, count in self.records.items():
-            if count and reason not in _EXPIRY_REASONS:
+            if count and reason not in reasons:
                 return f"{count} records are {reason.value!r}, which lets no segment go"
         return None
 

@@ -41,7 +41,7 @@ def decode_balance(id: int, document: dict[str, Any]) -> Balance:
     """The balance of a line; raises Corrupt for a field that is missing or out of its range."""
     kind = _get(document, "kind", str)
     if kind not in tuple(BalanceKind):
-        raise Corrupt(f"kind {kind[:40]!r} is unknown, {' and '.join(BalanceKind)} are known")
+        raise Corrupt(f"kind {kind[:40]!r} is unknown, {', '.join(BalanceKind)} are known")
     return Balance(
         id=id,
         partition=TopicPartition(

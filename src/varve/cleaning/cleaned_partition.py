@@ -1,6 +1,8 @@
 """What the cleaner remembers of one log: its key indexes, its evidence, and how it fares.
 
-Invariant  a failure is noted with the time of the next attempt, which doubles up to an hour.
+Invariant  a failure is noted with the time of the next attempt, which doubles up to an hour. While
+           the object store cannot tell the border of the cold tier, cleaning waits a minute at a
+           time: that is no failure of the log, and its key indexes are built meanwhile.
 Threads    the one that holds `is_busy`; `health`, `waits` and `look` are for any.
 """
 
@@ -15,6 +17,7 @@ from varve.cleaning.derived_files import is_partition_failure, partition_failure
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import RETRY_MAX_MS, RETRY_MIN_MS, KeyIndexes
 from varve.cleaning.report import PartitionHealth
+from varve.cleaning.selection import Blocker, Dirtiness
 from varve.commit_log import Log
 from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
@@ -38,6 +41,9 @@ class CleanedPartition:
     error: str | None = None
     failures: int = 0
     retry_ms: int | None = None
+    waits_for: str = ""
+    no_border: str | None = None
+    border_retry_ms: int = 0
     is_busy: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -45,14 +51,32 @@ class CleanedPartition:
         return PartitionHealth(
             self.log.topic_partition,
             tuple(self.indexes.holds.values()),
-            self.error,
+            self.error or self.no_border,
             self.failures,
-            self.retry_ms,
+            self.retry_ms if self.no_border is None else self.border_retry_ms,
+            self.waits_for,
         )
 
     def waits(self, now_ms: int) -> bool:
         """Whether it failed, and the next attempt is not due yet."""
         return self.retry_ms is not None and now_ms < self.retry_ms
+
+    def waits_for_border(self, now_ms: int) -> bool:
+        """Whether nobody could tell the border of its cold tier a short while ago."""
+        return self.no_border is not None and now_ms < self.border_retry_ms
+
+    def note_no_border(self, error: StoreError, now_ms: int) -> None:
+        self.no_border = f"waits for the object store: {type(error).__name__}: {error}"
+        self.border_retry_ms = now_ms + RETRY_MIN_MS
+        logger.warning(
+            "cleaning waits for the object store",
+            extra={"partition": str(self.log.topic_partition), "error": str(error)},
+        )
+
+    def note_selection(self, found: Dirtiness) -> None:
+        """The border is known again; what waits for the copy is told in the health."""
+        self.no_border = None
+        self.waits_for = found.blocked_by if found.blocker is Blocker.COPY else ""
 
     def note_failure(self, error: Exception, now_ms: int) -> None:
         """Puts the next attempt off; an error that nobody foresaw is logged with its origin."""

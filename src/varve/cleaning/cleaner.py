@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
+from varve.cleaning.border import Border, FindBorder, no_border
 from varve.cleaning.cleaned_partition import CleanedPartition
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import KeyIndexes
@@ -28,14 +29,12 @@ from varve.cleaning.throttle import Throttle
 from varve.commit_log import Log, LogStore, Segment, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.foundation.clock import Clock
-from varve.foundation.errors import PolicyViolation, Unavailable
+from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.records import Record
 
 NO_TOPIC_ID: Final = bytes(16)
 Progress = Callable[[CleanProgress], None]
-Seam = Callable[[TopicPartition], int | None]
-"""The offset up to which a partition is copied elsewhere; segments are not joined across it."""
 
 
 class CleaningStopped(Unavailable):
@@ -52,10 +51,11 @@ class Cleaner:
         clock: Clock,
         settings: CleanerSettings | None = None,
         metrics: CleanerMetrics | None = None,
-        seam: Seam = lambda partition: None,
+        border: FindBorder | None = None,
     ) -> None:
+        """`border` tells where the cold tier of a partition ends; without it there is none."""
         self._store = store
-        self._seam = seam
+        self._find_border = border or no_border
         self._clock = clock
         self._settings = settings or CleanerSettings()
         self._metrics = metrics
@@ -148,11 +148,16 @@ class Cleaner:
         return None
 
     def _look_at(self, partition: CleanedPartition, now_ms: int) -> Dirtiness | None:
-        """How dirty it is; None while it waits after a failure."""
-        if partition.waits(now_ms):
+        """How dirty it is; None while it waits after a failure, or nobody can tell its border."""
+        if partition.waits(now_ms) or partition.waits_for_border(now_ms):
             return None
         try:
-            return self._select(partition, now_ms)
+            border = self._find_border(partition.log.topic_partition)
+        except StoreError as error:
+            partition.note_no_border(error, now_ms)
+            return None
+        try:
+            return self._select(partition, border, now_ms)
         except Exception as error:
             partition.note_failure(error, now_ms)
             return None
@@ -199,12 +204,13 @@ class Cleaner:
                 return self._get(name, log, directory).evidence
         raise Unavailable(f"{log.topic_partition} is no longer in the store")
 
-    def _select(self, partition: CleanedPartition, now_ms: int) -> Dirtiness:
-        name = partition.log.topic_partition
+    def _select(self, partition: CleanedPartition, border: Border | None, now_ms: int) -> Dirtiness:
+        name, directory = partition.log.topic_partition, partition.directory
         with partition.look(f"selection of {name}"):
-            found = select(partition.log, partition.directory.cleaner_offset(name), now_ms)
+            found = select(partition.log, directory.cleaner_offset(name), now_ms, border=border)
             if found.is_corrected:
-                partition.directory.write_cleaner_offset(name, found.first_dirty)
+                directory.write_cleaner_offset(name, found.first_dirty)
+        partition.note_selection(found)
         return found
 
     def _run(self, partition: CleanedPartition, now_ms: int) -> CleanReport | None:
@@ -212,8 +218,11 @@ class Cleaner:
 
         Looks once more what may be cleaned: another thread may have run since it was picked.
         """
+        dirtiness = self._look_at(partition, now_ms)
+        if dirtiness is None:
+            return None
         try:
-            report = self._carry_out(partition, self._select(partition, now_ms), now_ms)
+            report = self._carry_out(partition, dirtiness, now_ms)
         except CleaningStopped:
             return None
         except Exception as error:
@@ -238,7 +247,7 @@ class Cleaner:
             partition.indexes.forget_vanished()
             report = run.carry_out(run.plan())
             if run.is_complete:
-                partition.directory.write_cleaner_offset(name, dirtiness.first_uncleanable)
+                partition.directory.write_cleaner_offset(name, dirtiness.next_first_dirty)
                 partition.indexes.healed.clear()
         return report
 
@@ -252,7 +261,6 @@ class Cleaner:
             evidence=partition.evidence,
             pace=self._pace,
             progress=progress,
-            seam=self._seam(partition.log.topic_partition),
         )
 
     def _pace(self, size: int) -> None:
@@ -274,7 +282,7 @@ class Cleaner:
         """
         with self._take(partition) as found:
             _check_compacted(found.log)
-            dirtiness = self._select(found, now_ms)
+            dirtiness = self._select(found, self._find_border(partition), now_ms)
             if dry_run:
                 tools = self._tools(found, progress=progress)
                 run = PartitionRun(found.log, dirtiness, now_ms, tools)
@@ -289,7 +297,7 @@ class Cleaner:
         """What a run would do now; only key indexes that are missing are built."""
         with self._take(partition) as found:
             _check_compacted(found.log)
-            dirtiness = self._select(found, now_ms)
+            dirtiness = self._select(found, self._find_border(partition), now_ms)
             with found.work(f"plan of {partition}"):
                 return PartitionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from varve.cleaning.border import KEPT_FOR_COLD, Border
 from varve.cleaning.effective_time import retention_time
 from varve.cleaning.explanation import (
     Block,
@@ -54,13 +55,15 @@ class Knowledge:
     """What others know of a partition: the cleaner's checkpoint, holds, indexes.
 
     `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
-    Without `find_latest` nobody can tell whether a record is the newest of its key.
+    Without `find_latest` nobody can tell whether a record is the newest of its key. `border` is
+    that of its cold tier.
     """
 
     first_dirty: int | None = None
     holds: Sequence[SegmentHold] = ()
     stale_bytes: Callable[[int], int | None] | None = None
     find_latest: FindLatest | None = None
+    border: Border | None = None
 
 
 NOTHING_KNOWN = Knowledge()
@@ -110,7 +113,7 @@ class _Explainer:
         self._known = known
         self._facts = observe(log)
         self._is_compacted = self._facts.settings.is_compacted
-        self._dirtiness = select_facts(self._facts, known.first_dirty, now_ms)
+        self._dirtiness = select_facts(self._facts, known.first_dirty, now_ms, known.border)
         self._forecast = {row.base_offset: row for row in forecast_facts(self._facts, now_ms)}
         self._blocks = SegmentBlocks(
             facts=self._facts,
@@ -156,11 +159,12 @@ class _Explainer:
 
     def record(self, offset: int) -> RecordExplanation:
         facts = self._facts
-        is_below = offset < facts.log_start_offset
         segment = facts.find_segment(offset)
         explained = self._explain(segment) if segment.base_offset <= offset else None
-        if is_below or explained is None:
+        if offset < facts.log_start_offset:
             return self._answer(offset, RecordState.BELOW_LOG_START, explained)
+        if explained is None:
+            return self._answer(offset, RecordState.COLD, None)
         record = _read_record(self._log, offset)
         if record is None:
             return self._answer(offset, RecordState.REMOVED, explained)
@@ -206,7 +210,8 @@ class _Explainer:
         header = record.header
         own = list(explained.compaction.blocks) if explained.compaction else []
         if header.is_control:
-            return RecordState.CONTROL, None, [*own, self._marker(header)]
+            blocks = [*own, self._marker(header), *self._cold(header)]
+            return RecordState.CONTROL, None, blocks
         if header.is_transactional and record.offset >= self._facts.last_stable_offset:
             return RecordState.UNDECIDED, None, own
         if header.is_transactional and self._is_aborted(record):
@@ -220,7 +225,8 @@ class _Explainer:
         if latest is not None:
             return RecordState.SUPERSEDED, latest, self._until_replaced(own, latest)
         if record.is_tombstone:
-            return RecordState.TOMBSTONE, None, [*own, self._horizon(header, own)]
+            blocks = [*own, self._horizon(header, own), *self._cold(header)]
+            return RecordState.TOMBSTONE, None, blocks
         newest = Block(Rule.NEWEST_VALUE, "no later record has its key")
         return RecordState.NEWEST, None, [newest]
 
@@ -260,6 +266,13 @@ class _Explainer:
             f"delete.retention.ms={self._facts.settings.delete_retention_ms}",
             header.delete_horizon_ms,
         )
+
+    def _cold(self, header: BatchHeader) -> list[Block]:
+        border = self._known.border
+        if border is None or header.last_offset < border.cleaned_up_to:
+            return []
+        text = f"{KEPT_FOR_COLD}, which is clean up to offset {border.cleaned_up_to}"
+        return [Block(Rule.COLD_TIER, text)]
 
     def _horizon(self, header: BatchHeader, own: list[Block]) -> Block:
         wait_ms = self._facts.settings.delete_retention_ms

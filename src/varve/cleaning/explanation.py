@@ -30,6 +30,8 @@ class Rule(StrEnum):
     NEWEST_VALUE = "newest value of its key"
     DELETE_HORIZON = "delete.retention.ms"
     MARKER = "transaction marker"
+    COPY = "copy to object storage"
+    COLD_TIER = "cold tier"
     UNKNOWN = "not looked up"
 
 
@@ -37,6 +39,7 @@ class RecordState(StrEnum):
     """What a record is to compaction and to readers."""
 
     BELOW_LOG_START = "below the log start offset"
+    COLD = "in object storage alone"
     REMOVED = "removed, or never there"
     NEWEST = "newest value of its key"
     TOMBSTONE = "tombstone, newest of its key"
@@ -124,7 +127,8 @@ class RecordExplanation:
     """Why a record is still here, or that it is not.
 
     `compaction` is about this record, `segment.retention` takes it with its segment, which is None
-    when the segment is gone too. `superseded_by` is the offset of a later record of its key.
+    when the segment is gone too, or is no longer on the local disk. `superseded_by` is the offset
+    of a later record of its key.
     """
 
     partition: TopicPartition

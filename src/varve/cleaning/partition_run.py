@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from varve.cleaning.balance import Balance, BalanceKind, SegmentFigure, hex_digest
+from varve.cleaning.border import KEPT_FOR_COLD
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import KeyIndexes
 from varve.cleaning.key_plan import ENTRY_BYTES
@@ -24,10 +25,11 @@ from varve.cleaning.rewrite import (
     write_group,
 )
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
-from varve.cleaning.selection import Dirtiness
+from varve.cleaning.selection import Blocker, Dirtiness
 from varve.commit_log import Log
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
+from varve.foundation.settings import LONG_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +38,7 @@ logger = logging.getLogger(__name__)
 class RunTools:
     """What a run needs beside its log.
 
-    `pace` is told of every byte read and written, and may raise to stop the run. No new segment
-    reaches from before the offset `seam` to behind it.
+    `pace` is told of every byte read and written, and may raise to stop the run.
     """
 
     fs: FileSystem
@@ -48,7 +49,6 @@ class RunTools:
     evidence: EvidenceFile
     pace: Callable[[int], None]
     progress: Callable[[CleanProgress], None] | None = None
-    seam: int | None = None
 
 
 class PartitionRun:
@@ -70,18 +70,19 @@ class PartitionRun:
         self._bytes_written = 0
         self._bytes_read = 0
         self._rewritten: list[SegmentPlan] = []
-        self._note = ""
+        self._note = _tell_border(dirtiness)
         self._was_stopped = False
 
     def plan(self) -> CleaningPlan:
         """Builds what key indexes are missing and plans; the log itself stays as it is."""
         sources = self._find_sources()
-        end = self._dirtiness.first_uncleanable
+        end, border = self._dirtiness.first_uncleanable, self._dirtiness.border
         rules = RunRules(
             now_ms=self._now_ms,
             delete_retention_ms=self._log.settings.delete_retention_ms,
             first_uncleanable=end,
             shells=self._log.active_producers(),
+            kept_from=LONG_MAX if border is None else border.cleaned_up_to,
         )
         start = self._closed[0].base_offset if self._closed else end
         progress = self._track(
@@ -95,7 +96,6 @@ class PartitionRun:
             is_forced=self._dirtiness.is_forced,
             buffer_bytes=self._tools.buffer_bytes,
             pace=progress,
-            seam=self._tools.seam,
         )
 
     def _find_sources(self) -> list[Source]:
@@ -232,6 +232,7 @@ class PartitionRun:
             rule=(
                 f"cleanup.policy {','.join(settings.cleanup_policy)}: the latest record of each "
                 f"key below offset {plan.rules.first_uncleanable}; tombstones and markers "
+                f"{_tell_kept_from(plan.rules)}"
                 f"delete.retention.ms={settings.delete_retention_ms} after they are first cleaned"
             ),
             end_offset=plan.rules.first_uncleanable,
@@ -271,6 +272,21 @@ class PartitionRun:
             note=self._note,
             rewritten=tuple(one.segment.base_offset for one in rewritten),
         )
+
+
+def _tell_border(dirtiness: Dirtiness) -> str:
+    """What the cold tier keeps from this run, in words; empty where nothing."""
+    if dirtiness.border is None:
+        return ""
+    kept = f"from offset {dirtiness.border.cleaned_up_to} on are {KEPT_FOR_COLD}"
+    waits = f"{dirtiness.blocked_by}; " if dirtiness.blocker is Blocker.COPY else ""
+    return f"{waits}tombstones and markers {kept}"
+
+
+def _tell_kept_from(rules: RunRules) -> str:
+    if rules.kept_from == LONG_MAX:
+        return ""
+    return f"below offset {rules.kept_from}, where the cold tier is clean, "
 
 
 def _figure(plan: SegmentPlan) -> SegmentFigure:

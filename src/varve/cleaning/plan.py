@@ -81,12 +81,10 @@ def make_plan(
     is_forced: bool,
     buffer_bytes: int,
     pace: Callable[[int], None],
-    seam: int | None = None,
 ) -> CleaningPlan:
     """Plans over the segments of a run, oldest first.
 
-    `is_forced` rewrites whatever is stale, be it ever so little. Segments in front of the offset
-    `seam` are not written as one with those that begin at it or behind.
+    `is_forced` rewrites whatever is stale, be it ever so little.
     """
     known = [source for source in sources if source.keys is not None]
     first_held = min(
@@ -99,16 +97,14 @@ def make_plan(
         expired=_find_expired(known, rules, first_held),
         pace=pace,
     )
-    transactions = _Transactions(aborted, first_held)
+    transactions = _Transactions(aborted, first_held, rules.kept_from)
     plans = [
         _plan_segment(source, latest, number, transactions, rules)
         for number, source in enumerate(known)
     ]
     chosen = {plan.segment.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
     groups = [
-        group
-        for run in _runs(sources, plans, seam)
-        for group in group_segments(run, chosen, settings)
+        group for run in _runs(sources, plans) for group in group_segments(run, chosen, settings)
     ]
     return CleaningPlan(
         tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
@@ -120,18 +116,26 @@ def _find_expired(
 ) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Bits of the records in batches past their horizon.
 
-    Behind a held segment none expires: what it deletes may still stand there.
+    Behind a held segment none expires: what it deletes may still stand there. Nor does one that is
+    kept for the cold tier.
     """
     known = [source.keys for source in sources if source.keys is not None]
     starts, size = lay_out_bits([keys.record_count for keys in known])
     bits = np.zeros(size, np.uint8)
     for keys, start in zip(known, starts.tolist(), strict=True):
         horizon = keys.header.earliest_horizon
-        if horizon == NO_HORIZON or horizon > rules.now_ms or keys.base_offset >= first_held:
+        if horizon == NO_HORIZON or horizon > rules.now_ms:
+            continue
+        if keys.base_offset >= min(first_held, rules.kept_from):
             continue
         end = start // 8 + (keys.record_count + 7) // 8
         with keys.open() as index:
-            mark_expired(index.batches(), bits[start // 8 : end], rules.now_ms)
+            mark_expired(
+                index.batches(),
+                bits[start // 8 : end],
+                base_offset=keys.base_offset,
+                rules=rules,
+            )
     return bits
 
 
@@ -141,10 +145,12 @@ class _Transactions:
     Behind a held segment everything stays: a transaction may have its records in there.
     """
 
-    def __init__(self, aborted: Sequence[AbortedTransaction], first_held: int) -> None:
+    def __init__(
+        self, aborted: Sequence[AbortedTransaction], first_held: int, kept_from: int
+    ) -> None:
         self._aborted = aborted
         self._first_held = first_held
-        self._tracker = TransactionTracker(aborted)
+        self._tracker = TransactionTracker(aborted, kept_from)
 
     def judge(self, source: Source, batches: Table, marks: Table) -> MarkVerdicts:
         base_offset = source.segment.base_offset
@@ -210,17 +216,11 @@ def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool
     )
 
 
-def _runs(
-    sources: Sequence[Source], plans: Sequence[SegmentPlan], seam: int | None
-) -> list[list[SegmentPlan]]:
-    """The planned segments that follow each other; a held one and the seam part them."""
+def _runs(sources: Sequence[Source], plans: Sequence[SegmentPlan]) -> list[list[SegmentPlan]]:
+    """The planned segments that follow each other; a held one parts them."""
     by_base = {plan.segment.base_offset: plan for plan in plans}
     runs: list[list[SegmentPlan]] = [[]]
-    is_behind = False
     for source in sources:
-        if seam is not None and not is_behind and source.segment.base_offset >= seam:
-            is_behind = True
-            runs.append([])
         plan = by_base.get(source.segment.base_offset)
         if plan is None:
             runs.append([])

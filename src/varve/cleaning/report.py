@@ -27,13 +27,19 @@ class SegmentHold:
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
-    """How cleaning fares with one partition; `error` is the last failure of a whole run."""
+    """How cleaning fares with one partition.
+
+    `error` is the last failure of a whole run, or that the object store cannot be asked what it
+    holds. `waits_for` says what keeps a part of the log from cleaning in good health: the copy to
+    object storage.
+    """
 
     partition: TopicPartition
     holds: tuple[SegmentHold, ...] = ()
     error: str | None = None
     failures: int = 0
     retry_ms: int | None = None
+    waits_for: str = ""
 
     @property
     def is_healthy(self) -> bool:

@@ -15,16 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from varve.cleaning.balance import Balance, BalanceKind, FigureBuilder, Reason, SegmentFigure
+from varve.cleaning.balance import Balance, BalanceKind, Reason, SegmentFigure
 from varve.cleaning.effective_time import EffectiveTime
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.log_facts import look_steadily, observe
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry, Review, review
+from varve.cleaning.segment_count import count_segment
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.commit_log.log_state import NO_ROOM
 from varve.commit_log.segment import Segment
-from varve.commit_log.segment_scan import BatchWalk
 from varve.foundation.errors import DiskFull, InvalidRequest, StoreError
 
 __all__ = ["ExpiredSegment", "Expiry", "Retention", "expire", "find_expired"]
@@ -92,19 +92,9 @@ def _count_closed(log: Log, now_ms: int) -> tuple[Review, list[_Counted]]:
 
 
 def _count(segment: Segment, expired: ExpiredSegment) -> _Counted:
-    """Counts by the batch headers; a damaged segment as far as it can be read."""
-    builder = FigureBuilder(segment.base_offset)
-    walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=False)
-    for table in walk:
-        builder.add(table)
-    figure, damage = builder.figure(), ""
-    if walk.position < segment.size:
-        figure = replace(figure, size=segment.size, log_crc=None)
-        damage = (
-            f"segment {segment.base_offset} is damaged at position {walk.position} of "
-            f"{segment.size}, records behind that are not counted"
-        )
-    return _Counted(replace(expired, records=figure.records), figure, damage)
+    found = count_segment(segment)
+    counted = replace(expired, records=found.figure.records)
+    return _Counted(counted, found.figure, found.damage)
 
 
 def _let_go(

@@ -7,6 +7,7 @@ Invariant  nothing is changed. All that stands in the way is named at once, exce
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from varve.cleaning.border import WAITS_FOR_COPY
 from varve.cleaning.effective_time import first_time, lag_time
 from varve.cleaning.explanation import Block, Rule
 from varve.cleaning.log_facts import LogFacts, SegmentFacts
@@ -39,6 +40,7 @@ class SegmentBlocks:
                 self._held(segment),
                 _active(self.facts, segment),
                 self._undecided(segment),
+                self._uncopied(segment),
                 _young(self.facts, segment, self.dirtiness.first_dirty, self.now_ms),
             )
             if block is not None
@@ -71,6 +73,14 @@ class SegmentBlocks:
         return Block(
             Rule.OPEN_TRANSACTION,
             f"the transaction of {who} is undecided since offset {stable}, the last stable offset",
+        )
+
+    def _uncopied(self, segment: SegmentFacts) -> Block | None:
+        border = self.dirtiness.border
+        if border is None or segment.next_offset <= border.copied_offset or segment.is_active:
+            return None
+        return Block(
+            Rule.COPY, f"{WAITS_FOR_COPY}, which has come to offset {border.copied_offset}"
         )
 
     def _not_worth(self, segment: SegmentFacts) -> list[Block]:

@@ -34,13 +34,16 @@ _HORIZON_GROWTH: Final = 4
 class RunRules:
     """What holds for a whole run over one partition.
 
-    `shells` are the producers in use; `first_uncleanable` is where the run ends.
+    `shells` are the producers in use; `first_uncleanable` is where the run ends. Tombstones and
+    markers at `kept_from` and behind it stay without a horizon: the cold tier may hold what they
+    undo, and readers get all of `delete.retention.ms` once it no longer does.
     """
 
     now_ms: int
     delete_retention_ms: int
     first_uncleanable: int
     shells: Mapping[int, ProducerShell]
+    kept_from: int = LONG_MAX
 
     @property
     def horizon_ms(self) -> int:
@@ -139,10 +142,11 @@ class SegmentPlan:
         )
 
 
-def mark_expired(batches: Table, bits: Bits, now_ms: int) -> None:
+def mark_expired(batches: Table, bits: Bits, *, base_offset: int, rules: RunRules) -> None:
     """Sets the bits of all records in batches whose delete horizon has come."""
     firsts = first_records(batches)
-    due = (batches["horizon"] != NO_HORIZON) & (batches["horizon"] <= now_ms)
+    due = (batches["horizon"] != NO_HORIZON) & (batches["horizon"] <= rules.now_ms)
+    due &= base_offset + batches["last"].astype(np.int64) < rules.kept_from
     set_ranges(bits, firsts[due], batches["count"][due].astype(np.int64))
 
 
@@ -187,6 +191,7 @@ def decide_batches(
     is_protected = np.isin(last_offsets, rules.protected_ends())
     is_protected[_silent_markers(batches, marks, rules)] = True
     needs_horizon = _need_horizon(batches, marks, discardable, kept, tombstones)
+    needs_horizon &= last_offsets < rules.kept_from
     actions = np.where(kept == counts, Action.COPY, Action.FILTER).astype(np.uint8)
     actions[needs_horizon] = Action.FILTER
     actions[kept == 0] = Action.SKIP

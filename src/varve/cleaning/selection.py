@@ -1,7 +1,8 @@
 """Which part of a compacted log may be cleaned, how dirty it is, and whether it is due.
 
 Invariant  whole segments only: neither the active segment, nor one that an undecided transaction
-           or a record younger than `min.compaction.lag.ms` touches, nor anything behind those.
+           or a record younger than `min.compaction.lag.ms` touches, nor one of a tiered topic that
+           is not copied yet, nor anything behind those.
 Threads    any; the decision is made on facts taken once.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from varve.cleaning.border import WAITS_FOR_COPY, Border
 from varve.cleaning.effective_time import first_time, lag_time
 from varve.cleaning.log_facts import LogFacts, look_steadily, observe
 from varve.commit_log import Log, LogSettings, TopicPartition
@@ -21,6 +23,7 @@ class Blocker(StrEnum):
     ACTIVE_SEGMENT = "active segment"
     LAST_STABLE_OFFSET = "last stable offset"
     MIN_COMPACTION_LAG = "min.compaction.lag.ms"
+    COPY = "copy to object storage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,8 @@ class Dirtiness:
 
     `is_corrected` says that the checkpoint lay outside the log and `first_dirty` should replace
     it. `blocked_by` tells what ends the cleanable part at `first_uncleanable`, and
-    `blocked_until_ms` when that ends by itself, None when it takes an event.
+    `blocked_until_ms` when that ends by itself, None when it takes an event. `border` is that of
+    the cold tier, None for a topic that has none.
     """
 
     partition: TopicPartition
@@ -44,6 +48,7 @@ class Dirtiness:
     blocker: Blocker
     blocked_by: str
     blocked_until_ms: int | None
+    border: Border | None = None
 
     @property
     def must_clean_now(self) -> bool:
@@ -65,6 +70,14 @@ class Dirtiness:
         """Orders logs that are due, the greatest first: broken promises, then dirt."""
         return (self.is_forced, self.delay_ms if self.is_forced else 0, self.ratio)
 
+    @property
+    def next_first_dirty(self) -> int:
+        """The checkpoint once all that may be cleaned is clean.
+
+        What was cleaned before it had to wait for its copy stays clean.
+        """
+        return max(self.first_dirty, self.first_uncleanable)
+
     def to_json(self) -> dict[str, object]:
         return {
             **asdict(self),
@@ -75,13 +88,20 @@ class Dirtiness:
 
 
 def select(
-    log: Log, first_dirty: int | None, now_ms: int, settings: LogSettings | None = None
+    log: Log,
+    first_dirty: int | None,
+    now_ms: int,
+    settings: LogSettings | None = None,
+    *,
+    border: Border | None = None,
 ) -> Dirtiness:
     """How dirty a log is; `first_dirty` is its cleaner checkpoint, None without one.
 
     `settings` are the topic's, for a look at what others would give.
     """
-    return look_steadily(log, lambda: select_facts(observe(log, settings), first_dirty, now_ms))
+    return look_steadily(
+        log, lambda: select_facts(observe(log, settings), first_dirty, now_ms, border)
+    )
 
 
 def in_order(found: Iterable[Dirtiness]) -> list[Dirtiness]:
@@ -89,13 +109,18 @@ def in_order(found: Iterable[Dirtiness]) -> list[Dirtiness]:
     return sorted((one for one in found if one.is_due), key=lambda one: one.priority, reverse=True)
 
 
-def select_facts(facts: LogFacts, checkpoint: int | None, now_ms: int) -> Dirtiness:
+def select_facts(
+    facts: LogFacts, checkpoint: int | None, now_ms: int, border: Border | None = None
+) -> Dirtiness:
     first_dirty = facts.log_start_offset if checkpoint is None else checkpoint
     is_outside = not facts.log_start_offset <= first_dirty <= facts.end_offset
     if is_outside:
         first_dirty = facts.log_start_offset
-    blocker, bound, until_ms = _uncleanable_bound(facts, first_dirty, now_ms)
+    blocker, bound, until_ms = _uncleanable_bound(facts, first_dirty, now_ms, border)
     first_uncleanable = facts.find_segment(max(bound, first_dirty)).base_offset
+    if border is not None:
+        first_uncopied = facts.find_segment(border.copied_offset).base_offset
+        first_uncleanable = min(first_uncleanable, first_uncopied)
     clean_bytes = sum(one.size for one in facts.segments if one.base_offset < first_dirty)
     first_counted = facts.find_segment(min(first_dirty, first_uncleanable)).base_offset
     cleanable_bytes = sum(
@@ -115,16 +140,19 @@ def select_facts(facts: LogFacts, checkpoint: int | None, now_ms: int) -> Dirtin
         blocker=blocker,
         blocked_by=_blocked_text(facts, blocker, bound, until_ms),
         blocked_until_ms=until_ms,
+        border=border,
     )
 
 
 def _uncleanable_bound(
-    facts: LogFacts, first_dirty: int, now_ms: int
+    facts: LogFacts, first_dirty: int, now_ms: int, border: Border | None
 ) -> tuple[Blocker, int, int | None]:
     """What ends the cleanable part, at which offset, and until when if time alone lifts it."""
     blocker, bound, until_ms = Blocker.ACTIVE_SEGMENT, facts.active.base_offset, None
     if facts.last_stable_offset < bound:
         blocker, bound = Blocker.LAST_STABLE_OFFSET, facts.last_stable_offset
+    if border is not None and border.copied_offset < bound:
+        blocker, bound = Blocker.COPY, border.copied_offset
     lag_ms = facts.settings.min_compaction_lag_ms
     if lag_ms <= 0:
         return blocker, bound, until_ms
@@ -145,6 +173,8 @@ def _blocked_text(facts: LogFacts, blocker: Blocker, bound: int, until_ms: int |
             if facts.high_watermark <= bound:
                 return f"records from the high watermark {bound} on are not replicated yet"
             return f"a transaction is undecided since offset {bound}, the last stable offset"
+        case Blocker.COPY:
+            return f"what lies from offset {bound} on {WAITS_FOR_COPY}"
         case Blocker.MIN_COMPACTION_LAG:
             return (
                 f"segment {bound} holds records younger than "

@@ -1,9 +1,11 @@
 """Follows transactions through a cleaning run and tells which markers nobody needs any more.
 
 A marker is needed while a batch of its transaction is there for readers to judge by it. Whoever
-sees a batch in this run still needs the marker, even if the batch goes in the very same run.
+sees a batch in this run still needs the marker, even if the batch goes in the very same run. From
+an offset on markers may be needed by readers of the cold tier, whose batches no run sees.
 
-Invariant  segments are fed once each, all of a run, in offset order.
+Invariant  segments are fed once each, all of a run, in offset order. An aborted transaction is
+           kept with its marker while that is needed.
 Threads    one; a run has its own.
 """
 
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.settings import LONG_MAX
 from varve.records.control import ControlType
 
 Table = npt.NDArray[Any]
@@ -36,9 +39,13 @@ class MarkVerdicts:
 
 
 class TransactionTracker:
-    """The transactions of a run; `aborted` are those that touch its range, in any order."""
+    """The transactions of a run; `aborted` are those that touch its range, in any order.
 
-    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+    Markers at `kept_from` and behind it are all needed.
+    """
+
+    def __init__(self, aborted: Sequence[AbortedTransaction], kept_from: int = LONG_MAX) -> None:
+        self._kept_from = kept_from
         self._aborted = sorted(aborted, key=lambda transaction: transaction.first_offset)
         self._begun = 0
         self._ongoing: dict[int, AbortedTransaction] = {}
@@ -67,7 +74,7 @@ class TransactionTracker:
             self._begin_up_to(last)
             if is_control:
                 verdicts.discardable[slot] = is_empty or self._is_discardable(
-                    control, producer_id, verdicts.aborted_kept
+                    control, producer_id, verdicts.aborted_kept, is_kept=last >= self._kept_from
                 )
             elif is_transactional:
                 self._see(producer_id)
@@ -90,19 +97,24 @@ class TransactionTracker:
             self._seen_committed.add(producer_id)
 
     def _is_discardable(
-        self, control: int, producer_id: int, aborted_kept: list[AbortedTransaction]
+        self,
+        control: int,
+        producer_id: int,
+        aborted_kept: list[AbortedTransaction],
+        *,
+        is_kept: bool,
     ) -> bool:
         """The verdict on a marker, which ends its producer's transaction."""
         if control == ControlType.ABORT:
             transaction = self._ongoing.pop(producer_id, None)
-            if transaction is None or producer_id not in self._seen_aborted:
-                return True
-            self._seen_aborted.remove(producer_id)
+            is_needed = is_kept or producer_id in self._seen_aborted
+            if transaction is None or not is_needed:
+                return not is_kept
+            self._seen_aborted.discard(producer_id)
             aborted_kept.append(transaction)
             return False
         if control == ControlType.COMMIT:
-            if producer_id not in self._seen_committed:
-                return True
-            self._seen_committed.remove(producer_id)
-            return False
+            is_needed = is_kept or producer_id in self._seen_committed
+            self._seen_committed.discard(producer_id)
+            return not is_needed
         return False

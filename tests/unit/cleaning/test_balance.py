@@ -114,7 +114,7 @@ def test_an_empty_segment_has_a_figure() -> None:
 
 
 def test_a_kind_reads_as_its_word() -> None:
-    assert [str(kind) for kind in BalanceKind] == ["compaction", "expiry"]
+    assert [str(kind) for kind in BalanceKind] == ["compaction", "expiry", "moved"]
 
 
 def _measure(data: bytes) -> SegmentFigure:
