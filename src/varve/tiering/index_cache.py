@@ -28,6 +28,7 @@ MEMORY_BYTES: Final = 64 << 20
 """Most memory for decoded indexes."""
 
 _FETCHER_COUNT: Final = 8
+_CLOSE_SECONDS: Final = 10.0
 _TXN_ENTRY_SHARE: Final = 6  # an aborted transaction in memory, by its bytes in the file
 _OBJECT_BYTES: Final = 2048  # what three decoded indexes take beside their entries
 
@@ -44,6 +45,10 @@ class ColdIndexes:
     def memory_bytes(self) -> int:
         entries = self.offset_index.size_bytes + self.time_index.size_bytes
         return _OBJECT_BYTES + entries + _TXN_ENTRY_SHARE * self.txn_index.size_bytes
+
+
+_Decoded = tuple[ColdSegment, ColdIndexes]
+"""What is held in memory, and what was said of the segment then."""
 
 
 @dataclass(slots=True)
@@ -75,11 +80,10 @@ class IndexCache:
         self._memory_bytes = memory_bytes
         self._pool = ThreadPoolExecutor(_FETCHER_COUNT, thread_name_prefix="varve-cold-index")
         self._lock = threading.Lock()
-        self._decoded: OrderedDict[str, tuple[ColdSegment, ColdIndexes]] = (
-            OrderedDict()
-        )  # by segment id; guarded by _lock
+        # Both by segment id.
+        self._decoded: OrderedDict[str, _Decoded] = OrderedDict()  # guarded by _lock
+        self._flights: dict[str, _Flight] = {}  # guarded by _lock
         self._decoded_bytes = 0  # guarded by _lock
-        self._flights: dict[str, _Flight] = {}  # by segment id; guarded by _lock
         self._hits = 0  # guarded by _lock
         self._misses = 0  # guarded by _lock
         self._is_closed = False  # guarded by _lock
@@ -102,9 +106,11 @@ class IndexCache:
             if is_own:
                 return self._bring(home, segment, flight)
             flight.done.wait()
+            if not _is_same(flight.segment, segment):
+                continue
             if flight.error is not None:
                 raise flight.error.again()
-            if flight.indexes is not None and _is_same(flight.segment, segment):
+            if flight.indexes is not None:
                 with self._lock:
                     self._hits += 1
                 return flight.indexes
@@ -251,13 +257,15 @@ class IndexCache:
             return CacheUsage(self._hits, self._misses, evicted, held_bytes, self._limit_bytes)
 
     def close(self) -> None:
-        """Waits for fetches in flight; the files stay. Closing twice is harmless."""
+        """Waits for fetches in flight, which has a deadline; the files stay.
+
+        Closing twice is harmless.
+        """
         with self._lock:
             self._is_closed = True
             flights = list(self._flights.values())
-        for flight in flights:
-            flight.done.wait()
-        self._pool.shutdown()
+        have_landed = [flight.done.wait(_CLOSE_SECONDS / len(flights)) for flight in flights]
+        self._pool.shutdown(wait=all(have_landed), cancel_futures=True)
 
 
 def _is_same(held: ColdSegment, wanted: ColdSegment) -> bool:

@@ -28,6 +28,7 @@ from varve.commit_log.time_index import TimeIndex
 from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.foundation.errors import Closed, Corrupt, ObjectNotFound, StoreUnavailable
 from varve.object_store import FaultKind, MemoryObjectStore, ObjectStore
+from varve.tiering import index_cache
 from varve.tiering.cold_segment import ColdSegment, ObjectPart
 from varve.tiering.index_cache import IndexCache
 
@@ -532,6 +533,35 @@ def test_closing_waits_for_what_is_on_its_way(tier: IndexBench) -> None:
         gate.is_open.set()
         tier.check(segment, waiting.result())
         closing.result()
+
+
+def test_closing_has_a_deadline(tier: IndexBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_cache, "_CLOSE_SECONDS", 0.02)
+    gate = Gate(tier.bucket)
+    cache = tier.open(objects=gate)
+    segment = tier.segments[ABORTED]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cache.get, HOME, segment)
+        assert gate.is_reached.wait(10)
+        cache.close()
+        assert not waiting.done()
+        gate.is_open.set()
+        tier.check(segment, waiting.result())
+
+
+def test_who_waits_for_another_description_is_not_told_its_failure(tier: IndexBench) -> None:
+    gate = Gate(tier.bucket)
+    cache = tier.open(objects=gate)
+    segment = tier.segments[0]
+    parts = tuple(replace(part, crc32c=part.crc32c ^ 1) for part in segment.parts)
+    with ThreadPoolExecutor(2) as pool:
+        wrong = pool.submit(cache.get, HOME, replace(segment, parts=parts))
+        assert gate.is_reached.wait(10)
+        right = pool.submit(cache.get, HOME, segment)
+        _wait_for_waiters(cache, segment, 1)
+        gate.is_open.set()
+        tier.check(segment, right.result())
+        assert isinstance(wrong.exception(), Corrupt)
 
 
 def test_all_indexes_of_a_segment_are_asked_for_at_once(tier: IndexBench) -> None:
