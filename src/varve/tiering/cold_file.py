@@ -1,0 +1,209 @@
+"""The log object of a cold segment, read through the extents that are held of it.
+
+Invariant  an object never changes and has the size its manifest says; one that ends before is
+           Corrupt.
+Threads    any.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import NoReturn, Self
+
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.txn_index import TransactionIndex
+from varve.disk import Buffer
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.object_store import ObjectStore
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.extent_cache import Extent, ExtentCache
+from varve.tiering.index_cache import ColdIndexes
+from varve.tiering.read_pool import ReadPool
+
+LOG_PART = "log"
+
+
+class ExtentSource:
+    """Gets extents: those held, those on their way, or from the store.
+
+    `observe` is told how many bytes each request to the store brought, in any thread.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        extents: ExtentCache,
+        pool: ReadPool,
+        *,
+        observe: Callable[[int], None],
+    ) -> None:
+        self.name = objects.name
+        self._objects = objects
+        self._extents = extents
+        self._pool = pool
+        self._observe = observe
+
+    @property
+    def ahead_max_bytes(self) -> int:
+        """What one reader may have fetched ahead: a share, for there are others."""
+        return self._extents.limit_bytes // 4
+
+    def claim(self, key: str, start: int, end: int) -> Extent:
+        """The extent that holds `start`, to be loaded; a new one reaches to `end` at most."""
+        return self._extents.claim(key, start, end)
+
+    def load(self, extent: Extent) -> memoryview:
+        """The bytes of a claimed extent, fetched in this thread if nobody has begun."""
+        data = extent.data
+        if data is not None:
+            return data
+        if not extent.is_begun:
+            try:
+                self._pool.run(lambda: self._extents.fill(extent, self._fetch))
+            except BaseException:
+                self._extents.withdraw(extent)
+                raise
+        return extent.wait()
+
+    def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
+        """Lets the extent that holds `start` be fetched; None when there is no room for it now."""
+        claimed = self._extents.claim_ahead(key, start, end)
+        if claimed is None:
+            return None
+        extent, is_new = claimed
+        if is_new:
+            task = self._pool.try_submit(lambda: self._extents.fill(extent, self._fetch))
+            if task is None:
+                self._extents.withdraw(extent)
+                return None
+        return extent
+
+    def _fetch(self, key: str, start: int, end: int) -> memoryview:
+        data = self._objects.get_range(key, start, end)
+        if len(data) != end - start:
+            raise Corrupt(
+                f"{self.name}: {key!r} ends at {start + len(data)}, the manifest says it goes on "
+                f"to {end} at least: put the whole object back, `varve tier fsck` finds such ones"
+            )
+        self._observe(len(data))
+        return data
+
+
+class ColdFile:
+    """A log object as a file to read from; `fetch_bytes` is the least to ask of the store."""
+
+    __slots__ = ("_source", "fetch_bytes", "path", "segment")
+
+    def __init__(
+        self, segment: ColdSegment, key: str, source: ExtentSource, *, fetch_bytes: int
+    ) -> None:
+        self.segment = segment
+        self.path = key
+        self.fetch_bytes = fetch_bytes
+        self._source = source
+
+    def size(self) -> int:
+        return self.segment.size
+
+    def claim(self, position: int, wanted_bytes: int) -> Extent:
+        """The extent that holds a position within the file."""
+        end = min(position + max(wanted_bytes, self.fetch_bytes), self.segment.size)
+        return self._source.claim(self.path, position, end)
+
+    def load(self, extent: Extent) -> memoryview:
+        return self._source.load(extent)
+
+    def view_at(self, position: int, size: int) -> memoryview:
+        """The bytes [position, position + size) within the file.
+
+        A view of one extent, or a copy where they lie in several.
+        """
+        extent = self.claim(position, size)
+        if position + size <= extent.end:
+            start = position - extent.start
+            return self._source.load(extent)[start : start + size]
+        joined = bytearray(size)
+        self.read_into(position, memoryview(joined))
+        return memoryview(joined).toreadonly()
+
+    def read_at(self, position: int, size: int) -> bytes:
+        size = min(size, self.segment.size - position)
+        return bytes(self.view_at(position, size)) if size > 0 else b""
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        size = min(len(buffer), self.segment.size - position)
+        filled = 0
+        while filled < size:
+            extent = self.claim(position + filled, size - filled)
+            start = position + filled - extent.start
+            piece = self._source.load(extent)[start : start + size - filled]
+            buffer[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return filled
+
+    def write_at(self, position: int, *buffers: Buffer) -> NoReturn:
+        raise self._unchangeable("written")
+
+    def truncate(self, size: int) -> NoReturn:
+        raise self._unchangeable("truncated")
+
+    def sync(self) -> None:
+        """An object is durable from the first."""
+
+    def close(self) -> None:
+        """Holds nothing open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _unchangeable(self, what: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._source.name}: {self.path!r} cannot be {what}: never changes")
+
+
+class ColdSegmentView:
+    """A cold segment as the functions that read local ones see it."""
+
+    __slots__ = ("_file", "_indexes")
+
+    def __init__(self, file: ColdFile, indexes: ColdIndexes) -> None:
+        self._file = file
+        self._indexes = indexes
+
+    @property
+    def base_offset(self) -> int:
+        return self._file.segment.base_offset
+
+    @property
+    def size(self) -> int:
+        return self._file.segment.size
+
+    @property
+    def max_timestamp(self) -> int:
+        return self._file.segment.max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        return self._indexes.time_index.last[1]
+
+    def file(self) -> ColdFile:
+        return self._file
+
+    def offset_index(self) -> OffsetIndex:
+        return self._indexes.offset_index
+
+    def time_index(self) -> TimeIndex:
+        return self._indexes.time_index
+
+    def txn_index(self) -> TransactionIndex:
+        return self._indexes.txn_index
+
+    def path(self, kind: str) -> str:
+        return self._file.path

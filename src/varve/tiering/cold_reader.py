@@ -1,0 +1,379 @@
+"""Reads what a partition has in object storage: by offset and by time.
+
+A read that goes on where a recent one ended needs neither manifest nor index. Any other one finds
+its segment by the manifest that is kept and its position by the offset index; at a segment's base
+offset that is 0. When an object is gone, its segment was replaced or expired: the manifest is
+loaded and the read begins again, once.
+
+Invariant  a read returns whole batches of one segment, in order, none at or above the limit: a view
+           of one extent, or one batch that was joined from several.
+Threads    any number of readers; no lock is held during a request.
+"""
+
+from collections.abc import Callable
+from itertools import chain
+from struct import Struct
+from typing import Final, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+
+from varve.commit_log.cold_side import ColdRun
+from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.clock import Clock
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from varve.kernels.batch_cut import cut_batches
+from varve.object_store import ObjectStore
+from varve.tiering.cold_cursor import DEFAULT_SIZES, ExtentSizes, Mark, Marks, ReadAhead
+from varve.tiering.cold_file import LOG_PART, ColdFile, ColdSegmentView, ExtentSource
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.extent_cache import ExtentCache
+from varve.tiering.index_cache import IndexCache
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ManifestStore
+from varve.tiering.read_pool import ReadPool
+from varve.tiering.segment_finder import SegmentFinder
+
+T = TypeVar("T")
+
+# Base offset, batch length, magic and last offset delta: all that finding a batch needs.
+_BOUNDS: Final = Struct(">qi4xb6xi")
+_LENGTH_END: Final = 12
+_SMALLEST_LENGTH: Final = 49
+_MAGIC: Final = 2
+_TIME_STEP_BYTES: Final = 256 << 10
+
+
+class _Request(NamedTuple):
+    """What a read was asked for."""
+
+    start_offset: int
+    limit_offset: int
+    max_bytes: int
+    min_one: bool
+
+
+class _Batch(NamedTuple):
+    """Where a batch ends, in offsets and bytes."""
+
+    base_offset: int
+    last_offset: int
+    size: int
+
+
+class ColdReader:
+    """The cold side of one partition.
+
+    `observe` is told of the bytes that each request to the store brought, in any thread.
+    """
+
+    def __init__(
+        self,
+        home: ColdPartition,
+        objects: ObjectStore,
+        manifests: ManifestStore,
+        *,
+        indexes: IndexCache,
+        extents: ExtentCache,
+        pool: ReadPool,
+        read_ahead_max_bytes: int,
+        clock: Clock,
+        refresh_ms: int,
+        observe: Callable[[int], None],
+        sizes: ExtentSizes = DEFAULT_SIZES,
+    ) -> None:
+        self._home = home
+        self._store_name = objects.name
+        self._indexes = indexes
+        self._read_ahead_max_bytes = read_ahead_max_bytes
+        self._sizes = sizes
+        self._finder = SegmentFinder(manifests, clock=clock, refresh_ms=refresh_ms)
+        self._source = ExtentSource(objects, extents, pool, observe=observe)
+        self._marks = Marks()
+
+    def refresh(self) -> Manifest:
+        """Loads the manifest now: somebody has committed."""
+        return self._finder.refresh()
+
+    def read(
+        self,
+        *,
+        start_offset: int,
+        limit_offset: int,
+        max_bytes: int,
+        min_one: bool,
+        with_aborted: bool,
+    ) -> ColdRun | None:
+        if max_bytes < 0:
+            raise InvalidRequest(f"{self._home}: max_bytes is {max_bytes}; ask for 0 or more")
+        request = _Request(start_offset, limit_offset, max_bytes, min_one)
+        return self._steadily(start_offset, lambda: self._read(request, with_aborted))
+
+    def find_offset_by_time(
+        self, timestamp: int, *, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        return self._steadily(
+            start_offset, lambda: self._search_time(timestamp, start_offset, end_offset)
+        )
+
+    def _steadily(self, offset: int, look: Callable[[], T]) -> T:
+        """The outcome of a look, or of a second one by the newest manifest if objects were gone."""
+        try:
+            try:
+                return look()
+            except ObjectNotFound:
+                self._marks.clear()
+                self.refresh()
+                return look()
+        except ObjectNotFound as error:
+            raise Corrupt(
+                f"{self._home}: offset {offset}: the newest manifest names an object that is not "
+                f"there: {error}; `varve tier fsck` lists what is missing"
+            ) from error
+        except StoreUnavailable as error:
+            raise type(error)(
+                f"{self._home}: offset {offset} lies in the cold tier, and {self._store_name} "
+                f"cannot be read now: {error}; try again. What is on the local disk is still served"
+            ) from error
+
+    # By offset
+
+    def _read(self, request: _Request, with_aborted: bool) -> ColdRun | None:
+        place = self._marks.find(request.start_offset)
+        if place is not None:
+            place.ahead.begin(request.max_bytes)
+        else:
+            place = self._locate(request)
+        while place is not None:
+            if place.position < place.file.segment.size:
+                return self._read_at(place, request, with_aborted)
+            place = self._locate_behind(place, request)
+        return None
+
+    def _read_at(self, place: Mark, request: _Request, with_aborted: bool) -> ColdRun:
+        file, position, ahead = place
+        data, next_offset = self._cut(place, request)
+        if next_offset < 0:
+            return ColdRun(data, request.start_offset)
+        self._marks.put(next_offset, Mark(file, position + len(data), ahead))
+        if with_aborted:
+            aborted, is_complete = self._aborted(file.segment, request.start_offset, next_offset)
+            return ColdRun(data, next_offset, aborted, is_complete)
+        return ColdRun(data, next_offset)
+
+    def _cut(self, place: Mark, request: _Request) -> tuple[memoryview, int]:
+        """Whole batches from a position on, and the offset after them; -1 when there are none."""
+        file, position, ahead = place
+        segment = file.segment
+        extent = file.claim(position, ahead.fetch_bytes(request.max_bytes))
+        if extent.data is None:
+            ahead.note_wait()
+        ahead.reach_on(file, extent)
+        start = position - extent.start
+        piece = file.load(extent)[start : start + request.max_bytes]
+        end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
+        if end == 0:
+            size = self._batch_at(file, position).size
+            is_wanted = size <= request.max_bytes or request.min_one
+            if size > len(piece) and is_wanted:
+                piece = self._join(place, size, extent.end)
+                end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
+        if end < 0:
+            self._raise_not_a_batch(file, position)
+        data = piece[:end]
+        if end:
+            first = int.from_bytes(data[:8], "big", signed=True)
+            if first < segment.base_offset or not (
+                request.start_offset < next_offset <= segment.end_offset + 1
+            ):
+                self._raise_wrong_offsets(file, position, first, next_offset - 1)
+        return data, next_offset
+
+    def _join(self, place: Mark, size: int, extent_end: int) -> memoryview:
+        """A batch that reaches beyond the end of its extent, or is larger than was asked for."""
+        file, position, ahead = place
+        end = position + size
+        if end > extent_end and file.claim(extent_end, end - extent_end).data is None:
+            ahead.note_wait()
+        return file.view_at(position, size)
+
+    def _batch_at(self, file: ColdFile, position: int) -> _Batch:
+        """The batch at a position; raises Corrupt when there can be none of this segment."""
+        segment = file.segment
+        head = file.view_at(position, min(_BOUNDS.size, segment.size - position))
+        if len(head) < _BOUNDS.size:
+            self._raise_not_a_batch(file, position)
+        base_offset, length, magic, last_delta = _BOUNDS.unpack(head)
+        if magic != _MAGIC or length < _SMALLEST_LENGTH:
+            self._raise_not_a_batch(file, position)
+        batch = _Batch(base_offset, base_offset + last_delta, length + _LENGTH_END)
+        if position + batch.size > segment.size:
+            raise Corrupt(
+                f"{self._store_name}: {file.path!r}: position {position}: the batch of "
+                f"{batch.size} bytes reaches beyond the object's end at {segment.size}; "
+                "`varve tier fsck` checks the objects"
+            )
+        if not segment.base_offset <= base_offset <= batch.last_offset <= segment.end_offset:
+            self._raise_wrong_offsets(file, position, base_offset, batch.last_offset)
+        return batch
+
+    def _raise_not_a_batch(self, file: ColdFile, position: int) -> NoReturn:
+        head = file.read_at(position, _BOUNDS.size)
+        where = f"{self._store_name}: {file.path!r}: position {position}"
+        if len(head) == _BOUNDS.size and head[16] in (0, 1):
+            raise UnsupportedFormat(
+                f"{where}: message format {head[16]}; rewrite the topic with a Kafka release that "
+                "converts message formats 0 and 1"
+            )
+        raise Corrupt(
+            f"{where}: no batch of message format 2 begins here ({head.hex()}); `varve tier fsck` "
+            "checks the objects"
+        )
+
+    def _raise_wrong_offsets(
+        self, file: ColdFile, position: int, first_offset: int, last_offset: int
+    ) -> NoReturn:
+        segment = file.segment
+        raise Corrupt(
+            f"{self._store_name}: {file.path!r}: position {position}: batches of offsets "
+            f"{first_offset} to {last_offset} are out of place, the segment holds "
+            f"{segment.base_offset} to {segment.end_offset}; `varve tier fsck` checks the objects"
+        )
+
+    def _locate(self, request: _Request) -> Mark | None:
+        """The first batch that ends at or behind the start, by manifest and index."""
+        return self._locate_from(request.start_offset, request)
+
+    def _locate_behind(self, place: Mark, request: _Request) -> Mark | None:
+        """The first batch of the segments behind one that is at its end."""
+        return self._locate_from(place.file.segment.end_offset + 1, request, place.ahead)
+
+    def _locate_from(
+        self, offset: int, request: _Request, ahead: ReadAhead | None = None
+    ) -> Mark | None:
+        if offset >= request.limit_offset:
+            return None
+        segment = self._find_segment(offset)
+        if segment is None or segment.base_offset >= request.limit_offset:
+            return None
+        file = self._file(segment)
+        position = 0
+        if request.start_offset > segment.base_offset:
+            position = self._find_position(file, request)
+        return Mark(file, position, ahead or self._read_ahead())
+
+    def _find_segment(self, offset: int) -> ColdSegment | None:
+        """The readable segment that holds an offset, else the one behind; None at the end.
+
+        A manifest that does not know the offset is not believed before it was loaded anew.
+        """
+        for manifest in (self._finder.manifest, self._finder.refresh):
+            segment = next(self._finder.readable_from(manifest(), offset), None)
+            if segment is not None and segment.base_offset <= offset:
+                break
+        return segment
+
+    def _find_position(self, file: ColdFile, request: _Request) -> int:
+        """Where the first batch begins that ends at or behind the start; else the file's end."""
+        index = self._indexes.get(self._home, file.segment).offset_index
+        position = index.lookup(request.start_offset)[1]
+        if position < file.segment.size:
+            file.claim(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
+        while position < file.segment.size:
+            batch = self._batch_at(file, position)
+            if batch.last_offset >= request.start_offset:
+                break
+            position += batch.size
+        return position
+
+    def _file(self, segment: ColdSegment) -> ColdFile:
+        key = self._home.part_key(segment, LOG_PART)
+        return ColdFile(segment, key, self._source, fetch_bytes=self._sizes.first_min)
+
+    def _read_ahead(self) -> ReadAhead:
+        return ReadAhead(
+            self._source,
+            window_max=self._read_ahead_max_bytes,
+            sizes=self._sizes,
+            following=self._find_following,
+        )
+
+    def _find_following(self, file: ColdFile) -> ColdFile | None:
+        """The file behind one as far as known: its reader meets what is wrong, if it gets there."""
+        offset = file.segment.end_offset + 1
+        try:
+            segment = next(self._finder.readable_from(self._finder.manifest(), offset), None)
+        except (ObjectNotFound, StoreUnavailable):
+            return None
+        return None if segment is None else self._file(segment)
+
+    # Aborted transactions
+
+    def _aborted(
+        self, segment: ColdSegment, start_offset: int, end_offset: int
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        """Those that touch [start, end), and whether the segments behind the tier know no more."""
+        if not segment.has_aborted and _is_decided(segment, end_offset):
+            return (), True
+        found: list[AbortedTransaction] = []
+        behind = self._finder.readable_from(self._finder.manifest(), segment.end_offset + 1)
+        for one in chain((segment,), behind):
+            if one.has_aborted:
+                entries, is_complete = self._indexes.get(self._home, one).txn_index.collect(
+                    start_offset, end_offset
+                )
+                found += entries
+                if is_complete:
+                    return tuple(found), True
+            if _is_decided(one, end_offset):
+                return tuple(found), True
+        return tuple(found), False
+
+    # By time
+
+    def _search_time(
+        self, timestamp: int, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        manifest = self._finder.manifest()
+        if manifest.highest_offset + 1 < end_offset:
+            manifest = self._finder.refresh()
+        first = self._finder.find_by_time(manifest, timestamp)
+        if first is None:
+            return None
+        from_offset = max(first.base_offset, start_offset)
+        for segment in self._finder.readable_from(manifest, from_offset):
+            if segment.base_offset >= end_offset:
+                break
+            if segment.max_timestamp >= timestamp:
+                found = self._search_segment(segment, timestamp, start_offset)
+                if found is not None:
+                    return found if found.offset < end_offset else None
+        return None
+
+    def _search_segment(
+        self, segment: ColdSegment, timestamp: int, start_offset: int
+    ) -> TimestampOffset | None:
+        """Looks at ever more of a segment from the indexed position on: mostly little is enough."""
+        view = ColdSegmentView(self._file(segment), self._indexes.get(self._home, segment))
+        offset = max(view.time_index().lookup(timestamp)[1], start_offset)
+        position, step = view.offset_index().lookup(offset)[1], _TIME_STEP_BYTES
+        while True:
+            size = min(position + step, segment.size)
+            found = find_offset_by_time(
+                view, timestamp=timestamp, start_offset=start_offset, size=size
+            )
+            if found is not None or size == segment.size:
+                return found
+            step *= 4
+
+
+def _is_decided(segment: ColdSegment, offset: int) -> bool:
+    """Whether no transaction that began in front of an offset is open where the segment ends."""
+    return segment.undecided_from is None or segment.undecided_from >= offset

@@ -1,0 +1,228 @@
+"""Ranges of objects that never change, in memory: what was read and what is on its way.
+
+An extent is listed before it is fetched, so that nobody fetches it twice: who wants it waits, or
+fetches it when nobody has begun. Readers get views of the fetched buffer, which lives on for them
+when the cache lets go of it.
+
+Invariant  listed extents of one object do not overlap. The bytes held and on their way never exceed
+           the limit, save those that were wanted while all the rest is on its way; an extent larger
+           than the limit is handed out and not held. What was fetched ahead of its reader and not
+           read yet is at most half of the limit.
+Threads    any; one lock, not held during requests.
+"""
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from varve.foundation.errors import StoreError
+
+Fetch = Callable[[str, int, int], memoryview]
+"""Gets bytes [start, end) of the object of a key: all of them, or it raises."""
+
+
+class Extent:
+    """Bytes [start, end) of an object; `data` is None until they are here."""
+
+    __slots__ = (
+        "data",
+        "done",
+        "end",
+        "error",
+        "is_begun",
+        "is_listed",
+        "is_unread",
+        "key",
+        "start",
+    )
+
+    def __init__(self, key: str, start: int, end: int, *, is_unread: bool) -> None:
+        self.key = key
+        self.start = start
+        self.end = end
+        self.is_unread = is_unread
+        self.is_begun = False
+        self.is_listed = True
+        self.data: memoryview | None = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    def wait(self) -> memoryview:
+        """The bytes, once they are here; raises what kept them away."""
+        if self.data is None:
+            self.done.wait()
+            error = self.error
+            if error is not None:
+                raise error.again() if isinstance(error, StoreError) else error
+        assert self.data is not None
+        return self.data
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentUsage:
+    """What the cache did so far, in extents and bytes, and holds now."""
+
+    hits: int
+    misses: int
+    evicted: int
+    evicted_unread_bytes: int
+    held_bytes: int
+    limit_bytes: int
+
+
+@dataclass(slots=True)
+class _Row:
+    """The extents of one object in order; `starts` beside them, to be searched."""
+
+    starts: list[int]
+    extents: list[Extent]
+
+
+class ExtentCache:
+    """Extents by the key of their object, the least recently used pushed out first."""
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._rows: dict[str, _Row] = {}  # guarded by _lock
+        self._held: OrderedDict[Extent, None] = OrderedDict()  # guarded by _lock, oldest first
+        self._held_bytes = 0  # guarded by _lock; with what is on its way
+        self._unread_bytes = 0  # guarded by _lock
+        self._hits = self._misses = self._evicted = self._evicted_unread = 0  # guarded by _lock
+
+    def claim(self, key: str, start: int, end: int) -> Extent:
+        """The extent that holds `start`; if there is none, a new one up to `end` or the next."""
+        with self._lock:
+            extent, is_new = self._claim_locked(key, start, end, is_unread=False)
+            if is_new:
+                self._misses += 1
+                return extent
+            self._hits += 1
+            if extent.is_unread:
+                extent.is_unread = False
+                self._unread_bytes -= extent.size
+            if extent in self._held:
+                self._held.move_to_end(extent)
+            return extent
+
+    def claim_ahead(self, key: str, start: int, end: int) -> tuple[Extent, bool] | None:
+        """The same for bytes that will be read later, and whether it is new.
+
+        None when as much as may be was fetched ahead already.
+        """
+        with self._lock:
+            if self._unread_bytes + end - start > self.limit_bytes // 2:
+                return None
+            extent, is_new = self._claim_locked(key, start, end, is_unread=True)
+            if is_new:
+                self._unread_bytes += extent.size
+            return extent, is_new
+
+    def fill(self, extent: Extent, fetch: Fetch) -> None:
+        """Fetches a claimed extent in this thread, unless somebody has begun; raises nothing."""
+        with self._lock:
+            if extent.is_begun:
+                return
+            extent.is_begun = True
+            self._reserve_locked(extent)
+        try:
+            data = fetch(extent.key, extent.start, extent.end)
+        except BaseException as error:
+            with self._lock:
+                extent.error = error
+                self._release_locked(extent)
+                self._unlist_locked(extent)
+        else:
+            with self._lock:
+                extent.data = data
+                self._hold_locked(extent)
+        extent.done.set()
+
+    def withdraw(self, extent: Extent) -> None:
+        """Takes back a claim that nobody will fetch; who has it at hand may still do so."""
+        with self._lock:
+            if not extent.is_begun:
+                self._unlist_locked(extent)
+
+    def clear(self) -> None:
+        """Lets go of all bytes."""
+        with self._lock:
+            while self._held:
+                self._evict_locked()
+
+    def usage(self) -> ExtentUsage:
+        with self._lock:
+            return ExtentUsage(
+                self._hits,
+                self._misses,
+                self._evicted,
+                self._evicted_unread,
+                self._held_bytes,
+                self.limit_bytes,
+            )
+
+    def _claim_locked(
+        self, key: str, start: int, end: int, *, is_unread: bool
+    ) -> tuple[Extent, bool]:
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = _Row([], [])
+        slot = bisect_right(row.starts, start)
+        if slot and start < row.extents[slot - 1].end:
+            return row.extents[slot - 1], False
+        if slot < len(row.starts):
+            end = min(end, row.starts[slot])
+        extent = Extent(key, start, end, is_unread=is_unread)
+        row.starts.insert(slot, start)
+        row.extents.insert(slot, extent)
+        return extent, True
+
+    def _unlist_locked(self, extent: Extent) -> None:
+        if not extent.is_listed:
+            return
+        extent.is_listed = False
+        if extent.is_unread:
+            extent.is_unread = False
+            self._unread_bytes -= extent.size
+        row = self._rows[extent.key]
+        slot = bisect_right(row.starts, extent.start) - 1
+        del row.starts[slot], row.extents[slot]
+        if not row.starts:
+            del self._rows[extent.key]
+
+    def _is_kept(self, extent: Extent) -> bool:
+        return extent.size <= self.limit_bytes
+
+    def _reserve_locked(self, extent: Extent) -> None:
+        """Makes room beforehand: memory given back now serves for the answer."""
+        if self._is_kept(extent):
+            self._held_bytes += extent.size
+            while self._held and self._held_bytes > self.limit_bytes:
+                self._evict_locked()
+
+    def _release_locked(self, extent: Extent) -> None:
+        if self._is_kept(extent):
+            self._held_bytes -= extent.size
+
+    def _hold_locked(self, extent: Extent) -> None:
+        if self._is_kept(extent) and extent.is_listed:
+            self._held[extent] = None
+            while self._held and self._held_bytes > self.limit_bytes:
+                self._evict_locked()
+        else:
+            self._release_locked(extent)
+            self._unlist_locked(extent)
+
+    def _evict_locked(self) -> None:
+        extent, _ = self._held.popitem(last=False)
+        self._evicted += 1
+        if extent.is_unread:
+            self._evicted_unread += extent.size
+        self._release_locked(extent)
+        self._unlist_locked(extent)

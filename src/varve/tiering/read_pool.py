@@ -1,0 +1,142 @@
+"""Bounds the reads from object storage: so many at a time, so many more that wait.
+
+Reads that somebody waits for go before those made ahead of a reader, and the latter take at most
+half of the waiting places.
+
+Invariant  never more than `threads` reads at a time, those in the threads of callers included, and
+           never more than `max_pending` that wait.
+Threads    any thread may call; the pool's own start when they are first needed and end by `close`.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from varve.foundation.errors import Closed, Unavailable
+
+T = TypeVar("T")
+
+_CLOSE_DEADLINE_SECONDS: Final = 10.0
+
+_Task = tuple[Future[Any], Callable[[], Any]]
+
+
+class ReadPool:
+    """Runs reads within the bounds of `remote.log.reader.threads` and `.max.pending.tasks`."""
+
+    def __init__(self, *, threads: int, max_pending: int) -> None:
+        self._threads_max = threads
+        self._pending_max = max_pending
+        self._changed = threading.Condition()
+        self._wanted: deque[_Task] = deque()  # guarded by _changed
+        self._ahead: deque[_Task] = deque()  # guarded by _changed
+        self._active = 0  # guarded by _changed
+        self._idle = 0  # guarded by _changed
+        self._threads: list[threading.Thread] = []  # guarded by _changed
+        self._is_closed = False  # guarded by _changed
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Does the work in the caller's thread if the bound allows, else in its turn by another.
+
+        Raises Unavailable when too many wait already.
+        """
+        with self._changed:
+            self._check_open_locked()
+            is_free = self._active < self._threads_max and not self._wanted
+            if is_free:
+                self._active += 1
+        if not is_free:
+            return self.submit(work).result()
+        try:
+            return work()
+        finally:
+            with self._changed:
+                self._active -= 1
+                if self._wanted or self._ahead:
+                    self._changed.notify()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Work for a thread of the pool; raises Unavailable when too many wait already."""
+        with self._changed:
+            self._check_open_locked()
+            if self._waiting_locked() >= self._pending_max:
+                raise Unavailable(
+                    f"{self._pending_max} reads from object storage wait for one of "
+                    f"{self._threads_max} threads already: try again, or raise "
+                    "remote.log.reader.max.pending.tasks or remote.log.reader.threads"
+                )
+            return self._enqueue_locked(self._wanted, work)
+
+    def try_submit(self, work: Callable[[], T]) -> Future[T] | None:
+        """Work that may as well be left undone: None when too many wait already."""
+        with self._changed:
+            if self._is_closed or self._waiting_locked() >= self._pending_max // 2:
+                return None
+            return self._enqueue_locked(self._ahead, work)
+
+    def close(self) -> None:
+        """Refuses what waits, and lets what runs come to its end, which has a deadline."""
+        with self._changed:
+            self._is_closed = True
+            refused = [*self._wanted, *self._ahead]
+            self._wanted.clear()
+            self._ahead.clear()
+            threads = list(self._threads)
+            self._changed.notify_all()
+        for future, _ in refused:
+            future.set_exception(_closed())
+        for thread in threads:
+            thread.join(_CLOSE_DEADLINE_SECONDS / len(threads))
+
+    def _check_open_locked(self) -> None:
+        if self._is_closed:
+            raise _closed()
+
+    def _waiting_locked(self) -> int:
+        """How many would be waiting in front of one more; below 0 when threads are free."""
+        queued = len(self._wanted) + len(self._ahead)
+        return queued - (self._threads_max - self._active)
+
+    def _enqueue_locked(self, queue: deque[_Task], work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        queue.append((future, work))
+        if not self._idle and len(self._threads) < self._threads_max:
+            number = len(self._threads)
+            thread = threading.Thread(target=self._work, name=f"cold-read-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        else:
+            self._changed.notify()
+        return future
+
+    def _work(self) -> None:
+        while (task := self._take()) is not None:
+            future, work = task
+            try:
+                result = work()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            # What the task holds, such as a buffer, must not live until the next one comes.
+            del task, future, work
+            with self._changed:
+                self._active -= 1
+
+    def _take(self) -> _Task | None:
+        with self._changed:
+            while not self._is_closed:
+                queue = self._wanted or self._ahead
+                if queue and self._active < self._threads_max:
+                    self._active += 1
+                    return queue.popleft()
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+            return None
+
+
+def _closed() -> Closed:
+    return Closed("reads from object storage have ended: open the store again")

@@ -1,0 +1,69 @@
+"""Which cold segment comes next, by a manifest that is kept for a while.
+
+Invariant  a manifest that is kept was the newest at some time. Reading by an older one is safe: the
+           objects of a segment stay for a grace time after it was replaced.
+Threads    any; one loads, the others go on with the manifest they have.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import StoreUnavailable
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ManifestStore
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentFinder:
+    """The readable segments of one partition."""
+
+    def __init__(self, manifests: ManifestStore, *, clock: Clock, refresh_ms: int) -> None:
+        self._manifests = manifests
+        self._clock = clock
+        self._refresh_ms = refresh_ms
+        self._loading = threading.Lock()
+        self._kept: tuple[Manifest, int] | None = None  # with the time it was loaded at
+
+    def refresh(self) -> Manifest:
+        """The newest manifest, loaded now."""
+        with self._loading:
+            return self._load_locked()
+
+    def _load_locked(self) -> Manifest:
+        now_ms = self._clock.now_ms()
+        manifest = self._manifests.load()
+        self._kept = (manifest, now_ms)
+        return manifest
+
+    def manifest(self) -> Manifest:
+        """The manifest kept, loaded again if it is too old and nobody else does so."""
+        kept = self._kept
+        if kept is None:
+            return self.refresh()
+        manifest, loaded_ms = kept
+        now_ms = self._clock.now_ms()
+        if now_ms - loaded_ms < self._refresh_ms or not self._loading.acquire(blocking=False):
+            return manifest
+        try:
+            return self._load_locked()
+        except StoreUnavailable as error:
+            self._kept = (manifest, now_ms)
+            logger.warning(
+                "reading on by an older manifest, the newest cannot be loaded",
+                extra={"partition": str(manifest.home), "error": str(error)},
+            )
+            return manifest
+        finally:
+            self._loading.release()
+
+    def readable_from(self, manifest: Manifest, offset: int) -> Iterator[ColdSegment]:
+        """The readable segments that end at or behind an offset, in order."""
+        segments = self._manifests.segments(manifest, from_offset=offset)
+        return (segment for segment in segments if segment.is_readable)
+
+    def find_by_time(self, manifest: Manifest, timestamp: int) -> ColdSegment | None:
+        return self._manifests.find_by_time(manifest, timestamp)

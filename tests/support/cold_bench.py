@@ -1,0 +1,245 @@
+"""Cold segments written from lists of batches, and a reader of them with caches of any size."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tests.support.cold_log import HOME, SMALL, make_parts
+from tests.support.log_bench import NOW_MS, offsets_in
+from varve.commit_log.cold_side import ColdRun
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.time_index import TimeIndex
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk.memory import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
+from varve.records import Record, build_batch
+from varve.tiering.cold_cursor import ExtentSizes
+from varve.tiering.cold_reader import ColdReader
+from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.extent_cache import ExtentCache
+from varve.tiering.index_cache import IndexCache
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_commit import Change
+from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.read_pool import ReadPool
+
+INDEX_BYTES = 1 << 20
+TINY = ExtentSizes(first_min=40, first_max=2_000, index_slack=100, ahead_min=100, ahead_max=400)
+"""Extents so small that most batches lie in several of them."""
+
+
+@dataclass(frozen=True)
+class ColdBatch:
+    """Offsets [base, last] and a time; the records in between are those of `deltas`."""
+
+    base_offset: int
+    last_offset: int
+    time: int = 0
+    value_bytes: int = 10
+    deltas: tuple[int, ...] | None = None
+
+    @property
+    def offsets(self) -> list[int]:
+        deltas = self.deltas or tuple(range(self.last_offset - self.base_offset + 1))
+        return [self.base_offset + delta for delta in deltas]
+
+    def encode(self) -> bytes:
+        count = len(self.offsets)
+        value = random.Random(self.base_offset).randbytes(self.value_bytes)
+        return build_batch(
+            [Record(b"key", value, timestamp=NOW_MS + self.time)] * count,
+            base_offset=self.base_offset,
+            leader_epoch=0,
+            offset_deltas=[offset - self.base_offset for offset in self.offsets],
+            last_offset_delta=self.last_offset - self.base_offset,
+        )
+
+
+@dataclass
+class ColdBench:
+    """A partition in a bucket that can fail, and a reader of it."""
+
+    bucket: ObjectStore = field(default_factory=MemoryObjectStore)
+    cache_bytes: int = 1 << 20
+    read_ahead_max_bytes: int = 1 << 16
+    sizes: ExtentSizes = TINY
+    threads: int = 4
+    max_pending: int = 100
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
+    observed: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.objects = FaultyObjectStore(self.bucket)
+        self.writer = self._manifests(self.bucket, seed=1)
+        self.segments: list[ColdSegment] = []
+        self.open()
+
+    def open(self) -> None:
+        """A reader that knows nothing yet."""
+        self.pool = ReadPool(threads=self.threads, max_pending=self.max_pending)
+        self.extents = ExtentCache(limit_bytes=self.cache_bytes)
+        self.indexes = IndexCache(
+            MemoryFileSystem(self.clock), "cache", self.objects, limit_bytes=INDEX_BYTES
+        )
+        self.reader = ColdReader(
+            HOME,
+            self.objects,
+            self._manifests(self.objects, seed=2),
+            indexes=self.indexes,
+            extents=self.extents,
+            pool=self.pool,
+            read_ahead_max_bytes=self.read_ahead_max_bytes,
+            clock=self.clock,
+            refresh_ms=60_000,
+            observe=self.observed.append,
+            sizes=self.sizes,
+        )
+
+    def close(self) -> None:
+        self.pool.close()
+        self.indexes.close()
+
+    def _manifests(self, objects: ObjectStore, seed: int) -> ObjectManifestStore:
+        return ObjectManifestStore(
+            objects, HOME, random=random.Random(seed), wait=lambda _: None, layout=SMALL, grace_ms=0
+        )
+
+    def add(
+        self,
+        batches: Sequence[ColdBatch],
+        *,
+        base_offset: int | None = None,
+        end_offset: int | None = None,
+        id: str | None = None,
+        aborted: Sequence[AbortedTransaction] = (),
+        undecided_from: int | None = None,
+        index_interval: int = 200,
+        replaces: Sequence[ColdSegment] = (),
+    ) -> ColdSegment:
+        """Writes a segment and makes it readable."""
+        base = batches[0].base_offset if base_offset is None else base_offset
+        parts = encode_parts(batches, base, aborted, index_interval)
+        end = batches[-1].last_offset if end_offset is None else end_offset
+        segment = ColdSegment(
+            id=id or f"segment-{base}",
+            base_offset=base,
+            end_offset=end,
+            size=len(parts["log"]),
+            record_count=sum(len(batch.offsets) for batch in batches),
+            max_timestamp=NOW_MS + max((batch.time for batch in batches), default=0),
+            append_ms=(NOW_MS, NOW_MS),
+            epochs=((0, base),),
+            parts=make_parts(parts),
+            has_aborted=bool(aborted),
+            state=SegmentState.COPY_FINISHED,
+            at_ms=NOW_MS,
+            undecided_from=undecided_from,
+        )
+        for name, data in parts.items():
+            self.bucket.put(HOME.part_key(segment, name), data)
+        self._finish(segment, replaces)
+        self.segments.append(segment)
+        return segment
+
+    def _finish(self, segment: ColdSegment, replaces: Sequence[ColdSegment]) -> None:
+        """In the place of others, whose objects stay."""
+        started = replace(segment, state=SegmentState.COPY_STARTED)
+        self._commit(lambda manifest: manifest.announce(started))
+
+        def finish(manifest: Manifest) -> Manifest:
+            for old in replaces:
+                manifest = self.writer.unfold(
+                    manifest, start_offset=old.base_offset, end_offset=old.end_offset + 1
+                )
+            ids = [old.id for old in replaces]
+            return manifest.start_delete(ids, at_ms=NOW_MS).finish(segment)
+
+        self._commit(finish)
+        self.segments = [one for one in self.segments if one not in replaces]
+
+    def _commit(self, change: Change) -> None:
+        self.writer.commit(change, leader_epoch=0, writer="test", now_ms=NOW_MS)
+
+    def key(self, segment: ColdSegment, part: str = "log") -> str:
+        return HOME.part_key(segment, part)
+
+    def remove_objects(self, segment: ColdSegment) -> None:
+        self.bucket.delete([self.key(segment, part.name) for part in segment.parts])
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset + 1
+
+    def read(
+        self,
+        start_offset: int,
+        *,
+        limit_offset: int | None = None,
+        max_bytes: int = 1_000,
+        min_one: bool = True,
+        with_aborted: bool = False,
+    ) -> ColdRun | None:
+        return self.reader.read(
+            start_offset=start_offset,
+            limit_offset=self.end_offset if limit_offset is None else limit_offset,
+            max_bytes=max_bytes,
+            min_one=min_one,
+            with_aborted=with_aborted,
+        )
+
+    def read_on(self, start_offset: int, max_bytes: int = 1_000) -> list[int]:
+        """The offsets of all records that a reader sees who goes on to the end."""
+        found: list[int] = []
+        offset = start_offset
+        while (run := self.read(offset, max_bytes=max_bytes)) is not None:
+            assert run.next_offset > offset
+            found += offsets_in(run.data)
+            offset = run.next_offset
+        return [one for one in found if one >= start_offset]
+
+    def gets(self, part: str = "log") -> int:
+        """How many requests were made for parts of this name."""
+        names = ("get", "get range", "get ranges")
+        return sum(
+            step.operation in names and step.key.endswith(f"/{part}") for step in self.objects.trace
+        )
+
+
+def encode_parts(
+    batches: Sequence[ColdBatch],
+    base_offset: int,
+    aborted: Sequence[AbortedTransaction],
+    index_interval: int,
+) -> dict[str, bytes]:
+    """The objects of a segment; every `index_interval` bytes an entry of each index."""
+    offset_index = OffsetIndex(base_offset, INDEX_BYTES)
+    time_index = TimeIndex(base_offset, INDEX_BYTES)
+    txn_index = TransactionIndex(base_offset)
+    data, indexed, newest = bytearray(), 0, (-1, base_offset)
+    for batch in batches:
+        if NOW_MS + batch.time > newest[0]:
+            newest = (NOW_MS + batch.time, batch.last_offset)
+        if len(data) - indexed >= index_interval:
+            offset_index.append(batch.last_offset, len(data))
+            time_index.append(*newest)
+            indexed = len(data)
+        data += batch.encode()
+    if newest[0] >= 0:
+        time_index.append(*newest, skip_full_check=True)
+    for one in aborted:
+        txn_index.append(one)
+    parts = {"log": bytes(data), "index": offset_index.encode(), "timeindex": time_index.encode()}
+    return parts | ({"txnindex": txn_index.encode()} if aborted else {})
+
+
+def make_batches(
+    first_offset: int, count: int, *, records: int = 2, value_bytes: int = 10, time: int = 0
+) -> list[ColdBatch]:
+    """Batches without holes, each one a millisecond later."""
+    return [
+        ColdBatch(offset, offset + records - 1, time + number, value_bytes)
+        for number, offset in enumerate(
+            range(first_offset, first_offset + count * records, records)
+        )
+    ]
