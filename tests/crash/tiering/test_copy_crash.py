@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.tier_bench import TierBench
 from varve.disk import CrashMode
-from varve.foundation.errors import PowerLoss
+from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.object_store import FaultKind
 
 Faults = pytest.mark.parametrize(
@@ -98,7 +98,8 @@ def test_a_store_that_is_down_leaves_the_log_as_it_is() -> None:
     report = bench.copy()
     assert report.error is not None
     bench.hot.put("b", "2")
-    assert bench.copier.seam(bench.hot.log.topic_partition) is None
+    with pytest.raises(StoreUnavailable):
+        bench.hot.clean()
     bench.objects.come_up()
     go_on(bench)
 

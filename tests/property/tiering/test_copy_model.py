@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tier_bench import TierBench
+from varve.cleaning.border import no_border
 from varve.disk import CrashMode
-from varve.foundation.errors import PowerLoss
+from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.object_store import FaultKind, ObjectFaultPlan
 
 RATES = {
@@ -47,8 +48,9 @@ def do(bench: TierBench, step: tuple[str, int, int], seed: int) -> None:
             bench.copy()
         case ("clean", is_blind, _):
             if is_blind:
-                bench.hot.cleaner._seam = lambda partition: None
-            bench.hot.clean()
+                bench.hot.cleaner._find_border = no_border
+            with contextlib.suppress(StoreUnavailable):
+                bench.hot.clean()
         case ("crash", mode, seed):
             bench.crash(list(CrashMode)[mode], seed)
             bench.connect(new_plan(bench, seed))

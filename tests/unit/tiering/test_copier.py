@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.cleaning_bench import PARTITION
 from tests.support.tier_bench import TierBench, tiered
+from varve.cleaning.border import no_border
 from varve.foundation.errors import InvalidRequest
 from varve.object_store import FaultKind, ObjectStep
 from varve.tiering.cold_segment import SegmentState
@@ -121,7 +122,7 @@ def test_a_segment_joined_across_the_copied_offset_takes_the_place_of_what_it_ho
     bench.fill(4)
     bench.copy()
     bench.fill(3, 2)
-    bench.hot.cleaner._seam = lambda partition: None
+    bench.hot.cleaner._find_border = no_border
     bench.hot.clean()
     assert [one.base_offset for one in bench.hot.log.view.closed] == [0]
     bench.copy()
@@ -133,13 +134,18 @@ def test_a_segment_joined_across_the_copied_offset_takes_the_place_of_what_it_ho
     bench.check()
 
 
-def test_the_cleaner_does_not_join_segments_across_the_copied_offset() -> None:
+def test_the_cleaner_leaves_what_is_not_copied_as_it_is() -> None:
     bench = TierBench()
     bench.fill(4)
     bench.copy()
     bench.fill(3, 2)
-    bench.hot.clean()
+    before = bench.local_files()
+    assert bench.hot.clean().end_offset == 4
     assert [one.base_offset for one in bench.hot.log.view.closed] == [0, 4, 7]
+    after = bench.local_files()
+    assert {key: after[key]["log"] for key in ((4, 7), (7, 9))} == {
+        key: before[key]["log"] for key in ((4, 7), (7, 9))
+    }
     bench.copy()
     bench.check()
 
