@@ -1,0 +1,92 @@
+"""The topic __remote_log_metadata in a directory of its own, and a partition's manifest in it."""
+
+import random
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from varve.commit_log import LoadRequest, Log, LogSettings, SegmentFiles, TopicPartition
+from varve.disk import FileSystem
+from varve.disk.memory import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.settings import LONG_MAX
+from varve.records import Batch
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.metadata_events import Event, decode_event
+from varve.tiering.metadata_topic import COMMIT_BYTES_MAX, METADATA_TOPIC, MetadataTopic
+from varve.tiering.topic_manifest_store import TopicManifestStore
+
+NOW_MS = 1_700_000_000_000
+SETTINGS = LogSettings(
+    retention_ms=-1,
+    max_message_bytes=COMMIT_BYTES_MAX,
+    message_timestamp_after_max_ms=LONG_MAX,
+)
+
+
+def make_id(name: object) -> str:
+    """A segment's id that is the same for the same name."""
+    return str(UUID(bytes=random.Random(str(name)).randbytes(16), version=4))
+
+
+@dataclass
+class MetadataBench:
+    """The logs of the topic; `partition_count` is small, so that partitions share one."""
+
+    fs: FileSystem = field(default_factory=lambda: MemoryFileSystem(ManualClock(NOW_MS)))
+    partition_count: int = 3
+    custom_bytes_max: int = 128
+    settings: LogSettings = SETTINGS
+    logs: dict[int, Log] = field(default_factory=dict)
+    topic: MetadataTopic = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reopen()
+
+    def open_log(self, number: int) -> Log:
+        if number not in self.logs:
+            directory = f"data/{METADATA_TOPIC}-{number}"
+            self.fs.make_directory(directory)
+            for made_in in (".", "data"):
+                self.fs.sync_directory(made_in)
+            self.logs[number] = Log.open(
+                LoadRequest(
+                    files=SegmentFiles(self.fs),
+                    directory=directory,
+                    topic_partition=TopicPartition(METADATA_TOPIC, number),
+                    settings=self.settings,
+                    clock=ManualClock(NOW_MS),
+                    random=random.Random(number),
+                )
+            )
+        return self.logs[number]
+
+    def reopen(self) -> "MetadataBench":
+        """As another process finds it: nothing that was read is known any more."""
+        for log in self.logs.values():
+            log.abandon()
+        self.logs = {}
+        self.topic = MetadataTopic(
+            self.open_log,
+            partition_count=self.partition_count,
+            broker_id=7,
+            custom_bytes_max=self.custom_bytes_max,
+        )
+        return self
+
+    def store(self, home: ColdPartition) -> TopicManifestStore:
+        return TopicManifestStore(self.topic, home)
+
+    def events(self) -> list[Event]:
+        """All events of all partitions of the topic."""
+        found = []
+        for number in range(self.partition_count):
+            log, offset = self.open_log(number), 0
+            while offset < log.end_offset:
+                fetched = log.read(start_offset=offset)
+                position = 0
+                while position < len(fetched.data):
+                    batch = Batch(fetched.data, position=position)
+                    position += batch.header.size
+                    found += [decode_event(one.value or b"", "event") for one in batch.records()]
+                offset = fetched.next_offset
+        return found
