@@ -57,6 +57,7 @@ class TierBench:
         self.partitions = TieredPartitions(
             self.hot.store,
             self.objects,
+            clock=self.hot.clock,
             random=random.Random(self.starts),
             settings=self.tier_settings,
             writer="varve",

@@ -39,7 +39,8 @@ These, those of the next section, and the topics' defaults under their broker na
 a store is opened: `varve.open("data", settings={"log.cleaner.threads": 2})`."""
 
 _TIER_INTRODUCTION = """\
-These are given to what copies: `store.tier_copier(objects, settings=TierSettings(...))`.
+These are given when a store is opened, as are those of its object store, behind
+`varve.tier.store.`: `varve.open("data", settings={"varve.tier.url": "s3://bucket/prefix"})`.
 [tiering.md](tiering.md) tells more."""
 
 _OBJECT_STORE_INTRODUCTION = """\

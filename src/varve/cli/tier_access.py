@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from varve.cli.store_access import parse_setting
+from varve.embedded.store_settings import TIER_STORE_PREFIX
+from varve.foundation.settings import GivenValue
 from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.manifest_store import ObjectManifestStore
@@ -18,6 +20,16 @@ StoreUrl = Annotated[
         envvar="VARVE_TIER_URL",
         metavar="URL",
         help="The object store: file:/path, s3://bucket/prefix, gs://... or az://...",
+    ),
+]
+TierUrl = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="VARVE_TIER_URL",
+        metavar="URL",
+        help="The object store: file:/path, s3://bucket/prefix, gs://... or az://...; left out it "
+        "is the one used before, at first DIRECTORY.cold.",
     ),
 ]
 StoreSettings = Annotated[
@@ -32,6 +44,15 @@ Cluster = Annotated[
         "--cluster", metavar="ID", help="The cluster; may be left out where there is only one."
     ),
 ]
+
+
+def tier_settings(url: str, settings: list[str]) -> dict[str, GivenValue]:
+    """The settings of a store that tell where its cold tier is."""
+    given: dict[str, GivenValue] = {"varve.tier.url": url} if url else {}
+    for text in settings:
+        name, value = parse_setting(text)
+        given[f"{TIER_STORE_PREFIX}{name}"] = value
+    return given
 
 
 def open_tier(url: str, settings: list[str]) -> ObjectStore:

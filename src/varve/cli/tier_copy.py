@@ -10,27 +10,17 @@ import typer
 
 from varve.cli.byte_progress import phase_progress
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
+from varve.cli.tier_access import StoreSettings, TierUrl, tier_settings
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
-from varve.object_store import RetryingObjectStore, open_object_store
 from varve.tiering.copy_report import CopyProgress, CopyReport
-from varve.tiering.settings import TierSettings
-
-StoreUrl = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="VARVE_TIER_URL",
-        metavar="URL",
-        help="The object store: file:/path, s3://bucket/prefix, gs:// or az://.",
-    ),
-]
 
 
 def command(
     directory: Directory,
-    store_url: StoreUrl,
     wanted: Wanted = None,
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     roll: Annotated[
         bool,
         typer.Option("--roll", help="Close the active segments first: only closed ones go."),
@@ -53,19 +43,13 @@ def command(
       varve tier copy data orders:0 --roll --store s3://bucket/varve --json
     """
     topic, partition = parse_wanted(wanted)
-    settings = (
-        TierSettings()
-        if rate is None
-        else TierSettings(remote_log_manager_copy_max_bytes_per_second=rate)
-    )
+    settings = tier_settings(store_url, store_settings)
+    if rate is not None:
+        settings["remote.log.manager.copy.max.bytes.per.second"] = rate
     is_well = True
-    with (
-        open_existing([directory], maintain=False) as store,
-        contextlib.closing(RetryingObjectStore(open_object_store(store_url))) as objects,
-    ):
+    with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
             _check_tiered(find_topic(store, topic))
-        copier = store.tier_copier(objects, settings=settings)
         chosen = [
             one
             for one in store.partitions(topic, partition)
@@ -75,7 +59,7 @@ def command(
             if roll:
                 store.topic(one.topic).partition(one.partition).log.roll()
             with _progress() as show:
-                report = copier.copy(one, SystemClock().now_ms(), progress=show)
+                report = store.tier.copy(one, SystemClock().now_ms(), progress=show)
             is_well = is_well and report.error is None
             _tell(report, as_json=as_json)
     if not chosen:

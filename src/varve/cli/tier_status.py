@@ -1,21 +1,21 @@
 """`varve tier status`: what lies on the local disk and in object storage, per topic."""
 
-import contextlib
 from typing import Annotated
 
 import typer
 
 from varve.cli.log_output import print_rows
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
-from varve.cli.tier_copy import StoreUrl
-from varve.object_store import RetryingObjectStore, default_prices, open_object_store
+from varve.cli.tier_access import StoreSettings, TierUrl, tier_settings
+from varve.object_store import default_prices
 from varve.tiering.copy_report import TierStatus
 
 
 def command(
     directory: Directory,
-    store_url: StoreUrl,
     wanted: Wanted = None,
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
 ) -> None:
     """Show per topic what is hot, what is cold, and what waits to be copied.
@@ -31,16 +31,14 @@ def command(
     """
     topic, partition = parse_wanted(wanted)
     found: dict[str, list[TierStatus]] = {}
-    with (
-        open_existing([directory], maintain=False) as store,
-        contextlib.closing(RetryingObjectStore(open_object_store(store_url))) as objects,
-    ):
+    settings = tier_settings(store_url, store_settings)
+    with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
             find_topic(store, topic)
-        copier = store.tier_copier(objects)
+        tier = store.tier
         for one in store.partitions(topic, partition):
-            found.setdefault(one.topic, []).append(copier.status(one))
-        prices = default_prices(objects.name)
+            found.setdefault(one.topic, []).append(tier.status(one))
+        prices = default_prices(tier.objects.name)
     columns = [
         "topic",
         "copying",

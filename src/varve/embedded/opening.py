@@ -3,12 +3,16 @@
 import os
 import random as random_module
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.store import Store
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
+
+if TYPE_CHECKING:
+    from varve.object_store import ObjectStore
 
 StrPath = str | os.PathLike[str]
 
@@ -21,12 +25,15 @@ def open(
     clock: Clock | None = None,
     random: random_module.Random | None = None,
     maintain: bool = True,
+    objects: "ObjectStore | None" = None,
 ) -> Store:
     """Opens a store, or makes an empty one: a directory, or several for several disks.
 
     `settings` goes by Kafka's names: those of the store, and as `log.segment.bytes` and the like
-    the defaults of its topics. `fs`, `clock` and `random` are for tests. Unless `maintain` is off
-    threads flush and checkpoint, delete what is past its retention and compact what is due.
+    the defaults of its topics. Unless `maintain` is off threads flush and checkpoint, delete what
+    is past its retention, compact what is due, and copy topics with `remote.storage.enable` to the
+    cold tier at `varve.tier.url`. `fs`, `clock`, `random`, and `objects` in place of that URL, are
+    for tests.
 
     Raises Locked when another process has a directory open.
     """
@@ -37,6 +44,7 @@ def open(
         fs=fs or RealFileSystem(),
         clock=clock or SystemClock(),
         random=random or random_module.Random(),
+        objects=objects,
     )
     return store.open(maintain=maintain)
 

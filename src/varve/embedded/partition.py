@@ -13,9 +13,13 @@ from varve.records import Batch, Buffer, RecordColumns
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """A partition's marks: records stand at `log_start` and up to, not including, the others."""
+    """A partition's marks: records stand at `log_start` and up to, not including, the others.
+
+    Those before `local_start` are in the cold tier only.
+    """
 
     log_start: int
+    local_start: int
     last_stable: int
     high_watermark: int
     end: int
@@ -89,6 +93,7 @@ class Partition:
         log = self.log
         return PartitionOffsets(
             log_start=log.log_start_offset,
+            local_start=max(log.log_start_offset, log.local_start_offset),
             last_stable=log.last_stable_offset,
             high_watermark=log.high_watermark,
             end=log.end_offset,

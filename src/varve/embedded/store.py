@@ -16,6 +16,7 @@ from varve.cleaning.forecast import Forecast
 from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem
+from varve.embedded.cold_tier import ColdTier
 from varve.embedded.insight import Insight
 from varve.embedded.partition import Partition
 from varve.embedded.store_settings import parse_store_settings
@@ -34,8 +35,7 @@ from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
     from varve.object_store import ObjectStore
-    from varve.tiering.copier import TierCopier
-    from varve.tiering.settings import TierSettings
+    from varve.tiering.tier import Tier
 
 
 class Store:
@@ -49,6 +49,7 @@ class Store:
         fs: FileSystem,
         clock: Clock,
         random: random_module.Random,
+        objects: "ObjectStore | None" = None,
     ) -> None:
         self._paths = paths
         self._fs = fs
@@ -65,6 +66,16 @@ class Store:
             random=random,
             settings=parsed.store,
             topic_settings=lambda topic: self._admin.settings_of(topic),
+            cold_sides=lambda partition: self._tier.cold_side(partition),
+        )
+        self._tier = ColdTier(
+            self._logs,
+            clock=clock,
+            random=random,
+            settings=parsed.tier,
+            store_settings=parsed.tier_store,
+            objects=objects,
+            cleaner=lambda: self._upkeep.cleaner,
         )
         self._catalog = TopicCatalog(fs, self._logs.directories)  # guarded by _lock
         self._admin = TopicAdmin(
@@ -73,8 +84,9 @@ class Store:
             defaults=parsed.defaults,
             foreign=parsed.foreign,
             random=random,
+            tier=self._tier,
         )  # guarded by _lock
-        self._upkeep = Upkeep(self._logs, clock=clock, settings=parsed.cleaner)
+        self._upkeep = Upkeep(self._logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
         self._insight = Insight(self._logs, self._upkeep.cleaner)
 
     def __repr__(self) -> str:
@@ -314,22 +326,14 @@ class Store:
         """The store's figures, to be registered with a registry of prometheus_client."""
         return self._upkeep.metrics
 
-    def tier_copier(
-        self, objects: "ObjectStore", *, settings: "TierSettings | None" = None
-    ) -> "TierCopier":
-        """What copies the closed segments of tiered topics to an object store, when it is told."""
-        # Those who have no cold tier need not wait for what it imports.
-        from varve.tiering.copier import TierCopier
+    @property
+    def tier(self) -> "Tier":
+        """The cold tier: copies, expiry and status of its partitions, when they are told.
 
+        Raises Unavailable when its object store cannot be opened now.
+        """
         self._check_open()
-        return TierCopier(
-            self._logs,
-            objects,
-            cleaner=self._upkeep.cleaner,
-            clock=self._clock,
-            random=self._random,
-            settings=settings,
-        )
+        return self._tier.get()
 
     def flush(self) -> None:
         """Brings everything appended so far to the disk."""

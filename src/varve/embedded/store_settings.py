@@ -1,18 +1,23 @@
 """Reads the settings of a whole store: its own, and the defaults of its topics.
 
 A topic's default goes by Kafka's broker-wide name, e.g. `log.segment.bytes` for `segment.bytes`.
+Settings of the cold tier's object store stand behind `varve.tier.store.`.
 """
 
 import difflib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings, StoreSettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, Settings, declared, parse_settings
+from varve.tiering.settings import TierSettings
 
 _WHERE = "the store's settings"
+
+TIER_STORE_PREFIX: Final = "varve.tier.store."
+"""Before the name of a setting of the cold tier's object store."""
 
 
 class ParsedSettings(NamedTuple):
@@ -20,6 +25,9 @@ class ParsedSettings(NamedTuple):
 
     store: StoreSettings
     cleaner: CleanerSettings
+    tier: TierSettings
+    tier_store: Mapping[str, GivenValue]
+    """What the object store of the cold tier is told, by its own names."""
     defaults: LogSettings
     foreign: Mapping[str, str]
     """What a topic has of its own whose settings nobody told: a directory that Kafka wrote, say."""
@@ -27,7 +35,13 @@ class ParsedSettings(NamedTuple):
 
 def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     """The store's settings and its topics' defaults; raises InvalidSetting for any other name."""
-    own = _names(StoreSettings) | _names(CleanerSettings)
+    tier_store = {
+        name.removeprefix(TIER_STORE_PREFIX): value
+        for name, value in given.items()
+        if name.startswith(TIER_STORE_PREFIX)
+    }
+    given = {name: value for name, value in given.items() if name not in _prefixed(tier_store)}
+    own = _names(StoreSettings) | _names(CleanerSettings) | _names(TierSettings)
     defaults = {one.broker_name or one.kafka_name: one.kafka_name for one in declared(LogSettings)}
     for name in given:
         if name not in own and name not in defaults:
@@ -36,10 +50,16 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     return ParsedSettings(
         parse_settings(StoreSettings, _part_of(given, StoreSettings), _WHERE),
         parse_settings(CleanerSettings, _part_of(given, CleanerSettings), _WHERE),
+        parse_settings(TierSettings, _part_of(given, TierSettings), _WHERE),
+        tier_store,
         parse_settings(LogSettings, topic_defaults, _WHERE),
         # Looking into a directory must not delete what its owner may want to keep for longer.
         {} if "retention.ms" in topic_defaults else {"retention.ms": "-1"},
     )
+
+
+def _prefixed(tier_store: Mapping[str, GivenValue]) -> set[str]:
+    return {f"{TIER_STORE_PREFIX}{name}" for name in tier_store}
 
 
 def _names(settings: type[Settings]) -> set[str]:

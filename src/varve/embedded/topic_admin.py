@@ -6,18 +6,25 @@ Threads    one at a time, under the store's lock.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final
 from uuid import UUID
 
-from varve.commit_log import LogSettings, LogStore, TopicPartition
+from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.commit_log.names import validate_topic_name
 from varve.commit_log.partition_metadata import random_topic_id
+from varve.embedded.cold_tier import ColdTier
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
-from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
+from varve.foundation.errors import (
+    InvalidRequest,
+    InvalidSetting,
+    NotFound,
+    StoreError,
+    Unavailable,
+)
 from varve.foundation.settings import GivenValue, declared, format_value, parse_settings
 
 logger = logging.getLogger(__name__)
@@ -37,6 +44,7 @@ class TopicAdmin:
         defaults: LogSettings,
         foreign: Mapping[str, str],
         random: Random,
+        tier: ColdTier,
     ) -> None:
         """`foreign` are the settings of topics that are in no table."""
         self._catalog = catalog
@@ -44,6 +52,7 @@ class TopicAdmin:
         self._defaults = defaults
         self._foreign = foreign
         self._random = random
+        self._tier = tier
 
     @property
     def _table(self) -> TopicTable:
@@ -88,9 +97,11 @@ class TopicAdmin:
                 f"from 1 to {PARTITION_COUNT_MAX}"
             )
         wanted = _as_texts(settings or {}, f"topic {name}")
-        self._parse(name, wanted)
+        is_tiered = self._parse(name, wanted).remote_storage_enable
         entry = self.find(name)
         if entry is None:
+            if is_tiered:
+                self._tier.check()
             entry = TopicEntry(
                 name=name,
                 id=random_topic_id(self._random),
@@ -114,6 +125,7 @@ class TopicAdmin:
         for number in range(entry.partition_count):
             self._logs.create(TopicPartition(entry.name, number), entry.id)
         self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
+        self._tier.look_after()
 
     def alter(self, name: str, settings: Mapping[str, GivenValue | None]) -> LogSettings:
         """Writes other settings of a topic and hands them to its logs; None takes one back."""
@@ -128,10 +140,27 @@ class TopicAdmin:
         altered = replace(entry, settings={**kept, **wanted})
         parsed = self._parse(name, altered.settings)
         logs = [self._logs.get(partition) for partition in self.partitions_of(name)]
+        self._enter_or_leave_tier(name, logs, self._parse(name, entry.settings), parsed)
         self._catalog.write(self._table.with_topics(altered))
         for log in logs:
             log.configure(parsed)
+        self._tier.look_after()
         return parsed
+
+    def _enter_or_leave_tier(
+        self, name: str, logs: Sequence[Log], old: LogSettings, new: LogSettings
+    ) -> None:
+        if new.remote_storage_enable and not old.remote_storage_enable:
+            self._tier.check()
+        if old.remote_storage_enable and not new.remote_storage_enable:
+            if not new.remote_log_delete_on_disable:
+                raise InvalidSetting(
+                    f"topic {name}: remote.storage.enable=false deletes what is only in object "
+                    "storage: set remote.log.delete.on.disable=true with it to agree, or set "
+                    "remote.log.copy.disable=true to copy nothing more and keep what is there"
+                )
+            for log in logs:
+                self._tier.leave(log)
 
     def delete(self, name: str, *, at_once: bool) -> None:
         """Takes a topic's partitions out of service; their files go after a delay, or at once."""
@@ -146,6 +175,8 @@ class TopicAdmin:
 
     def _remove_partitions(self, entry: TopicEntry) -> None:
         for partition in self.partitions_of(entry.name):
+            if self._logs.get(partition).settings.remote_storage_enable:
+                self._tier.remove(partition)
             self._logs.delete(partition)
         if self._catalog.is_complete:
             self._catalog.write(self._table.without(entry.name))

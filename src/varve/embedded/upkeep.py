@@ -6,10 +6,10 @@ Threads    any; each worker runs its own part, and a failing part does not stop 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.balance import Reason
 from varve.cleaning.cleaner import Cleaner
@@ -22,9 +22,13 @@ from varve.cleaning.retention_rules import ExpiredSegment, review
 from varve.cleaning.selection import select
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogStore, TopicPartition
+from varve.embedded.cold_tier import ColdTier
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Unavailable
 from varve.foundation.worker import Worker, WorkerHealth
+
+if TYPE_CHECKING:
+    from varve.tiering.tier import TierPass
 
 MAINTENANCE_INTERVAL_MS: Final = 1_000
 
@@ -37,22 +41,23 @@ class Cleaned:
 
     Each is None where the topic's policy does not ask for it, or retention let nothing go.
     `undecided` is of a dry run: what retention would take now, but that compaction comes first
-    and changes what it sees.
+    and changes what it sees. `tier` is what left the local disk for the cold tier, and the latter.
     """
 
     partition: TopicPartition
     compaction: CleanReport | None
     expiry: Expiry | None
     undecided: tuple[ExpiredSegment, ...] = ()
+    tier: "TierPass | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
     """How a store fares; empty of trouble it is healthy.
 
-    `offline` goes by log directory, `unreadable` and `retention` by partition; each value is a
-    sentence that says what is wrong. `workers` is empty when the store was opened to be maintained
-    by hand.
+    `offline` goes by log directory, `unreadable`, `retention` and `tier` by partition; each value
+    is a sentence that says what is wrong. `workers` is empty when the store was opened to be
+    maintained by hand.
     """
 
     workers: tuple[WorkerHealth, ...]
@@ -60,25 +65,31 @@ class StoreHealth:
     retention: dict[TopicPartition, str]
     unreadable: dict[TopicPartition, str]
     offline: dict[str, str]
+    tier: dict[TopicPartition, str] = field(default_factory=dict)
 
     @property
     def is_healthy(self) -> bool:
         return (
             all(worker.is_healthy for worker in self.workers)
             and all(partition.is_healthy for partition in self.cleaning)
-            and not (self.retention or self.unreadable or self.offline)
+            and not (self.retention or self.unreadable or self.offline or self.tier)
         )
 
 
 class Upkeep:
     """The background work of one open store."""
 
-    def __init__(self, logs: LogStore, *, clock: Clock, settings: CleanerSettings) -> None:
+    def __init__(
+        self, logs: LogStore, *, clock: Clock, settings: CleanerSettings, tier: ColdTier
+    ) -> None:
         self._logs = logs
+        self._tier = tier
         self._clock = clock
         self._settings = settings
         self.metrics = CleanerMetrics(clock=clock, logs=self._served)
-        self.cleaner = Cleaner(logs, clock=clock, settings=settings, metrics=self.metrics)
+        self.cleaner = Cleaner(
+            logs, clock=clock, settings=settings, metrics=self.metrics, border=tier.border
+        )
         self._retention_due_ms = 0
         self._looked_at: set[TopicPartition] = set()
         self._workers: list[Worker] = []
@@ -98,6 +109,7 @@ class Upkeep:
         for worker in self._workers:
             worker.start()
         self.cleaner.start()
+        self._tier.start()
 
     def _run_retention_when_due(self, now_ms: int) -> None:
         if now_ms >= self._retention_due_ms:
@@ -110,10 +122,12 @@ class Upkeep:
             for worker in self._workers:
                 stack.callback(worker.stop)
             stack.callback(self.cleaner.stop)
+            stack.callback(self._tier.stop)
 
     def run_once(self, now_ms: int) -> None:
         """One round of everything, in the caller's thread."""
         self._logs.run_once(now_ms)
+        self._tier.run_once(now_ms)
         self.cleaner.retention.run_once(now_ms)
         if self._settings.log_cleaner_enable:
             self.cleaner.run_once(now_ms)
@@ -129,7 +143,10 @@ class Upkeep:
             self._looked_at.add(partition)
         if dry_run:
             return _foresee(partition, compaction, find_expired(log, now_ms))
-        return Cleaned(partition, compaction, self._expire(log, now_ms))
+        tier = None
+        if log.settings.remote_storage_enable:
+            tier = self._tier.get().expire(partition, now_ms)
+        return Cleaned(partition, compaction, self._expire(log, now_ms), tier=tier)
 
     def _expire(self, log: Log, now_ms: int) -> Expiry | None:
         retention = self.cleaner.retention
@@ -182,7 +199,9 @@ class Upkeep:
             workers=(
                 *(worker.health() for worker in self._workers),
                 *self.cleaner.worker_health(),
+                *self._tier.worker_health(),
             ),
+            tier=self._tier.failures(),
             cleaning=tuple(self.cleaner.health()),
             retention=dict(self.cleaner.retention.failures),
             unreadable={

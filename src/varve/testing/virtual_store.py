@@ -21,6 +21,7 @@ from varve.embedded import Cleaned, Store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
+from varve.object_store import MemoryObjectStore, ObjectStore
 
 START_MS: Final = 1_700_000_000_000
 _MEMORY_ROOT: Final = "/data"
@@ -30,7 +31,8 @@ class VirtualStore:
     """A store whose time and power are yours.
 
     Without a directory it lives in memory. `settings` are those of `varve.open`; `seed` decides
-    what is left to chance, such as how much of a torn write a crash leaves.
+    what is left to chance, such as how much of a torn write a crash leaves. `objects` is the object
+    store of its cold tier, by default one in memory that outlives crashes.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class VirtualStore:
         directory: str | os.PathLike[str] | None = None,
         now_ms: int = START_MS,
         seed: int = 0,
+        objects: ObjectStore | None = None,
     ) -> None:
+        self.objects = objects or MemoryObjectStore()
         self.clock = ManualClock(now_ms)
         self._settings = dict(settings or {})
         self._seed = seed
@@ -82,6 +86,7 @@ class VirtualStore:
             clock=self.clock,
             random=random.Random(self._seed * 1_000_003 + self._opened),
             maintain=False,
+            objects=self.objects,
         )
 
     # Time and background work

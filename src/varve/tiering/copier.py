@@ -24,7 +24,11 @@ from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavail
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.copy_report import CopyProgress, CopyReport, TierStatus
 from varve.tiering.segment_copier import CopyRequest
-from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
+from varve.tiering.tiered_partition import (
+    TieredPartition,
+    TieredPartitions,
+    get_copied_offset,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +49,14 @@ class _Retry:
     log: Log
     failures: int = 0
     retry_ms: int = 0
+    error: str = ""
 
 
 class TierCopier:
     """Copies the partitions of one store.
 
     Key indexes of compacted topics are built through `cleaner`. `wait` sleeps for so many
-    milliseconds and may end early.
+    milliseconds and may end early. `before_first` is called before the first copy.
     """
 
     def __init__(
@@ -61,7 +66,9 @@ class TierCopier:
         cleaner: Cleaner,
         clock: Clock,
         wait: Callable[[float], object] | None = None,
+        before_first: Callable[[], None] | None = None,
     ) -> None:
+        self._before_first = before_first
         self._partitions = partitions
         self._store = partitions.store
         self._cleaner = cleaner
@@ -85,14 +92,21 @@ class TierCopier:
         for partition, log, _ in self._store.logs():
             if self._stopping.is_set():
                 break
-            if log.settings.copies_to_tier and not self._waits(partition, log, now_ms):
+            if log.settings.copies_to_tier and self._is_due(partition, log, now_ms):
                 reports.append(self.copy(partition, now_ms))
         return reports
 
-    def _waits(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
+    def _is_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
+        """Whether there may be something to copy, told without asking the store."""
         with self._lock:
             known = self._retries.get(partition)
-            return known is not None and known.log is log and now_ms < known.retry_ms
+            if known is not None and known.log is log:
+                return now_ms >= known.retry_ms
+        try:
+            offset = self._partitions.get(partition).copied_offset
+        except StoreError:
+            return True
+        return offset is None or bool(find_closed(log, offset))
 
     def copy(
         self, partition: TopicPartition, now_ms: int, *, progress: Progress | None = None
@@ -114,7 +128,7 @@ class TierCopier:
         error: StoreError | None = None
         try:
             tiered = self._partitions.get(partition)
-            with self._work(tiered, partition):
+            with tiered.work, self._work(tiered, partition):
                 self._copy(tiered, now_ms, copied, counts, progress)
             with self._lock:
                 self._retries.pop(partition, None)
@@ -141,10 +155,16 @@ class TierCopier:
             known.failures += 1
             wait_ms = min(RETRY_MIN_MS << min(known.failures - 1, 20), RETRY_MAX_MS)
             known.retry_ms = now_ms + wait_ms
+            known.error = str(error)
         logger.warning(
             "copying failed, will be tried again",
             extra={"partition": str(partition), "error": str(error)},
         )
+
+    def failures(self) -> dict[TopicPartition, str]:
+        """Why the last copying of a partition failed, for those where it did."""
+        with self._lock:
+            return {partition: known.error for partition, known in self._retries.items()}
 
     @contextmanager
     def _work(self, tiered: TieredPartition, partition: TopicPartition) -> Iterator[None]:
@@ -178,6 +198,9 @@ class TierCopier:
         pending = list(tiered.manifests.pending(manifest))
         counts["removed"] += self._remove_stale(tiered, pending, waiting, now_ms)
         total = sum(segment.size for segment, _ in waiting)
+        if waiting and self._before_first is not None:
+            self._before_first()
+            self._before_first = None
         for segment, next_offset in waiting:
             if not log.settings.copies_to_tier:
                 return
@@ -196,7 +219,7 @@ class TierCopier:
             counts["resumed"] += found.is_resumed
             counts["removed"] += len(announced) - found.is_resumed
             tiered.copied_offset = next_offset
-        if copied or tiered.manifests.load().version != first_version:
+        if tiered.load().version != first_version:
             tiered.manifests.retire_versions(
                 now_ms=now_ms, retention_ms=self._settings.varve_tier_manifest_retention_ms
             )
@@ -284,12 +307,6 @@ class TierCopier:
             lag_segments=len(waiting),
             manifest_version=manifest.version,
         )
-
-
-def get_copied_offset(tiered: TieredPartition) -> int:
-    """Where the next copy begins, once the manifest was looked at."""
-    offset = tiered.copied_offset
-    return tiered.log.log_start_offset if offset is None else offset
 
 
 def find_closed(log: Log, copied_offset: int) -> list[tuple[Segment, int]]:

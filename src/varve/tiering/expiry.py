@@ -26,6 +26,7 @@ from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
 
+_RETIRE_INTERVAL_MS: Final = 3_600_000
 _SEGMENTS_MAX: Final = 256
 """Segments let go in one commit: those of long histories are in pages, which it writes anew."""
 
@@ -65,6 +66,9 @@ class TierExpiry:
 
     def expire(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
         """One pass over one partition; raises StoreError, and the next pass goes on."""
+        if not self._has_work(tiered, tiered.recent(now_ms), now_ms):
+            self._retire_versions(tiered, now_ms)
+            return ColdExpiry()
         manifest = tiered.load()
         expired: list[ExpiredColdSegment] = []
         while True:
@@ -75,7 +79,24 @@ class TierExpiry:
                 break
             manifest = self._let_go(tiered, found, now_ms)
             expired += found
-        return ColdExpiry(tuple(expired), self._remove_due(tiered, manifest, now_ms))
+        removed = self._remove_due(tiered, manifest, now_ms)
+        self._retire_versions(tiered, now_ms)
+        return ColdExpiry(tuple(expired), removed)
+
+    def _retire_versions(self, tiered: TieredPartition, now_ms: int) -> None:
+        """Lets old versions of the manifest go, once in a while: it has to list them all."""
+        if not 0 <= now_ms - tiered.retired_ms < _RETIRE_INTERVAL_MS:
+            retention_ms = self._partitions.settings.varve_tier_manifest_retention_ms
+            tiered.manifests.retire_versions(now_ms=now_ms, retention_ms=retention_ms)
+            tiered.retired_ms = now_ms
+
+    def _has_work(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
+        facts = observe_cold(tiered, manifest)
+        readable = (one for one in tiered.manifests.segments(manifest) if one.is_readable)
+        if next(find_expired(facts, readable, now_ms), None) is not None:
+            return True
+        pending = tiered.manifests.pending(manifest)
+        return any(_is_due(one, tiered.log, now_ms) for one in pending)
 
     def _let_go(
         self, tiered: TieredPartition, found: Sequence[ExpiredColdSegment], now_ms: int

@@ -7,12 +7,14 @@ Threads    any; `TieredPartitions` hands out the same one to all.
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.partition_metadata import encode_topic_id
+from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
@@ -23,12 +25,19 @@ from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
 from varve.tiering.segment_copier import SegmentCopier
 from varve.tiering.settings import TierSettings
 
+RECENT_MS: Final = 600_000
+"""How long a manifest counts as recent: what other processes commit is seen by then."""
+
 ManifestMaker = Callable[[ColdPartition], ManifestStore]
 
 
 @dataclass(slots=True)
 class TieredPartition:
-    """One partition in both tiers; `copied_offset` is the last one known, None before that."""
+    """One partition in both tiers.
+
+    `manifest` and `copied_offset` are the last ones known, None before that. Who changes something
+    in the cold tier holds `work`.
+    """
 
     log: Log
     directory: LogDirectory
@@ -36,7 +45,22 @@ class TieredPartition:
     manifests: ManifestStore
     segments: SegmentCopier
     writer: str
+    work: threading.RLock = field(default_factory=threading.RLock)
+    manifest: Manifest | None = None
+    loaded_ms: int = 0
+    retired_ms: int = 0
     copied_offset: int | None = None
+
+    def recent(self, now_ms: int) -> Manifest:
+        """The last manifest known; loaded where there is none, or only an old one.
+
+        For decisions that an older one makes late, not wrong: it saves a request every time.
+        """
+        if self.manifest is None or not 0 <= now_ms - self.loaded_ms < RECENT_MS:
+            self.load()
+            self.loaded_ms = now_ms
+        assert self.manifest is not None
+        return self.manifest
 
     def load(self) -> Manifest:
         """The newest manifest; the log start and the copied offset are told by it."""
@@ -45,6 +69,7 @@ class TieredPartition:
             self.log.raise_log_start(self._find_log_start(manifest))
         self._check_start(manifest)
         self.copied_offset = find_copied_offset(self.manifests, manifest, self.log)
+        self.manifest = manifest
         return manifest
 
     def _find_log_start(self, manifest: Manifest) -> int:
@@ -69,7 +94,16 @@ class TieredPartition:
     def commit(self, change: Change, now_ms: int) -> Manifest:
         """Commits a change in the name of the log's latest leader epoch."""
         latest = self.log.epochs[-1].epoch if self.log.epochs else None
-        return self.manifests.commit(change, leader_epoch=latest, writer=self.writer, now_ms=now_ms)
+        self.manifest = self.manifests.commit(
+            change, leader_epoch=latest, writer=self.writer, now_ms=now_ms
+        )
+        return self.manifest
+
+
+def get_copied_offset(tiered: TieredPartition) -> int:
+    """Where the next copy begins, once the manifest was looked at."""
+    offset = tiered.copied_offset
+    return tiered.log.log_start_offset if offset is None else offset
 
 
 class TieredPartitions:
@@ -84,6 +118,7 @@ class TieredPartitions:
         store: LogStore,
         objects: ObjectStore,
         *,
+        clock: Clock,
         random: random.Random,
         settings: TierSettings,
         writer: str,
@@ -93,6 +128,7 @@ class TieredPartitions:
         self.store = store
         self.objects = objects
         self.settings = settings
+        self.clock = clock
         self._random = random
         self._writer = writer
         self._wait = wait

@@ -216,7 +216,7 @@ def test_records_are_found_by_time(topic: varve.Topic) -> None:
 def test_deleted_records_are_not_read(topic: varve.Topic) -> None:
     topic.append_many((None, b"%d" % number) for number in range(10))
     assert topic.delete_records(4) == 4
-    assert topic.offsets() == varve.PartitionOffsets(4, 10, 10, 10)
+    assert topic.offsets() == varve.PartitionOffsets(4, 4, 10, 10, 10)
     assert _values(topic.read())[0] == b"4"
     with pytest.raises(errors.OffsetOutOfRange):
         topic.read(start=3)

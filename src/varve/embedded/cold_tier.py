@@ -1,0 +1,216 @@
+"""The cold tier of a store, opened when a topic first needs it.
+
+Invariant  a store without tiered topics never asks an object store for anything, nor waits for what
+           the tier imports; one whose object store is down opens and serves what is local.
+Threads    any; `_lock` guards the opening.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from varve.cleaning.border import Border
+from varve.cleaning.cleaner import Cleaner
+from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log.cold_side import ColdSide
+from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
+from varve.embedded.tier_place import find_tier_url, remember_tier_url
+from varve.foundation.clock import Clock
+from varve.foundation.errors import StoreError, Unavailable
+from varve.foundation.settings import GivenValue
+from varve.foundation.worker import Worker, WorkerHealth
+from varve.tiering.settings import TierSettings
+
+if TYPE_CHECKING:
+    from varve.object_store import ObjectStore
+    from varve.tiering.tier import Tier
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS: Final = 1_000
+"""How long a store that could not be opened is not asked again."""
+
+
+class ColdTier:
+    """The tier of one store, or the promise of one.
+
+    `objects` is given by tests; otherwise the URL tells, and `store_settings` go to its store.
+    """
+
+    def __init__(
+        self,
+        logs: LogStore,
+        *,
+        clock: Clock,
+        random: Random,
+        settings: TierSettings,
+        store_settings: Mapping[str, GivenValue],
+        objects: "ObjectStore | None",
+        cleaner: Callable[[], Cleaner],
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._random = random
+        self._settings = settings
+        self._store_settings = store_settings
+        self._objects = objects
+        self._cleaner = cleaner
+        self._lock = threading.Lock()
+        self._tier: Tier | None = None  # guarded by _lock
+        self._failure: StoreError | None = None  # guarded by _lock
+        self._retry_ms = 0  # guarded by _lock
+        self._is_maintained = False  # guarded by _lock
+        self._workers: list[Worker] = []  # guarded by _lock
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a topic is in the cold tier."""
+        return any(log.settings.remote_storage_enable for _, log, _ in self._logs.logs())
+
+    def get(self) -> "Tier":
+        """The tier; raises what keeps its object store from being opened."""
+        with self._lock:
+            if self._tier is None:
+                self._tier = self._open_locked()
+            return self._tier
+
+    def find(self) -> "Tier | None":
+        """The tier if a topic is in it."""
+        return self.get() if self.is_wanted else None
+
+    def _open_locked(self) -> "Tier":
+        if self._failure is not None and self._clock.now_ms() < self._retry_ms:
+            raise self._failure.again()
+        try:
+            return self._open_tier()
+        except Unavailable as error:
+            self._failure, self._retry_ms = error, self._clock.now_ms() + RETRY_MS
+            raise
+
+    def _open_tier(self) -> "Tier":
+        from varve.object_store import RetryingObjectStore, open_object_store
+        from varve.tiering.tier import Tier
+
+        fs, directories = self._logs.fs, self._logs.directories
+        url = ""
+        objects = self._objects
+        if objects is None:
+            url = find_tier_url(fs, directories, self._settings.varve_tier_url)
+            objects = RetryingObjectStore(open_object_store(url, self._store_settings))
+        directory = next(one for one in self._logs.directories if one.failure is None)
+        return Tier(
+            self._logs,
+            objects,
+            cleaner=self._cleaner(),
+            clock=self._clock,
+            random=self._random,
+            settings=self._settings,
+            cache_directory=f"{directory.path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
+            before_first_copy=lambda: remember_tier_url(fs, directories, url),
+        )
+
+    def cold_side(self, partition: TopicPartition) -> ColdSide | None:
+        """What serves the part of a log that is not on the local disk."""
+        return self.get().cold_side(partition)
+
+    def border(self, partition: TopicPartition) -> Border | None:
+        """Where the cold tier of a partition ends, as local cleaning must know it."""
+        if not self._logs.get(partition).settings.remote_storage_enable:
+            return None
+        return self.get().border(partition)
+
+    def start(self) -> None:
+        """Lets threads copy and expire from now on."""
+        with self._lock:
+            self._is_maintained = True
+        self.look_after()
+
+    def look_after(self) -> None:
+        """Starts the threads once a topic is in the tier; they begin at once."""
+        if not self.is_wanted:
+            return
+        with self._lock:
+            if not self._is_maintained or self._workers:
+                return
+            interval_ms = self._settings.remote_log_manager_task_interval_ms
+            self._workers = [
+                Worker("varve-tier-copy", self._copy_once, interval_ms, self._clock),
+                Worker("varve-tier-expiry", self._expire_once, interval_ms, self._clock),
+            ]
+            for worker in self._workers:
+                worker.start()
+                worker.wake()
+
+    def _copy_once(self, now_ms: int) -> None:
+        tier = self.find()
+        if tier is not None:
+            tier.copy_once(now_ms)
+
+    def _expire_once(self, now_ms: int) -> None:
+        tier = self.find()
+        if tier is not None:
+            tier.expire_once(now_ms)
+
+    def run_once(self, now_ms: int) -> None:
+        """One round of copying, then one of expiry, in the caller's thread.
+
+        An object store that is down keeps nobody else from their work.
+        """
+        try:
+            self._copy_once(now_ms)
+            self._expire_once(now_ms)
+        except Unavailable as error:
+            logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
+
+    def check(self) -> None:
+        """Raises InvalidSetting or InvalidRequest where the tier can never be opened as it is.
+
+        One that is down may come up again.
+        """
+        try:
+            self.get()
+        except Unavailable as error:
+            logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
+
+    def remove(self, partition: TopicPartition) -> None:
+        """Takes a partition's objects out of the tier: its topic goes."""
+        self.get().remove(partition, self._clock.now_ms())
+
+    def leave(self, log: Log) -> None:
+        """Takes a partition out of the tier: from now on its log is what is local."""
+        tier = self.get()
+        log.raise_log_start(max(log.log_start_offset, log.local_start_offset))
+        tier.remove(log.topic_partition, self._clock.now_ms())
+
+    def failures(self) -> dict[TopicPartition, str]:
+        """What went wrong in the last round, by partition."""
+        with self._lock:
+            tier = self._tier
+        if tier is None:
+            return {}
+        return {**tier.failures, **tier.copier.failures()}
+
+    def worker_health(self) -> list[WorkerHealth]:
+        with self._lock:
+            return [worker.health() for worker in self._workers]
+
+    def stop(self) -> None:
+        """Ends the threads after the chunk they are at, and closes the object store."""
+        with self._lock:
+            self._is_maintained = False
+            workers, tier = self._workers, self._tier
+            self._workers, self._tier = [], None
+        with ExitStack() as stack:
+            if tier is not None:
+                stack.callback(self._close, tier)
+                stack.callback(tier.close)
+                tier.stop()
+            for worker in workers:
+                stack.callback(worker.stop)
+
+    def _close(self, tier: "Tier") -> None:
+        if self._objects is None:
+            tier.objects.close()

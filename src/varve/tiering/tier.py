@@ -1,0 +1,213 @@
+"""The cold tier of an open store: copies, expiry, local retention and reads, over one object store.
+
+Invariant  the log works without it: a store that is down fails copies, expiry and cold reads, each
+           with an error that may pass, and nothing else.
+Threads    any; copy, expiry and removal of one partition exclude each other.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from varve.cleaning.border import Border
+from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.throttle import Throttle
+from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log.cold_side import ColdSide
+from varve.commit_log.directory_failure import failures
+from varve.foundation.clock import Clock
+from varve.foundation.errors import StoreError
+from varve.object_store import ObjectStore
+from varve.tiering.cold_border import find_border
+from varve.tiering.cold_reader import ColdReader
+from varve.tiering.copier import Progress, TierCopier
+from varve.tiering.copy_report import CopyReport, TierStatus
+from varve.tiering.expiry import ColdExpiry, TierExpiry
+from varve.tiering.extent_cache import ExtentCache
+from varve.tiering.index_cache import IndexCache
+from varve.tiering.local_retention import Moved, apply_local_retention
+from varve.tiering.partition_removal import remove_partition
+from varve.tiering.read_pool import ReadPool
+from varve.tiering.settings import TierSettings
+from varve.tiering.tiered_partition import ManifestMaker, TieredPartition, TieredPartitions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TierPass:
+    """What a pass over one partition let go: of the local disk, and of both tiers."""
+
+    partition: TopicPartition
+    moved: Moved
+    expiry: ColdExpiry
+
+
+class Tier:
+    """The cold tier of one store. `close` it before the object store.
+
+    `cache_directory` is for indexes of cold segments, on the local disk. `wait` sleeps for so many
+    milliseconds and may end early.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        objects: ObjectStore,
+        *,
+        cleaner: Cleaner,
+        clock: Clock,
+        random: random.Random,
+        settings: TierSettings,
+        cache_directory: str,
+        make_manifests: ManifestMaker | None = None,
+        writer: str = "varve",
+        wait: Callable[[float], object] | None = None,
+        before_first_copy: Callable[[], None] | None = None,
+    ) -> None:
+        self.objects = objects
+        self.settings = settings
+        self._store = store
+        self._cleaner = cleaner
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
+        self.partitions = TieredPartitions(
+            store,
+            objects,
+            clock=clock,
+            random=random,
+            settings=settings,
+            writer=writer,
+            wait=self._wait,
+            make_manifests=make_manifests,
+        )
+        self.copier = TierCopier(
+            self.partitions,
+            cleaner=cleaner,
+            clock=clock,
+            wait=wait,
+            before_first=before_first_copy,
+        )
+        self._expiry = TierExpiry(self.partitions)
+        self.indexes = IndexCache(
+            store.fs,
+            cache_directory,
+            objects,
+            limit_bytes=settings.remote_log_index_file_cache_total_size_bytes,
+        )
+        self.indexes.load()
+        self.extents = ExtentCache(limit_bytes=settings.varve_tier_cache_bytes)
+        self.pool = ReadPool(
+            threads=settings.remote_log_reader_threads,
+            max_pending=settings.remote_log_reader_max_pending_tasks,
+        )
+        self._fetch_throttle = Throttle(
+            settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait
+        )
+        self._lock = threading.Lock()
+        self._readers: dict[TopicPartition, tuple[TieredPartition, ColdReader]] = {}
+        """Guarded by _lock."""
+        self.failures: dict[TopicPartition, str] = {}
+        """What went wrong in the last pass over a partition, for those it went wrong with."""
+
+    def cold_side(self, partition: TopicPartition) -> ColdSide:
+        """What reads the part of a log that is only in the cold tier."""
+        tiered = self.partitions.get(partition)
+        with self._lock:
+            known = self._readers.get(partition)
+            if known is None or known[0] is not tiered:
+                known = (tiered, self._make_reader(tiered))
+                self._readers[partition] = known
+            return known[1]
+
+    def _make_reader(self, tiered: TieredPartition) -> ColdReader:
+        return ColdReader(
+            tiered.home,
+            self.objects,
+            tiered.manifests,
+            indexes=self.indexes,
+            extents=self.extents,
+            pool=self.pool,
+            read_ahead_max_bytes=self.settings.varve_tier_read_ahead_max_bytes,
+            clock=self._clock,
+            refresh_ms=self.settings.remote_log_manager_task_interval_ms,
+            observe=self._fetch_throttle.pace,
+        )
+
+    def border(self, partition: TopicPartition) -> Border | None:
+        """What local cleaning keeps to; raises StoreError when the store cannot tell."""
+        return find_border(self.partitions, partition)
+
+    def _tiered_logs(self) -> list[tuple[TopicPartition, Log]]:
+        return [
+            (partition, log)
+            for partition, log, directory in self._store.logs()
+            if log.settings.remote_storage_enable and directory.failure is None
+        ]
+
+    def copy_once(self, now_ms: int) -> list[CopyReport]:
+        """Copies what there is of every topic that is to be copied; those that failed wait."""
+        return self.copier.run_once(now_ms)
+
+    def copy(
+        self, partition: TopicPartition, now_ms: int, *, progress: Progress | None = None
+    ) -> CopyReport:
+        """Copies what there is of one partition now; a failure is told in the report."""
+        return self.copier.copy(partition, now_ms, progress=progress)
+
+    def expire_once(self, now_ms: int) -> list[TierPass]:
+        """One pass over every partition in the tier; one that fails is noted, the others go on."""
+        passes = []
+        for partition, _ in self._tiered_logs():
+            if self._stopping.is_set():
+                break
+            try:
+                passes.append(self.expire(partition, now_ms))
+                self.failures.pop(partition, None)
+            except StoreError as error:
+                self.failures[partition] = str(error)
+                logger.warning(
+                    "expiry of the cold tier failed, will be tried again",
+                    extra={"partition": str(partition), "error": str(error)},
+                )
+        return passes
+
+    def expire(self, partition: TopicPartition, now_ms: int) -> TierPass:
+        """Applies local and total retention to one partition; raises StoreError."""
+        tiered = self.partitions.get(partition)
+        with tiered.work, failures(tiered.directory, f"retention of {partition}"):
+            expiry = self._expiry.expire(tiered, now_ms)
+            moved = Moved(())
+            if tiered.log.settings.copies_to_tier and tiered.copied_offset is not None:
+                evidence = self._cleaner.evidence(tiered.log)
+                moved = apply_local_retention(tiered.log, tiered.copied_offset, now_ms, evidence)
+            return TierPass(partition, moved, expiry)
+
+    def remove(self, partition: TopicPartition, now_ms: int) -> int:
+        """Takes a partition out of the tier, all its objects; gives how many segments it had."""
+        tiered = self.partitions.get(partition)
+        with tiered.work:
+            removed = remove_partition(self.partitions, tiered, now_ms)
+        with self._lock:
+            self._readers.pop(partition, None)
+        return removed
+
+    def status(self, partition: TopicPartition) -> TierStatus:
+        """How the tiers of a partition stand; raises Unavailable when the store is."""
+        return self.copier.status(partition)
+
+    def stop(self) -> None:
+        """Ends a round in flight before its next chunk."""
+        self._stopping.set()
+        self.copier.stop()
+
+    def close(self) -> None:
+        """Ends what is under way; the object store stays open."""
+        self.stop()
+        with ExitStack() as stack:
+            stack.callback(self.indexes.close)
+            stack.callback(self.pool.close)
