@@ -76,8 +76,8 @@ class MetadataBench:
     def store(self, home: ColdPartition) -> TopicManifestStore:
         return TopicManifestStore(self.topic, home)
 
-    def events(self) -> list[Event]:
-        """All events of all partitions of the topic."""
+    def values(self) -> list[bytes]:
+        """The values of all records, partition by partition of the topic."""
         found = []
         for number in range(self.partition_count):
             log, offset = self.open_log(number), 0
@@ -87,6 +87,9 @@ class MetadataBench:
                 while position < len(fetched.data):
                     batch = Batch(fetched.data, position=position)
                     position += batch.header.size
-                    found += [decode_event(one.value or b"", "event") for one in batch.records()]
+                    found += [one.value or b"" for one in batch.records()]
                 offset = fetched.next_offset
         return found
+
+    def events(self) -> list[Event]:
+        return [decode_event(value, "event") for value in self.values()]
