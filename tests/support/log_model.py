@@ -228,13 +228,13 @@ def read_committed(log: Log, *, start_offset: int, max_bytes: int = 700) -> list
             return found
         found += [
             record
-            for record in _filter(split_batches(fetched.data), list(fetched.aborted))
+            for record in filter_committed(split_batches(fetched.data), list(fetched.aborted))
             if record.offset >= offset
         ]
         offset = fetched.next_offset
 
 
-def _filter(batches: list[bytes], aborted: list[tuple[int, int]]) -> list[Record]:
+def filter_committed(batches: list[bytes], aborted: list[tuple[int, int]]) -> list[Record]:
     """Kafka's consumer: a producer is void from its aborted first offset to its abort marker."""
     waiting = sorted(aborted, key=lambda one: one[1])
     void: set[int] = set()
