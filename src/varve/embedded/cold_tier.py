@@ -17,15 +17,17 @@ from varve.cleaning.cleaner import Cleaner
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
-from varve.embedded.tier_place import find_tier_url, remember_tier_url
+from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, find_place, remember_place
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.foundation.worker import Worker, WorkerHealth
+from varve.tiering.metadata_settings import MetadataSettings
 from varve.tiering.settings import TierSettings
 
 if TYPE_CHECKING:
     from varve.object_store import ObjectStore
+    from varve.tiering.metadata_topic import MetadataTopic, TopicMaker
     from varve.tiering.tier import Tier
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class ColdTier:
         clock: Clock,
         random: Random,
         settings: TierSettings,
+        metadata: MetadataSettings,
         store_settings: Mapping[str, GivenValue],
         objects: "ObjectStore | None",
         cleaner: Callable[[], Cleaner],
@@ -55,6 +58,7 @@ class ColdTier:
         self._clock = clock
         self._random = random
         self._settings = settings
+        self._metadata = metadata
         self._store_settings = store_settings
         self._objects = objects
         self._cleaner = cleaner
@@ -94,12 +98,10 @@ class ColdTier:
         from varve.object_store import RetryingObjectStore, open_object_store
         from varve.tiering.tier import Tier
 
-        fs, directories = self._logs.fs, self._logs.directories
-        url = ""
+        place = self._find_place()
         objects = self._objects
         if objects is None:
-            url = find_tier_url(fs, directories, self._settings.varve_tier_url)
-            objects = RetryingObjectStore(open_object_store(url, self._store_settings))
+            objects = RetryingObjectStore(open_object_store(place.url, self._store_settings))
         directory = next(one for one in self._logs.directories if one.failure is None)
         return Tier(
             self._logs,
@@ -109,7 +111,33 @@ class ColdTier:
             random=self._random,
             settings=self._settings,
             cache_directory=f"{directory.path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
-            before_first_copy=lambda: remember_tier_url(fs, directories, url),
+            backend=place.metadata,
+            metadata_topic=self._open_metadata_topic,
+            before_first_copy=lambda: self._remember(place),
+        )
+
+    def _find_place(self) -> TierPlace:
+        settings = self._settings
+        if self._objects is not None:
+            return TierPlace("", settings.varve_tier_metadata or DEFAULT_METADATA)
+        return find_place(
+            self._logs.fs,
+            self._logs.directories,
+            url=settings.varve_tier_url,
+            metadata=settings.varve_tier_metadata,
+        )
+
+    def _remember(self, place: TierPlace) -> None:
+        if place.url:
+            remember_place(self._logs.fs, self._logs.directories, place)
+
+    def _open_metadata_topic(self) -> "MetadataTopic":
+        from varve.tiering.metadata_topic import METADATA_TOPIC, MetadataTopic
+
+        return MetadataTopic(
+            lambda number: self._logs.get(TopicPartition(METADATA_TOPIC, number)),
+            partition_count=self._metadata.remote_log_metadata_topic_num_partitions,
+            custom_bytes_max=self._metadata.remote_log_metadata_custom_metadata_max_bytes,
         )
 
     def cold_side(self, partition: TopicPartition) -> ColdSide | None:
@@ -165,11 +193,16 @@ class ColdTier:
         except Unavailable as error:
             logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
 
-    def check(self) -> None:
-        """Raises InvalidSetting or InvalidRequest where the tier can never be opened as it is.
+    def prepare(self, maker: "TopicMaker") -> None:
+        """Before a topic enters the tier, under the lock of who makes topics.
 
-        One that is down may come up again.
+        Raises InvalidSetting or InvalidRequest where the tier can never be opened as it is; one
+        that is down may come up again.
         """
+        if self._find_place().metadata == "topic":
+            from varve.tiering.metadata_topic import ensure_metadata_topic
+
+            ensure_metadata_topic(maker, self._metadata)
         try:
             self.get()
         except Unavailable as error:

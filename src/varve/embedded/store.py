@@ -73,6 +73,7 @@ class Store:
             clock=clock,
             random=random,
             settings=parsed.tier,
+            metadata=parsed.metadata,
             store_settings=parsed.tier_store,
             objects=objects,
             cleaner=lambda: self._upkeep.cleaner,
@@ -99,6 +100,8 @@ class Store:
         try:
             self._catalog.check_unchanged()
             self._admin.settle()
+            if self._tier.is_wanted:
+                self._tier.prepare(self._admin)
         except BaseException:
             self._logs.abandon()
             raise

@@ -12,6 +12,7 @@ from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogSettings, StoreSettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, Settings, declared, parse_settings
+from varve.tiering.metadata_settings import MetadataSettings
 from varve.tiering.settings import TierSettings
 
 _WHERE = "the store's settings"
@@ -26,6 +27,7 @@ class ParsedSettings(NamedTuple):
     store: StoreSettings
     cleaner: CleanerSettings
     tier: TierSettings
+    metadata: MetadataSettings
     tier_store: Mapping[str, GivenValue]
     """What the object store of the cold tier is told, by its own names."""
     defaults: LogSettings
@@ -41,7 +43,9 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
         if name.startswith(TIER_STORE_PREFIX)
     }
     given = {name: value for name, value in given.items() if name not in _prefixed(tier_store)}
-    own = _names(StoreSettings) | _names(CleanerSettings) | _names(TierSettings)
+    own = set().union(
+        *map(_names, (StoreSettings, CleanerSettings, TierSettings, MetadataSettings))
+    )
     defaults = {one.broker_name or one.kafka_name: one.kafka_name for one in declared(LogSettings)}
     for name in given:
         if name not in own and name not in defaults:
@@ -51,6 +55,7 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
         parse_settings(StoreSettings, _part_of(given, StoreSettings), _WHERE),
         parse_settings(CleanerSettings, _part_of(given, CleanerSettings), _WHERE),
         parse_settings(TierSettings, _part_of(given, TierSettings), _WHERE),
+        parse_settings(MetadataSettings, _part_of(given, MetadataSettings), _WHERE),
         tier_store,
         parse_settings(LogSettings, topic_defaults, _WHERE),
         # Looking into a directory must not delete what its owner may want to keep for longer.

@@ -1,7 +1,8 @@
 """Where the cold tier of a store is: told once, and remembered beside the logs.
 
-Layout     `varve-tier.json` in every log directory: {"format": 1, "url": "..."}.
-Invariant  what is copied stays where readers look for it: another URL than the remembered one is
+Layout     `varve-tier.json` in every log directory:
+           {"format": 1, "url": "...", "metadata": "object"}. docs/tiering.md
+Invariant  what is copied stays where readers look for it: another place than the remembered one is
            refused. No secret is written; credentials come from settings or the environment.
 Crash      written before anything is copied; any directory's file tells.
 """
@@ -9,6 +10,7 @@ Crash      written before anything is copied; any directory's file tells.
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from varve.commit_log import LogDirectory
@@ -16,60 +18,82 @@ from varve.disk import FileSystem, RealFileSystem, write_atomically
 from varve.foundation.errors import Corrupt, InvalidSetting
 
 TIER_FILE: Final = "varve-tier.json"
+DEFAULT_METADATA: Final = "object"
 _FORMAT: Final = 1
 
 
-def find_tier_url(fs: FileSystem, directories: Sequence[LogDirectory], given: str) -> str:
-    """The URL of a store's cold tier: the one given, remembered, or a directory beside the logs.
+@dataclass(frozen=True, slots=True)
+class TierPlace:
+    """The object store of a cold tier, and where it is kept which segments it holds."""
 
-    Raises InvalidSetting for one that is not the remembered one.
+    url: str
+    metadata: str
+
+
+def find_place(
+    fs: FileSystem, directories: Sequence[LogDirectory], *, url: str, metadata: str
+) -> TierPlace:
+    """The place that is given, or remembered; else manifests and objects beside the logs.
+
+    Empty texts are not given. Raises InvalidSetting for a place that is not the remembered one.
     """
-    remembered = _read(fs, directories)
-    if given and remembered and given != remembered:
-        raise InvalidSetting(
-            f"varve.tier.url is {given}, but the cold tier of {directories[0].path} is "
-            f"{remembered}: leave the setting out, or copy all objects to the new place and write "
-            f"its URL into {TIER_FILE} of every log directory"
-        )
-    if given or remembered:
-        return given or remembered
+    known = _read(fs, directories)
+    where = directories[0].path
+    if known is None:
+        return TierPlace(url or _default_url(fs, where), metadata or DEFAULT_METADATA)
+    for name, given, remembered in (
+        ("varve.tier.url", url, known.url),
+        ("varve.tier.metadata", metadata, known.metadata),
+    ):
+        if given and given != remembered:
+            raise InvalidSetting(
+                f"{name} is {given}, but the cold tier of {where} has {remembered}: leave the "
+                "setting out, or move all that is there and then write the new one into "
+                f"{TIER_FILE} of every log directory"
+            )
+    return known
+
+
+def _default_url(fs: FileSystem, directory: str) -> str:
     if not isinstance(fs, RealFileSystem):
         raise InvalidSetting(
             "a store that is not on a real disk has no default place for its cold tier: set "
             "varve.tier.url, or give an object store to `open`"
         )
-    return f"file:{os.path.abspath(directories[0].path)}.cold"
+    return f"file:{os.path.abspath(directory)}.cold"
 
 
-def remember_tier_url(fs: FileSystem, directories: Sequence[LogDirectory], url: str) -> None:
-    """Writes the URL to every directory that does not have it; an empty one is nowhere."""
-    if not url:
-        return
-    data = json.dumps({"format": _FORMAT, "url": url}).encode() + b"\n"
+def remember_place(fs: FileSystem, directories: Sequence[LogDirectory], place: TierPlace) -> None:
+    """Writes the place to every directory that does not have it."""
+    document = {"format": _FORMAT, "url": place.url, "metadata": place.metadata}
+    data = json.dumps(document).encode() + b"\n"
     for directory in directories:
         path = f"{directory.path}/{TIER_FILE}"
-        if directory.failure is None and _read_file(fs, path) != url:
+        if directory.failure is None and _read_file(fs, path) != place:
             write_atomically(fs, path, data)
 
 
-def _read(fs: FileSystem, directories: Sequence[LogDirectory]) -> str:
-    for directory in directories:
-        url = _read_file(fs, f"{directory.path}/{TIER_FILE}")
-        if url:
-            return url
-    return ""
+def _read(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPlace | None:
+    found = (_read_file(fs, f"{directory.path}/{TIER_FILE}") for directory in directories)
+    return next((place for place in found if place is not None), None)
 
 
-def _read_file(fs: FileSystem, path: str) -> str:
+def _read_file(fs: FileSystem, path: str) -> TierPlace | None:
     try:
         document = json.loads(fs.read(path))
     except OSError:  # missing, or its directory goes offline
-        return ""
+        return None
     except ValueError:
         document = None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+    texts = [document.get(name) for name in ("url", "metadata")] if _is_ours(document) else []
+    if not texts or not all(isinstance(text, str) and text for text in texts):
         raise Corrupt(
             f"{path} does not tell where the cold tier is: write "
-            f'{{"format": {_FORMAT}, "url": "..."}} with the URL of its object store'
+            f'{{"format": {_FORMAT}, "url": "...", "metadata": "{DEFAULT_METADATA}"}} with the URL '
+            "of its object store"
         )
-    return str(document.get("url", ""))
+    return TierPlace(*texts)
+
+
+def _is_ours(document: object) -> bool:
+    return isinstance(document, dict) and document.get("format") == _FORMAT

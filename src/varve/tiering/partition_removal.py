@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Final
 
 from varve.tiering.expiry import remove_segments
-from varve.tiering.manifest_store import ObjectManifestStore
 from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
@@ -30,8 +29,7 @@ def remove_partition(partitions: TieredPartitions, tiered: TieredPartition, now_
             break
         remove_segments(partitions, tiered, segments, now_ms)
         removed += len(segments)
-    if isinstance(tiered.manifests, ObjectManifestStore):
-        _remove_objects(partitions, tiered)
+    _remove_objects(partitions, tiered)
     partitions.forget(tiered.log.topic_partition)
     logger.info(
         "partition left the cold tier",

@@ -23,10 +23,10 @@ class TierSettings:
         is_own=True,
     )
     varve_tier_metadata: str = setting(
-        "object",
+        "",
         "Where it is kept which segments the cold tier holds: in manifests beside them (object), "
         "in Kafka's topic __remote_log_metadata (topic), or where a backend registered under "
-        "another name keeps it.",
+        "another name keeps it; empty means the one used before, at first object.",
         "varve.tier.metadata",
         is_own=True,
     )

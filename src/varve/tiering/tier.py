@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from varve.cleaning.border import Border
 from varve.cleaning.cleaner import Cleaner
@@ -19,7 +20,7 @@ from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import InvalidSetting, StoreError
 from varve.object_store import ObjectStore
 from varve.tiering.cold_border import find_border
 from varve.tiering.cold_reader import ColdReader
@@ -29,6 +30,8 @@ from varve.tiering.expiry import ColdExpiry, TierExpiry
 from varve.tiering.extent_cache import ExtentCache
 from varve.tiering.index_cache import IndexCache
 from varve.tiering.local_retention import Moved, apply_local_retention
+from varve.tiering.manifest_backends import BackendContext, open_backend
+from varve.tiering.metadata_topic import MetadataTopic
 from varve.tiering.partition_removal import remove_partition
 from varve.tiering.read_pool import ReadPool
 from varve.tiering.settings import TierSettings
@@ -49,7 +52,8 @@ class TierPass:
 class Tier:
     """The cold tier of one store. `close` it before the object store.
 
-    `cache_directory` is for indexes of cold segments, on the local disk. `wait` sleeps for so many
+    `cache_directory` is for indexes of cold segments, on the local disk. `backend` names who keeps
+    the manifests, in `metadata_topic` if it is the topic. `wait` sleeps for so many
     milliseconds and may end early.
     """
 
@@ -63,7 +67,8 @@ class Tier:
         random: random.Random,
         settings: TierSettings,
         cache_directory: str,
-        make_manifests: ManifestMaker | None = None,
+        backend: str = "object",
+        metadata_topic: Callable[[], MetadataTopic] | None = None,
         writer: str = "varve",
         wait: Callable[[float], object] | None = None,
         before_first_copy: Callable[[], None] | None = None,
@@ -83,7 +88,7 @@ class Tier:
             settings=settings,
             writer=writer,
             wait=self._wait,
-            make_manifests=make_manifests,
+            make_manifests=self._open_backend(backend, metadata_topic, random),
         )
         self.copier = TierCopier(
             self.partitions,
@@ -113,6 +118,33 @@ class Tier:
         """Guarded by _lock."""
         self.failures: dict[TopicPartition, str] = {}
         """What went wrong in the last pass over a partition, for those it went wrong with."""
+
+    def _open_backend(
+        self,
+        name: str,
+        metadata_topic: Callable[[], MetadataTopic] | None,
+        random: random.Random,
+    ) -> ManifestMaker:
+        opened: list[MetadataTopic] = []
+
+        def open_topic() -> MetadataTopic:
+            if metadata_topic is None:
+                raise InvalidSetting(
+                    "varve.tier.metadata is topic, but there is no topic of this store to keep "
+                    "manifests in: use object"
+                )
+            if not opened:
+                opened.append(metadata_topic())
+            return opened[0]
+
+        context = BackendContext(
+            objects=self.objects,
+            random=random,
+            wait=self._wait,
+            metadata_topic=open_topic,
+            settings=self.settings,
+        )
+        return partial(open_backend(name), context)
 
     def cold_side(self, partition: TopicPartition) -> ColdSide:
         """What reads the part of a log that is only in the cold tier."""
