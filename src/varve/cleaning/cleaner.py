@@ -16,7 +16,7 @@ from varve.cleaning.border import Border, FindBorder, no_border
 from varve.cleaning.cleaned_partition import CleanedPartition
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import KeyIndexes
-from varve.cleaning.lookup import KeyLookup
+from varve.cleaning.lookup import FindCold, KeyLookup
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.partition_run import PartitionRun, RunTools
 from varve.cleaning.plan import CleaningPlan
@@ -52,9 +52,14 @@ class Cleaner:
         settings: CleanerSettings | None = None,
         metrics: CleanerMetrics | None = None,
         border: FindBorder | None = None,
+        find_cold: FindCold | None = None,
     ) -> None:
-        """`border` tells where the cold tier of a partition ends; without it there is none."""
+        """`border` tells where the cold tier of a partition ends; without it there is none.
+
+        `find_cold` looks keys up in it.
+        """
         self._store = store
+        self._find_cold = find_cold
         self._find_border = border or no_border
         self._clock = clock
         self._settings = settings or CleanerSettings()
@@ -327,6 +332,7 @@ class Cleaner:
                 topic_id=found.topic_id,
                 clock=self._clock,
                 may_build=may_build,
+                find_cold=self._find_cold,
             )
             return lookup.find(key, now_ms, self._pace, below=below)
         finally:

@@ -68,6 +68,7 @@ _CRC = struct.Struct("<I")
 _CRC_AT: Final = _PREFIX.size + _FIELDS.size
 REMEDY: Final = "delete the file, it is built again"
 _VERIFY_BYTES: Final = 1 << 20
+_SUM_ENTRIES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,15 @@ class KeyIndex(Closing):
         """The entries [start, end) into out[: end - start]."""
         assert 0 <= start <= end <= self.header.entry_count
         read_entries_at(self._file, HEADER_BYTES + start * ENTRY.itemsize, out[: end - start])
+
+    def listed_bytes(self) -> int:
+        """Encoded bytes of all listed records; the others of the segment are superseded in it."""
+        total, count = 0, self.header.entry_count
+        for start in range(0, count, _SUM_ENTRIES):
+            end = min(start + _SUM_ENTRIES, count)
+            entries = self._section(HEADER_BYTES + start * ENTRY.itemsize, end - start, ENTRY)
+            total += int(entries["size"].sum(dtype=np.int64))
+        return total
 
     def lower_bound(self, hash_high: int, *, start: int = 0) -> int:
         """The first entry from `start` on whose first word is at least `hash_high`."""

@@ -1,14 +1,15 @@
 """Finds the latest record of a key: through the key indexes, and by a scan of the tail behind them.
 
 Invariant  only committed records count; of these the one with the highest offset is found, whatever
-           its segment. The key itself is compared, not only its hash.
+           its segment. The key itself is compared, not only its hash. The cold tier is asked only
+           when nothing local has the key.
 Threads    any; a segment without an index is indexed in memory while another thread cleans the log,
            or when its index cannot be written.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from varve.cleaning.derived_files import is_of_derived_file
 from varve.cleaning.key_index import KeyEntry, KeyIndex
 from varve.cleaning.key_index_build import DEFAULT_BUFFER_BYTES, KeyIndexBuilder, no_pace
 from varve.cleaning.key_indexes import KeyIndexes
-from varve.commit_log import Isolation, Log
+from varve.commit_log import Isolation, Log, TopicPartition
 from varve.commit_log.names import LOG
 from varve.commit_log.segment import ReadableSegment, Segment
 from varve.commit_log.segment_scan import BatchWalk
@@ -34,6 +35,24 @@ _LOOKS_MAX: Final = 8
 _TAIL: Final = "tail.keys"
 
 
+class FindCold(Protocol):
+    """Looks up the latest record of a key hash among the cold segments in front of an offset.
+
+    Those that end before `start_offset` count for nothing. None when there is none, or only one
+    that the local part has let go since. Raises Unavailable when the store cannot be asked.
+    """
+
+    def __call__(
+        self,
+        partition: TopicPartition,
+        hash: tuple[int, int],
+        *,
+        topic_id: bytes,
+        start_offset: int,
+        end_offset: int,
+    ) -> KeyEntry | None: ...
+
+
 class KeyLookup:
     """Looks keys up in one log."""
 
@@ -45,8 +64,10 @@ class KeyLookup:
         topic_id: bytes,
         clock: Clock,
         may_build: bool,
+        find_cold: FindCold | None = None,
     ) -> None:
         """`may_build` says that no other thread builds key indexes of this log now."""
+        self._find_cold = find_cold
         self._log = log
         self._indexes = indexes
         self._may_build = may_build
@@ -106,7 +127,26 @@ class KeyLookup:
                 if found is not None:
                     return found
             end = segment.base_offset
-        return None
+        return self._locate_cold((high, low), min(bound, end))
+
+    def _locate_cold(self, hash: tuple[int, int], end_offset: int) -> KeyEntry | None:
+        """In front of the local start, where the cold tier holds the log."""
+        log = self._log
+        start_offset = log.log_start_offset
+        if start_offset >= end_offset:
+            return None
+        if self._find_cold is None:
+            raise Unavailable(
+                f"{log.topic_partition}: offsets {start_offset} to {end_offset - 1} may hold the "
+                "key and are in object storage alone: open the store with its varve.tier.url"
+            )
+        return self._find_cold(
+            log.topic_partition,
+            hash,
+            topic_id=self._topic_id,
+            start_offset=start_offset,
+            end_offset=end_offset,
+        )
 
     def _find_in(
         self,

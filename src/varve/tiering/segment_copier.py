@@ -159,6 +159,7 @@ class SegmentCopier:
             state=SegmentState.COPY_STARTED,
             at_ms=now_ms,
             key_count=None if header is None else header.entry_count,
+            stale_bytes=None if request.keys is None else _count_stale(request.keys),
             delete_horizon_ms=None if horizon == NO_HORIZON else horizon,
         )
 
@@ -254,6 +255,12 @@ class SegmentCopier:
         return self._manifests.commit(
             change, leader_epoch=latest, writer=self._writer, now_ms=now_ms
         )
+
+
+def _count_stale(keys: SegmentKeys) -> int:
+    """Bytes of records that are superseded within their own segment: a lower bound."""
+    with keys.open() as index:
+        return max(index.header.record_bytes - index.listed_bytes(), 0)
 
 
 class _Chunks(Iterable[Buffer]):

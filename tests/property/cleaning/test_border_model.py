@@ -199,7 +199,7 @@ def read_from(hot: CleaningBench, start_offset: int) -> list[bytes]:
     return found
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(steps, min_size=5, max_size=30))
 def test_a_reader_of_both_tiers_ends_with_the_state_of_the_history(sequence: list[Step]) -> None:
     tiers = TwoTiers()

@@ -1,0 +1,83 @@
+"""A tiered partition whose keys are looked up in both tiers, as an open store does it."""
+
+from dataclasses import dataclass, field
+
+from tests.support.cleaning_bench import NOW_MS, PARTITION
+from tests.support.tier_bench import TierBench
+from varve.cleaning.key_index import KeyEntry
+from varve.cleaning.moved import move_out
+from varve.commit_log import TopicPartition
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.object_store import ObjectFaultPlan
+from varve.records import Record
+from varve.tiering.cold_file import ExtentSource
+from varve.tiering.cold_keys_lookup import ColdKeysLookup
+from varve.tiering.cold_reader import ColdReader
+from varve.tiering.extent_cache import ExtentCache
+from varve.tiering.index_cache import IndexCache
+from varve.tiering.read_pool import ReadPool
+
+
+@dataclass
+class ColdLookupBench(TierBench):
+    """`find` gives the latest record of a key; `move` takes copied segments from the disk."""
+
+    pool: ReadPool = field(init=False)
+    cold: ColdKeysLookup = field(init=False)
+    observed: list[int] = field(default_factory=list)
+
+    def connect(self, plan: ObjectFaultPlan | None = None) -> None:
+        super().connect(plan)
+        self.pool = ReadPool(threads=2, max_pending=100)
+        extents = ExtentCache(limit_bytes=8 << 20)
+        memory = MemoryFileSystem(ManualClock(NOW_MS))
+        indexes = IndexCache(memory, "cache", self.objects, limit_bytes=1 << 20)
+        home, clock, manifests = self.home, self.hot.clock, self.manifests(self.objects)
+        reader = ColdReader(
+            home,
+            self.objects,
+            manifests,
+            indexes=indexes,
+            extents=extents,
+            pool=self.pool,
+            read_ahead_max_bytes=1 << 16,
+            clock=clock,
+            refresh_ms=60_000,
+            observe=lambda size: None,
+        )
+        source = ExtentSource(
+            self.objects, extents, self.pool, clock=clock, observe=self.observed.append
+        )
+        log = self.hot.log
+        log._reader._cold_side = lambda: reader
+        self.cold = ColdKeysLookup(
+            log, home, manifests, source=source, indexes=indexes, clock=clock, refresh_ms=60_000
+        )
+        self.hot.cleaner._find_cold = self.find_cold
+
+    def find_cold(
+        self,
+        partition: TopicPartition,
+        hash: tuple[int, int],
+        *,
+        topic_id: bytes,
+        start_offset: int,
+        end_offset: int,
+    ) -> KeyEntry | None:
+        assert partition == PARTITION
+        return self.cold.find(
+            hash, topic_id=topic_id, start_offset=start_offset, end_offset=end_offset
+        )
+
+    def move(self, before_offset: int) -> None:
+        log = self.hot.log
+        move_out(log, before_offset, self.hot.now_ms, self.hot.cleaner.evidence(log))
+
+    def find(self, key: str) -> Record | None:
+        return self.hot.cleaner.find_key(PARTITION, key.encode(), self.hot.now_ms)
+
+    def find_value(self, key: str) -> bytes | None:
+        """None for a key that was deleted, and for one that never was."""
+        found = self.find(key)
+        return None if found is None else found.value
