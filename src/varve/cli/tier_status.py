@@ -1,14 +1,71 @@
-"""`varve tier status`: what lies on the local disk and in object storage, per topic."""
+"""`varve tier status`: what lies on the local disk and in object storage, per topic.
 
-from typing import Annotated
+Invariant  reads only. A topic that is not in the cold tier costs no request, and a store that is
+           down is asked once: the local side is shown whatever it says.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from varve.cli.log_output import print_rows
+from varve.cli.moments import show_moment
+from varve.cli.screen import make_console, print_rows_with_details
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
-from varve.cli.tier_access import StoreSettings, TierUrl, tier_settings
-from varve.object_store import default_prices
-from varve.tiering.copy_report import TierStatus
+from varve.cli.tier_access import StoreSettings, TierUrl, show_bytes, tier_settings
+from varve.commit_log import TopicPartition
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import StoreError, StoreUnavailable
+from varve.object_store import PriceTable, default_prices
+from varve.tiering.tier_status import TierStatus, observe_local
+
+if TYPE_CHECKING:
+    from varve.embedded import Store
+
+_COLUMNS: Final = ("topic", "tier", "hot", "cold", "lag", "stored", "per month")
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionStatus:
+    status: TierStatus
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicStatus:
+    """The partitions of one topic; what some could not tell is missing from the sums."""
+
+    name: str
+    parts: Sequence[_PartitionStatus]
+
+    @property
+    def is_enabled(self) -> bool:
+        return self.parts[0].status.is_enabled
+
+    @property
+    def tier(self) -> str:
+        if not self.is_enabled:
+            return "no"
+        return "copying" if self.parts[0].status.is_copying else "copying is off"
+
+    @property
+    def errors(self) -> dict[str, str]:
+        return {str(one.status.partition): one.error for one in self.parts if one.error is not None}
+
+    def sum(self, name: str) -> int | None:
+        """A figure over all partitions; None where no partition has it."""
+        values = [getattr(one.status, name) for one in self.parts]
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    def oldest(self, name: str) -> int | None:
+        values = [getattr(one.status, name) for one in self.parts]
+        return min((value for value in values if value is not None), default=None)
 
 
 def command(
@@ -21,55 +78,176 @@ def command(
     """Show per topic what is hot, what is cold, and what waits to be copied.
 
     Hot is what the local disk holds, cold what can be read in the store; both count bytes of data
-    files. Stored are all bytes of objects that manifests name, the basis of the cost per month by
-    the declared list prices of the store. Lag is what is closed but not copied.
+    files, and what is in both counts in both. Stored are all bytes of objects that manifests name,
+    the basis of the cost per month by the declared list prices of the store. Lag is what is closed
+    but not copied. Topics outside of the cold tier are shown, and the store is not asked for them.
+
+    A topic that cannot be asked for is shown with its local side and the error, and the exit status
+    is 1. With --json every line has the sums of one topic, `errors` by partition, and `partitions`
+    with the figures of each; what nobody could tell is null.
 
     \b
     Examples:
-      varve tier status data --store file:/backup/tier
+      varve tier status data
       varve tier status data orders --store s3://bucket/varve --json
     """
     topic, partition = parse_wanted(wanted)
-    found: dict[str, list[TierStatus]] = {}
     settings = tier_settings(store_url, store_settings)
     with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
             find_topic(store, topic)
-        tier = store.tier
-        for one in store.partitions(topic, partition):
-            found.setdefault(one.topic, []).append(tier.status(one))
-        prices = default_prices(tier.objects.name)
-    columns = [
-        "topic",
-        "copying",
-        "hot bytes",
-        "hot segments",
-        "cold bytes",
-        "cold segments",
-        "pending segments",
-        "lag bytes",
-        "lag segments",
-        "stored bytes",
-        f"{prices.currency.lower()} per month",
-    ]
-    rows = [
-        _row(name, parts, prices.stored_cost_per_month(sum(one.stored_bytes for one in parts)))
-        for name, parts in found.items()
-    ]
-    print_rows(columns, rows, as_json=as_json)
+        look = _Look(store)
+        chosen = store.partitions(topic, partition)
+        found = [
+            _TopicStatus(name, [look.at(one) for one in chosen if one.topic == name])
+            for name in dict.fromkeys(one.topic for one in chosen)
+        ]
+        prices = default_prices(look.store_name)
+    if as_json:
+        for one in found:
+            sys.stdout.write(json.dumps(_document(one, prices)) + "\n")
+    else:
+        _print(make_console(), found, prices, look.store_name)
+    if any(one.errors for one in found):
+        raise typer.Exit(1)
 
 
-def _row(name: str, parts: list[TierStatus], cost: float) -> list[object]:
+class _Look:
+    """Asks for one partition after another, and a store that is down no second time."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._failure: str | None = None
+        self.store_name = ""
+
+    def at(self, partition: TopicPartition) -> _PartitionStatus:
+        local = observe_local(self._store.topic(partition.topic).partition(partition.partition).log)
+        if not local.is_enabled:
+            return _PartitionStatus(local)
+        if self._failure is not None:
+            return _PartitionStatus(local, self._failure)
+        try:
+            tier = self._store.tier
+            self.store_name = tier.objects.name
+            return _PartitionStatus(tier.status(partition))
+        except StoreError as error:
+            if isinstance(error, StoreUnavailable) or not self.store_name:
+                self._failure = str(error)
+            return _PartitionStatus(local, str(error))
+
+
+def _document(found: _TopicStatus, prices: PriceTable) -> dict[str, Any]:
+    stored = found.sum("stored_bytes")
+    return {
+        "topic": found.name,
+        "tiered": found.is_enabled,
+        "copying": found.parts[0].status.is_copying,
+        **{name: found.sum(name) for name in _SUMS},
+        **{name: found.oldest(name) for name in _OLDEST},
+        "cost_per_month": None if stored is None else prices.stored_cost_per_month(stored),
+        "currency": prices.currency,
+        "prices": prices.name,
+        "errors": found.errors,
+        "partitions": [_partition_document(one) for one in found.parts],
+    }
+
+
+_SUMS: Final = (
+    "hot_bytes",
+    "hot_segments",
+    "cold_bytes",
+    "cold_segments",
+    "pending_segments",
+    "stored_bytes",
+    "lag_bytes",
+    "lag_segments",
+)
+_OLDEST: Final = ("oldest_hot_ms", "oldest_cold_ms")
+
+
+def _partition_document(one: _PartitionStatus) -> dict[str, Any]:
+    figures = asdict(one.status)
+    return {**figures, "partition": one.status.partition.partition, "error": one.error}
+
+
+def _print(
+    console: Console, found: Sequence[_TopicStatus], prices: PriceTable, store_name: str
+) -> None:
+    if not found:
+        console.print("there are no topics")
+        return
+    now_ms = SystemClock().now_ms()
+    rows = [_cells(one, prices) for one in found]
+    details = [list(_details(one, now_ms)) for one in found]
+    print_rows_with_details(console, _COLUMNS, rows, details, left=["topic", "tier"])
+    console.print(Text(_summary(found, prices, store_name)))
+
+
+def _cells(found: _TopicStatus, prices: PriceTable) -> list[str]:
+    stored = found.sum("stored_bytes")
     return [
-        name,
-        "yes" if parts[0].is_copying else "no",
-        sum(one.hot_bytes for one in parts),
-        sum(one.hot_segments for one in parts),
-        sum(one.cold_bytes for one in parts),
-        sum(one.cold_segments for one in parts),
-        sum(one.pending_segments for one in parts),
-        sum(one.lag_bytes for one in parts),
-        sum(one.lag_segments for one in parts),
-        sum(one.stored_bytes for one in parts),
-        round(cost, 4),
+        found.name,
+        found.tier,
+        _amount(found.sum("hot_bytes"), found.sum("hot_segments")),
+        _amount(found.sum("cold_bytes"), found.sum("cold_segments")),
+        _amount(found.sum("lag_bytes"), found.sum("lag_segments")),
+        "-" if stored is None else show_bytes(stored),
+        "-" if stored is None else show_cost(stored, prices),
     ]
+
+
+def _amount(size: int | None, segments: int | None) -> str:
+    if size is None or segments is None:
+        return "-"
+    return f"{show_bytes(size)} in {segments:,}"
+
+
+def show_cost(stored_bytes: int, prices: PriceTable) -> str:
+    """What so many bytes cost in a month; small sums to the first digits that are not 0."""
+    cost = prices.stored_cost_per_month(stored_bytes)
+    return f"{prices.currency} {f'{cost:,.2f}' if cost >= 1 or not cost else f'{cost:.2g}'}"
+
+
+def _details(found: _TopicStatus, now_ms: int) -> Iterator[tuple[str, str | Text]]:
+    if not found.is_enabled:
+        return
+    for one in found.parts:
+        status = one.status
+        where = str(status.partition)
+        yield (
+            where,
+            f"log start {status.log_start_offset}, local start {status.local_start_offset}, end "
+            f"{status.end_offset}{_copied(status)}",
+        )
+        if one.error is not None:
+            yield "", Text(one.error, "red")
+    cold_ms, hot_ms = found.oldest("oldest_cold_ms"), found.oldest("oldest_hot_ms")
+    yield (
+        "oldest",
+        f"cold {show_moment(cold_ms, now_ms)}, hot {show_moment(hot_ms, now_ms)}",
+    )
+    pending = found.sum("pending_segments")
+    if pending:
+        yield "pending", f"{pending} segments in the store, announced or about to go"
+
+
+def _copied(status: TierStatus) -> str:
+    return "" if status.copied_offset is None else f", copied up to {status.copied_offset}"
+
+
+def _summary(found: Sequence[_TopicStatus], prices: PriceTable, store_name: str) -> str:
+    tiered = [one for one in found if one.is_enabled]
+    total = {name: sum(one.sum(name) or 0 for one in found) for name in _SUMS}
+    text = f"{len(tiered)} of {len(found)} topics in the cold tier: "
+    text += f"{show_bytes(total['hot_bytes'])} hot"
+    failed = sum(bool(one.errors) for one in found)
+    if tiered:
+        text += f", {show_bytes(total['cold_bytes'])} cold, {show_bytes(total['lag_bytes'])} behind"
+        cost = show_cost(total["stored_bytes"], prices)
+        stored = show_bytes(total["stored_bytes"])
+        text += f"; {stored} stored in {store_name or 'no store'}, {cost} per month"
+        if prices.stored_per_gib_month:
+            text += f" by the list prices of {prices.name}, {prices.as_of}"
+    if failed:
+        text += f"; {failed} could not be asked for, and is missing from what is cold and stored"
+    return text

@@ -4,7 +4,7 @@ Invariant  segments of a partition are copied strictly in order, from the offset
            gives, and only when they are durable on the local disk and all their transactions are
            decided. A failure stays with its partition and is tried again after a time that doubles.
 Crash      nothing is kept here: the manifest tells what was begun, and the next round goes on.
-Threads    one calls `run_once` and `copy`; `copied_offset`, `status` and `stop` are for any.
+Threads    one calls `run_once` and `copy`; `copied_offset` and `stop` are for any.
 """
 
 import logging
@@ -22,7 +22,7 @@ from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
 from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.copy_report import CopyProgress, CopyReport, TierStatus
+from varve.tiering.copy_report import CopyProgress, CopyReport
 from varve.tiering.segment_copier import CopyRequest
 from varve.tiering.tiered_partition import (
     TieredPartition,
@@ -285,28 +285,6 @@ class TierCopier:
         tiered = self._partitions.get(partition)
         tiered.load()
         return get_copied_offset(tiered)
-
-    def status(self, partition: TopicPartition) -> TierStatus:
-        """How the tiers of a partition stand; raises Unavailable when the store is."""
-        tiered = self._partitions.get(partition)
-        manifest = tiered.load()
-        log, copied = tiered.log, get_copied_offset(tiered)
-        waiting = find_closed(log, copied)
-        return TierStatus(
-            partition=partition,
-            is_enabled=log.settings.remote_storage_enable,
-            is_copying=log.settings.copies_to_tier,
-            copied_offset=copied,
-            hot_bytes=log.size,
-            hot_segments=len(log.view),
-            cold_bytes=manifest.log_bytes,
-            cold_segments=manifest.readable_count,
-            stored_bytes=manifest.stored_bytes,
-            pending_segments=manifest.segment_count - manifest.readable_count,
-            lag_bytes=sum(segment.size for segment, _ in waiting),
-            lag_segments=len(waiting),
-            manifest_version=manifest.version,
-        )
 
 
 def find_closed(log: Log, copied_offset: int) -> list[tuple[Segment, int]]:

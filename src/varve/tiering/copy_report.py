@@ -1,4 +1,4 @@
-"""What a round of copying did to a partition, and how its two tiers stand."""
+"""What a round of copying did to a partition, and how far one has come."""
 
 from dataclasses import dataclass
 
@@ -40,26 +40,3 @@ class CopyReport:
     def stored_bytes(self) -> int:
         """All bytes that were put into the store, indexes included."""
         return sum(segment.stored_bytes for segment in self.segments)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierStatus:
-    """How the tiers of one partition stand.
-
-    `lag_*` are closed segments that are not copied. `pending_*` are segments in the store that
-    cannot be read: announced, or about to go.
-    """
-
-    partition: TopicPartition
-    is_enabled: bool
-    is_copying: bool
-    copied_offset: int
-    hot_bytes: int
-    hot_segments: int
-    cold_bytes: int
-    cold_segments: int
-    stored_bytes: int
-    pending_segments: int
-    lag_bytes: int
-    lag_segments: int
-    manifest_version: int

@@ -25,7 +25,7 @@ from varve.object_store import ObjectStore
 from varve.tiering.cold_border import find_border
 from varve.tiering.cold_reader import ColdReader
 from varve.tiering.copier import Progress, TierCopier
-from varve.tiering.copy_report import CopyReport, TierStatus
+from varve.tiering.copy_report import CopyReport
 from varve.tiering.expiry import ColdExpiry, TierExpiry
 from varve.tiering.extent_cache import ExtentCache
 from varve.tiering.index_cache import IndexCache
@@ -35,6 +35,7 @@ from varve.tiering.metadata_topic import MetadataTopic
 from varve.tiering.partition_removal import remove_partition
 from varve.tiering.read_pool import ReadPool
 from varve.tiering.settings import TierSettings
+from varve.tiering.tier_status import TierStatus, observe_tiers
 from varve.tiering.tiered_partition import ManifestMaker, TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
@@ -230,7 +231,7 @@ class Tier:
 
     def status(self, partition: TopicPartition) -> TierStatus:
         """How the tiers of a partition stand; raises Unavailable when the store is."""
-        return self.copier.status(partition)
+        return observe_tiers(self.partitions.get(partition))
 
     def stop(self) -> None:
         """Ends a round in flight before its next chunk."""

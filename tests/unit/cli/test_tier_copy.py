@@ -37,9 +37,9 @@ def test_tiered_topics_are_copied_and_others_are_not(place: Path) -> None:
     status = run("status", str(place / "data"), "--store", url, "--json")
     rows = {row["topic"]: row for row in map(json.loads, status.stdout.splitlines())}
     assert rows["orders"]["cold_segments"] == 1
-    assert rows["orders"]["copying"] == "yes"
-    assert rows["local"]["cold_segments"] == 0
-    assert rows["local"]["copying"] == "no"
+    assert rows["orders"]["copying"] is True
+    assert rows["local"]["cold_segments"] is None
+    assert rows["local"]["tiered"] is False
 
 
 def test_a_named_topic_that_is_not_tiered_is_refused_with_the_remedy(place: Path) -> None:

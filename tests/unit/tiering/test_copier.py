@@ -9,6 +9,7 @@ from varve.foundation.errors import InvalidRequest
 from varve.object_store import FaultKind, ObjectStep
 from varve.tiering.cold_segment import SegmentState
 from varve.tiering.settings import TierSettings
+from varve.tiering.tier_status import observe_tiers
 
 
 def test_closed_segments_are_copied_in_order_and_the_active_one_stays() -> None:
@@ -197,10 +198,13 @@ def test_the_status_tells_what_is_hot_cold_and_behind() -> None:
     bench.fill(3)
     bench.copy()
     bench.fill(2, 2)
-    status = bench.copier.status(PARTITION)
+    status = observe_tiers(bench.partitions.get(PARTITION))
     assert (status.hot_segments, status.cold_segments, status.lag_segments) == (4, 1, 2)
     assert status.copied_offset == 3
+    assert status.cold_bytes is not None
+    assert status.lag_bytes is not None
     assert status.hot_bytes == status.cold_bytes + status.lag_bytes
+    assert status.stored_bytes is not None
     assert status.stored_bytes > status.cold_bytes
 
 

@@ -1,0 +1,82 @@
+"""How the two tiers of a partition stand: bytes, segments, what waits, where each begins.
+
+Invariant  nothing changes. The local side is told without asking the object store.
+"""
+
+from dataclasses import dataclass, replace
+
+from varve.cleaning.log_facts import look_steadily
+from varve.commit_log import Log, TopicPartition
+from varve.tiering.copier import find_closed
+from varve.tiering.tiered_partition import TieredPartition, get_copied_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierStatus:
+    """How the tiers of one partition stand.
+
+    `lag_*` are closed segments that are not copied. `pending_*` are segments in the store that
+    cannot be read: announced, or about to go. `oldest_*` are when the oldest record of a tier was
+    appended, None without any. What only the store can tell is None while it was not asked.
+    """
+
+    partition: TopicPartition
+    is_enabled: bool
+    is_copying: bool
+    log_start_offset: int
+    local_start_offset: int
+    end_offset: int
+    hot_bytes: int
+    hot_segments: int
+    oldest_hot_ms: int | None
+    copied_offset: int | None = None
+    cold_bytes: int | None = None
+    cold_segments: int | None = None
+    oldest_cold_ms: int | None = None
+    stored_bytes: int | None = None
+    pending_segments: int | None = None
+    lag_bytes: int | None = None
+    lag_segments: int | None = None
+    manifest_version: int | None = None
+
+
+def observe_local(log: Log) -> TierStatus:
+    """The local side alone; of a topic that is not in the cold tier that is all there is."""
+    return look_steadily(log, lambda: _observe_local(log))
+
+
+def _observe_local(log: Log) -> TierStatus:
+    segments = list(log.view)
+    first = next((one for one in segments if one.size), None)
+    return TierStatus(
+        partition=log.topic_partition,
+        is_enabled=log.settings.remote_storage_enable,
+        is_copying=log.settings.copies_to_tier,
+        log_start_offset=log.log_start_offset,
+        local_start_offset=max(log.log_start_offset, log.local_start_offset),
+        end_offset=log.end_offset,
+        hot_bytes=log.size,
+        hot_segments=len(segments),
+        oldest_hot_ms=None if first is None else log.appended_ms(first)[0],
+    )
+
+
+def observe_tiers(tiered: TieredPartition) -> TierStatus:
+    """Both sides, by the newest manifest; raises Unavailable when the store cannot tell."""
+    manifest = tiered.load()
+    log, copied = tiered.log, get_copied_offset(tiered)
+    waiting = find_closed(log, copied)
+    cold = tiered.manifests.segments(manifest, from_offset=log.log_start_offset)
+    oldest = next((one for one in cold if one.is_readable), None)
+    return replace(
+        observe_local(log),
+        copied_offset=copied,
+        cold_bytes=manifest.log_bytes,
+        cold_segments=manifest.readable_count,
+        oldest_cold_ms=None if oldest is None else oldest.append_ms[0],
+        stored_bytes=manifest.stored_bytes,
+        pending_segments=manifest.segment_count - manifest.readable_count,
+        lag_bytes=sum(segment.size for segment, _ in waiting),
+        lag_segments=len(waiting),
+        manifest_version=manifest.version,
+    )
