@@ -1,5 +1,5 @@
 # The words of this house; `make help` lists them. Nothing but python3 (3.11 or newer) is needed
-# for `make setup check test run`; `make conformance` wants a JDK and Maven besides.
+# for `make setup check test run`; `make conformance` wants a JDK, Maven and Go besides.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -33,8 +33,8 @@ $(READY): requirements.lock pyproject.toml
 run: $(READY) ## show what varve does: write, crash, recover, and a picture of the segments
 	$(BIN)/varve demo
 
-test: $(READY) ## every test that needs no Java
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not java"
+test: $(READY) ## every test that needs neither Java nor Go
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go"
 
 check: $(READY) ## format, lint, types, import contracts, generated pages, spelling
 	$(BIN)/ruff format --check .
@@ -51,13 +51,14 @@ format: $(READY) ## let ruff format and mend what it can
 bench: $(READY) ## all benchmarks; one: .venv/bin/python -m benchmarks NAME [--json] [--quick]
 	$(BIN)/python -m benchmarks all
 
-conformance: $(READY) ## exchange bytes with Apache Kafka's own code; needs a JDK and Maven
+conformance: $(READY) ## exchange bytes with Apache Kafka's own code, and with MinIO; needs a JDK, Maven and Go
+	$(BIN)/python -m conformance.minio
 	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
-	  set -x; $(BIN)/python -m pytest tests/conformance; \
+	  set -x; $(BIN)/python -m pytest -rs tests/conformance; \
 	else \
 	  echo "SKIPPED the tests against Apache Kafka's own code: 'java' and 'mvn' are not both on PATH;" \
-	    "install a JDK (17 or newer) and Maven to run them. Running the Python clients only." >&2; \
-	  set -x; $(BIN)/python -m pytest -m "not java" tests/conformance; \
+	    "install a JDK (17 or newer) and Maven to run them. Running the other tests only." >&2; \
+	  set -x; $(BIN)/python -m pytest -rs -m "not java" tests/conformance; \
 	fi
 
 crash: $(READY) ## the crash and property tests with many more rounds, a million mutants; takes hours

@@ -26,6 +26,7 @@ MODULE: Final = "github.com/minio/minio"
 VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 USER: Final = "varve-conformance"
 PASSWORD: Final = "not-a-secret"
+REGION: Final = "us-east-1"
 
 BUILD_SECONDS: Final = 1800
 START_SECONDS: Final = 30
@@ -64,6 +65,7 @@ def build_minio(cache: Path | None = None) -> Path:
     go = shutil.which("go")
     if go is None:
         raise MinioMissing("go is not on PATH; install Go 1.24 or newer")
+    print(f"building MinIO into {cache}, once; this takes some minutes", file=sys.stderr)
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as aside:
         _run_go(go, aside)
@@ -92,14 +94,13 @@ def _run_go(go: str, aside: str) -> None:
 
 
 @contextmanager
-def running_minio(program: Path) -> Iterator[str]:
-    """A server with an empty directory of its own; gives its endpoint and ends it at the end."""
-    with tempfile.TemporaryDirectory(prefix="varve-minio-") as directory:
-        server, endpoint = _start(program, Path(directory))
-        try:
-            yield endpoint
-        finally:
-            _stop(server)
+def running_minio(program: Path, directory: Path) -> Iterator[str]:
+    """A server with an empty directory for its own; gives its endpoint and ends it at the end."""
+    server, endpoint = _start(program, directory)
+    try:
+        yield endpoint
+    finally:
+        _stop(server)
 
 
 def _start(program: Path, directory: Path) -> tuple[subprocess.Popen[bytes], str]:
@@ -137,6 +138,7 @@ def _environment(directory: Path) -> dict[str, str]:
         "MINIO_ROOT_USER": USER,
         "MINIO_ROOT_PASSWORD": PASSWORD,
         "MINIO_BROWSER": "off",
+        "MINIO_SITE_REGION": REGION,
         "MINIO_UPDATE": "off",
     }
 

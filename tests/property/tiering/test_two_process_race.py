@@ -1,25 +1,20 @@
 """Two processes commit to one manifest at once, over a store that also loses and doubles requests
 and answers: no update is lost, none is there twice, and the chain has no hole."""
 
-import os
 import secrets
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.manifest_race import race_to_commit, race_with_a_kill
+from tests.support.memory_directory import memory_directory
 from tests.support.s3_server import BUCKET, s3_server
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A directory in memory where there is one, so that the racers meet more often."""
-    is_usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if is_usable else None) as path:
+    """In memory, so that the racers meet more often."""
+    with memory_directory() as path:
         yield f"file://{path}"
 
 
