@@ -156,12 +156,21 @@ class MetadataPartition:
         """Takes up what is new in the log, then hands over the state of a user partition."""
         with self._lock:
             self._catch_up_locked()
-            return use(self._replays.get((home.topic_id, home.partition)) or PartitionReplay())
+            return use(self._find_locked(home))
 
     def append(
-        self, events: Sequence[SegmentEvent | SegmentUpdate], *, writer: str, at_ms: int
-    ) -> None:
-        """Puts events into the log as one batch, which is on disk when this returns."""
+        self,
+        home: TopicIdPartition,
+        events: Sequence[SegmentEvent | SegmentUpdate],
+        *,
+        after: int,
+        writer: str,
+        at_ms: int,
+    ) -> bool:
+        """Puts the events that follow version `after` into the log, as one batch, and syncs it.
+
+        False, and nothing is done, when the user partition is at another version now.
+        """
         headers = ((WRITER_HEADER, writer.encode()),)
         records = [
             Record(None, encode_event(event), headers if place == 0 else (), timestamp=at_ms)
@@ -169,6 +178,9 @@ class MetadataPartition:
         ]
         batch = build_batch(records)
         with self._lock:
+            self._catch_up_locked()
+            if self._find_locked(home).version != after:
+                return False
             log = self._open_locked()
             limit = log.settings.max_message_bytes
             if len(batch) > limit:
@@ -179,6 +191,7 @@ class MetadataPartition:
                 )
             log.append(batch)
             log.flush()
+            return True
 
     def history(self, home: TopicIdPartition) -> Iterator[StoredCommit]:
         """All commits to a user partition that the log holds, oldest first, read as one goes on."""
@@ -189,6 +202,9 @@ class MetadataPartition:
         for user, commit in _read_commits(log, log.log_start_offset, end):
             if user == wanted:
                 yield commit
+
+    def _find_locked(self, home: TopicIdPartition) -> PartitionReplay:
+        return self._replays.get((home.topic_id, home.partition)) or PartitionReplay()
 
     def _open_locked(self) -> Log:
         log = self._open_log(self.number)

@@ -4,7 +4,8 @@ A commit is turned into events, which are appended as one batch, synced and read
 is what all events of the partition add up to. A version is the number of events up to it, so it
 grows by as many as a commit has. There are no pages: a manifest lists every segment, in memory.
 
-Invariant  commits of a partition follow each other under its lock: none is lost, none rebased.
+Invariant  commits of a partition follow each other under its lock, so none is lost; one process
+           has the log, and one `MetadataTopic` belongs to it.
 Crash      before its batch is in the log nothing has changed, after it all has.
 Threads    any; a change is called under the partition's lock, so it must not commit itself.
 """
@@ -12,6 +13,7 @@ Threads    any; a change is called under the partition's lock, so it must not co
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 from uuid import NAMESPACE_OID, uuid5
 
 from varve.commit_log.partition_metadata import decode_topic_id
@@ -23,10 +25,12 @@ from varve.tiering.manifest import Manifest, in_order
 from varve.tiering.manifest_check import check_overlaps, check_whole_change
 from varve.tiering.manifest_commit import Change
 from varve.tiering.manifest_retirement import Retirement
-from varve.tiering.metadata_events import TopicIdPartition
+from varve.tiering.metadata_events import SegmentEvent, SegmentUpdate, TopicIdPartition
 from varve.tiering.metadata_plan import EventSource, plan_events
 from varve.tiering.metadata_replay import PartitionReplay, StoredCommit
 from varve.tiering.metadata_topic import MetadataTopic
+
+_ATTEMPTS: Final = 8
 
 
 class TopicManifestStore:
@@ -46,33 +50,61 @@ class TopicManifestStore:
     ) -> Manifest:
         """See ManifestStore. Raises Unavailable too when the log cannot be written or synced."""
         with self._topic.commit_lock(self._named):
-            base = self.load()
-            epoch = self._check_epoch(base, leader_epoch, writer)
-            changed = change(base)
-            changed = replace(changed, segments=in_order(changed.segments), leader_epoch=epoch)
-            is_new = check_whole_change(base, changed)
-            if not is_new and epoch == base.leader_epoch:
-                return base
-            check_overlaps(changed)
-            at_ms = max(now_ms, base.at_ms)
-            source = EventSource(
-                home=self._named,
-                broker_id=self._topic.broker_id,
-                custom_bytes_max=self._topic.custom_bytes_max,
+            for _ in range(_ATTEMPTS):
+                base = self.load()
+                epoch = self._check_epoch(base, leader_epoch, writer)
+                changed = self._apply(base, change, epoch)
+                if changed is None:
+                    return base
+                at_ms = max(now_ms, base.at_ms)
+                events = self._plan(base, changed, at_ms)
+                if self._partition.append(
+                    self._named, events, after=base.version, writer=writer, at_ms=at_ms
+                ):
+                    committed = self.load()
+                    self._check_read_back(changed, committed, base.version + len(events))
+                    return committed
+        raise Unavailable(
+            f"{self.home}: {_ATTEMPTS} times another was first to append events to partition "
+            f"{self._partition.number} of __remote_log_metadata, which one process alone may write"
+        )
+
+    def _apply(self, base: Manifest, change: Change, leader_epoch: int) -> Manifest | None:
+        """The manifest to be, None when it says nothing new."""
+        changed = change(base)
+        changed = replace(changed, segments=in_order(changed.segments), leader_epoch=leader_epoch)
+        is_new = check_whole_change(base, changed)
+        check_overlaps(changed)
+        return changed if is_new or leader_epoch != base.leader_epoch else None
+
+    def _check_epoch(self, base: Manifest, leader_epoch: int | None, writer: str) -> int:
+        if leader_epoch is None:
+            return base.leader_epoch
+        if leader_epoch < base.leader_epoch:
+            raise Fenced(
+                f"{self.home}: {writer} commits in leader epoch {leader_epoch}, but {base.writer} "
+                f"wrote manifest version {base.version} in {base.leader_epoch}: another leader has "
+                "taken over"
             )
-            name = f"{self.home.topic_id}-{self.home.partition}-{base.version}"
-            events = plan_events(
-                source,
-                base,
-                changed,
-                leader_epoch=epoch,
-                at_ms=at_ms,
-                note_id=uuid5(NAMESPACE_OID, name),
-            )
-            self._partition.append(events, writer=writer, at_ms=at_ms)
-            committed = self.load()
-            self._check_read_back(changed, committed, base.version + len(events))
-            return committed
+        return leader_epoch
+
+    def _plan(
+        self, base: Manifest, changed: Manifest, at_ms: int
+    ) -> list[SegmentEvent | SegmentUpdate]:
+        source = EventSource(
+            home=self._named,
+            broker_id=self._topic.broker_id,
+            custom_bytes_max=self._topic.custom_bytes_max,
+        )
+        name = f"{self.home.topic_id}-{self.home.partition}-{base.version}"
+        return plan_events(
+            source,
+            base,
+            changed,
+            leader_epoch=changed.leader_epoch,
+            at_ms=at_ms,
+            note_id=uuid5(NAMESPACE_OID, name),
+        )
 
     def _check_read_back(self, changed: Manifest, committed: Manifest, version: int) -> None:
         if committed.version < version:
@@ -90,17 +122,6 @@ class TopicManifestStore:
                 f"{self.home}: manifest version {version} reads back from __remote_log_metadata "
                 "as another than was committed; copy no more, and report it with the log's files"
             )
-
-    def _check_epoch(self, base: Manifest, leader_epoch: int | None, writer: str) -> int:
-        if leader_epoch is None:
-            return base.leader_epoch
-        if leader_epoch < base.leader_epoch:
-            raise Fenced(
-                f"{self.home}: {writer} commits in leader epoch {leader_epoch}, but {base.writer} "
-                f"wrote manifest version {base.version} in {base.leader_epoch}: another leader has "
-                "taken over"
-            )
-        return leader_epoch
 
     def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
         """Reads the events from the beginning up to there."""

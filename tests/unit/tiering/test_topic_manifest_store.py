@@ -29,7 +29,7 @@ from varve.tiering.metadata_events import (
 )
 from varve.tiering.metadata_plan import EventSource, plan_events
 from varve.tiering.metadata_replay import PartitionReplay, StoredCommit, StoredEvent
-from varve.tiering.metadata_topic import choose_partition
+from varve.tiering.metadata_topic import MetadataTopic, choose_partition
 from varve.tiering.topic_manifest_store import TopicManifestStore
 
 STARTED, FINISHED, DELETING = SegmentState
@@ -171,6 +171,21 @@ def test_a_version_is_a_number_of_events_and_none_lies_within_a_commit(
         store.at(version=2)
     assert store.retire_versions(now_ms=10**15, retention_ms=0).versions_left == 3
     assert store.at(version=3) == first
+
+
+def test_a_commit_in_between_by_another_user_of_the_log_is_not_lost(bench: MetadataBench) -> None:
+    """A second MetadataTopic knows nothing of the first one's lock, only what the log says."""
+    other = MetadataTopic(bench.open_log, partition_count=1)
+    rivals = [TopicManifestStore(other, HOME)]
+
+    def change(manifest: Manifest) -> Manifest:
+        if rivals:
+            copy(rivals.pop(), 0)
+        return manifest.announce(make_segment(1))
+
+    committed = commit(bench.store(HOME), change)
+    assert [one.base_offset for one in committed.segments] == [0, 100]
+    assert committed.version == 3
 
 
 def test_partitions_that_share_a_log_do_not_see_each_other(bench: MetadataBench) -> None:
