@@ -339,6 +339,10 @@ class Cleaner:
             if may_build:
                 found.is_busy.release()
 
+    def border(self, partition: TopicPartition) -> Border | None:
+        """Where its cold tier ends; None without one. Raises StoreError when nobody can tell."""
+        return self._find_border(partition)
+
     def _find(self, partition: TopicPartition) -> CleanedPartition:
         log = self._store.get(partition)
         directory = self._store.directory_of(partition)

@@ -6,7 +6,7 @@ Threads    any; no lock. Each answer is made on facts taken once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from varve.cleaning.report import SegmentHold
 from varve.cleaning.segment_blocks import SegmentBlocks
 from varve.cleaning.selection import select_facts
 from varve.commit_log import Isolation, Log
-from varve.foundation.errors import OffsetOutOfRange
+from varve.foundation.errors import OffsetOutOfRange, Unavailable
 from varve.records import Batch, BatchHeader
 
 RETENTION = "retention"
@@ -164,11 +164,27 @@ class _Explainer:
         if offset < facts.log_start_offset:
             return self._answer(offset, RecordState.BELOW_LOG_START, explained)
         if explained is None:
-            return self._answer(offset, RecordState.COLD, None)
+            return self._explain_cold(offset)
         record = _read_record(self._log, offset)
         if record is None:
             return self._answer(offset, RecordState.REMOVED, explained)
         return self._explain_record(record, explained)
+
+    def _explain_cold(self, offset: int) -> RecordExplanation:
+        """What the cold tier shows of an offset; only where it is, when it cannot be read now."""
+        try:
+            found = _read_record(self._log, offset)
+        except Unavailable:
+            return self._answer(offset, RecordState.COLD, None)
+        if found is None:
+            return self._answer(offset, RecordState.REMOVED, None)
+        return replace(
+            self._answer(offset, RecordState.COLD, None),
+            key=found.key,
+            timestamp=found.timestamp,
+            is_tombstone=found.is_tombstone,
+            producer_id=found.header.producer_id if found.header.has_producer_id else None,
+        )
 
     def _answer(
         self, offset: int, state: RecordState, segment: SegmentExplanation | None

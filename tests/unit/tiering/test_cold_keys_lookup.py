@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.cold_lookup_bench import ColdLookupBench
 from tests.support.tier_bench import tiered
+from varve.cleaning.explain import explain_offset
+from varve.cleaning.explanation import RecordState
 from varve.foundation.errors import Corrupt, StoreUnavailable, Unavailable
 from varve.records import Codec, Record, build_batch
 
@@ -188,6 +190,17 @@ def test_without_a_way_to_the_cold_tier_nobody_claims_that_a_key_is_not_there(
     bench.hot.cleaner._find_cold = None
     with pytest.raises(Unavailable, match=r"varve\.tier\.url"):
         bench.find("key-1")
+
+
+def test_an_explanation_tells_what_is_in_the_cold_tier_alone(indexed: ColdLookupBench) -> None:
+    bench = indexed
+    bench.hot.put("a", None)
+    bench.hot.roll()
+    bench.copy()
+    bench.move(1)
+    explained = explain_offset(bench.hot.log, 0, bench.hot.now_ms)
+    assert (explained.state, explained.key) == (RecordState.COLD, b"a")
+    assert (explained.is_tombstone, explained.segment) == (True, None)
 
 
 def test_a_copied_segment_tells_what_is_superseded_in_itself() -> None:
