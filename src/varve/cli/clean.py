@@ -6,11 +6,9 @@ Invariant  an interrupt is taken between two chunks, so that it never meets a sw
 
 import contextlib
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +17,7 @@ from varve.cleaning.balance import Reason
 from varve.cleaning.report import CleanProgress, CleanReport, SegmentHold
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry
 from varve.cli.byte_progress import phase_progress
+from varve.cli.interrupts import interrupts_between, told_when_interrupted
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
 from varve.foundation.errors import StoreError
 
@@ -61,11 +60,8 @@ def command(
       varve clean data scores --dry-run
       varve clean data scores:0 --roll --json
     """
-    try:
+    with told_when_interrupted("stopped; nothing is lost, run it again to go on"):
         _clean(directory, wanted, dry_run=dry_run, roll=roll, as_json=as_json)
-    except KeyboardInterrupt:
-        typer.secho("stopped; nothing is lost, run it again to go on", fg="yellow", err=True)
-        raise
 
 
 def _clean(
@@ -103,32 +99,6 @@ def _clean(
                 _warn(cleaned, hold)
     if not is_well:
         raise typer.Exit(1)
-
-
-@contextlib.contextmanager
-def interrupts_between(show: Show) -> Iterator[Show]:
-    """Gives a function that raises KeyboardInterrupt if one came since the last call."""
-    was_interrupted = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal was_interrupted
-        was_interrupted = True
-
-    def check(progress: CleanProgress) -> None:
-        if was_interrupted:
-            raise KeyboardInterrupt
-        show(progress)
-
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        yield show
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if was_interrupted:
-        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -7,21 +7,15 @@ from typing import Annotated
 import typer
 
 from varve.cli.store_access import parse_setting
+from varve.disk import RealFileSystem
 from varve.embedded.store_settings import TIER_STORE_PREFIX
+from varve.embedded.tier_place import read_place
+from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.manifest_store import ObjectManifestStore
 
-StoreUrl = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="VARVE_TIER_URL",
-        metavar="URL",
-        help="The object store: file:/path, s3://bucket/prefix, gs://... or az://...",
-    ),
-]
 TierUrl = Annotated[
     str,
     typer.Option(
@@ -29,13 +23,16 @@ TierUrl = Annotated[
         envvar="VARVE_TIER_URL",
         metavar="URL",
         help="The object store: file:/path, s3://bucket/prefix, gs://... or az://...; left out it "
-        "is the one used before, at first DIRECTORY.cold.",
+        "is the one that the log directory uses, at first DIRECTORY.cold.",
     ),
 ]
 StoreSettings = Annotated[
     list[str],
     typer.Option(
-        "--store-setting", metavar="NAME=VALUE", help="A setting of the object store; repeatable."
+        "--store-setting",
+        envvar="VARVE_TIER_SETTINGS",
+        metavar="NAME=VALUE",
+        help="A setting of the object store, such as endpoint=http://localhost:9000; repeatable.",
     ),
 ]
 Cluster = Annotated[
@@ -53,6 +50,20 @@ def tier_settings(url: str, settings: list[str]) -> dict[str, GivenValue]:
         name, value = parse_setting(text)
         given[f"{TIER_STORE_PREFIX}{name}"] = value
     return given
+
+
+def find_url(url: str, directory: str | None) -> str:
+    """The store that is given, or that a log directory remembers; raises InvalidRequest."""
+    if url:
+        return url
+    if directory is not None:
+        place = read_place(RealFileSystem(), directory)
+        if place is not None:
+            return place.url
+        raise InvalidRequest(
+            f"{directory} does not tell which object store its cold tier is in: give --store"
+        )
+    raise InvalidRequest("give the object store with --store, or the log directory with --dir")
 
 
 def open_tier(url: str, settings: list[str]) -> ObjectStore:

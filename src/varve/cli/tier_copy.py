@@ -4,15 +4,18 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from varve.cli.byte_progress import phase_progress
+from varve.cli.interrupts import interrupts_between, told_when_interrupted
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
 from varve.cli.tier_access import StoreSettings, TierUrl, tier_settings
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.settings import GivenValue
 from varve.tiering.copy_report import CopyProgress, CopyReport
 
 
@@ -34,18 +37,33 @@ def command(
 
     Topics with remote.storage.enable=true are copied, or the one that is named: every closed
     segment whose transactions are decided, oldest first, with all its files. The local files stay.
-    It may be ended at any time and run again: what is copied stays, what was begun is finished or
-    taken back. The exit status is 1 when a partition fails.
+    Ctrl-C stops it between two chunks, and it may be run again: what is copied stays, what was
+    begun is finished or taken back. The exit status is 1 when a partition fails.
 
     \b
     Examples:
       varve tier copy data --store file:/backup/tier
       varve tier copy data orders:0 --roll --store s3://bucket/varve --json
     """
-    topic, partition = parse_wanted(wanted)
     settings = tier_settings(store_url, store_settings)
     if rate is not None:
         settings["remote.log.manager.copy.max.bytes.per.second"] = rate
+    sentence = "stopped; what is copied stays, run it again to go on"
+    with told_when_interrupted(sentence):
+        is_well = _copy(directory, wanted, settings, roll=roll, as_json=as_json)
+    if not is_well:
+        raise typer.Exit(1)
+
+
+def _copy(
+    directory: Path,
+    wanted: str | None,
+    settings: dict[str, GivenValue],
+    *,
+    roll: bool,
+    as_json: bool,
+) -> bool:
+    topic, partition = parse_wanted(wanted)
     is_well = True
     with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
@@ -58,8 +76,8 @@ def command(
         for one in chosen:
             if roll:
                 store.topic(one.topic).partition(one.partition).log.roll()
-            with _progress() as show:
-                report = store.tier.copy(one, SystemClock().now_ms(), progress=show)
+            with _progress() as show, interrupts_between(show) as progress:
+                report = store.tier.copy(one, SystemClock().now_ms(), progress=progress)
             is_well = is_well and report.error is None
             _tell(report, as_json=as_json)
     if not chosen:
@@ -69,8 +87,7 @@ def command(
             fg="yellow",
             err=True,
         )
-    if not is_well:
-        raise typer.Exit(1)
+    return is_well
 
 
 def _check_tiered(topic: Any) -> None:

@@ -3,6 +3,7 @@
 Invariant  reads only without `--sweep`, beside running stores as well.
 """
 
+import contextlib
 import json
 import random
 import sys
@@ -15,19 +16,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from varve.cli.byte_progress import byte_progress
+from varve.cli.byte_progress import phase_progress
+from varve.cli.interrupts import interrupts_between, told_when_interrupted
 from varve.cli.store_access import AsJson
 from varve.cli.tier_access import (
     Cluster,
     StoreSettings,
-    StoreUrl,
+    TierUrl,
+    find_url,
     open_tier,
     show_bytes,
     wait_ms,
 )
 from varve.foundation.clock import SystemClock
 from varve.tiering.cold_inventory import choose_cluster
-from varve.tiering.fsck import FsckOptions, fsck
+from varve.tiering.fsck import FsckOptions, Progress, fsck
 from varve.tiering.fsck_report import FsckReport, Listed, ObjectClass
 
 _PLAIN_WIDTH = 200
@@ -35,8 +38,12 @@ _DAY_MS = 86_400_000
 
 
 def command(
-    store: StoreUrl,
-    store_setting: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    directory: Annotated[
+        str | None,
+        typer.Option("--dir", "-d", metavar="PATH", help="The store that this log directory uses."),
+    ] = None,
     cluster: Cluster = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Read all live objects and compare their checksums.")
@@ -69,20 +76,25 @@ def command(
 
     \b
     Examples:
-      varve tier fsck --store s3://bucket/varve
+      varve tier fsck --dir data
       varve tier fsck --store s3://bucket/varve --deep --json
       varve tier fsck --store file:/backup/tier --sweep --keep-versions 7
     """
     if keep_days is not None and not sweep:
         raise typer.BadParameter("--keep-versions has a meaning with --sweep only")
-    objects = open_tier(store, store_setting)
+    objects = open_tier(find_url(store_url, directory), store_settings)
     options = FsckOptions(
         deep=deep,
         sweep=sweep,
         retention_ms=None if keep_days is None else int(keep_days * _DAY_MS),
     )
     cluster = choose_cluster(objects, cluster)
-    with byte_progress("Reading", 0, is_wanted=deep) as advance:
+    sentence = "stopped; nothing was changed but what a sweep had removed, run it again"
+    with (
+        told_when_interrupted(sentence),
+        _progress() as show,
+        interrupts_between(show) as progress,
+    ):
         report = fsck(
             objects,
             cluster,
@@ -90,7 +102,7 @@ def command(
             options=options,
             random=random.Random(),
             wait=wait_ms,
-            advance=advance,
+            progress=progress,
         )
     if as_json:
         for document in _documents(report):
@@ -99,6 +111,12 @@ def command(
         _print(report, deep=deep)
     if not report.is_clean:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    with phase_progress() as show:
+        yield lambda home, done_bytes, total_bytes: show(str(home), done_bytes, total_bytes)
 
 
 def _documents(report: FsckReport) -> Iterator[dict[str, Any]]:

@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from varve.cli.byte_progress import byte_progress
+from varve.cli.interrupts import told_when_interrupted
 from varve.cli.store_access import AsJson, parse_setting, parse_wanted
 from varve.cli.tier_access import (
     Cluster,
     StoreSettings,
-    StoreUrl,
+    TierUrl,
+    find_url,
     open_manifests,
     open_tier,
     show_bytes,
@@ -53,8 +55,8 @@ def command(
     wanted: Annotated[
         str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic, or one partition.")
     ],
-    store: StoreUrl,
-    store_setting: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
     cluster: Cluster = None,
     topic_id: Annotated[
         str | None,
@@ -85,8 +87,8 @@ def command(
 
     Every file is held against the size and the checksum that the manifest has of it. A partition
     is built aside and renamed when it is complete; one that is there is never touched. A run that
-    was cut short goes on where it ended when it is given again. A directory that does not exist is
-    made.
+    was cut short, as by Ctrl-C, goes on where it ended when it is given again. A directory that
+    does not exist is made.
 
     Without --setting a topic that the directory does not know keeps its records until `varve log
     configure` says otherwise.
@@ -106,14 +108,15 @@ def command(
     fs = RealFileSystem()
     path = posixpath.abspath(directory)
     _check_directory(fs, path)
-    objects = open_tier(store, store_setting)
+    objects = open_tier(find_url(store_url, path), store_settings)
     cluster = choose_cluster(objects, cluster)
     homes = choose_partitions(
         list_partitions(objects, cluster), topic=topic, topic_id=topic_id, partition=partition
     )
     time_ms = None if as_of is None else _parse_time(as_of)
     plans = [_plan(objects, home, version, time_ms, until_offset) for home in homes]
-    with hold_log_directory(fs, path, cluster=cluster):
+    sentence = "stopped; what was fetched stays aside, run it again to go on"
+    with told_when_interrupted(sentence), hold_log_directory(fs, path, cluster=cluster):
         table = _find_table(fs, path, homes[0])
         _tell_cluster(fs, path, cluster)
         total = sum(plan.stored_bytes for plan in plans)

@@ -68,13 +68,17 @@ def remember_place(fs: FileSystem, directories: Sequence[LogDirectory], place: T
     document = {"format": _FORMAT, "url": place.url, "metadata": place.metadata}
     data = json.dumps(document).encode() + b"\n"
     for directory in directories:
-        path = f"{directory.path}/{TIER_FILE}"
-        if directory.failure is None and _read_file(fs, path) != place:
-            write_atomically(fs, path, data)
+        if directory.failure is None and read_place(fs, directory.path) != place:
+            write_atomically(fs, f"{directory.path}/{TIER_FILE}", data)
+
+
+def read_place(fs: FileSystem, directory: str) -> TierPlace | None:
+    """The place that one log directory remembers; None where it does not."""
+    return _read_file(fs, f"{directory}/{TIER_FILE}")
 
 
 def _read(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPlace | None:
-    found = (_read_file(fs, f"{directory.path}/{TIER_FILE}") for directory in directories)
+    found = (read_place(fs, directory.path) for directory in directories)
     return next((place for place in found if place is not None), None)
 
 

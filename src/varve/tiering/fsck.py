@@ -35,7 +35,8 @@ CHUNK_BYTES: Final = 8 << 20
 SETTLE_MS: Final = 3_600_000
 """How long a page or a part that nothing names may belong to a commit that is under way."""
 
-Advance = Callable[[int], None]
+Progress = Callable[[ColdPartition, int, int], None]
+"""Told of a partition, the bytes of it that are done, and all that are to be done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ def fsck(
     random: random.Random,
     wait: Callable[[float], object],
     prices: PriceTable | None = None,
-    advance: Advance = lambda size: None,
+    progress: Progress = lambda home, done_bytes, total_bytes: None,
 ) -> FsckReport:
     """Looks at everything below a cluster's prefix; `wait` sleeps for so many milliseconds."""
     report = FsckReport(
@@ -69,9 +70,10 @@ def fsck(
             continue
         manifests = ObjectManifestStore(objects, home, random=random, wait=wait)
         check = _PartitionCheck(objects, home, manifests, now_ms=now_ms, options=options)
+        progress(home, 0, 0)
         check.run(list(entries))
         if options.deep:
-            report.verified_bytes += check.verify(advance)
+            report.verified_bytes += check.verify(progress)
         if options.sweep:
             check.sweep()
         report.partitions.append(check.result)
@@ -218,14 +220,22 @@ class _PartitionCheck:
 
     # Reading everything again
 
-    def verify(self, advance: Advance) -> int:
+    def verify(self, progress: Progress) -> int:
         """Reads all live parts and compares their checksums; the bytes that matched."""
         if self._named is None:
             return 0
         damaged = {damage.key for damage in self.result.damage}
-        verified = 0
-        for segment in self._named.segments.values():
-            for part in segment.parts if segment.is_readable else ():
+        verified = done = 0
+        readable = [one for one in self._named.segments.values() if one.is_readable]
+        total = sum(segment.stored_bytes for segment in readable)
+
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            progress(self._home, done, total)
+
+        for segment in readable:
+            for part in segment.parts:
                 key = self._home.part_key(segment, part.name)
                 if key in damaged:
                     continue
@@ -239,7 +249,7 @@ class _PartitionCheck:
                     self.result.damage.append(Damage(key, message))
         return verified
 
-    def _checksum(self, key: str, size: int, advance: Advance) -> int | None:
+    def _checksum(self, key: str, size: int, advance: Callable[[int], None]) -> int | None:
         crc = 0
         try:
             for start in range(0, size, CHUNK_BYTES):

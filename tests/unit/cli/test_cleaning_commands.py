@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import varve
 from varve.cleaning.report import CleanProgress
-from varve.cli.clean import interrupts_between, show_change
+from varve.cli.clean import show_change
+from varve.cli.interrupts import interrupts_between
 from varve.cli.main import app
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import ManualClock

@@ -1,6 +1,10 @@
 """`varve tier copy` and `varve tier status`."""
 
+import contextlib
 import json
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,9 @@ from typer.testing import CliRunner, Result
 
 import varve
 from varve.cli.main import app
+from varve.commit_log import TopicPartition
+from varve.foundation.errors import StoreUnavailable
+from varve.tiering.tier import Tier
 
 
 def run(*arguments: str) -> Result:
@@ -46,3 +53,48 @@ def test_a_named_topic_that_is_not_tiered_is_refused_with_the_remedy(place: Path
     found = run("copy", str(place / "data"), "local", "--store", f"file:{place / 'bucket'}")
     assert found.exit_code == 1
     assert "remote.storage.enable=true" in found.stderr.replace("\n", "")
+
+
+def test_an_interrupted_copy_leaves_all_to_be_resumed_and_exits_with_130(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def interrupted() -> Iterator[Callable[[str, int, int], None]]:
+        yield lambda title, done, total: os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("varve.cli.tier_copy.phase_progress", interrupted)
+        stopped = run("copy", str(place / "data"), "--roll")
+    assert stopped.exit_code == 130
+    assert "stopped; what is copied stays, run it again to go on" in stopped.stderr
+    again = run("copy", str(place / "data"), "--json")
+    assert json.loads(again.stdout)["copied_offset"] == 20
+    assert run("fsck", "--dir", str(place / "data"), "--deep").exit_code == 0
+
+
+def test_a_topic_that_cannot_be_asked_for_shows_its_local_side(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fail(tier: Tier, partition: TopicPartition) -> None:
+        asked.append(str(partition))
+        raise StoreUnavailable("the bucket is out of reach")
+
+    assert run("copy", str(place / "data"), "--roll").exit_code == 0
+    with varve.open(place / "data", maintain=False) as store:
+        store.create_topic("zebra", settings={"remote.storage.enable": True})
+    monkeypatch.setattr(Tier, "status", fail)
+    found = run("status", str(place / "data"), "--json")
+    assert found.exit_code == 1
+    rows = {row["topic"]: row for row in map(json.loads, found.stdout.splitlines())}
+    assert rows["orders"]["hot_bytes"] > 0
+    assert rows["orders"]["cold_bytes"] is None
+    assert rows["orders"]["errors"] == {"orders-0": "the bucket is out of reach"}
+    assert rows["zebra"]["errors"] == {"zebra-0": "the bucket is out of reach"}
+    assert rows["local"]["errors"] == {}
+    assert asked == ["orders-0"]
+    shown = run("status", str(place / "data"))
+    assert "the bucket is out of reach" in shown.stdout
+    assert "2 of 3 topics in the cold tier" in shown.stdout
+    assert shown.exit_code == 1
