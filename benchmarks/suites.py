@@ -1,6 +1,7 @@
 """Every suite the command line knows."""
 
+from benchmarks.cold_tier.suite import COLD_TIER
 from benchmarks.compaction.suite import COMPACTION
 from benchmarks.hot_log.suite import HOT_LOG
 
-SUITES = (HOT_LOG, COMPACTION)
+SUITES = (HOT_LOG, COMPACTION, COLD_TIER)
