@@ -7,12 +7,13 @@ Invariant  with the event it stands in, and for an update the facts of its segme
            the very ColdSegment it was made of.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest, UnsupportedFormat
-from varve.tiering.cold_segment import ColdSegment, ObjectPart
+from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
 from varve.tiering.flexible_encoding import FieldReader, FieldWriter
+from varve.tiering.metadata_events import SegmentFacts
 
 MARK: Final = b"v"
 FORMAT: Final = 1
@@ -124,13 +125,34 @@ class CustomMetadata:
     def has_segment(self) -> bool:
         return bool(self._flags & _HAS_SEGMENT)
 
-    def decode_segment(self, known: ColdSegment) -> ColdSegment:
-        """`known` with all that is said of it here; to be called once.
-
-        `known` gives what the event says itself: offsets, size, times, epochs, state.
-        """
-        segment = _read_segment(self._fields, self._flags, known, self._event_ms)
-        self._fields.end()
+    def decode_segment(
+        self, id: str, facts: SegmentFacts, *, state: SegmentState, at_ms: int
+    ) -> ColdSegment:
+        """The segment, of which the event itself says what is given here; to be called once."""
+        fields, flags, event_ms = self._fields, self._flags, self._event_ms
+        record_count = fields.uvarint()
+        first_ms = fields.zigzag() + event_ms
+        last_ms = fields.zigzag() + first_ms
+        segment = ColdSegment(
+            id=id,
+            base_offset=facts.start_offset,
+            end_offset=facts.end_offset,
+            size=facts.size,
+            record_count=record_count,
+            max_timestamp=facts.max_timestamp,
+            append_ms=(first_ms, last_ms),
+            epochs=facts.epochs,
+            has_aborted=bool(flags & _HAS_ABORTED),
+            state=state,
+            at_ms=at_ms,
+            key_count=fields.uvarint() if flags & _KEY_COUNT else None,
+            stale_bytes=fields.uvarint() if flags & _STALE_BYTES else None,
+            delete_horizon_ms=fields.zigzag() + event_ms if flags & _DELETE_HORIZON else None,
+            replaced_until_ms=fields.zigzag() + event_ms if flags & _REPLACED_UNTIL else None,
+            undecided_from=fields.uvarint() if flags & _UNDECIDED_FROM else None,
+            parts=_read_parts(fields, facts.size),
+        )
+        fields.end()
         return segment
 
 
@@ -158,27 +180,7 @@ def _read_note(fields: FieldReader, event_ms: int, where: str) -> tuple[CommitNo
     return note, flags
 
 
-def _read_segment(
-    fields: FieldReader, flags: int, known: ColdSegment, event_ms: int
-) -> ColdSegment:
-    record_count = fields.uvarint()
-    first_ms = fields.zigzag() + event_ms
-    last_ms = fields.zigzag() + first_ms
-    return replace(
-        known,
-        record_count=record_count,
-        append_ms=(first_ms, last_ms),
-        has_aborted=bool(flags & _HAS_ABORTED),
-        key_count=fields.uvarint() if flags & _KEY_COUNT else None,
-        stale_bytes=fields.uvarint() if flags & _STALE_BYTES else None,
-        delete_horizon_ms=fields.zigzag() + event_ms if flags & _DELETE_HORIZON else None,
-        replaced_until_ms=fields.zigzag() + event_ms if flags & _REPLACED_UNTIL else None,
-        undecided_from=fields.uvarint() if flags & _UNDECIDED_FROM else None,
-        parts=tuple(_read_parts(fields, known.size)),
-    )
-
-
-def _read_parts(fields: FieldReader, log_size: int) -> list[ObjectPart]:
+def _read_parts(fields: FieldReader, log_size: int) -> tuple[ObjectPart, ...]:
     bits = fields.uvarint()
     parts = []
     for place, name in enumerate(PART_NAMES):
@@ -188,4 +190,4 @@ def _read_parts(fields: FieldReader, log_size: int) -> list[ObjectPart]:
     if bits & _OTHER_PARTS:
         for _ in range(fields.uvarint()):
             parts.append(ObjectPart(fields.compact_text(), fields.uvarint(), fields.uint32()))
-    return parts
+    return tuple(parts)

@@ -8,6 +8,7 @@ Invariant  the bytes are those that Kafka's RemoteLogMetadataSerde writes for th
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -221,9 +222,15 @@ def _read_state(fields: FieldReader, where: str) -> RemoteState:
 
 
 def _read_home(fields: FieldReader) -> TopicIdPartition:
-    home = TopicIdPartition(fields.compact_text(), fields.uuid(), fields.int32())
+    home = _make_home(fields.compact_text(), fields.raw(16), fields.int32())
     fields.tags()
     return home
+
+
+@lru_cache(maxsize=4096)
+def _make_home(topic: str, topic_id: bytes, partition: int) -> TopicIdPartition:
+    """A log has many events of few partitions, and a UUID takes long to make."""
+    return TopicIdPartition(topic, UUID(bytes=topic_id), partition)
 
 
 def _read_key(fields: FieldReader) -> SegmentKey:

@@ -8,7 +8,7 @@ Threads    one at a time, under the lock of whoever holds it; a manifest is a va
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from varve.tiering.cold_segment import (
 from varve.tiering.custom_metadata import CommitNote, CustomMetadata, is_own
 from varve.tiering.manifest import NO_EPOCH, Manifest, in_order
 from varve.tiering.manifest_check import check_overlaps
-from varve.tiering.metadata_events import RemoteState, SegmentEvent, SegmentUpdate
+from varve.tiering.metadata_events import RemoteState, SegmentEvent, SegmentFacts, SegmentUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class PartitionReplay:
     def __init__(self) -> None:
         self.commit_count = 0
         self._segments: dict[UUID, ColdSegment] = {}
+        self._facts: dict[UUID, SegmentFacts] = {}
         self._note = _NOTHING
         self._writer = ""
         self._commit_id = ""
@@ -109,12 +110,17 @@ class PartitionReplay:
     def _update(
         self, event: SegmentEvent | SegmentUpdate, custom: CustomMetadata, where: str
     ) -> None:
-        known = self._find_known(event)
-        if known is None:
+        id = event.key.id
+        facts = event.facts if isinstance(event, SegmentEvent) else self._facts.get(id)
+        if facts is None:
             # As in Kafka: what it was is not known, and the commit counts all the same.
             logger.warning("update of an unknown segment dropped", extra={"where": where})
-        else:
-            self._put(event.key.id, custom.decode_segment(known), where)
+            return
+        segment = custom.decode_segment(
+            str(id), facts, state=_STATES[event.state], at_ms=event.at_ms
+        )
+        if self._put(id, segment, where):
+            self._facts[id] = facts
 
     def _is_repeated(self, note: CommitNote, where: str) -> bool:
         if note.number > self.version + 1:
@@ -125,40 +131,21 @@ class PartitionReplay:
             )
         return note.number <= self.version
 
-    def _find_known(self, event: SegmentEvent | SegmentUpdate) -> ColdSegment | None:
-        """The segment as far as the event says it itself."""
-        state = _STATES[event.state]
-        old = self._segments.get(event.key.id)
-        if isinstance(event, SegmentEvent):
-            facts = event.facts
-            return ColdSegment(
-                id=str(event.key.id),
-                base_offset=facts.start_offset,
-                end_offset=facts.end_offset,
-                size=facts.size,
-                record_count=0,
-                max_timestamp=facts.max_timestamp,
-                append_ms=(0, 0),
-                epochs=facts.epochs,
-                parts=(),
-                has_aborted=False,
-                state=state,
-                at_ms=event.at_ms,
-            )
-        return None if old is None else replace(old, state=state, at_ms=event.at_ms)
-
-    def _put(self, id: UUID, segment: ColdSegment | None, where: str) -> None:
+    def _put(self, id: UUID, segment: ColdSegment | None, where: str) -> bool:
+        """Whether the segment may become this, None meaning gone; if so, it does."""
         try:
             check_transition(self._segments.get(id), segment)
             if segment is not None:
                 check_segment(segment)
         except InvalidRequest as error:
             logger.warning("event dropped", extra={"where": where, "error": str(error)})
-            return
+            return False
         if segment is None:
             self._segments.pop(id, None)
+            self._facts.pop(id, None)
         else:
             self._segments[id] = segment
+        return True
 
     def manifest(self, home: ColdPartition) -> Manifest:
         """The manifest as of the last commit; raises what was wrong with the events."""

@@ -129,21 +129,16 @@ def test_a_number_that_does_not_fit_its_field_is_refused() -> None:
 
 def read_back(custom: bytes, segment: ColdSegment, event_ms: int) -> ColdSegment:
     """The segment from its custom metadata and what an event says of it."""
-    bare = ColdSegment(
-        id=segment.id,
-        base_offset=segment.base_offset,
+    facts = SegmentFacts(
+        start_offset=segment.base_offset,
         end_offset=segment.end_offset,
-        size=segment.size,
-        record_count=0,
         max_timestamp=segment.max_timestamp,
-        append_ms=(0, 0),
+        size=segment.size,
         epochs=segment.epochs,
-        parts=(),
-        has_aborted=False,
-        state=segment.state,
-        at_ms=segment.at_ms,
     )
-    return CustomMetadata(custom, event_ms=event_ms, where="event").decode_segment(bare)
+    return CustomMetadata(custom, event_ms=event_ms, where="event").decode_segment(
+        segment.id, facts, state=segment.state, at_ms=segment.at_ms
+    )
 
 
 def test_custom_metadata_gives_the_segment_and_the_commit_back() -> None:
