@@ -1,5 +1,7 @@
 """An HTTP server that answers as told and remembers what it was asked."""
 
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +19,16 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """With `cut_after` the connection is reset after so many bytes of the body."""
+
     status: int
     headers: dict[str, str]
     body: bytes = b""
+    cut_after: int | None = None
+
+
+RESET = Answer(0, {})
+"""The connection is reset without an answer."""
 
 
 class HttpStub:
@@ -39,6 +48,9 @@ def http_stub(answer: Callable[[Asked], Answer]) -> Iterator[HttpStub]:
             request = Asked(self.command, self.path, headers, self.rfile.read(size))
             asked.append(request)
             given = answer(request)
+            if given is RESET:
+                self.reset()
+                return
             self.send_response(given.status)
             for name, value in given.headers.items():
                 self.send_header(name, value)
@@ -46,7 +58,16 @@ def http_stub(answer: Callable[[Asked], Answer]) -> Iterator[HttpStub]:
             self.end_headers()
             if self.command != "HEAD":
                 with suppress(ConnectionError):  # the asker may have given up
-                    self.wfile.write(given.body)
+                    self.wfile.write(given.body[: given.cut_after])
+            if given.cut_after is not None:
+                self.reset()
+
+        def reset(self) -> None:
+            self.wfile.flush()
+            self.close_connection = True
+            at_once = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            self.connection.close()
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""

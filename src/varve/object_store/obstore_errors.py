@@ -1,8 +1,8 @@
 """obstore's exceptions in varve's words.
 
-obstore tells little by type: the HTTP status and the store's error code stand in the text only. The
-text may hold a signed URL, so queries and user parts of URLs are cut out, and the exception itself
-is not chained.
+obstore tells little by type: the HTTP status and the store's error code stand in the text only, and
+what the network said in the debug part behind it. The text may hold a signed URL, so queries and
+user parts of URLs are cut out, and the exception itself is not chained.
 """
 
 import re
@@ -36,28 +36,67 @@ OBSTORE_ERRORS: Final = (BaseError, OSError, ValueError, NotImplementedError)
 """What obstore raises; a missing object is a FileNotFoundError, a bad path a ValueError."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_CODE: Final = re.compile(r"(?:<Code>|\(code: )([\w.]+)(?:</Code>|\))")
+"""As an answer has it, or as obstore repeats it for one key of a bulk delete."""
+_NETWORK: Final = re.compile(
+    r'(?:message|error): "([^"\n]{1,120})"|InvalidCertificate\(\s*(\w+)|source: (TimedOut)\b'
+)
 _QUERY: Final = re.compile(r"(https?://[^\s?]+)\?[^\s,)]*")
 _USER: Final = re.compile(r"(https?://)[^/@\s]+@")
 _CAUSE_SIZE_MAX: Final = 400
 
-_IN_FLIGHT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
-"""S3 answers a conditional write so when another one got in its way; nothing was decided."""
+_EXISTS: Final = frozenset({"BlobAlreadyExists"})
+"""With these a 409 means what a 412 does. Any other 409, as S3's ConditionalRequestConflict, says
+that another write got in the way and that nothing was decided."""
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _THROTTLING: Final = frozenset(
-    {"SlowDown", "TooManyRequests", "ServerBusy", "RequestLimitExceeded", "rateLimitExceeded"}
+    {
+        "BandwidthLimitExceeded",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "ServerBusy",
+        "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "rateLimitExceeded",
+    }
 )
-_WAITS: Final = frozenset({"RequestTimeout", "InternalError", "OperationTimedOut"})
+_WAITS: Final = frozenset(
+    {
+        "BadDigest",
+        "IncompleteBody",
+        "InternalError",
+        "OperationTimedOut",
+        "RequestTimeout",
+        "XAmzContentSHA256Mismatch",
+    }
+)
+"""Refusals that blame the request but come from the way it took."""
+_FULL: Final = frozenset(
+    {"InsufficientStorage", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"}
+)
 _DENIED: Final = frozenset(
     {
         "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
         "AuthorizationHeaderMalformed",
         "ExpiredToken",
+        "IllegalLocationConstraintException",
+        "IncorrectEndpoint",
         "InvalidAccessKeyId",
+        "InvalidObjectState",
+        "InvalidSecurity",
         "InvalidToken",
+        "NotSignedUp",
         "PermanentRedirect",
+        "RequestExpired",
         "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
     }
 )
 _METADATA_SERVICES: Final = ("/latest/api/token", "/computeMetadata/", "/metadata/identity")
@@ -67,11 +106,22 @@ _CREDENTIALS_REMEDY: Final = (
     "check the credentials in settings or environment and that they may read, write, list and "
     "delete here"
 )
+_ABORT_REMEDY: Final = (
+    "the upload broke off, for a reason that this one hides, and its parts could not be removed: "
+    "grant the right to abort uploads and try again"
+)
+_REGION_REMEDY: Final = "set `region` to the bucket's own"
 _REMEDIES: Final = {
-    "AuthorizationHeaderMalformed": "set `region` to the bucket's own",
-    "PermanentRedirect": "set `region` to the bucket's own",
+    "AuthorizationHeaderMalformed": _REGION_REMEDY,
+    "IllegalLocationConstraintException": _REGION_REMEDY,
+    "IncorrectEndpoint": _REGION_REMEDY,
+    "PermanentRedirect": _REGION_REMEDY,
+    "RequestExpired": "set this machine's clock",
     "RequestTimeTooSkewed": "set this machine's clock",
     "ExpiredToken": "renew the session token",
+    "TokenRefreshRequired": "renew the session token",
+    "InvalidObjectState": "the object went to an archive class, as by a rule of the bucket: "
+    "restore it, and end the rule",
 }
 
 
@@ -86,9 +136,11 @@ def translated(store: str, operation: str, key: str) -> Iterator[None]:
 
 def translate(error: Exception, *, store: str, operation: str, key: str) -> StoreError:
     """The error of ours that an exception of obstore stands for."""
-    text = str(error).partition("\n\nDebug source:")[0]
+    text, _, debug = str(error).partition("\n\nDebug source:")
     kind, remedy = _sort(error, text, operation)
     cause = _shorten(_USER.sub(r"\1", _QUERY.sub(r"\1", text)))
+    if "HTTP error" in text:
+        cause += _network_cause(debug)
     return failure(kind, store=store, operation=operation, key=key, cause=cause, remedy=remedy)
 
 
@@ -101,8 +153,8 @@ def is_past_end(error: Exception) -> bool:
 def _sort(error: Exception, text: str, operation: str) -> tuple[type[StoreError], str]:
     status, code = _status(text), _first(_CODE, text)
     if isinstance(error, AlreadyExistsError):
-        if code in _IN_FLIGHT:
-            return StoreUnavailable, "another conditional write was under way: try again"
+        if status == 409 and code not in _EXISTS:
+            return StoreUnavailable, "another write was under way: try again"
         return ObjectExists, ""
     if code == "NoSuchUpload":
         return StoreUnavailable, "the upload was ended by someone else: try again"
@@ -111,16 +163,31 @@ def _sort(error: Exception, text: str, operation: str) -> tuple[type[StoreError]
         return BucketNotFound, "create the bucket or mend the URL"
     if is_missing:
         return ObjectNotFound, ""
+    if code in _FULL or status == 507:
+        return StoreUnavailable, "the store has no room left: raise its quota or add space"
+    if operation == "put parts" and "performing DELETE" in text and code == "AccessDenied":
+        return StoreUnavailable, _ABORT_REMEDY
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in _DENIED:
         return StoreDenied, _REMEDIES.get(code, _CREDENTIALS_REMEDY)
+    if code.startswith("KMS."):
+        return StoreDenied, "check the encryption key and the right to use it"
     if status in (301, 307, 308) or "incorrectly configured region" in text:
-        return StoreDenied, _REMEDIES["PermanentRedirect"]
+        return StoreDenied, _REGION_REMEDY
+    return _sort_by_status(error, text, operation, status=status, code=code)
+
+
+def _sort_by_status(
+    error: Exception, text: str, operation: str, *, status: int, code: str
+) -> tuple[type[StoreError], str]:
     if status == 501 or isinstance(error, NotSupportedError | NotImplementedError):
         return StoreUnsupported, "the store does not do this: choose another, or its newer version"
     if isinstance(error, ValueError):
         return InvalidRequest, ""
     if status == 429 or code in _THROTTLING:
         return StoreThrottled, "fewer requests at a time, or a higher quota"
+    if operation == "head" and status == 400:
+        # The answer to a HEAD has no body, so the code that would tell these apart is missing.
+        return StoreDenied, f"renew the credentials, or {_REGION_REMEDY}"
     if 400 <= status < 500 and status not in (408, 409, 425) and code not in _WAITS:
         return InvalidRequest, ""
     return StoreUnavailable, _unavailable_remedy(text)
@@ -132,9 +199,19 @@ def _unavailable_remedy(text: str) -> str:
             "no credentials were given, so the machine's metadata service was asked for them: "
             "set them in settings or environment"
         )
+    if "DeleteObjects response" in text:
+        return "if it stays, the server does not delete in bulk: set `bulk.delete` to false"
     if "builder error" in text:
         return "plain http needs the setting `allow.http`"
     return "try again; if it stays, check endpoint, network and the store's status"
+
+
+def _network_cause(debug: str) -> str:
+    """What the network or its encryption said, which obstore leaves to its debug text."""
+    found = [next(filter(None, groups)) for groups in _NETWORK.findall(debug)]
+    if not found:
+        return ""
+    return ": no answer in time" if found[-1] == "TimedOut" else f": {found[-1]}"
 
 
 def _status(text: str) -> int:

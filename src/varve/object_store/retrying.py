@@ -64,15 +64,15 @@ class RetryingObjectStore:
         self._source = source or random.Random()  # guarded by _lock
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:
-        return self._repeat(lambda: self._store.put(key, data))
+        return self.repeat(lambda: self._store.put(key, data))
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         if iter(parts) is parts:
             return self._store.put_parts(key, parts, size=size)
-        return self._repeat(lambda: self._store.put_parts(key, parts, size=size))
+        return self.repeat(lambda: self._store.put_parts(key, parts, size=size))
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
-        return self._repeat(lambda: self._create(key, data))
+        return self.repeat(lambda: self._create(key, data))
 
     def _create(self, key: str, data: Buffer) -> ObjectInfo:
         try:
@@ -92,19 +92,19 @@ class RetryingObjectStore:
             return None
 
     def get(self, key: str) -> bytes:
-        return self._repeat(lambda: self._store.get(key))
+        return self.repeat(lambda: self._store.get(key))
 
     def get_range(self, key: str, start: int, end: int) -> memoryview:
-        return self._repeat(lambda: self._store.get_range(key, start, end))
+        return self.repeat(lambda: self._store.get_range(key, start, end))
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return self._repeat(lambda: self._store.get_ranges(key, ranges))
+        return self.repeat(lambda: self._store.get_ranges(key, ranges))
 
     def head(self, key: str) -> ObjectInfo:
-        return self._repeat(lambda: self._store.head(key))
+        return self.repeat(lambda: self._store.head(key))
 
     def list_directories(self, prefix: str) -> list[str]:
-        return self._repeat(lambda: self._store.list_directories(prefix))
+        return self.repeat(lambda: self._store.list_directories(prefix))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         check_prefix(prefix, store=self.name, operation="list")
@@ -125,13 +125,15 @@ class RetryingObjectStore:
                 self._wait_or_raise(error, attempt, begin_ms)
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._repeat(lambda: self._store.delete(keys))
+        self.repeat(lambda: self._store.delete(keys))
 
     def close(self) -> None:
         self._closed.set()
         self._store.close()
 
-    def _repeat(self, call: Callable[[], T]) -> T:
+    def repeat(self, call: Callable[[], T]) -> T:
+        """What a call to the store below gives, repeated as the policy says; for callers that have
+        requests of their own."""
         attempt, begin_ms = 0, self._clock.now_ms()
         while True:
             try:

@@ -19,12 +19,16 @@ from varve.object_store.failure import failure
 from varve.object_store.http_settings import NO_RETRIES, PART_RETRIES, HttpSettings
 from varve.object_store.keys import RESERVED
 from varve.object_store.obstore_store import ObstoreObjectStore
+from varve.object_store.retrying import RetryingObjectStore, RetryPolicy
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3CredentialProvider
 
 MARK: Final = f"{RESERVED}conditional-put"
 """Created once below the prefix to see whether the server refuses to create it again."""
+
+OPEN_RETRIES: Final = RetryPolicy(attempt_count_max=4, wait_ms_max=1_000, deadline_ms=10_000)
+"""For the check at open: two processes that open at once may get in each other's way."""
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
@@ -126,14 +130,15 @@ class S3ObjectStore(ObstoreObjectStore):
     def check_conditional_put(self) -> None:
         """Raise StoreUnsupported unless the server creates only what is absent.
 
-        One request when the mark is there already, two the first time. Amazon's own S3 is known to
-        honour the condition and is not asked.
+        One request when the mark is there already, two the first time, more while the server is
+        unavailable. Amazon's own S3 is known to honour the condition and is not asked.
         """
         if not (self._check and self._is_foreign):
             return
+        retrying = RetryingObjectStore(self, policy=OPEN_RETRIES, clock=self._clock)
         try:
             for _ in range(2):
-                self._create(MARK, b"varve")
+                retrying.repeat(lambda: self._create(MARK, b"varve"))
         except ObjectExists:
             return
         raise failure(
