@@ -1,8 +1,10 @@
 """Cold segments written from lists of batches, and a reader of them with caches of any size."""
 
 import random
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.support.cold_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
@@ -25,7 +27,9 @@ from varve.tiering.manifest_store import ObjectManifestStore
 from varve.tiering.read_pool import ReadPool
 
 INDEX_BYTES = 1 << 20
-TINY = ExtentSizes(first_min=40, first_max=2_000, index_slack=100, ahead_min=100, ahead_max=400)
+TINY = ExtentSizes(
+    first_min=40, first_max=2_000, near_max=300, index_slack=100, ahead_min=100, ahead_max=400
+)
 """Extents so small that most batches lie in several of them."""
 
 
@@ -56,6 +60,29 @@ class ColdBatch:
         )
 
 
+class FarObjectStore(FaultyObjectStore):
+    """A store that takes `far_ms` by the clock to answer a request for a range."""
+
+    def __init__(self, store: ObjectStore, clock: ManualClock) -> None:
+        super().__init__(store)
+        self.far_ms = 0
+        self.under_way = 0
+        self.under_way_max = 0
+        self._clock = clock
+        self._count = threading.Lock()
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        with self._count:
+            self.under_way += 1
+            self.under_way_max = max(self.under_way, self.under_way_max)
+        try:
+            return super().get_range(key, start, end)
+        finally:
+            self._clock.advance(self.far_ms)
+            with self._count:
+                self.under_way -= 1
+
+
 @dataclass
 class ColdBench:
     """A partition in a bucket that can fail, and a reader of it."""
@@ -66,11 +93,13 @@ class ColdBench:
     sizes: ExtentSizes = TINY
     threads: int = 4
     max_pending: int = 100
+    far_ms: int = 0
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
     observed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.objects = FaultyObjectStore(self.bucket)
+        self.objects = FarObjectStore(self.bucket, self.clock)
+        self.objects.far_ms = self.far_ms
         self.writer = self._manifests(self.bucket, seed=1)
         self.segments: list[ColdSegment] = []
         self.open()
@@ -106,6 +135,14 @@ class ColdBench:
         )
 
     def add(
+        self, batches: Sequence[ColdBatch], *, replaces: Sequence[ColdSegment] = (), **segment: Any
+    ) -> ColdSegment:
+        """Writes a segment and makes it readable, in the place of others whose objects stay."""
+        added = self.write(batches, **segment)
+        self.finish([added], replaces)
+        return added
+
+    def write(
         self,
         batches: Sequence[ColdBatch],
         *,
@@ -115,16 +152,14 @@ class ColdBench:
         aborted: Sequence[AbortedTransaction] = (),
         undecided_from: int | None = None,
         index_interval: int = 200,
-        replaces: Sequence[ColdSegment] = (),
     ) -> ColdSegment:
-        """Writes a segment and makes it readable."""
+        """Writes the objects of a segment."""
         base = batches[0].base_offset if base_offset is None else base_offset
         parts = encode_parts(batches, base, aborted, index_interval)
-        end = batches[-1].last_offset if end_offset is None else end_offset
         segment = ColdSegment(
             id=id or f"segment-{base}",
             base_offset=base,
-            end_offset=end,
+            end_offset=batches[-1].last_offset if end_offset is None else end_offset,
             size=len(parts["log"]),
             record_count=sum(len(batch.offsets) for batch in batches),
             max_timestamp=NOW_MS + max((batch.time for batch in batches), default=0),
@@ -138,25 +173,29 @@ class ColdBench:
         )
         for name, data in parts.items():
             self.bucket.put(HOME.part_key(segment, name), data)
-        self._finish(segment, replaces)
-        self.segments.append(segment)
         return segment
 
-    def _finish(self, segment: ColdSegment, replaces: Sequence[ColdSegment]) -> None:
-        """In the place of others, whose objects stay."""
-        started = replace(segment, state=SegmentState.COPY_STARTED)
-        self._commit(lambda manifest: manifest.announce(started))
+    def finish(self, segments: Sequence[ColdSegment], replaces: Sequence[ColdSegment] = ()) -> None:
+        """Makes segments readable."""
+
+        def announce(manifest: Manifest) -> Manifest:
+            for segment in segments:
+                manifest = manifest.announce(replace(segment, state=SegmentState.COPY_STARTED))
+            return manifest
 
         def finish(manifest: Manifest) -> Manifest:
-            for old in replaces:
+            for one in (*segments, *replaces):
                 manifest = self.writer.unfold(
-                    manifest, start_offset=old.base_offset, end_offset=old.end_offset + 1
+                    manifest, start_offset=one.base_offset, end_offset=one.end_offset + 1
                 )
-            ids = [old.id for old in replaces]
-            return manifest.start_delete(ids, at_ms=NOW_MS).finish(segment)
+            manifest = manifest.start_delete([old.id for old in replaces], at_ms=NOW_MS)
+            for segment in segments:
+                manifest = manifest.finish(segment)
+            return manifest
 
+        self._commit(announce)
         self._commit(finish)
-        self.segments = [one for one in self.segments if one not in replaces]
+        self.segments = [one for one in self.segments if one not in replaces] + list(segments)
 
     def _commit(self, change: Change) -> None:
         self.writer.commit(change, leader_epoch=0, writer="test", now_ms=NOW_MS)

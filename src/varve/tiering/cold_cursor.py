@@ -1,8 +1,9 @@
 """A reader's way through the cold tier: where it goes on, and what is fetched ahead of it.
 
-Read-ahead begins with the second read of a row, in the place where the first one ended. Its window
-begins with one small extent and doubles whenever the reader had to wait for bytes, so a reader that
-is slower than the store holds little, and a fast one keeps several requests under way.
+Nothing is fetched ahead of a first read. Of those that go on, each time one had to wait for the
+store doubles the window: a reader that is slower than the store, or near enough to it, holds little
+and meets no other thread, and a fast one keeps several requests under way. What a reader has left
+behind is let go of, unless another one follows.
 
 Invariant  a mark's position begins a batch, or is the end of its file.
 Threads    any: readers that stand at the same offset share a mark and its window.
@@ -14,24 +15,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from varve.tiering.cold_file import ColdFile, ExtentSource
+from varve.tiering.cold_file import LONG_WAIT_MS, ColdFile, ExtentSource
 from varve.tiering.extent_cache import Extent
 
 _MARKS_MAX: Final = 1024
 _TRAIL_MAX: Final = 2
 _FILES_AHEAD_MAX: Final = 16
+_ROWS_MAX: Final = 64
+_FOLLOWER_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtentSizes:
     """How much is asked of the store at once: by a first read, and by those that go on.
 
-    `index_slack` is for what lies between an entry of the offset index and the batch looked for.
+    Without read-ahead it grows up to `near_max`. `index_slack` is for what lies between an entry of
+    the offset index and the batch looked for.
     """
 
     first_min: int = 64 << 10
     first_max: int = 8 << 20
     index_slack: int = 16 << 10
+    near_max: int = 4 << 20
     ahead_min: int = 1 << 20
     ahead_max: int = 8 << 20
 
@@ -59,31 +64,50 @@ class ReadAhead:
         following: Callable[[ColdFile], ColdFile | None],
     ) -> None:
         self.trail: deque[int] = deque()
+        self._is_shared = False  # a second reader was seen behind the first
         self._source = source
         self._window_max = min(window_max, source.ahead_max_bytes)
         self._sizes = sizes
         self._following = following
         self._window = 0
+        self._step = 0
+        self._extent: Extent | None = None
         self._lock = threading.Lock()  # taken without waiting: who comes second leaves it be
         self._files: deque[ColdFile] = deque()  # guarded by _lock; the reader's one first
         self._asked_end = 0  # guarded by _lock; within the last of the files
 
     def fetch_bytes(self, max_bytes: int) -> int:
-        """What to ask for when a read of this row finds nothing."""
-        return max(self._sizes.first(max_bytes), self._sizes.ahead(self._window))
+        """What a read of this row asks for when it finds nothing."""
+        return max(self._sizes.first(max_bytes), self._step)
 
-    def begin(self, max_bytes: int) -> None:
-        """Opens the window when a reader goes on for the first time."""
-        if not self._window:
-            self._window = min(self._sizes.first(max_bytes), self._window_max)
+    def note_fetch(self, wait_ms: int, max_bytes: int) -> None:
+        """Widens the window if the reader stood still for long, else what it fetches itself."""
+        first = self._sizes.first(max_bytes)
+        if wait_ms >= LONG_WAIT_MS:
+            self._window = min(max(2 * self._window, first), self._window_max)
+        far_step = self._sizes.ahead(self._window)
+        near_step = min(2 * max(self._step, first), self._sizes.near_max)
+        self._step = far_step if self._source.is_far else near_step
 
-    def note_wait(self) -> None:
-        """Widens the window: its reader stood still."""
-        self._window = min(2 * self._window, self._window_max)
+    def move_to(self, file: ColdFile, extent: Extent) -> Extent | None:
+        """Fetches ahead of a reader whose bytes are in the extent, unless it is its first one.
 
-    def reach_on(self, file: ColdFile, extent: Extent) -> None:
-        """Fetches ahead of a reader whose own bytes are in the extent."""
-        if not self._window or not self._lock.acquire(blocking=False):
+        Gives the extent that it has left behind, if any.
+        """
+        left, self._extent = self._extent, extent
+        if left is None:
+            return None
+        self._reach_on(file, extent)
+        if left is extent:
+            return None
+        if left.key == extent.key and extent.start < left.start:
+            self._is_shared = True
+        return None if self._is_shared else left
+
+    def _reach_on(self, file: ColdFile, extent: Extent) -> None:
+        if not self._window or not self._source.is_far:
+            return
+        if not self._lock.acquire(blocking=False):
             return
         try:
             self._stand_at(file, extent)
@@ -141,26 +165,44 @@ class Marks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._marks: dict[int, Mark] = {}  # guarded by _lock
+        # Rows of at least two reads: where they stand and since when, the oldest first.
+        self._rows: dict[ReadAhead, tuple[int, int]] = {}  # guarded by _lock
 
     def find(self, offset: int) -> Mark | None:
         with self._lock:
             return self._marks.get(offset)
 
-    def put(self, offset: int, mark: Mark) -> None:
-        trail = mark.ahead.trail
+    def put(self, offset: int, mark: Mark, *, now_ms: int) -> None:
+        ahead = mark.ahead
+        trail = ahead.trail
         with self._lock:
-            marks = self._marks
+            marks, rows = self._marks, self._rows
             marks.pop(offset, None)
             marks[offset] = mark
             trail.append(offset)
+            if len(trail) > 1:
+                rows.pop(ahead, None)
+                rows[ahead] = (offset, now_ms)
             if len(trail) > _TRAIL_MAX:
-                self._drop_locked(trail.popleft(), mark.ahead)
-            while len(marks) > _MARKS_MAX:
+                self._drop_locked(trail.popleft(), ahead)
+            if len(marks) > _MARKS_MAX:
                 del marks[next(iter(marks))]
+            if len(rows) > _ROWS_MAX:
+                del rows[next(iter(rows))]
+
+    def is_followed(self, ahead: ReadAhead, offset: int, *, now_ms: int) -> bool:
+        """Whether another row of reads is on its way to an offset."""
+        since_ms = now_ms - _FOLLOWER_MS
+        with self._lock:
+            return any(
+                row is not ahead and at_offset <= offset and at_ms >= since_ms
+                for row, (at_offset, at_ms) in self._rows.items()
+            )
 
     def clear(self) -> None:
         with self._lock:
             self._marks.clear()
+            self._rows.clear()
 
     def _drop_locked(self, offset: int, ahead: ReadAhead) -> None:
         mark = self._marks.get(offset)

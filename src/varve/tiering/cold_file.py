@@ -5,14 +5,16 @@ Invariant  an object never changes and has the size its manifest says; one that 
 Threads    any.
 """
 
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Final, NoReturn, Self
 
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import Buffer
+from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.object_store import ObjectStore
 from varve.tiering.cold_segment import ColdSegment
@@ -20,13 +22,19 @@ from varve.tiering.extent_cache import Extent, ExtentCache
 from varve.tiering.index_cache import ColdIndexes
 from varve.tiering.read_pool import ReadPool
 
-LOG_PART = "log"
+LOG_PART: Final = "log"
+LONG_WAIT_MS: Final = 2
+"""What takes less is not worth another thread."""
+
+_RECENT_COUNT: Final = 8
 
 
 class ExtentSource:
     """Gets extents: those held, those on their way, or from the store.
 
-    `observe` is told how many bytes each request to the store brought, in any thread.
+    `observe` is told how many bytes each request to the store brought, in any thread. The store is
+    far when none of the last few requests was answered at once: only then does it help to fetch
+    ahead in other threads.
     """
 
     def __init__(
@@ -35,13 +43,17 @@ class ExtentSource:
         extents: ExtentCache,
         pool: ReadPool,
         *,
+        clock: Clock,
         observe: Callable[[int], None],
     ) -> None:
         self.name = objects.name
         self._objects = objects
         self._extents = extents
         self._pool = pool
+        self._clock = clock
         self._observe = observe
+        self._recent_ms: deque[int] = deque(maxlen=_RECENT_COUNT)
+        self.is_far = False
 
     @property
     def ahead_max_bytes(self) -> int:
@@ -65,6 +77,10 @@ class ExtentSource:
                 raise
         return extent.wait()
 
+    def leave(self, extent: Extent) -> None:
+        """Nobody is expected to read an extent again."""
+        self._extents.leave(extent)
+
     def read_ahead(self, key: str, start: int, end: int) -> Extent | None:
         """Lets the extent that holds `start` be fetched; None when there is no room for it now."""
         claimed = self._extents.claim_ahead(key, start, end)
@@ -79,7 +95,10 @@ class ExtentSource:
         return extent
 
     def _fetch(self, key: str, start: int, end: int) -> memoryview:
+        begin_ms = self._clock.now_ms()
         data = self._objects.get_range(key, start, end)
+        self._recent_ms.append(self._clock.now_ms() - begin_ms)
+        self.is_far = min(self._recent_ms) >= LONG_WAIT_MS
         if len(data) != end - start:
             raise Corrupt(
                 f"{self.name}: {key!r} ends at {start + len(data)}, the manifest says it goes on "

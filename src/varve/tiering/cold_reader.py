@@ -34,7 +34,7 @@ from varve.tiering.cold_cursor import DEFAULT_SIZES, ExtentSizes, Mark, Marks, R
 from varve.tiering.cold_file import LOG_PART, ColdFile, ColdSegmentView, ExtentSource
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
-from varve.tiering.extent_cache import ExtentCache
+from varve.tiering.extent_cache import Extent, ExtentCache
 from varve.tiering.index_cache import IndexCache
 from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_store import ManifestStore
@@ -91,11 +91,12 @@ class ColdReader:
     ) -> None:
         self._home = home
         self._store_name = objects.name
+        self._clock = clock
         self._indexes = indexes
         self._read_ahead_max_bytes = read_ahead_max_bytes
         self._sizes = sizes
         self._finder = SegmentFinder(manifests, clock=clock, refresh_ms=refresh_ms)
-        self._source = ExtentSource(objects, extents, pool, observe=observe)
+        self._source = ExtentSource(objects, extents, pool, clock=clock, observe=observe)
         self._marks = Marks()
 
     def refresh(self) -> Manifest:
@@ -146,11 +147,7 @@ class ColdReader:
     # By offset
 
     def _read(self, request: _Request, with_aborted: bool) -> ColdRun | None:
-        place = self._marks.find(request.start_offset)
-        if place is not None:
-            place.ahead.begin(request.max_bytes)
-        else:
-            place = self._locate(request)
+        place = self._marks.find(request.start_offset) or self._locate(request)
         while place is not None:
             if place.position < place.file.segment.size:
                 return self._read_at(place, request, with_aborted)
@@ -162,7 +159,9 @@ class ColdReader:
         data, next_offset = self._cut(place, request)
         if next_offset < 0:
             return ColdRun(data, request.start_offset)
-        self._marks.put(next_offset, Mark(file, position + len(data), ahead))
+        self._marks.put(
+            next_offset, Mark(file, position + len(data), ahead), now_ms=self._clock.now_ms()
+        )
         if with_aborted:
             aborted, is_complete = self._aborted(file.segment, request.start_offset, next_offset)
             return ColdRun(data, next_offset, aborted, is_complete)
@@ -173,36 +172,43 @@ class ColdReader:
         file, position, ahead = place
         segment = file.segment
         extent = file.claim(position, ahead.fetch_bytes(request.max_bytes))
-        if extent.data is None:
-            ahead.note_wait()
-        ahead.reach_on(file, extent)
+        left = ahead.move_to(file, extent)
+        if left is not None:
+            self._leave(left, ahead, request.start_offset)
+        data = extent.data
+        if data is None:
+            data = self._wait(ahead, request, lambda: self._source.load(extent))
         start = position - extent.start
-        piece = file.load(extent)[start : start + request.max_bytes]
+        piece = data[start : start + request.max_bytes]
         end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end == 0:
             size = self._batch_at(file, position).size
             is_wanted = size <= request.max_bytes or request.min_one
             if size > len(piece) and is_wanted:
-                piece = self._join(place, size, extent.end)
+                if position + size > extent.end:
+                    file.claim(extent.end, ahead.fetch_bytes(request.max_bytes))
+                piece = self._wait(ahead, request, lambda: file.view_at(position, size))
                 end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end < 0:
             self._raise_not_a_batch(file, position)
-        data = piece[:end]
         if end:
-            first = int.from_bytes(data[:8], "big", signed=True)
+            first = int.from_bytes(piece[:8], "big", signed=True)
             if first < segment.base_offset or not (
                 request.start_offset < next_offset <= segment.end_offset + 1
             ):
                 self._raise_wrong_offsets(file, position, first, next_offset - 1)
-        return data, next_offset
+        return piece[:end], next_offset
 
-    def _join(self, place: Mark, size: int, extent_end: int) -> memoryview:
-        """A batch that reaches beyond the end of its extent, or is larger than was asked for."""
-        file, position, ahead = place
-        end = position + size
-        if end > extent_end and file.claim(extent_end, end - extent_end).data is None:
-            ahead.note_wait()
-        return file.view_at(position, size)
+    def _wait(self, ahead: ReadAhead, request: _Request, load: Callable[[], T]) -> T:
+        """What the store has to give; the time is told to the reader's read-ahead."""
+        begin_ms = self._clock.now_ms()
+        loaded = load()
+        ahead.note_fetch(self._clock.now_ms() - begin_ms, request.max_bytes)
+        return loaded
+
+    def _leave(self, extent: Extent, ahead: ReadAhead, offset: int) -> None:
+        if not self._marks.is_followed(ahead, offset, now_ms=self._clock.now_ms()):
+            self._source.leave(extent)
 
     def _batch_at(self, file: ColdFile, position: int) -> _Batch:
         """The batch at a position; raises Corrupt when there can be none of this segment."""

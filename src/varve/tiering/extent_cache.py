@@ -150,6 +150,14 @@ class ExtentCache:
             if not extent.is_begun:
                 self._unlist_locked(extent)
 
+    def leave(self, extent: Extent) -> None:
+        """Lets go of an extent that nobody is expected to read again."""
+        with self._lock:
+            if extent in self._held:
+                del self._held[extent]
+                self._release_locked(extent)
+                self._unlist_locked(extent)
+
     def clear(self) -> None:
         """Lets go of all bytes."""
         with self._lock:

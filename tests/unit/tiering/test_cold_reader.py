@@ -120,27 +120,78 @@ def test_nothing_is_read_ahead_for_a_random_access(bench: ColdBench) -> None:
     assert sum(bench.observed) < segment.size / 10
 
 
-def test_read_ahead_goes_on_into_the_next_segment() -> None:
-    bench = ColdBench(read_ahead_max_bytes=4_000)
-    first = bench.add(make_batches(0, 10))
-    second = bench.add(make_batches(20, 10))
-    assert bench.read_on(0, max_bytes=200)[:20] == list(range(20))
-    bench.open()
-    run = bench.read(0, max_bytes=300)
-    while run is not None and run.next_offset < 16:
-        run = bench.read(run.next_offset, max_bytes=300)
+def test_a_store_that_answers_at_once_is_not_read_ahead(bench: ColdBench) -> None:
+    bench.add(make_batches(0, 200))
+    run = bench.read(0, max_bytes=100)
+    for _ in range(20):
+        assert run is not None
+        run = bench.read(run.next_offset, max_bytes=100)
+    assert run is not None
     bench.pool.close()
-    keys = {step.key for step in bench.objects.trace}
-    assert {bench.key(first), bench.key(second)} <= keys
+    assert sum(bench.observed) <= 50.5 * run.next_offset + 2 * bench.sizes.near_max
+
+
+def test_read_ahead_of_a_far_store_grows_to_its_limit_and_no_further() -> None:
+    bench = ColdBench(far_ms=30, read_ahead_max_bytes=1_600)
+    bench.add(make_batches(0, 200))
+    run = bench.read(0, max_bytes=150)
+    assert sum(bench.observed) == 150
+    held = []
+    while run is not None and run.next_offset < 300:
+        run = bench.read(run.next_offset, max_bytes=150)
+        held.append(bench.extents.usage().held_bytes)
+    assert 1_000 < max(held) <= 1_600 + 2 * bench.sizes.ahead_max
     bench.close()
 
 
-def test_nobody_fetches_twice_what_fits_the_cache(bench: ColdBench) -> None:
-    segments = [bench.add(make_batches(40 * number, 20)) for number in range(3)]
-    for _ in range(3):
-        bench.read_on(0, max_bytes=300)
-    bench.pool.close()
-    assert sum(bench.observed) <= sum(segment.size for segment in segments)
+def test_read_ahead_goes_on_into_the_next_segment() -> None:
+    bench = ColdBench(far_ms=30, read_ahead_max_bytes=4_000)
+    bench.add(make_batches(0, 20))
+    second = bench.add(make_batches(40, 20))
+    run = bench.read(0, max_bytes=100)
+    while run is not None and run.next_offset < 36:
+        run = bench.read(run.next_offset, max_bytes=100)
+    claimed = bench.extents.claim_ahead(bench.key(second), 0, 1)
+    assert claimed is not None
+    assert not claimed[1]
+    bench.close()
+
+
+def test_no_read_ahead_where_it_is_switched_off() -> None:
+    bench = ColdBench(far_ms=30, read_ahead_max_bytes=0)
+    bench.add(make_batches(0, 20))
+    assert bench.read_on(0, max_bytes=100) == list(range(40))
+    assert bench.objects.under_way_max == 1
+    bench.close()
+
+
+def test_what_a_lone_reader_leaves_behind_is_let_go_of(bench: ColdBench) -> None:
+    segment = bench.add(make_batches(0, 200))
+    assert bench.read_on(0, max_bytes=300) == list(range(400))
+    assert sum(bench.observed) == segment.size
+    assert bench.extents.usage().held_bytes < 1_000
+
+
+def test_what_another_reader_will_come_to_is_kept(bench: ColdBench) -> None:
+    segment = bench.add(make_batches(0, 200))
+    behind = bench.read(0, max_bytes=300)
+    assert behind is not None
+    behind = bench.read(behind.next_offset, max_bytes=300)
+    assert behind is not None
+    assert bench.read_on(behind.next_offset + 20, max_bytes=300)
+    assert bench.read_on(behind.next_offset, max_bytes=300)
+    assert sum(bench.observed) <= segment.size + bench.sizes.first_max
+
+
+def test_readers_side_by_side_share_what_is_fetched(bench: ColdBench) -> None:
+    segment = bench.add(make_batches(0, 200))
+    offset = 0
+    while (run := bench.read(offset, max_bytes=300)) is not None:
+        again = bench.read(offset, max_bytes=300)
+        assert again is not None
+        assert again.data == run.data
+        offset = run.next_offset
+    assert sum(bench.observed) <= segment.size + 2 * bench.sizes.near_max
 
 
 # Manifest
