@@ -191,11 +191,14 @@ class Committer:
         try:
             self._versions.create(manifest)
         except ObjectExists:
-            return self._settle(commit)
+            return self._settle(commit, was_refused=True)
         return self._confirm(commit, manifest, writer)
 
-    def _settle(self, commit: Commit) -> Manifest | None:
-        """Finds out what became of a version that was sent: ours, another's, or not arrived."""
+    def _settle(self, commit: Commit, *, was_refused: bool = False) -> Manifest | None:
+        """Finds out what became of a version that was sent: ours, another's, or not arrived.
+
+        One that was just refused because it exists, and is not there, is asked for again later.
+        """
         assert commit.pending is not None
         manifest, writer = commit.pending
         found = self._versions.find(manifest.version)
@@ -208,6 +211,11 @@ class Committer:
             raise Unavailable(
                 f"{manifest.home}: manifest version {manifest.version} was written and removed "
                 f"while {commit.writer} waited: whether it held commit {commit.id} cannot be told"
+            )
+        if was_refused:
+            raise Unavailable(
+                f"{manifest.home}: the store has no manifest version {manifest.version} and does "
+                f"not let {commit.writer} create it as it exists: another write may be under way"
             )
         return self._create(commit)
 
