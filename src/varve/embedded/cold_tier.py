@@ -28,6 +28,7 @@ from varve.tiering.settings import TierSettings
 if TYPE_CHECKING:
     from varve.object_store import ObjectStore
     from varve.tiering.metadata_topic import MetadataTopic, TopicMaker
+    from varve.tiering.metrics import TierMetrics
     from varve.tiering.tier import Tier
 
 logger = logging.getLogger(__name__)
@@ -225,6 +226,21 @@ class ColdTier:
         if tier is None:
             return {}
         return {**tier.failures, **tier.copier.failures()}
+
+    def metrics(self) -> "TierMetrics | None":
+        """The figures of the tier; None while it is not open."""
+        with self._lock:
+            return None if self._tier is None else self._tier.metrics
+
+    def measure(self, now_ms: int) -> None:
+        """Brings the figures up to now where a topic is in the tier; a store may be down."""
+        try:
+            tier = self.find()
+        except Unavailable as error:
+            logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
+            return
+        if tier is not None:
+            tier.measure(now_ms)
 
     def worker_health(self) -> list[WorkerHealth]:
         with self._lock:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Self
 from varve.cleaning.audit import AuditReport, audit_partition
 from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
 from varve.cleaning.forecast import Forecast
-from varve.cleaning.metrics import CleanerMetrics
 from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import ColdTier
 from varve.embedded.insight import Insight
 from varve.embedded.partition import Partition
+from varve.embedded.store_metrics import StoreMetrics
 from varve.embedded.store_settings import parse_store_settings
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
@@ -88,6 +88,7 @@ class Store:
             tier=self._tier,
         )  # guarded by _lock
         self._upkeep = Upkeep(self._logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
+        self._metrics = StoreMetrics(self._upkeep.metrics, self._tier.metrics)
         self._insight = Insight(self._logs, self._upkeep.cleaner)
 
     def __repr__(self) -> str:
@@ -325,9 +326,9 @@ class Store:
         self._upkeep.measure(self._clock.now_ms())
 
     @property
-    def metrics(self) -> CleanerMetrics:
+    def metrics(self) -> StoreMetrics:
         """The store's figures, to be registered with a registry of prometheus_client."""
-        return self._upkeep.metrics
+        return self._metrics
 
     @property
     def tier(self) -> "Tier":

@@ -167,6 +167,7 @@ class Upkeep:
             for partition, log, directory in self._logs.logs()
             if log.settings.is_compacted and directory.failure is None
         ]
+        self._tier.measure(now_ms)
         self.metrics.observe_selection(
             now_ms=now_ms,
             max_dirty_ratio=max((one.ratio for one in found), default=0.0),

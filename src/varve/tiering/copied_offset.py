@@ -4,7 +4,7 @@ Invariant  what lies in front of the copied offset is in readable segments of th
            but for what was in front of the log start when its turn came.
 """
 
-from varve.commit_log import Log
+from varve.commit_log import Log, Segment
 from varve.foundation.errors import Corrupt
 from varve.tiering.lineage import Epochs, is_in_lineage
 from varve.tiering.manifest import Manifest
@@ -54,3 +54,14 @@ def _find_shared_end(
             return min(highest + 1, epoch_end)
         epoch_end, is_latest = start, False
     return 0
+
+
+def find_closed(log: Log, copied_offset: int) -> list[tuple[Segment, int]]:
+    """The closed segments that end behind an offset, each with the offset of the next one."""
+    view = log.view
+    ends = [one.base_offset for one in view.closed[1:]] + [view.active.base_offset]
+    return [
+        (segment, end)
+        for segment, end in zip(view.closed, ends, strict=False)
+        if end > copied_offset
+    ]

@@ -22,8 +22,10 @@ from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
 from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.copied_offset import find_closed
 from varve.tiering.copy_report import CopyProgress, CopyReport
 from varve.tiering.segment_copier import CopyRequest
+from varve.tiering.tier_status import note_cold, note_lag
 from varve.tiering.tiered_partition import (
     TieredPartition,
     TieredPartitions,
@@ -76,11 +78,14 @@ class TierCopier:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._retries: dict[TopicPartition, _Retry] = {}  # guarded by _lock
+        self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
         self._throttle = Throttle(
-            self._settings.remote_log_manager_copy_max_bytes_per_second,
-            clock,
-            wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000)),
+            self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait_for_rate
         )
+
+    def _wait_for_rate(self, wait_ms: float) -> None:
+        self._partitions.metrics.observe_copy_throttle(wait_ms)
+        self._wait(wait_ms)
 
     def stop(self) -> None:
         """Ends a round in flight before its next chunk."""
@@ -129,7 +134,11 @@ class TierCopier:
         try:
             tiered = self._partitions.get(partition)
             with tiered.work, self._work(tiered, partition):
-                self._copy(tiered, now_ms, copied, counts, progress)
+                try:
+                    self._copy(tiered, now_ms, copied, counts, progress)
+                    note_cold(tiered, self._partitions.metrics)
+                finally:
+                    note_lag(tiered, self._partitions.metrics)
             with self._lock:
                 self._retries.pop(partition, None)
         except StoreError as failure:
@@ -214,7 +223,8 @@ class TierCopier:
             )
             done = sum(one.size for one in copied)
             pace = self._pace(log.topic_partition, segment, done, total, progress)
-            found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
+            with self._counted(log.topic_partition, segment.size):
+                found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
             copied.append(found.segment)
             counts["resumed"] += found.is_resumed
             counts["removed"] += len(announced) - found.is_resumed
@@ -223,6 +233,16 @@ class TierCopier:
             tiered.manifests.retire_versions(
                 now_ms=now_ms, retention_ms=self._settings.varve_tier_manifest_retention_ms
             )
+
+    @contextmanager
+    def _counted(self, partition: TopicPartition, size: int) -> Iterator[None]:
+        metrics = self._partitions.metrics
+        try:
+            yield
+        except (StoreError, OSError):
+            metrics.observe_copy_error(partition)
+            raise
+        metrics.observe_copy(partition, size)
 
     def _remove_stale(
         self,
@@ -239,7 +259,8 @@ class TierCopier:
             else:
                 is_stale = one.replaced_until_ms is None or one.replaced_until_ms <= now_ms
             if is_stale:
-                tiered.segments.remove(one, tiered.log, now_ms=now_ms)
+                with self._partitions.counting_removal(tiered, [one]):
+                    tiered.segments.remove(one, tiered.log, now_ms=now_ms)
                 removed += 1
         return removed
 
@@ -285,17 +306,6 @@ class TierCopier:
         tiered = self._partitions.get(partition)
         tiered.load()
         return get_copied_offset(tiered)
-
-
-def find_closed(log: Log, copied_offset: int) -> list[tuple[Segment, int]]:
-    """The closed segments that end behind an offset, each with the offset of the next one."""
-    view = log.view
-    ends = [one.base_offset for one in view.closed[1:]] + [view.active.base_offset]
-    return [
-        (segment, end)
-        for segment, end in zip(view.closed, ends, strict=False)
-        if end > copied_offset
-    ]
 
 
 def _is_copy_of(cold: ColdSegment, segment: Segment, next_offset: int) -> bool:

@@ -176,12 +176,14 @@ def remove_segments(
         near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
         return near.forget(ids)
 
-    if any(one.state is not SegmentState.DELETE_STARTED for one in segments):
-        tiered.commit(begin, now_ms)
-    partitions.objects.delete(
-        [tiered.home.part_key(segment, part.name) for segment in segments for part in segment.parts]
-    )
-    tiered.commit(finish, now_ms)
+    keys = [
+        tiered.home.part_key(segment, part.name) for segment in segments for part in segment.parts
+    ]
+    with partitions.counting_removal(tiered, segments):
+        if any(one.state is not SegmentState.DELETE_STARTED for one in segments):
+            tiered.commit(begin, now_ms)
+        partitions.objects.delete(keys)
+        tiered.commit(finish, now_ms)
 
 
 def _is_due(segment: ColdSegment, log: Log, now_ms: int) -> bool:

@@ -76,6 +76,23 @@ class ReadPool:
                 return None
             return self._enqueue_locked(self._ahead, work)
 
+    @property
+    def thread_count(self) -> int:
+        """How many reads may run at a time."""
+        return self._threads_max
+
+    @property
+    def active_count(self) -> int:
+        """How many run at this moment."""
+        with self._changed:
+            return self._active
+
+    @property
+    def pending_count(self) -> int:
+        """How many wait at this moment."""
+        with self._changed:
+            return len(self._wanted) + len(self._ahead)
+
     def close(self) -> None:
         """Refuses what waits, and lets what runs come to its end, which has a deadline."""
         with self._changed:

@@ -20,22 +20,24 @@ from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidSetting, StoreError
+from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_border import find_border
 from varve.tiering.cold_reader import ColdReader
 from varve.tiering.copier import Progress, TierCopier
 from varve.tiering.copy_report import CopyReport
+from varve.tiering.counted_cold_side import CountedColdSide
 from varve.tiering.expiry import ColdExpiry, TierExpiry
 from varve.tiering.extent_cache import ExtentCache
 from varve.tiering.index_cache import IndexCache
 from varve.tiering.local_retention import Moved, apply_local_retention
 from varve.tiering.manifest_backends import BackendContext, open_backend
 from varve.tiering.metadata_topic import MetadataTopic
+from varve.tiering.metrics import TierMetrics
 from varve.tiering.partition_removal import remove_partition
 from varve.tiering.read_pool import ReadPool
 from varve.tiering.settings import TierSettings
-from varve.tiering.tier_status import TierStatus, observe_tiers
+from varve.tiering.tier_status import TierStatus, note_cold, note_lag, observe_tiers
 from varve.tiering.tiered_partition import ManifestMaker, TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,11 @@ class Tier:
         self._clock = clock
         self._stopping = threading.Event()
         self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
+        self.metrics = TierMetrics(
+            pool=lambda: self.pool,
+            indexes=lambda: self.indexes.usage(),
+            extents=lambda: self.extents.usage(),
+        )
         self.partitions = TieredPartitions(
             store,
             objects,
@@ -90,6 +97,7 @@ class Tier:
             writer=writer,
             wait=self._wait,
             make_manifests=self._open_backend(backend, metadata_topic, random),
+            metrics=self.metrics,
         )
         self.copier = TierCopier(
             self.partitions,
@@ -112,10 +120,10 @@ class Tier:
             max_pending=settings.remote_log_reader_max_pending_tasks,
         )
         self._fetch_throttle = Throttle(
-            settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait
+            settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait_for_rate
         )
         self._lock = threading.Lock()
-        self._readers: dict[TopicPartition, tuple[TieredPartition, ColdReader]] = {}
+        self._readers: dict[TopicPartition, tuple[TieredPartition, ColdSide]] = {}
         """Guarded by _lock."""
         self.failures: dict[TopicPartition, str] = {}
         """What went wrong in the last pass over a partition, for those it went wrong with."""
@@ -157,8 +165,18 @@ class Tier:
                 self._readers[partition] = known
             return known[1]
 
-    def _make_reader(self, tiered: TieredPartition) -> ColdReader:
-        return ColdReader(
+    def _wait_for_rate(self, wait_ms: float) -> None:
+        self.metrics.observe_fetch_throttle(wait_ms)
+        self._wait(wait_ms)
+
+    def _make_reader(self, tiered: TieredPartition) -> ColdSide:
+        partition = tiered.log.topic_partition
+
+        def observe(size: int) -> None:
+            self.metrics.observe_fetch(partition, size)
+            self._fetch_throttle.pace(size)
+
+        reader = ColdReader(
             tiered.home,
             self.objects,
             tiered.manifests,
@@ -168,8 +186,9 @@ class Tier:
             read_ahead_max_bytes=self.settings.varve_tier_read_ahead_max_bytes,
             clock=self._clock,
             refresh_ms=self.settings.remote_log_manager_task_interval_ms,
-            observe=self._fetch_throttle.pace,
+            observe=observe,
         )
+        return CountedColdSide(reader, partition, self.metrics)
 
     def border(self, partition: TopicPartition) -> Border | None:
         """What local cleaning keeps to; raises StoreError when the store cannot tell."""
@@ -218,6 +237,8 @@ class Tier:
             if tiered.log.settings.copies_to_tier and tiered.copied_offset is not None:
                 evidence = self._cleaner.evidence(tiered.log)
                 moved = apply_local_retention(tiered.log, tiered.copied_offset, now_ms, evidence)
+            note_lag(tiered, self.metrics)
+            note_cold(tiered, self.metrics)
             return TierPass(partition, moved, expiry)
 
     def remove(self, partition: TopicPartition, now_ms: int) -> int:
@@ -232,6 +253,22 @@ class Tier:
     def status(self, partition: TopicPartition) -> TierStatus:
         """How the tiers of a partition stand; raises Unavailable when the store is."""
         return observe_tiers(self.partitions.get(partition))
+
+    def measure(self, now_ms: int) -> None:
+        """Brings the figures of partitions up to now, by recent manifests.
+
+        A partition that cannot be asked for is noted; a store that is down is asked no second time.
+        """
+        for partition, _ in self._tiered_logs():
+            try:
+                tiered = self.partitions.get(partition)
+                tiered.recent(now_ms)
+                note_lag(tiered, self.metrics)
+                note_cold(tiered, self.metrics)
+            except StoreError as error:
+                self.failures[partition] = str(error)
+                if isinstance(error, StoreUnavailable):
+                    return
 
     def stop(self) -> None:
         """Ends a round in flight before its next chunk."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from varve.cleaning.log_facts import look_steadily
 from varve.commit_log import Log, TopicPartition
-from varve.tiering.copier import find_closed
+from varve.tiering.cold_segment import SegmentState
+from varve.tiering.copied_offset import find_closed
+from varve.tiering.metrics import TierMetrics
 from varve.tiering.tiered_partition import TieredPartition, get_copied_offset
 
 
@@ -80,3 +82,25 @@ def observe_tiers(tiered: TieredPartition) -> TierStatus:
         lag_segments=len(waiting),
         manifest_version=manifest.version,
     )
+
+
+def note_lag(tiered: TieredPartition, metrics: TierMetrics) -> None:
+    """Tells the metrics what waits to be copied: nothing where nothing is."""
+    log = tiered.log
+    waiting = find_closed(log, get_copied_offset(tiered)) if log.settings.copies_to_tier else []
+    size = sum(segment.size for segment, _ in waiting)
+    metrics.set_lag(log.topic_partition, bytes=size, segments=len(waiting))
+
+
+def note_cold(tiered: TieredPartition, metrics: TierMetrics) -> None:
+    """Tells the metrics what the last known manifest lists, and what of it is to go."""
+    manifest, partition = tiered.manifest, tiered.log.topic_partition
+    if manifest is None:
+        return
+    going = [
+        one
+        for one in tiered.manifests.pending(manifest)
+        if one.state is SegmentState.DELETE_STARTED
+    ]
+    metrics.set_remote(partition, bytes=manifest.log_bytes, segments=manifest.segment_count)
+    metrics.set_delete_lag(partition, bytes=sum(one.size for one in going), segments=len(going))

@@ -6,7 +6,8 @@ Threads    any; `TieredPartitions` hands out the same one to all.
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -15,13 +16,15 @@ from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.copied_offset import find_copied_offset
 from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_commit import Change
 from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
+from varve.tiering.metrics import TierMetrics
 from varve.tiering.segment_copier import SegmentCopier
 from varve.tiering.settings import TierSettings
 
@@ -124,7 +127,9 @@ class TieredPartitions:
         writer: str,
         wait: Callable[[float], object],
         make_manifests: ManifestMaker | None = None,
+        metrics: TierMetrics | None = None,
     ) -> None:
+        self.metrics = metrics or TierMetrics()
         self.store = store
         self.objects = objects
         self.settings = settings
@@ -153,6 +158,22 @@ class TieredPartitions:
         """For when its cold part is gone, and may begin anew."""
         with self._lock:
             self._known.pop(partition, None)
+        self.metrics.forget(partition)
+
+    @contextmanager
+    def counting_removal(
+        self, tiered: TieredPartition, segments: Sequence[ColdSegment]
+    ) -> Iterator[None]:
+        """Counts the removal of segments' objects, as done or failed."""
+        partition = tiered.log.topic_partition
+        try:
+            yield
+        except StoreError:
+            for _ in segments:
+                self.metrics.observe_delete_error(partition)
+            raise
+        for segment in segments:
+            self.metrics.observe_delete(partition, segment.size)
 
     def _make(
         self, partition: TopicPartition, log: Log, directory: LogDirectory
