@@ -1,0 +1,72 @@
+"""examples/topic_classes/capped_tier.py: a budget in bytes holds, whatever the rate."""
+
+import pytest
+
+from examples.topic_classes.capped_tier import SETTINGS, live
+from varve import errors
+from varve.object_store import FaultyObjectStore, MemoryObjectStore
+from varve.testing import VirtualStore
+
+TOTAL_BYTES = 200_000
+LOCAL_BYTES = 20_000
+SEGMENT_BYTES = 5_000
+
+
+def test_the_settings_are_those_the_test_speaks_of() -> None:
+    assert SETTINGS["retention.bytes"] == TOTAL_BYTES
+    assert SETTINGS["local.retention.bytes"] == LOCAL_BYTES
+    assert SETTINGS["segment.bytes"] == SEGMENT_BYTES
+
+
+def test_both_caps_hold_and_no_more_goes_than_they_ask_for() -> None:
+    with VirtualStore() as kit:
+        for at in live(kit, quarters=11):
+            assert at.hot_bytes < LOCAL_BYTES + SEGMENT_BYTES
+            records = list(kit.store.topic("readings").read())
+            assert [one.offset for one in records] == list(range(at.log_start, at.end))
+            active_bytes = 2 * SEGMENT_BYTES
+            assert at.cold_bytes <= TOTAL_BYTES + SEGMENT_BYTES
+            if at.log_start:
+                assert at.cold_bytes + active_bytes >= TOTAL_BYTES
+            assert at.bucket_bytes < TOTAL_BYTES + 4 * SEGMENT_BYTES
+        assert at.log_start > 0
+        assert at.oldest_days < 400
+
+
+def test_what_the_cap_let_go_leaves_the_bucket_after_its_grace() -> None:
+    with VirtualStore() as kit:
+        *_, at = live(kit, quarters=9)
+        assert at.log_start > 0
+        kit.advance(days=2)
+        kit.run_background()
+        start = kit.store.topic("readings").offsets().log_start
+        keys = [one.key for one in kit.objects.list("") if "/segment/" in one.key]
+        bases = sorted({int(key.split("/segment/")[1][:20]) for key in keys})
+        assert bases[0] == start
+        with pytest.raises(errors.OffsetOutOfRange):
+            next(kit.store.topic("readings").read(start=start - 1))
+
+
+def test_a_bucket_that_is_away_lets_the_disk_grow_and_its_return_brings_the_caps_back() -> None:
+    bucket = FaultyObjectStore(MemoryObjectStore())
+    with VirtualStore(objects=bucket) as kit:
+        *_, at = live(kit, quarters=9)
+        readings = kit.store.topic("readings")
+        bucket.go_down()
+        for _ in range(13):
+            readings.append_many(((None, f"{one} mW") for one in range(100)), codec="none")
+            kit.advance(days=7)
+            kit.run_background()
+        grown = readings.partition().log.size
+        assert grown > LOCAL_BYTES + SEGMENT_BYTES
+        assert sum(1 for _ in readings.read(start=at.end)) == 1300
+
+        bucket.come_up()
+        kit.advance(hours=1)
+        kit.run_background()
+        assert readings.partition().log.size < LOCAL_BYTES + SEGMENT_BYTES
+        status = kit.store.tier.status(*kit.store.partitions("readings"))
+        assert status.cold_bytes is not None
+        assert status.cold_bytes <= TOTAL_BYTES + SEGMENT_BYTES
+        offsets = readings.offsets()
+        assert sum(1 for _ in readings.read()) == offsets.end - offsets.log_start
