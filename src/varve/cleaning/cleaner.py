@@ -7,7 +7,7 @@ Threads    any; `_lock` guards who works on what.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
@@ -18,6 +18,7 @@ from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import KeyIndexes
 from varve.cleaning.lookup import FindCold, KeyLookup
 from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.observer import CleanerObserver
 from varve.cleaning.partition_run import PartitionRun, RunTools
 from varve.cleaning.plan import CleaningPlan
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
@@ -63,7 +64,7 @@ class Cleaner:
         self._find_border = border or no_border
         self._clock = clock
         self._settings = settings or CleanerSettings()
-        self._metrics = metrics
+        self._observer = CleanerObserver(metrics)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._partitions: dict[TopicPartition, CleanedPartition] = {}  # guarded by _lock
@@ -101,14 +102,14 @@ class Cleaner:
         self._clean_due(now_ms, number)
         if number == 0:
             self._expire_compacted(now_ms)
-            self._report_health()
+            self._observe_health()
 
     def run_once(self, now_ms: int) -> list[CleanReport]:
         """Builds missing key indexes, cleans what is due, expires what compacted logs let go."""
         self.build_indexes(now_ms)
         reports = self._clean_due(now_ms, 0)
         self._expire_compacted(now_ms)
-        self._report_health()
+        self._observe_health()
         return reports
 
     def _clean_due(self, now_ms: int, thread: int) -> list[CleanReport]:
@@ -125,7 +126,7 @@ class Cleaner:
                 partition.is_busy.release()
             if report is not None:
                 reports.append(report)
-                self._observe(report, thread)
+                self._observer.note_report(report, thread)
         return reports
 
     def _pick(self, now_ms: int, tried: set[TopicPartition]) -> CleanedPartition | None:
@@ -145,7 +146,7 @@ class Cleaner:
                 healing.append(partition)
             else:
                 partition.note_success()
-        self._observe_selection(found, now_ms)
+        self._observer.note_selection(found, now_ms)
         for partition in [*(by_name[one.partition] for one in in_order(found)), *healing]:
             is_tried = partition.log.topic_partition in tried
             if not is_tried and partition.is_busy.acquire(blocking=False):
@@ -295,7 +296,7 @@ class Cleaner:
                     return run.report(run.plan(), is_dry_run=True)
             report = self._carry_out(found, dirtiness, now_ms, progress=progress)
             found.note_success()
-            self._observe(report, 0)
+            self._observer.note_report(report, 0)
             return report
 
     def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan:
@@ -397,32 +398,17 @@ class Cleaner:
         """How cleaning fares with each compacted partition."""
         return [partition.health for partition in self._compacted()]
 
-    def worker_health(self) -> list[WorkerHealth]:
-        """How the threads fare."""
-        return [worker.health() for worker in self._workers]
-
-    def _observe(self, report: CleanReport, thread: int) -> None:
-        if self._metrics is not None:
-            self._metrics.observe_clean(report, thread=thread)
-
-    def _observe_selection(self, found: Sequence[Dirtiness], now_ms: int) -> None:
-        if self._metrics is not None:
-            self._metrics.observe_selection(
-                now_ms=now_ms,
-                max_dirty_ratio=max((one.ratio for one in found), default=0.0),
-                max_delay_ms=max((one.delay_ms for one in found), default=0),
-            )
-
-    def _report_health(self) -> None:
-        if self._metrics is None:
-            return
+    def _observe_health(self) -> None:
         by_path: dict[str, list[PartitionHealth]] = {
             directory.path: [] for directory in self._store.directories
         }
         for partition in self._compacted():
             by_path[partition.directory.path].append(partition.health)
-        dead = sum(not health.is_running for health in self.worker_health())
-        self._metrics.set_health(by_path, dead_threads=dead)
+        self._observer.note_health(by_path, self.worker_health())
+
+    def worker_health(self) -> list[WorkerHealth]:
+        """How the threads fare."""
+        return [worker.health() for worker in self._workers]
 
 
 def _check_compacted(log: Log) -> None:
