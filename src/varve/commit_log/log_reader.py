@@ -84,11 +84,9 @@ class LogReader:
             found = self._steadily(look)
             if found is not None:
                 return found
-            cold_end = self._state.view.first_base_offset
-            found = self._read_cold(start_offset, cold_end, max_bytes, isolation, min_one)
+            found, start_offset = self._read_cold(start_offset, max_bytes, isolation, min_one)
             if found is not None:
                 return found
-            start_offset = max(start_offset, cold_end)
 
     def _read_once(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
@@ -112,38 +110,47 @@ class LogReader:
         )
 
     def _read_cold(
-        self,
-        start_offset: int,
-        end_offset: int,
-        max_bytes: int,
-        isolation: Isolation,
-        min_one: bool,
-    ) -> FetchResult | None:
-        """Batches from the cold side; None where it has nothing up to the first local segment."""
+        self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
+    ) -> tuple[FetchResult | None, int]:
+        """Batches from the cold side, or the offset to look at next.
+
+        That is the first local one where the cold side has nothing in front of it, and the same
+        one when what left the local disk meanwhile may have taken an abort marker along.
+        """
         state = self._state
         limit = self._limit(isolation)
         high_watermark, stable = state.high_watermark, state.last_stable_offset
+        cold_end = state.view.first_base_offset
         is_committed = isolation is Isolation.READ_COMMITTED
-        run = self._get_cold_side(start_offset).read(
-            start_offset=start_offset,
-            limit_offset=min(limit, end_offset),
-            max_bytes=max_bytes,
-            min_one=min_one,
-            with_aborted=is_committed,
-        )
+        try:
+            run = self._get_cold_side(start_offset).read(
+                start_offset=start_offset,
+                limit_offset=min(limit, cold_end),
+                max_bytes=max_bytes,
+                min_one=min_one,
+                with_aborted=is_committed,
+            )
+        except StoreError:
+            # Of what was deleted meanwhile the objects may be gone.
+            self._check_range(start_offset, state.end_offset)
+            raise
         # What was deleted meanwhile must not be served, wherever it still lies.
         self._check_range(start_offset, state.end_offset)
         if run is None:
-            return None
-        aborted: tuple[AbortedRange, ...] = ()
-        if is_committed:
-            found = list(run.aborted)
-            if not run.is_complete:
-                found += self.collect_aborted(start_offset, run.next_offset)
-            aborted = _ranges_of(found)
+            return None, max(start_offset, cold_end)
+        found = list(run.aborted)
+        if is_committed and not run.is_complete:
+            found += self.collect_aborted(start_offset, run.next_offset)
+            if state.view.first_base_offset != cold_end:
+                return None, start_offset
         return FetchResult(
-            run.data, run.next_offset, state.log_start_offset, high_watermark, stable, aborted
-        )
+            run.data,
+            run.next_offset,
+            state.log_start_offset,
+            high_watermark,
+            stable,
+            _ranges_of(found),
+        ), run.next_offset
 
     def _get_cold_side(self, offset: int) -> ColdSide:
         cold_side = self._cold_side()
@@ -233,15 +240,29 @@ class LogReader:
     def find_offset_by_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record not older than the timestamp, below the high watermark."""
         state = self._state
-        start_offset, local_start = state.log_start_offset, state.view.first_base_offset
-        found = None
-        if start_offset < local_start:
-            found = self._get_cold_side(start_offset).find_offset_by_time(
-                timestamp, start_offset=start_offset, end_offset=local_start
+        while True:
+            start_offset, local_start = state.log_start_offset, state.view.first_base_offset
+            found = None
+            if start_offset < local_start:
+                found = self._search_cold_time(timestamp, start_offset, local_start)
+            if found is None:
+                found = self._steadily(lambda: self._search_time(state.view, timestamp))
+            # What moved from one side to the other meanwhile was seen on neither.
+            is_steady = state.view.first_base_offset == local_start
+            if state.log_start_offset == start_offset and is_steady:
+                return found if found and found.offset < state.high_watermark else None
+
+    def _search_cold_time(
+        self, timestamp: int, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        try:
+            return self._get_cold_side(start_offset).find_offset_by_time(
+                timestamp, start_offset=start_offset, end_offset=end_offset
             )
-        if found is None:
-            found = self._steadily(lambda: self._search_time(state.view, timestamp))
-        return found if found and found.offset < self._state.high_watermark else None
+        except StoreError:
+            if self._state.log_start_offset == start_offset:
+                raise
+            return None  # deleted meanwhile: the caller looks again
 
     def _search_time(self, view: SegmentView, timestamp: int) -> TimestampOffset | None:
         for segment in view:

@@ -8,7 +8,13 @@ Threads    any.
 from collections.abc import Callable
 
 from varve.commit_log.log_state import LogState
-from varve.foundation.errors import DiskFull, InvalidRequest, OffsetOutOfRange, PolicyViolation
+from varve.foundation.errors import (
+    DiskFull,
+    InvalidRequest,
+    OffsetOutOfRange,
+    PolicyViolation,
+    Unavailable,
+)
 
 
 class LogStart:
@@ -31,7 +37,19 @@ class LogStart:
                 f"{state.topic_partition}: records are deleted only where cleanup.policy contains "
                 f"delete; it is {','.join(state.settings.cleanup_policy)}"
             )
+        self._check_known(before_offset)
         return self.raise_to(before_offset)
+
+    def _check_known(self, before_offset: int) -> None:
+        """A log start made up from a lower offset would promise records that are long gone."""
+        state = self._state
+        local_start = state.view.first_base_offset
+        if not state.is_start_known and 0 <= before_offset < local_start:
+            raise Unavailable(
+                f"{state.topic_partition}: cannot delete records before {before_offset} yet: "
+                "where the log starts is known to the cold tier alone, which was not read since "
+                f"the store was opened; try again, or delete those before {local_start} or more"
+            )
 
     def raise_to(self, before_offset: int) -> int:
         """Raises OffsetOutOfRange above the high watermark; a lower offset changes nothing."""

@@ -1,0 +1,309 @@
+"""A log whose beginning is kept elsewhere: what it asks there, and what it makes of the answers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.fake_cold_side import FakeColdSide
+from tests.support.log_bench import (
+    BROKEN,
+    NO_ROOM,
+    NOW_MS,
+    Bench,
+    FaultyBench,
+    make_batch,
+    offsets_in,
+    read_all,
+)
+from varve.commit_log import AbortedRange, Isolation, Log, LogHooks, LogSettings
+from varve.commit_log.check_open_log import check_log
+from varve.foundation.errors import (
+    Corrupt,
+    DirectoryOffline,
+    DiskFull,
+    OffsetOutOfRange,
+    StoreUnavailable,
+    Unavailable,
+)
+
+COMMITTED = Isolation.READ_COMMITTED
+
+
+@pytest.fixture
+def cold() -> FakeColdSide:
+    return FakeColdSide()
+
+
+@pytest.fixture
+def tiered(bench: Bench, cold: FakeColdSide) -> Bench:
+    """Segments at 0, 2, 4 and the active one at 6; those below 4 are in the cold side alone."""
+    return _fill(bench, cold)
+
+
+def _fill(bench: Bench, cold: FakeColdSide) -> Bench:
+    bench.set(remote_storage_enable=True)
+    bench.hooks = LogHooks(cold_side=lambda: cold)
+    bench.open()
+    for offset in range(7):
+        if offset in (2, 4, 6):
+            bench.log.roll()
+        bench.log.append(make_batch(time=offset))
+    cold.take(bench.log, 6)
+    bench.log.drop_local_segments_before(4, now_ms=NOW_MS)
+    return bench
+
+
+def drop_local(bench: Bench, offset: int) -> Callable[[], object]:
+    return lambda: bench.log.drop_local_segments_before(offset, now_ms=NOW_MS)
+
+
+# What left the local disk is read from the cold side
+
+
+def test_the_log_start_stays_when_local_segments_leave(tiered: Bench, cold: FakeColdSide) -> None:
+    log = tiered.log
+    assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (0, 4, 7)
+    assert read_all(log) == list(range(7))
+    assert cold.asked[0] == (0, 4)
+    assert check_log(log) == []
+
+
+def test_what_is_local_is_not_asked_of_the_cold_side(tiered: Bench, cold: FakeColdSide) -> None:
+    cold.failure = StoreUnavailable("the bucket is down")
+    assert offsets_in(tiered.log.read(start_offset=4)) == [4, 5]
+    assert tiered.log.append(make_batch()).base_offset == 7
+    with pytest.raises(StoreUnavailable, match="bucket is down"):
+        tiered.log.read(start_offset=3)
+
+
+def test_a_cold_read_ends_where_the_local_segments_begin(tiered: Bench) -> None:
+    fetched = tiered.log.read(start_offset=1)
+    assert (offsets_in(fetched), fetched.next_offset) == ([1, 2, 3], 4)
+    assert (fetched.high_watermark, fetched.log_start_offset) == (7, 0)
+
+
+def test_a_cold_side_that_has_nothing_more_leads_on_to_the_first_local_segment(
+    tiered: Bench, cold: FakeColdSide
+) -> None:
+    cold.batches = cold.batches[:3]
+    assert offsets_in(tiered.log.read(start_offset=3)) == [4, 5]
+
+
+def test_without_a_cold_side_the_error_names_what_is_local_and_the_setting(bench: Bench) -> None:
+    _fill(bench, FakeColdSide())
+    bench.hooks = None
+    bench.reopen()
+    with pytest.raises(Unavailable, match=r"offset 0 .* 4 to 7.*varve\.tier\.url"):
+        bench.log.read(start_offset=0)
+
+
+def test_deleted_records_are_not_served_though_the_cold_side_still_has_them(
+    tiered: Bench, cold: FakeColdSide
+) -> None:
+    cold.meanwhile = [lambda: tiered.log.delete_records(3)]
+    with pytest.raises(OffsetOutOfRange, match="3 to 7"):
+        tiered.log.read(start_offset=1)
+    assert offsets_in(tiered.log.read(start_offset=3)) == [3]
+
+
+def test_that_objects_are_gone_of_what_was_deleted_meanwhile_is_no_damage(
+    tiered: Bench, cold: FakeColdSide
+) -> None:
+    cold.failure = Corrupt("an object is not there")
+    with pytest.raises(Corrupt):
+        tiered.log.read(start_offset=1)
+    cold.meanwhile = [lambda: tiered.log.delete_records(4)]
+    with pytest.raises(OffsetOutOfRange, match="4 to 7"):
+        tiered.log.read(start_offset=1)
+
+
+def test_a_segment_that_leaves_the_local_disk_during_a_read_is_read_from_the_cold_side(
+    tiered: Bench, cold: FakeColdSide
+) -> None:
+    cold.batches, later = cold.batches[:3], cold.batches[3:]
+
+    def copy_and_drop() -> None:
+        cold.batches += later
+        tiered.log.drop_local_segments_before(6, now_ms=NOW_MS)
+
+    cold.meanwhile = [copy_and_drop]
+    assert offsets_in(tiered.log.read(start_offset=3)) == [3]
+    assert read_all(tiered.log) == list(range(7))
+
+
+# By time
+
+
+def test_a_time_is_found_in_either_part(tiered: Bench) -> None:
+    for offset in range(7):
+        found = tiered.log.find_offset_by_time(NOW_MS + offset)
+        assert found is not None
+        assert found.offset == offset
+    assert tiered.log.find_offset_by_time(NOW_MS + 7) is None
+
+
+def test_what_leaves_the_local_disk_during_a_search_by_time_is_not_missed(
+    tiered: Bench, cold: FakeColdSide
+) -> None:
+    cold.meanwhile = [drop_local(tiered, 6)]
+    found = tiered.log.find_offset_by_time(NOW_MS + 4)
+    assert found is not None
+    assert found.offset == 4
+
+
+def test_a_search_by_time_begins_at_the_log_start_as_it_is_in_the_end(
+    tiered: Bench, cold: FakeColdSide
+) -> None:
+    cold.meanwhile = [lambda: tiered.log.delete_records(5)]
+    found = tiered.log.find_offset_by_time(NOW_MS)
+    assert found is not None
+    assert found.offset == 5
+    tiered.log.drop_local_segments_before(6, now_ms=NOW_MS)
+    cold.failure = Corrupt("an object is not there")
+    cold.meanwhile = [lambda: tiered.log.delete_records(6)]
+    found = tiered.log.find_offset_by_time(NOW_MS)
+    assert found is not None
+    assert found.offset == 6
+
+
+# Transactions
+
+
+@pytest.fixture
+def aborting(bench: Bench, cold: FakeColdSide) -> Bench:
+    """A transaction at 0 whose abort marker is at 3; every record has a segment of its own."""
+    bench.set(remote_storage_enable=True)
+    bench.hooks = LogHooks(cold_side=lambda: cold)
+    bench.open()
+    fields: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+    bench.log.append(make_batch(base_sequence=0, **fields))
+    for _ in range(2):
+        bench.log.roll()
+        bench.log.append(make_batch())
+    bench.log.roll()
+    bench.log.end_transaction(producer_id=5, producer_epoch=0, committed=False)
+    bench.log.roll()
+    bench.log.append(make_batch())
+    return bench
+
+
+def test_an_abort_whose_marker_is_still_local_is_told_with_a_cold_read(
+    aborting: Bench, cold: FakeColdSide
+) -> None:
+    cold.take(aborting.log, 2)
+    cold.is_complete = False
+    aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
+    fetched = aborting.log.read(start_offset=0, isolation=COMMITTED)
+    assert fetched.aborted == (AbortedRange(5, 0),)
+    assert aborting.log.read(start_offset=0).aborted == ()
+
+
+def test_an_abort_that_both_sides_know_is_told_once(aborting: Bench, cold: FakeColdSide) -> None:
+    cold.take(aborting.log, 4)
+    cold.is_complete = False
+    aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
+    fetched = aborting.log.read(start_offset=0, isolation=COMMITTED)
+    assert fetched.aborted == (AbortedRange(5, 0),)
+
+
+def test_a_marker_that_leaves_the_local_disk_during_the_read_is_not_missed(
+    aborting: Bench, cold: FakeColdSide
+) -> None:
+    """The cold side is asked before the marker is copied, the local one after it went."""
+    cold.take(aborting.log, 2)
+    cold.is_complete = False
+    aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
+    answer = cold.read
+
+    def copy_and_drop_behind(**asked: Any) -> Any:
+        run = answer(**asked)
+        if aborting.log.local_start_offset == 2:
+            aborted = aborting.log.aborted_transactions()
+            aborting.log.drop_local_segments_before(4, now_ms=NOW_MS)
+            cold.aborted = aborted
+        return run
+
+    cold.read = copy_and_drop_behind  # type: ignore[method-assign]  # a request takes its time
+    fetched = aborting.log.read(start_offset=0, isolation=COMMITTED)
+    assert fetched.aborted == (AbortedRange(5, 0),)
+
+
+# The log start across restarts
+
+
+def test_the_log_start_is_on_disk_before_a_local_segment_goes(bench: Bench) -> None:
+    written: list[int] = []
+    bench.set(remote_storage_enable=True)
+    bench.hooks = LogHooks(write_log_starts=lambda: written.append(len(bench.log.view)))
+    bench.open()
+    bench.fill(1, 1, 1)
+    bench.log.drop_local_segments_before(2, now_ms=NOW_MS)
+    assert written == [3]
+
+
+@pytest.mark.parametrize(("error", "kind"), [(NO_ROOM, DiskFull), (BROKEN, DirectoryOffline)])
+def test_no_local_segment_goes_when_the_log_start_cannot_be_written(
+    faulty: FaultyBench, error: OSError, kind: type[Exception]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    faulty.set(remote_storage_enable=True)
+    faulty.hooks = LogHooks(write_log_starts=fail)
+    faulty.open()
+    faulty.fill(1, 1, 1)
+    with pytest.raises(kind):
+        faulty.log.drop_local_segments_before(2, now_ms=NOW_MS)
+    assert faulty.log.local_start_offset == 0
+
+
+def test_a_reopened_log_keeps_its_start_and_takes_appends_behind_its_end(
+    tiered: Bench,
+) -> None:
+    tiered.reopen(log_start_offset=0)
+    assert (tiered.log.log_start_offset, tiered.log.local_start_offset) == (0, 4)
+    assert tiered.log.is_start_known
+    assert tiered.log.append(make_batch()).base_offset == 7
+    assert read_all(tiered.log) == list(range(8))
+    assert check_log(tiered.log) == []
+
+
+def test_without_its_checkpoint_the_log_start_is_not_known(tiered: Bench) -> None:
+    tiered.reopen(log_start_offset=0, is_start_known=False)
+    log = tiered.log
+    assert not log.is_start_known
+    assert log.raise_log_start(2) == 2
+    assert log.is_start_known
+    with pytest.raises(OffsetOutOfRange):
+        log.read(start_offset=1)
+
+
+def test_records_are_not_deleted_up_to_an_offset_that_may_be_gone_already(tiered: Bench) -> None:
+    tiered.reopen(log_start_offset=0, is_start_known=False)
+    log = tiered.log
+    with pytest.raises(Unavailable, match="before 1 yet: where the log starts is known to the"):
+        log.delete_records(1)
+    assert not log.is_start_known
+    assert log.delete_records(5) == 5
+    assert log.is_start_known
+
+
+def test_a_log_that_is_not_tiered_starts_with_its_first_segment(tiered: Bench) -> None:
+    tiered.settings = LogSettings()
+    tiered.reopen(log_start_offset=0)
+    assert tiered.log.log_start_offset == 4
+    assert tiered.log.is_start_known
+
+
+def test_local_segments_above_the_high_watermark_stay(tiered: Bench) -> None:
+    def bases(log: Log) -> list[int]:
+        return [segment.base_offset for segment in log.view]
+
+    tiered.log._state.high_watermark = 5
+    with pytest.raises(OffsetOutOfRange, match="high watermark is 5"):
+        tiered.log.drop_local_segments_before(6, now_ms=NOW_MS)
+    assert bases(tiered.log) == [4, 6]
+    tiered.log._state.high_watermark = 7
+    tiered.log.drop_local_segments_before(7, now_ms=NOW_MS)
+    assert bases(tiered.log) == [6]
