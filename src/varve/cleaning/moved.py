@@ -14,6 +14,7 @@ from varve.cleaning.balance import Balance, BalanceKind, Reason
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.segment_count import count_segment
 from varve.commit_log import Log
+from varve.commit_log.log_state import NO_ROOM
 from varve.commit_log.segment import Segment
 from varve.foundation.errors import InvalidRequest
 
@@ -49,20 +50,21 @@ def move_out(log: Log, before_offset: int, now_ms: int, evidence: EvidenceFile) 
     """Drops the local segments before an offset, where one begins; gives those that went.
 
     The caller knows that object storage holds them. Raises OSError, and nothing went, when the
-    evidence cannot be written.
+    evidence cannot be written; but on a full disk, which only this frees, it is written after them.
     """
     with evidence.removal:
         segments = [one for one in log.view.closed if one.base_offset < before_offset]
         if not segments:
             return []
         balance = moved_balance(log, now_ms, segments, evidence.next_id())
-        evidence.append(balance)
+        is_recorded = _record(evidence, balance)
         try:
             dropped = log.drop_local_segments_before(before_offset, now_ms=now_ms)
         except InvalidRequest:
             # No segment begins there any more: the log was truncated.
             return []
-        if dropped == segments:
+        is_recorded = is_recorded or _record(evidence, balance)
+        if dropped == segments and is_recorded:
             evidence.mark_done(balance.id)
     if dropped:
         logger.info(
@@ -75,3 +77,18 @@ def move_out(log: Log, before_offset: int, now_ms: int, evidence: EvidenceFile) 
             },
         )
     return dropped
+
+
+def _record(evidence: EvidenceFile, balance: Balance) -> bool:
+    """Whether there was room for it."""
+    try:
+        evidence.append(balance)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        logger.warning(
+            "no room to record what leaves the local disk",
+            extra={"partition": str(balance.partition), "before_offset": balance.end_offset},
+        )
+        return False
+    return True

@@ -47,7 +47,8 @@ class SegmentDrop:
     def drop_local_before(self, offset: int, *, now_ms: int) -> list[Segment]:
         """Drops segments that are kept elsewhere too; the log start offset stays.
 
-        It is on disk before they go: without it the first segment left would pass for it.
+        It is on disk before they go: without it only the cold tier can tell. On a disk too full for
+        the checkpoint they go all the same.
         """
         state = self._state
         with state.flush_lock:
@@ -57,7 +58,7 @@ class SegmentDrop:
                 dropped = [one for one in state.view.closed if one.base_offset < offset]
             if not dropped:
                 return []
-            with state.io("checkpoint of"):
+            with state.io("checkpoint of"), _unless_full():
                 self._write_log_starts()
             self._drop(dropped, now_ms)
         return dropped
