@@ -100,7 +100,8 @@ class ReadAhead:
         self._reach_on(file, extent)
         if left is extent:
             return None
-        if left.key == extent.key and extent.start < left.start:
+        # Keys are in the order of offsets.
+        if (extent.key, extent.start) < (left.key, left.start):
             self._is_shared = True
         return None if self._is_shared else left
 
@@ -117,9 +118,15 @@ class ReadAhead:
             self._lock.release()
 
     def _stand_at(self, file: ColdFile, extent: Extent) -> None:
+        """Forgets the files behind the reader, and all when what was asked for is gone again."""
         files = self._files
         while files and files[0].path != file.path:
             files.popleft()
+        is_asked = len(files) > 1 or (len(files) == 1 and extent.start < self._asked_end)
+        if is_asked and extent.data is None and not extent.is_ahead:
+            # Others have pushed it out before it was read: there are too many for the cache.
+            self._window = max(self._window // 2, min(self._sizes.ahead_min, self._window))
+            files.clear()
         if not files:
             files.append(file)
             self._asked_end = extent.end

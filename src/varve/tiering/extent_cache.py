@@ -7,7 +7,8 @@ when the cache lets go of it.
 Invariant  listed extents of one object do not overlap. The bytes held and on their way never exceed
            the limit, save those that were wanted while all the rest is on its way; an extent larger
            than the limit is handed out and not held. What was fetched ahead of its reader and not
-           read yet is at most half of the limit.
+           read yet is at most half of the limit: the oldest of it gives way, for its reader may
+           have gone.
 Threads    any; one lock, not held during requests.
 """
 
@@ -24,13 +25,17 @@ Fetch = Callable[[str, int, int], memoryview]
 
 
 class Extent:
-    """Bytes [start, end) of an object; `data` is None until they are here."""
+    """Bytes [start, end) of an object; `data` is None until they are here.
+
+    `is_ahead` if it was claimed ahead of its reader, `is_unread` while none has come.
+    """
 
     __slots__ = (
         "data",
         "done",
         "end",
         "error",
+        "is_ahead",
         "is_begun",
         "is_listed",
         "is_unread",
@@ -38,11 +43,12 @@ class Extent:
         "start",
     )
 
-    def __init__(self, key: str, start: int, end: int, *, is_unread: bool) -> None:
+    def __init__(self, key: str, start: int, end: int, *, is_ahead: bool) -> None:
         self.key = key
         self.start = start
         self.end = end
-        self.is_unread = is_unread
+        self.is_ahead = is_ahead
+        self.is_unread = is_ahead
         self.is_begun = False
         self.is_listed = True
         self.data: memoryview | None = None
@@ -92,6 +98,7 @@ class ExtentCache:
         self._lock = threading.Lock()
         self._rows: dict[str, _Row] = {}  # guarded by _lock
         self._held: OrderedDict[Extent, None] = OrderedDict()  # guarded by _lock, oldest first
+        self._unread: dict[Extent, None] = {}  # guarded by _lock; those held, oldest first
         self._held_bytes = 0  # guarded by _lock; with what is on its way
         self._unread_bytes = 0  # guarded by _lock
         self._hits = self._misses = self._evicted = self._evicted_unread = 0  # guarded by _lock
@@ -99,14 +106,12 @@ class ExtentCache:
     def claim(self, key: str, start: int, end: int) -> Extent:
         """The extent that holds `start`; if there is none, a new one up to `end` or the next."""
         with self._lock:
-            extent, is_new = self._claim_locked(key, start, end, is_unread=False)
+            extent, is_new = self._claim_locked(key, start, end, is_ahead=False)
             if is_new:
                 self._misses += 1
                 return extent
             self._hits += 1
-            if extent.is_unread:
-                extent.is_unread = False
-                self._unread_bytes -= extent.size
+            self._note_read_locked(extent)
             if extent in self._held:
                 self._held.move_to_end(extent)
             return extent
@@ -114,12 +119,14 @@ class ExtentCache:
     def claim_ahead(self, key: str, start: int, end: int) -> tuple[Extent, bool] | None:
         """The same for bytes that will be read later, and whether it is new.
 
-        None when as much as may be was fetched ahead already.
+        None when as much as may be is on its way already.
         """
         with self._lock:
-            if self._unread_bytes + end - start > self.limit_bytes // 2:
-                return None
-            extent, is_new = self._claim_locked(key, start, end, is_unread=True)
+            while self._unread_bytes + end - start > self.limit_bytes // 2:
+                if not self._unread:
+                    return None
+                self._evict_locked(next(iter(self._unread)))
+            extent, is_new = self._claim_locked(key, start, end, is_ahead=True)
             if is_new:
                 self._unread_bytes += extent.size
             return extent, is_new
@@ -154,15 +161,13 @@ class ExtentCache:
         """Lets go of an extent that nobody is expected to read again."""
         with self._lock:
             if extent in self._held:
-                del self._held[extent]
-                self._release_locked(extent)
-                self._unlist_locked(extent)
+                self._drop_locked(extent)
 
     def clear(self) -> None:
         """Lets go of all bytes."""
         with self._lock:
             while self._held:
-                self._evict_locked()
+                self._evict_locked(next(iter(self._held)))
 
     def usage(self) -> ExtentUsage:
         with self._lock:
@@ -176,7 +181,7 @@ class ExtentCache:
             )
 
     def _claim_locked(
-        self, key: str, start: int, end: int, *, is_unread: bool
+        self, key: str, start: int, end: int, *, is_ahead: bool
     ) -> tuple[Extent, bool]:
         row = self._rows.get(key)
         if row is None:
@@ -186,18 +191,22 @@ class ExtentCache:
             return row.extents[slot - 1], False
         if slot < len(row.starts):
             end = min(end, row.starts[slot])
-        extent = Extent(key, start, end, is_unread=is_unread)
+        extent = Extent(key, start, end, is_ahead=is_ahead)
         row.starts.insert(slot, start)
         row.extents.insert(slot, extent)
         return extent, True
+
+    def _note_read_locked(self, extent: Extent) -> None:
+        if extent.is_unread:
+            extent.is_unread = False
+            self._unread_bytes -= extent.size
+            self._unread.pop(extent, None)
 
     def _unlist_locked(self, extent: Extent) -> None:
         if not extent.is_listed:
             return
         extent.is_listed = False
-        if extent.is_unread:
-            extent.is_unread = False
-            self._unread_bytes -= extent.size
+        self._note_read_locked(extent)
         row = self._rows[extent.key]
         slot = bisect_right(row.starts, extent.start) - 1
         del row.starts[slot], row.extents[slot]
@@ -212,7 +221,7 @@ class ExtentCache:
         if self._is_kept(extent):
             self._held_bytes += extent.size
             while self._held and self._held_bytes > self.limit_bytes:
-                self._evict_locked()
+                self._evict_locked(next(iter(self._held)))
 
     def _release_locked(self, extent: Extent) -> None:
         if self._is_kept(extent):
@@ -221,16 +230,21 @@ class ExtentCache:
     def _hold_locked(self, extent: Extent) -> None:
         if self._is_kept(extent) and extent.is_listed:
             self._held[extent] = None
+            if extent.is_unread:
+                self._unread[extent] = None
             while self._held and self._held_bytes > self.limit_bytes:
-                self._evict_locked()
+                self._evict_locked(next(iter(self._held)))
         else:
             self._release_locked(extent)
             self._unlist_locked(extent)
 
-    def _evict_locked(self) -> None:
-        extent, _ = self._held.popitem(last=False)
+    def _evict_locked(self, extent: Extent) -> None:
         self._evicted += 1
         if extent.is_unread:
             self._evicted_unread += extent.size
+        self._drop_locked(extent)
+
+    def _drop_locked(self, extent: Extent) -> None:
+        del self._held[extent]
         self._release_locked(extent)
         self._unlist_locked(extent)

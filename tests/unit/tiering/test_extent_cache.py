@@ -141,3 +141,16 @@ def test_what_is_left_behind_makes_room_at_once() -> None:
     load(cache, source, "a", 0, 20)
     cache.clear()
     assert cache.usage().held_bytes == 0
+
+
+def test_what_nobody_came_to_read_gives_way_to_what_is_fetched_ahead_later() -> None:
+    cache, source = ExtentCache(limit_bytes=40), Source()
+    gone = cache.claim_ahead("a", 0, 20)
+    assert gone is not None
+    cache.fill(gone[0], source.fetch)
+    later = cache.claim_ahead("b", 0, 20)
+    assert later is not None
+    cache.fill(later[0], source.fetch)
+    assert cache.usage().evicted_unread_bytes == 20
+    assert cache.usage().held_bytes == 20
+    assert cache.claim("b", 0, 20) is later[0]
