@@ -1,6 +1,7 @@
-"""What requests and bytes cost: list prices with their date, to be replaced by one's own.
+"""What requests and bytes cost: list prices with date and source, to be replaced by one's own.
 
-Discounts, free allowances, tiers by volume and taxes are left out.
+Discounts, free allowances, tiers by volume and taxes are left out. Deletes are free on all three.
+docs/object-stores.md tells how each table was compared with its source.
 """
 
 from collections.abc import Mapping
@@ -29,6 +30,9 @@ class PriceTable:
 
     name: str
     as_of: str
+    """Year and month of the price list."""
+    source: str = ""
+    """The price list; empty where there is none to name."""
     currency: str = "USD"
     write_per_1000: float
     read_per_1000: float
@@ -65,7 +69,8 @@ FREE: Final = PriceTable(
 
 S3_STANDARD: Final = PriceTable(
     name="Amazon S3 Standard, US East (N. Virginia), read within the region",
-    as_of="2025-01",
+    as_of="2026-07",
+    source="AWS Price List, AmazonS3, us-east-1",
     write_per_1000=0.005,
     read_per_1000=0.0004,
     list_per_1000=0.005,
@@ -74,7 +79,8 @@ S3_STANDARD: Final = PriceTable(
 
 GCS_STANDARD: Final = PriceTable(
     name="Google Cloud Storage Standard, us-central1, read within the region",
-    as_of="2025-01",
+    as_of="2026-09",
+    source="cloud.google.com/storage/pricing",
     write_per_1000=0.005,
     read_per_1000=0.0004,
     list_per_1000=0.005,
@@ -82,8 +88,9 @@ GCS_STANDARD: Final = PriceTable(
 )
 
 AZURE_HOT: Final = PriceTable(
-    name="Azure Blob Storage Hot LRS, East US 2, read within the region",
-    as_of="2025-01",
+    name="Azure Blob Storage Hot LRS, West US 2, read within the region",
+    as_of="2026-04",
+    source="Azure Retail Prices API, General Block Blob v2",
     write_per_1000=0.005,
     read_per_1000=0.0004,
     list_per_1000=0.005,
