@@ -17,9 +17,12 @@ from varve.cleaning.balance import Reason
 from varve.cleaning.report import CleanProgress, CleanReport, SegmentHold
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry
 from varve.cli.byte_progress import phase_progress
+from varve.cli.clean_tier import tier_document, tier_lines
 from varve.cli.interrupts import interrupts_between, told_when_interrupted
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
+from varve.cli.tier_access import StoreSettings, tier_settings
 from varve.foundation.errors import StoreError
+from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
     from varve.embedded import Cleaned
@@ -39,20 +42,25 @@ def command(
             "--roll", help="Close the active segments first: cleaning leaves active ones alone."
         ),
     ] = False,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per partition.")] = False,
 ) -> None:
     """Compact and expire now what the policies of topics let go.
 
     Compacted topics lose records that a later one of their key supersedes, without waiting for
     min.cleanable.dirty.ratio; topics with delete in their policy lose segments past retention.ms
-    and retention.bytes. Every removal is put on record, see `varve audit`. Ctrl-C stops it between
-    two chunks: nothing is lost, and the next run goes on. A dry run builds missing key indexes.
+    and retention.bytes. Of topics in the cold tier copied segments past local.retention.* leave the
+    local disk, and what is past its retention expires in both tiers. Every removal is put on
+    record, see `varve audit`. Ctrl-C stops it between two chunks: nothing is lost, and the next run
+    goes on. A dry run builds missing key indexes.
 
     The exit status is 1 when a partition fails or has a damaged segment that had to be left alone.
     With --json every line has `partition`, `dry_run`, `error` (null or a sentence), `compaction`
     (null, or segments, bytes, records and bytes by reason, what was left, holds and a note) and
     `expiry` (null, or its segments with offsets, size, reason and rule) and `undecided` (of a dry
-    run: the segments that compaction comes before retention to, so that nobody can tell yet).
+    run: the segments that compaction comes before retention to, so that nobody can tell yet), and
+    `tier` (null, or the segments that left the local disk as `moved`, those that `expired` in the
+    cold tier, and `removed_segments`, whose objects went).
 
     \b
     Examples:
@@ -60,16 +68,23 @@ def command(
       varve clean data scores --dry-run
       varve clean data scores:0 --roll --json
     """
+    settings = tier_settings("", store_settings)
     with told_when_interrupted("stopped; nothing is lost, run it again to go on"):
-        _clean(directory, wanted, dry_run=dry_run, roll=roll, as_json=as_json)
+        _clean(directory, wanted, settings, dry_run=dry_run, roll=roll, as_json=as_json)
 
 
 def _clean(
-    directory: Path, wanted: str | None, *, dry_run: bool, roll: bool, as_json: bool
+    directory: Path,
+    wanted: str | None,
+    settings: dict[str, GivenValue],
+    *,
+    dry_run: bool,
+    roll: bool,
+    as_json: bool,
 ) -> None:
     topic, partition = parse_wanted(wanted)
     is_well = True
-    with open_existing([directory], maintain=False) as store:
+    with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
             find_topic(store, topic)
         for one in store.partitions(topic, partition):
@@ -118,6 +133,7 @@ def _tell_failure(partition: str, failure: str, *, dry_run: bool, as_json: bool)
             "compaction": None,
             "expiry": None,
             "undecided": [],
+            "tier": None,
         }
         sys.stdout.write(json.dumps(document) + "\n")
     typer.secho(f"{partition}: {failure}", fg="red", err=True)
@@ -131,6 +147,7 @@ def _document(cleaned: "Cleaned", *, dry_run: bool) -> dict[str, Any]:
         "compaction": cleaned.compaction and _compaction_document(cleaned.compaction),
         "expiry": cleaned.expiry and _expiry_document(cleaned.expiry),
         "undecided": [_segment_document(one) for one in cleaned.undecided],
+        "tier": cleaned.tier and tier_document(cleaned.tier),
     }
 
 
@@ -182,6 +199,8 @@ def _print(cleaned: "Cleaned", *, dry_run: bool) -> None:
     lines: list[str] = []
     if cleaned.compaction is not None:
         lines += _compaction_lines(cleaned.compaction, would)
+    if cleaned.tier is not None:
+        lines += tier_lines(cleaned.tier, would)
     if cleaned.expiry is not None:
         lines += _expiry_lines(cleaned.expiry, would)
     if cleaned.undecided:

@@ -17,8 +17,7 @@ from varve.cleaning.effective_time import EffectiveTime
 from varve.cleaning.log_facts import look_steadily, observe
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
-from varve.cleaning.retention import Expiry, find_expired
-from varve.cleaning.retention_rules import ExpiredSegment, review
+from varve.cleaning.retention_rules import ExpiredSegment, Expiry, review
 from varve.cleaning.selection import select
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogStore, TopicPartition
@@ -88,7 +87,12 @@ class Upkeep:
         self._settings = settings
         self.metrics = CleanerMetrics(clock=clock, logs=self._served)
         self.cleaner = Cleaner(
-            logs, clock=clock, settings=settings, metrics=self.metrics, border=tier.border
+            logs,
+            clock=clock,
+            settings=settings,
+            metrics=self.metrics,
+            border=tier.border,
+            find_cold=tier.find_key,
         )
         self._retention_due_ms = 0
         self._looked_at: set[TopicPartition] = set()
@@ -141,11 +145,11 @@ class Upkeep:
         if log.settings.is_compacted:
             compaction = self.cleaner.clean(partition, now_ms, dry_run=dry_run, progress=progress)
             self._looked_at.add(partition)
+        is_tiered = log.settings.remote_storage_enable
         if dry_run:
-            return _foresee(partition, compaction, find_expired(log, now_ms))
-        tier = None
-        if log.settings.remote_storage_enable:
-            tier = self._tier.get().expire(partition, now_ms)
+            tier = self._tier.get().foresee(partition, now_ms) if is_tiered else None
+            return _foresee(log, compaction, tier, now_ms)
+        tier = self._tier.get().expire(partition, now_ms) if is_tiered else None
         return Cleaned(partition, compaction, self._expire(log, now_ms), tier=tier)
 
     def _expire(self, log: Log, now_ms: int) -> Expiry | None:
@@ -215,16 +219,35 @@ class Upkeep:
 
 
 def _foresee(
-    partition: TopicPartition, compaction: CleanReport | None, expiry: Expiry | None
+    log: Log, compaction: CleanReport | None, tier: "TierPass | None", now_ms: int
 ) -> Cleaned:
-    """What both together would do: retention is certain only of what compaction leaves as it is."""
-    if compaction is None or not compaction.rewritten or expiry is None:
-        return Cleaned(partition, compaction, expiry)
-    certain = list(takewhile(partial(_stays_certain, compaction), expiry.segments))
+    """What all together would do: retention is certain only of what compaction leaves as it is."""
+    partition = log.topic_partition
+    expiry = look_steadily(log, partial(_find_expired, log, tier, now_ms))
+    if compaction is None or not compaction.rewritten:
+        return Cleaned(partition, compaction, expiry, tier=tier)
+    is_certain = partial(_stays_certain, compaction)
+    if tier is not None:
+        moved = tuple(takewhile(is_certain, tier.moved.segments))
+        tier = replace(tier, moved=replace(tier.moved, segments=moved))
+    if expiry is None:
+        return Cleaned(partition, compaction, None, tier=tier)
+    certain = list(takewhile(is_certain, expiry.segments))
     undecided = expiry.segments[len(certain) :]
     if undecided:
         expiry = _cut(expiry, certain)
-    return Cleaned(partition, compaction, expiry, undecided)
+    return Cleaned(partition, compaction, expiry, undecided, tier)
+
+
+def _find_expired(log: Log, tier: "TierPass | None", now_ms: int) -> Expiry | None:
+    """What local retention takes, after what the tier lets go by then."""
+    facts = observe(log)
+    if tier is None:
+        return review(facts, now_ms).expiry
+    start = max(facts.log_start_offset, tier.expiry.end_offset or 0)
+    moved = {one.base_offset for one in tier.moved.segments}
+    left = tuple(one for one in facts.segments if one.base_offset not in moved)
+    return review(replace(facts, log_start_offset=start, segments=left), now_ms).expiry
 
 
 def _stays_certain(compaction: CleanReport, segment: ExpiredSegment) -> bool:

@@ -42,6 +42,11 @@ class ColdExpiry:
     def size(self) -> int:
         return sum(one.segment.size for one in self.expired)
 
+    @property
+    def end_offset(self) -> int | None:
+        """Where the log begins when these are gone; None where none are."""
+        return self.expired[-1].segment.end_offset + 1 if self.expired else None
+
 
 def observe_cold(tiered: TieredPartition, manifest: Manifest) -> ColdLogFacts:
     """What expiry must know of a log: the local part counts from where the cold one ends."""
@@ -82,6 +87,14 @@ class TierExpiry:
         removed = self._remove_due(tiered, manifest, now_ms)
         self._retire_versions(tiered, now_ms)
         return ColdExpiry(tuple(expired), removed)
+
+    def foresee(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
+        """What a pass would let go and take away now; nothing changes."""
+        manifest = tiered.load()
+        readable = (one for one in tiered.manifests.segments(manifest) if one.is_readable)
+        expired = tuple(find_expired(observe_cold(tiered, manifest), readable, now_ms))
+        pending = tiered.manifests.pending(manifest)
+        return ColdExpiry(expired, sum(_is_due(one, tiered.log, now_ms) for one in pending))
 
     def _retire_versions(self, tiered: TieredPartition, now_ms: int) -> None:
         """Lets old versions of the manifest go, once in a while: it has to list them all."""

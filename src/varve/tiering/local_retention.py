@@ -53,7 +53,15 @@ def _review(log: Log, copied_offset: int, now_ms: int, settings: LogSettings) ->
         # What lies before the log start goes for good, by the retention of all logs.
         log_start_offset=facts.segments[0].base_offset,
     )
-    return review(copied, now_ms).expiry
+    found = review(copied, now_ms).expiry
+    return (
+        None if found is None else replace(found, segments=tuple(map(_name_rule, found.segments)))
+    )
+
+
+def _name_rule(segment: ExpiredSegment) -> ExpiredSegment:
+    """The rule under its own name: it was reviewed as that of a log without a cold tier."""
+    return replace(segment, rule=segment.rule.replace(" retention.", " local.retention."))
 
 
 def apply_local_retention(

@@ -30,7 +30,7 @@ from varve.tiering.counted_cold_side import CountedColdSide
 from varve.tiering.expiry import ColdExpiry, TierExpiry
 from varve.tiering.extent_cache import ExtentCache
 from varve.tiering.index_cache import IndexCache
-from varve.tiering.local_retention import Moved, apply_local_retention
+from varve.tiering.local_retention import Moved, apply_local_retention, find_movable
 from varve.tiering.manifest_backends import BackendContext, open_backend
 from varve.tiering.metadata_topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
@@ -38,7 +38,12 @@ from varve.tiering.partition_removal import remove_partition
 from varve.tiering.read_pool import ReadPool
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, note_cold, note_lag, observe_tiers
-from varve.tiering.tiered_partition import ManifestMaker, TieredPartition, TieredPartitions
+from varve.tiering.tiered_partition import (
+    ManifestMaker,
+    TieredPartition,
+    TieredPartitions,
+    get_copied_offset,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -240,6 +245,15 @@ class Tier:
             note_lag(tiered, self.metrics)
             note_cold(tiered, self.metrics)
             return TierPass(partition, moved, expiry)
+
+    def foresee(self, partition: TopicPartition, now_ms: int) -> TierPass:
+        """What `expire` would do now; nothing changes. Raises StoreError."""
+        tiered = self.partitions.get(partition)
+        expiry = self._expiry.foresee(tiered, now_ms)
+        movable = None
+        if tiered.log.settings.copies_to_tier:
+            movable = find_movable(tiered.log, get_copied_offset(tiered), now_ms)
+        return TierPass(partition, Moved(movable.segments if movable else ()), expiry)
 
     def remove(self, partition: TopicPartition, now_ms: int) -> int:
         """Takes a partition out of the tier, all its objects; gives how many segments it had."""
