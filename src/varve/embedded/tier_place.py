@@ -15,7 +15,7 @@ from typing import Final
 
 from varve.commit_log import LogDirectory
 from varve.disk import FileSystem, RealFileSystem, write_atomically
-from varve.foundation.errors import Corrupt, InvalidSetting
+from varve.foundation.errors import Corrupt, InvalidSetting, Unavailable
 
 TIER_FILE: Final = "varve-tier.json"
 DEFAULT_METADATA: Final = "object"
@@ -73,20 +73,53 @@ def remember_place(fs: FileSystem, directories: Sequence[LogDirectory], place: T
 
 
 def read_place(fs: FileSystem, directory: str) -> TierPlace | None:
-    """The place that one log directory remembers; None where it does not."""
-    return _read_file(fs, f"{directory}/{TIER_FILE}")
+    """The place that one log directory remembers; None where it does not.
+
+    Raises Unavailable when the file cannot be read.
+    """
+    path = f"{directory}/{TIER_FILE}"
+    try:
+        data = fs.read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be read: {error.strerror}; where the cold tier is must be known before "
+            "anything is read from it or copied: mend it and try again"
+        ) from error
+    return _decode(data, path)
 
 
 def _read(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPlace | None:
-    found = (read_place(fs, directory.path) for directory in directories)
-    return next((place for place in found if place is not None), None)
+    """What the directories remember, those that are online and those whose file can be read.
+
+    Raises Unavailable when none tells and one could not be read: another place would be another
+    tier, and what was copied would seem to be lost.
+    """
+    found: dict[TierPlace, str] = {}
+    failure: Unavailable | None = None
+    for directory in directories:
+        try:
+            place = read_place(fs, directory.path)
+        except Unavailable as error:
+            failure = error
+            continue
+        if place is not None:
+            found.setdefault(place, directory.path)
+    if len(found) > 1:
+        told = ", ".join(f"{place.url} by {place.metadata} ({at})" for place, at in found.items())
+        raise Corrupt(
+            f"the log directories remember different places of their cold tier: {told}; write the "
+            f"right one into {TIER_FILE} of all of them"
+        )
+    if not found and failure is not None:
+        raise failure
+    return next(iter(found), None)
 
 
-def _read_file(fs: FileSystem, path: str) -> TierPlace | None:
+def _decode(data: bytes, path: str) -> TierPlace:
     try:
-        document = json.loads(fs.read(path))
-    except OSError:  # missing, or its directory goes offline
-        return None
+        document = json.loads(data)
     except ValueError:
         document = None
     texts = [document.get(name) for name in ("url", "metadata")] if _is_ours(document) else []

@@ -1,0 +1,153 @@
+"""Where the cold tier is: given, remembered, or beside the logs, and never guessed in a failure."""
+
+import errno
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from varve.commit_log import LogDirectory, LogStore
+from varve.disk import FaultyFileSystem, FileSystem, MemoryFileSystem, RealFileSystem
+from varve.embedded.tier_place import (
+    TIER_FILE,
+    TierPlace,
+    find_place,
+    read_place,
+    remember_place,
+)
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidSetting, Unavailable
+
+PLACE = TierPlace("s3://bucket/prefix", "object")
+EIO = OSError(errno.EIO, "Input/output error")
+
+
+class Unreadable(MemoryFileSystem):
+    """A disk that cannot read the files below some directories."""
+
+    broken: tuple[str, ...] = ()
+
+    def read(self, path: str) -> bytes:
+        if path.startswith(self.broken):
+            raise EIO
+        return super().read(path)
+
+
+def directories(fs: FileSystem, *paths: str) -> list[LogDirectory]:
+    for path in paths:
+        fs.make_directory(path)
+    return LogStore(paths, fs=fs, clock=ManualClock(), random=random.Random(1)).directories
+
+
+def find(fs: FileSystem, found: list[LogDirectory], url: str = "", metadata: str = "") -> TierPlace:
+    return find_place(fs, found, url=url, metadata=metadata)
+
+
+@pytest.fixture
+def fs() -> Unreadable:
+    return Unreadable(ManualClock())
+
+
+def test_a_place_that_is_given_is_taken_and_nothing_is_written(fs: Unreadable) -> None:
+    logs = directories(fs, "/a")
+    assert find(fs, logs, "s3://bucket/prefix") == PLACE
+    assert find(fs, logs, "s3://bucket/prefix", "topic").metadata == "topic"
+    assert read_place(fs, "/a") is None
+
+
+def test_a_remembered_place_need_not_be_given_again(fs: Unreadable) -> None:
+    logs = directories(fs, "/a", "/b")
+    remember_place(fs, logs, PLACE)
+    assert find(fs, logs) == PLACE
+    assert find(fs, logs, PLACE.url, "object") == PLACE
+    fs.remove(f"/a/{TIER_FILE}")
+    assert find(fs, logs) == PLACE
+    remember_place(fs, logs, PLACE)
+    assert read_place(fs, "/a") == PLACE
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"url": "s3://other"}, "varve.tier.url"), ({"metadata": "topic"}, "varve.tier.metadata")],
+)
+def test_another_place_than_the_remembered_one_is_refused(
+    fs: Unreadable, given: dict[str, str], name: str
+) -> None:
+    logs = directories(fs, "/a")
+    remember_place(fs, logs, PLACE)
+    with pytest.raises(InvalidSetting, match=f"{name} is .* leave the setting out"):
+        find(fs, logs, **given)
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(fs: Unreadable) -> None:
+    """Else a passing failure would lead to an empty tier, and what was copied seem to be lost."""
+    logs = directories(fs, "/a", "/b")
+    remember_place(fs, logs, PLACE)
+    fs.broken = ("/a/",)
+    assert find(fs, logs) == PLACE
+    fs.broken = ("/a/", "/b/")
+    with pytest.raises(Unavailable, match=f"/b/{TIER_FILE} cannot be read"):
+        find(fs, logs)
+    with pytest.raises(Unavailable):
+        find(fs, logs, "s3://other")
+
+
+def test_directories_that_remember_different_places_are_told_of(fs: Unreadable) -> None:
+    logs = directories(fs, "/a", "/b")
+    remember_place(fs, logs[:1], PLACE)
+    remember_place(fs, logs[1:], TierPlace("s3://other", "object"))
+    with pytest.raises(Corrupt, match=r"s3://bucket/prefix by object \(/a\), s3://other"):
+        find(fs, logs)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"no json",
+        b"[]",
+        b'{"format": 2, "url": "s3://b", "metadata": "object"}',
+        b'{"format": 1, "url": "", "metadata": "object"}',
+        b'{"format": 1, "url": 7, "metadata": "object"}',
+        b'{"format": 1, "url": "s3://b"}',
+    ],
+)
+def test_a_file_that_does_not_tell_is_corrupt(fs: Unreadable, document: bytes) -> None:
+    logs = directories(fs, "/a")
+    with fs.open_writable(f"/a/{TIER_FILE}") as file:
+        file.write_at(0, document)
+    with pytest.raises(Corrupt, match="does not tell where the cold tier is: write"):
+        find(fs, logs, "s3://b")
+
+
+def test_without_a_place_the_tier_is_beside_the_logs_of_a_real_disk(tmp_path: Path) -> None:
+    logs = directories(RealFileSystem(), str(tmp_path / "data"))
+    assert find(RealFileSystem(), logs) == TierPlace(f"file:{tmp_path}/data.cold", "object")
+    fs: Any = MemoryFileSystem(ManualClock())
+    with pytest.raises(InvalidSetting, match=r"set varve\.tier\.url"):
+        find(fs, directories(fs, "/a"))
+
+
+def test_no_secret_is_written_and_a_directory_that_is_offline_is_left_out(fs: Unreadable) -> None:
+    logs = directories(fs, "/a", "/b")
+    logs[1].take_offline(DirectoryOffline("broken"))
+    remember_place(fs, logs, PLACE)
+    known = json.loads(fs.read(f"/a/{TIER_FILE}"))
+    assert known == {"format": 1, "url": PLACE.url, "metadata": "object"}
+    assert read_place(fs, "/b") is None
+
+
+def test_a_crash_leaves_the_old_file_or_the_new_one() -> None:
+    clock = ManualClock()
+    for step in range(1, 12):
+        fs = FaultyFileSystem(clock)
+        logs = directories(fs, "/a")
+        fs.fail_at(fs.steps + step, EIO)
+        try:
+            remember_place(fs, logs, PLACE)
+        except OSError:
+            assert read_place(fs, "/a") in (None, PLACE)
+        else:
+            assert read_place(fs, "/a") == PLACE
