@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.border import Border
 from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.key_index import KeyEntry
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
@@ -143,13 +144,31 @@ class ColdTier:
 
     def cold_side(self, partition: TopicPartition) -> ColdSide | None:
         """What serves the part of a log that is not on the local disk."""
-        return self.get().cold_side(partition)
+        return self.get().reads.side_of(partition)
 
     def border(self, partition: TopicPartition) -> Border | None:
         """Where the cold tier of a partition ends, as local cleaning must know it."""
         if not self._logs.get(partition).settings.remote_storage_enable:
             return None
         return self.get().border(partition)
+
+    def find_key(
+        self,
+        partition: TopicPartition,
+        hash: tuple[int, int],
+        *,
+        topic_id: bytes,
+        start_offset: int,
+        end_offset: int,
+    ) -> KeyEntry | None:
+        """The latest record of a key among the cold segments in front of an offset."""
+        return self.get().reads.find_key(
+            partition,
+            hash,
+            topic_id=topic_id,
+            start_offset=start_offset,
+            end_offset=end_offset,
+        )
 
     def start(self) -> None:
         """Lets threads copy and expire from now on."""

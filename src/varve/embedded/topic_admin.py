@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 # Each partition keeps two files open; far more than this is a slip of the keyboard.
 PARTITION_COUNT_MAX: Final = 10_000
 
+METADATA_TOPIC: Final = "__remote_log_metadata"
+
 
 class TopicAdmin:
     """The topics of one store: what the table says of them, and the partitions that follow."""
@@ -98,6 +100,11 @@ class TopicAdmin:
             )
         wanted = _as_texts(settings or {}, f"topic {name}")
         is_tiered = self._parse(name, wanted).remote_storage_enable
+        if is_tiered and name == METADATA_TOPIC:
+            raise InvalidSetting(
+                f"topic {name} tells what the cold tier holds, so it cannot be in it itself: leave "
+                "out remote.storage.enable"
+            )
         entry = self.find(name)
         if entry is None:
             if is_tiered:
@@ -135,6 +142,7 @@ class TopicAdmin:
         for key in settings:
             if key not in known:
                 parse_settings(LogSettings, {key: ""}, f"topic {name}")  # raises, naming the near
+        _check_not_internal(name, "altered")
         entry = self.get(name)
         kept = {key: text for key, text in entry.settings.items() if key not in settings}
         altered = replace(entry, settings={**kept, **wanted})
@@ -164,6 +172,7 @@ class TopicAdmin:
 
     def delete(self, name: str, *, at_once: bool) -> None:
         """Takes a topic's partitions out of service; their files go after a delay, or at once."""
+        _check_not_internal(name, "deleted")
         entry = self.get(name)
         for partition in self.partitions_of(name):
             self._logs.get(partition)
@@ -224,6 +233,14 @@ class TopicAdmin:
             name: TopicEntry(name=name, id=ids[name], partition_count=count, settings=self._foreign)
             for name, count in counts.items()
         }
+
+
+def _check_not_internal(name: str, done: str) -> None:
+    if name == METADATA_TOPIC:
+        raise InvalidRequest(
+            f"topic {name} tells what the cold tier holds; it cannot be {done}: without it all "
+            "that is only in object storage would be lost"
+        )
 
 
 def _is_count(given: object) -> bool:

@@ -9,38 +9,30 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from varve.cleaning.border import Border
 from varve.cleaning.cleaner import Cleaner
-from varve.cleaning.throttle import Throttle
 from varve.commit_log import Log, LogStore, TopicPartition
-from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_border import find_border
-from varve.tiering.cold_reader import ColdReader
+from varve.tiering.cold_reads import ColdReads
 from varve.tiering.copier import Progress, TierCopier
 from varve.tiering.copy_report import CopyReport
-from varve.tiering.counted_cold_side import CountedColdSide
 from varve.tiering.expiry import ColdExpiry, TierExpiry
-from varve.tiering.extent_cache import ExtentCache
-from varve.tiering.index_cache import IndexCache
 from varve.tiering.local_retention import Moved, apply_local_retention, find_movable
 from varve.tiering.manifest_backends import BackendContext, open_backend
 from varve.tiering.metadata_topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
 from varve.tiering.partition_removal import remove_partition
-from varve.tiering.read_pool import ReadPool
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, note_cold, note_lag, observe_tiers
 from varve.tiering.tiered_partition import (
     ManifestMaker,
-    TieredPartition,
     TieredPartitions,
     get_copied_offset,
 )
@@ -89,9 +81,9 @@ class Tier:
         self._stopping = threading.Event()
         self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
         self.metrics = TierMetrics(
-            pool=lambda: self.pool,
-            indexes=lambda: self.indexes.usage(),
-            extents=lambda: self.extents.usage(),
+            pool=lambda: self.reads.pool,
+            indexes=lambda: self.reads.indexes.usage(),
+            extents=lambda: self.reads.extents.usage(),
         )
         self.partitions = TieredPartitions(
             store,
@@ -112,24 +104,9 @@ class Tier:
             before_first=before_first_copy,
         )
         self._expiry = TierExpiry(self.partitions)
-        self.indexes = IndexCache(
-            store.fs,
-            cache_directory,
-            objects,
-            limit_bytes=settings.remote_log_index_file_cache_total_size_bytes,
+        self.reads = ColdReads(
+            self.partitions, clock=clock, cache_directory=cache_directory, wait=self._wait
         )
-        self.indexes.load()
-        self.extents = ExtentCache(limit_bytes=settings.varve_tier_cache_bytes)
-        self.pool = ReadPool(
-            threads=settings.remote_log_reader_threads,
-            max_pending=settings.remote_log_reader_max_pending_tasks,
-        )
-        self._fetch_throttle = Throttle(
-            settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait_for_rate
-        )
-        self._lock = threading.Lock()
-        self._readers: dict[TopicPartition, tuple[TieredPartition, ColdSide]] = {}
-        """Guarded by _lock."""
         self.failures: dict[TopicPartition, str] = {}
         """What went wrong in the last pass over a partition, for those it went wrong with."""
 
@@ -140,6 +117,7 @@ class Tier:
         random: random.Random,
     ) -> ManifestMaker:
         opened: list[MetadataTopic] = []
+        lock = threading.Lock()
 
         def open_topic() -> MetadataTopic:
             if metadata_topic is None:
@@ -147,9 +125,10 @@ class Tier:
                     "varve.tier.metadata is topic, but there is no topic of this store to keep "
                     "manifests in: use object"
                 )
-            if not opened:
-                opened.append(metadata_topic())
-            return opened[0]
+            with lock:
+                if not opened:
+                    opened.append(metadata_topic())
+                return opened[0]
 
         context = BackendContext(
             objects=self.objects,
@@ -159,41 +138,6 @@ class Tier:
             settings=self.settings,
         )
         return partial(open_backend(name), context)
-
-    def cold_side(self, partition: TopicPartition) -> ColdSide:
-        """What reads the part of a log that is only in the cold tier."""
-        tiered = self.partitions.get(partition)
-        with self._lock:
-            known = self._readers.get(partition)
-            if known is None or known[0] is not tiered:
-                known = (tiered, self._make_reader(tiered))
-                self._readers[partition] = known
-            return known[1]
-
-    def _wait_for_rate(self, wait_ms: float) -> None:
-        self.metrics.observe_fetch_throttle(wait_ms)
-        self._wait(wait_ms)
-
-    def _make_reader(self, tiered: TieredPartition) -> ColdSide:
-        partition = tiered.log.topic_partition
-
-        def observe(size: int) -> None:
-            self.metrics.observe_fetch(partition, size)
-            self._fetch_throttle.pace(size)
-
-        reader = ColdReader(
-            tiered.home,
-            self.objects,
-            tiered.manifests,
-            indexes=self.indexes,
-            extents=self.extents,
-            pool=self.pool,
-            read_ahead_max_bytes=self.settings.varve_tier_read_ahead_max_bytes,
-            clock=self._clock,
-            refresh_ms=self.settings.remote_log_manager_task_interval_ms,
-            observe=observe,
-        )
-        return CountedColdSide(reader, partition, self.metrics)
 
     def border(self, partition: TopicPartition) -> Border | None:
         """What local cleaning keeps to; raises StoreError when the store cannot tell."""
@@ -260,8 +204,7 @@ class Tier:
         tiered = self.partitions.get(partition)
         with tiered.work:
             removed = remove_partition(self.partitions, tiered, now_ms)
-        with self._lock:
-            self._readers.pop(partition, None)
+        self.reads.forget(partition)
         return removed
 
     def status(self, partition: TopicPartition) -> TierStatus:
@@ -292,6 +235,4 @@ class Tier:
     def close(self) -> None:
         """Ends what is under way; the object store stays open."""
         self.stop()
-        with ExitStack() as stack:
-            stack.callback(self.indexes.close)
-            stack.callback(self.pool.close)
+        self.reads.close()

@@ -68,7 +68,7 @@ def test_failures_are_counted_and_a_measure_survives_a_store_that_is_down() -> N
         fill(kit)
         kit.run_background()
         objects.go_down()
-        kit.store.tier.extents.clear()
+        kit.store.tier.reads.extents.clear()
         with pytest.raises(StoreUnavailable):
             list(kit.store.topic("t").read())
         kit.advance(days=1)
