@@ -2,6 +2,8 @@
 
 Invariant  a group fits into one segment, as far as can be foreseen. Each byte is copied for the
            sake of its neighbours a number of times that grows with the logarithm of their count.
+           Where segments leave the local disk one by one for the cold tier each stays alone: joined
+           with a younger one it would stay as long as that.
 """
 
 from collections.abc import Sequence
@@ -63,7 +65,7 @@ def _joins(
 
 def _fits(group: Sequence[SegmentPlan], plan: SegmentPlan, settings: LogSettings) -> bool:
     size = _planned_bytes(group) + plan.planned_bytes
-    if size > settings.segment_bytes:
+    if size > settings.segment_bytes or settings.has_local_limit:
         return False
     # Positions have 31 bits, and what is planned is an estimate.
     if sum(one.segment.size for one in (*group, plan)) > INT_MAX:

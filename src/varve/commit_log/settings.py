@@ -300,6 +300,12 @@ class LogSettings:
                 )
 
     @property
+    def has_local_limit(self) -> bool:
+        """Whether copied segments leave the local disk before they expire altogether."""
+        given = (self.local_retention_ms, self.local_retention_bytes)
+        return self.copies_to_tier and any(limit >= 0 for limit in given)
+
+    @property
     def local_limit_ms(self) -> int:
         """How long a copied segment stays on the local disk; -1 without a limit."""
         return self._local_limit(self.local_retention_ms, self.retention_ms)

@@ -69,6 +69,18 @@ def test_only_segments_that_end_before_the_copied_offset_are_cleaned() -> None:
     assert [offset for key, offset in bench.values() if key == b"a"] == [6]
 
 
+@pytest.mark.parametrize("limit", [{"local_retention_ms": 1000}, {"local_retention_bytes": 0}])
+def test_segments_that_leave_the_local_disk_one_by_one_are_not_joined(
+    limit: dict[str, int],
+) -> None:
+    settings = compacted(remote_storage_enable=True, **limit)
+    bench = BorderBench(settings=settings, border=Border(copied_offset=8, cleaned_up_to=0))
+    bench.fill(4)
+    bench.clean()
+    assert [one.base_offset for one in bench.log.view.closed] == [0, 2, 4, 6]
+    assert [offset for key, offset in bench.values() if key == b"a"] == [6]
+
+
 def test_segments_are_not_joined_across_the_copied_offset() -> None:
     bench = BorderBench(border=Border(copied_offset=20, cleaned_up_to=0))
     bench.fill(16)
