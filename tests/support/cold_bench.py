@@ -237,6 +237,12 @@ class ColdBench:
             offset = run.next_offset
         return [one for one in found if one >= start_offset]
 
+    def wait_idle(self) -> None:
+        """Until all that was asked ahead has been fetched, if there is one thread."""
+        last = self.pool.try_submit(lambda: None)
+        assert last is not None
+        last.result(10)
+
     def gets(self, part: str = "log") -> int:
         """How many requests were made for parts of this name."""
         names = ("get", "get range", "get ranges")

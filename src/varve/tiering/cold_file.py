@@ -56,6 +56,11 @@ class ExtentSource:
         self.is_far = False
 
     @property
+    def is_near(self) -> bool:
+        """Whether the store is known to answer at once."""
+        return bool(self._recent_ms) and not self.is_far
+
+    @property
     def ahead_max_bytes(self) -> int:
         """What one reader may have fetched ahead: a share, for there are others."""
         return self._extents.limit_bytes // 4

@@ -120,6 +120,30 @@ def test_nothing_is_read_ahead_for_a_random_access(bench: ColdBench) -> None:
     assert sum(bench.observed) < segment.size / 10
 
 
+def test_a_first_read_fetches_a_guess_beside_the_index_and_is_done_if_it_is_right() -> None:
+    bench = ColdBench(sizes=ExtentSizes(index_slack=400), cache_bytes=1 << 24)
+    bench.add(make_batches(0, 2_000, value_bytes=100))
+    run = bench.read(2_001, max_bytes=500)
+    assert run is not None
+    assert offsets_in(run.data)[0] == 2_000
+    assert bench.gets("log") == 1
+    assert bench.extents.usage().misses == 0
+    bench.close()
+
+
+def test_a_wrong_guess_costs_one_request_and_no_more_of_that_segment() -> None:
+    bench = ColdBench(far_ms=30, threads=1)
+    uneven = make_batches(0, 50, value_bytes=2_000) + make_batches(100, 500)
+    bench.add(uneven)
+    for offset, requests in ((1_000, 2), (800, 3), (600, 4)):
+        run = bench.read(offset, max_bytes=300)
+        assert run is not None
+        assert offsets_in(run.data)[0] == offset
+        bench.wait_idle()
+        assert bench.gets("log") == requests
+    bench.close()
+
+
 def test_a_store_that_answers_at_once_is_not_read_ahead(bench: ColdBench) -> None:
     bench.add(make_batches(0, 200))
     run = bench.read(0, max_bytes=100)
