@@ -1,6 +1,6 @@
 """Telemetry in two tiers under a cap: as much history as the budget pays for, at any rate.
 
-`python examples/topic_classes/capped_tier.py` lives through four years and prints what is kept
+`python examples/topic_classes/capped_tier.py` lives through three years and prints what is kept
 where.
 """
 
@@ -70,7 +70,7 @@ def look(kit: VirtualStore, quarter: int) -> Quarter:
 def main() -> None:
     print("quarter  log start  local start    end  hot bytes  cold bytes    bucket  oldest, days")
     with VirtualStore() as kit:
-        for at in live(kit, quarters=16):
+        for at in live(kit, quarters=12):
             print(
                 f"{at.quarter:7}  {at.log_start:9}  {at.local_start:11}  {at.end:5}"
                 f"  {at.hot_bytes:9}  {at.cold_bytes:10}  {at.bucket_bytes:8}"
