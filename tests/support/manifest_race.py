@@ -41,7 +41,7 @@ def race_to_commit(
     assert [len(one) for one in told] == [expected] * WRITERS, "a commit is missing"
     count = check_history(url, settings, told, unknown_max=0)
     assert count == WRITERS * expected
-    assert _turns(told) > count // 50, "the racers did not meet"
+    assert _turns(told) > count // 20, "the racers did not meet"
     return count
 
 

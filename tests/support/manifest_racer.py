@@ -4,9 +4,10 @@
 
 Writer w of W copies the segments w, W + w, 2 W + w and so on, and deletes each again some rounds
 later: four commits a segment, of which the manifest stays small and its pages many. It prints
-"version commit-id" for every commit that returned, and takes a short pause after each, as the one
-who was just first would otherwise be first again. Rounds take turns with the store as it is, with
-one that loses and doubles requests and answers, and with that one below a RetryingObjectStore.
+"version commit-id" for every commit that returned, and takes a pause after each, longer when it was
+first several times in a row: who knows the newest version is faster than who has to load it. Rounds
+take turns with the store as it is, with one that loses and doubles requests and answers, and with
+that one below a RetryingObjectStore.
 """
 
 import json
@@ -34,6 +35,7 @@ KEPT_ROUNDS = 6
 LAYOUT = ManifestLayout(inline_max=6, page_segments=3, ref_max=4, page_refs=2)
 RETRY = RetryLimits(attempts=1_000, first_wait_ms=0.1, longest_wait_ms=3)
 PAUSE_MS_MAX = 4.0
+DOUBLINGS_MAX = 4
 RATES = {
     FaultKind.ERROR_BEFORE: 0.02,
     FaultKind.ERROR_AFTER: 0.06,
@@ -87,15 +89,19 @@ def main() -> None:
     stores = _open_stores(open_object_store(url, json.loads(settings)), writer)
     stores[0].load()
     pauses = random.Random(writer)
+    last_version = in_a_row = 0
     print("ready", flush=True)
     sys.stdin.readline()
 
     def commit(store: ObjectManifestStore, number: int, *names: str) -> None:
+        nonlocal last_version, in_a_row
         changes = commits_of(store, number)
         for name in names:
             done = store.commit(changes[name], leader_epoch=0, writer=f"w{writer}", now_ms=0)
             print(done.version, done.commit_id, flush=True)
-            wait(pauses.uniform(0, PAUSE_MS_MAX))
+            in_a_row = in_a_row + 1 if done.version == last_version + 1 else 0
+            last_version = done.version
+            wait(pauses.uniform(0, PAUSE_MS_MAX * 2 ** min(in_a_row, DOUBLINGS_MAX)))
 
     for round in range(rounds):
         store = stores[round % len(stores)]

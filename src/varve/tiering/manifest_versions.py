@@ -69,11 +69,21 @@ class ManifestVersions:
         return versions[max(first, 0) :], versions[: max(first, 0)]
 
     def find_newest(self, *, known: int | None) -> int:
-        """The newest version, 0 when there is none; `known` is one that was there once."""
+        """The newest version, 0 when there is none; `known` is one that was there once.
+
+        Raises Unavailable when a list without any version is contradicted by one that can be read:
+        a partition would otherwise be taken for one that was never copied.
+        """
         start = self._read_hint() if known is None else known
         versions = self.list_after(start - 1) if start > 0 else []
         if not versions:
             versions = self.list_after(0)
+        if not versions and start > 0 and self.find(start) is not None:
+            raise Unavailable(
+                f"{self._objects.name}: the list of {self.home.manifest_folder} shows no version, "
+                f"but version {start} is there: the store lists wrongly; try again, and if it "
+                "stays, look for a proxy in between"
+            )
         return versions[-1] if versions else 0
 
     def write_hint(self, version: int) -> None:

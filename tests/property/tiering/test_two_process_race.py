@@ -19,16 +19,16 @@ def url() -> Iterator[str]:
 
 
 def test_no_commit_is_lost_or_doubled_in_a_directory(url: str, rounds_factor: int) -> None:
-    race_to_commit(url, {}, rounds=40 * rounds_factor, timeout_seconds=200 * rounds_factor)
+    race_to_commit(url, {}, rounds=30 * rounds_factor, timeout_seconds=200 * rounds_factor)
 
 
 def test_no_commit_is_lost_or_doubled_on_s3(rounds_factor: int) -> None:
     with s3_server() as server:
         place = f"s3://{BUCKET}/{secrets.token_hex(8)}"
         race_to_commit(
-            place, server.settings, rounds=16 * rounds_factor, timeout_seconds=200 * rounds_factor
+            place, server.settings, rounds=12 * rounds_factor, timeout_seconds=200 * rounds_factor
         )
 
 
 def test_a_killed_writer_leaves_a_chain_that_the_other_goes_on_with(url: str) -> None:
-    race_with_a_kill(url, {}, rounds=20, killed_after=17)
+    race_with_a_kill(url, {}, rounds=12, killed_after=11)
