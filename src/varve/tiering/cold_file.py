@@ -126,6 +126,10 @@ class ColdFile:
         self.fetch_bytes = fetch_bytes
         self._source = source
 
+    @property
+    def store_name(self) -> str:
+        return self._source.name
+
     def size(self) -> int:
         return self.segment.size
 

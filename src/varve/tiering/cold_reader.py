@@ -12,8 +12,7 @@ Threads    any number of readers; no lock is held during a request.
 
 from collections.abc import Callable
 from itertools import chain
-from struct import Struct
-from typing import Final, NamedTuple, NoReturn, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,15 +20,10 @@ from varve.commit_log.cold_side import ColdRun
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.clock import Clock
-from varve.foundation.errors import (
-    Corrupt,
-    InvalidRequest,
-    ObjectNotFound,
-    StoreUnavailable,
-    UnsupportedFormat,
-)
+from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreUnavailable
 from varve.kernels.batch_cut import cut_batches
 from varve.object_store import ObjectStore
+from varve.tiering.cold_batches import check_offsets, find_batch, get_batch, not_a_batch
 from varve.tiering.cold_cursor import DEFAULT_SIZES, ExtentSizes, Mark, Marks, ReadAhead
 from varve.tiering.cold_file import LOG_PART, ColdFile, ColdSegmentView, ExtentSource
 from varve.tiering.cold_keys import ColdPartition
@@ -43,11 +37,6 @@ from varve.tiering.segment_finder import SegmentFinder
 
 T = TypeVar("T")
 
-# Base offset, batch length, magic and last offset delta: all that finding a batch needs.
-_BOUNDS: Final = Struct(">qi4xb6xi")
-_LENGTH_END: Final = 12
-_SMALLEST_LENGTH: Final = 49
-_MAGIC: Final = 2
 _TIME_STEP_BYTES: Final = 256 << 10
 _INDEXED_MAX: Final = 10_000
 _GUESS_SHARE: Final = 1024
@@ -60,14 +49,6 @@ class _Request(NamedTuple):
     limit_offset: int
     max_bytes: int
     min_one: bool
-
-
-class _Batch(NamedTuple):
-    """Where a batch ends, in offsets and bytes."""
-
-    base_offset: int
-    last_offset: int
-    size: int
 
 
 class ColdReader:
@@ -173,7 +154,6 @@ class ColdReader:
     def _cut(self, place: Mark, request: _Request) -> tuple[memoryview, int]:
         """Whole batches from a position on, and the offset after them; -1 when there are none."""
         file, position, ahead = place
-        segment = file.segment
         extent = file.claim(position, ahead.fetch_bytes(request.max_bytes))
         left = ahead.move_to(file, extent)
         if left is not None:
@@ -185,7 +165,7 @@ class ColdReader:
         piece = data[start : start + request.max_bytes]
         end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end == 0:
-            size = self._batch_at(file, position).size
+            size = get_batch(file, position).size
             is_wanted = size <= request.max_bytes or request.min_one
             if size > len(piece) and is_wanted:
                 if position + size > extent.end:
@@ -193,13 +173,9 @@ class ColdReader:
                 piece = self._wait(ahead, request, lambda: file.view_at(position, size))
                 end, next_offset = cut_batches(np.frombuffer(piece, np.uint8), request.limit_offset)
         if end < 0:
-            self._raise_not_a_batch(file, position)
+            raise not_a_batch(file, position)
         if end:
-            first = int.from_bytes(piece[:8], "big", signed=True)
-            if first < segment.base_offset or not (
-                request.start_offset < next_offset <= segment.end_offset + 1
-            ):
-                self._raise_wrong_offsets(file, position, first, next_offset - 1)
+            check_offsets(file, position, piece, request.start_offset, next_offset)
         return piece[:end], next_offset
 
     def _wait(self, ahead: ReadAhead, request: _Request, load: Callable[[], T]) -> T:
@@ -212,49 +188,6 @@ class ColdReader:
     def _leave(self, extent: Extent, ahead: ReadAhead, offset: int) -> None:
         if not self._marks.is_followed(ahead, offset, now_ms=self._clock.now_ms()):
             self._source.leave(extent)
-
-    def _batch_at(self, file: ColdFile, position: int) -> _Batch:
-        """The batch at a position; raises Corrupt when there can be none of this segment."""
-        segment = file.segment
-        head = file.view_at(position, min(_BOUNDS.size, segment.size - position))
-        if len(head) < _BOUNDS.size:
-            self._raise_not_a_batch(file, position)
-        base_offset, length, magic, last_delta = _BOUNDS.unpack(head)
-        if magic != _MAGIC or length < _SMALLEST_LENGTH:
-            self._raise_not_a_batch(file, position)
-        batch = _Batch(base_offset, base_offset + last_delta, length + _LENGTH_END)
-        if position + batch.size > segment.size:
-            raise Corrupt(
-                f"{self._store_name}: {file.path!r}: position {position}: the batch of "
-                f"{batch.size} bytes reaches beyond the object's end at {segment.size}; "
-                "`varve tier fsck` checks the objects"
-            )
-        if not segment.base_offset <= base_offset <= batch.last_offset <= segment.end_offset:
-            self._raise_wrong_offsets(file, position, base_offset, batch.last_offset)
-        return batch
-
-    def _raise_not_a_batch(self, file: ColdFile, position: int) -> NoReturn:
-        head = file.read_at(position, _BOUNDS.size)
-        where = f"{self._store_name}: {file.path!r}: position {position}"
-        if len(head) == _BOUNDS.size and head[16] in (0, 1):
-            raise UnsupportedFormat(
-                f"{where}: message format {head[16]}; rewrite the topic with a Kafka release that "
-                "converts message formats 0 and 1"
-            )
-        raise Corrupt(
-            f"{where}: no batch of message format 2 begins here ({head.hex()}); `varve tier fsck` "
-            "checks the objects"
-        )
-
-    def _raise_wrong_offsets(
-        self, file: ColdFile, position: int, first_offset: int, last_offset: int
-    ) -> NoReturn:
-        segment = file.segment
-        raise Corrupt(
-            f"{self._store_name}: {file.path!r}: position {position}: batches of offsets "
-            f"{first_offset} to {last_offset} are out of place, the segment holds "
-            f"{segment.base_offset} to {segment.end_offset}; `varve tier fsck` checks the objects"
-        )
 
     def _locate(self, request: _Request) -> Mark | None:
         """The first batch that ends at or behind the start, by manifest and index."""
@@ -296,12 +229,7 @@ class ColdReader:
         position = index.lookup(request.start_offset)[1]
         if position < file.segment.size:
             file.claim(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
-        while position < file.segment.size:
-            batch = self._batch_at(file, position)
-            if batch.last_offset >= request.start_offset:
-                break
-            position += batch.size
-        return position
+        return find_batch(file, request.start_offset, position=position)
 
     def _fetch_guess(self, file: ColdFile, request: _Request) -> None:
         """Fetches where the start should lie if all records were alike, beside the indexes.
