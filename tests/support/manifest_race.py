@@ -52,6 +52,7 @@ def race_with_a_kill(
     with racing(RACER, _rows(url, settings, rounds)) as (first, second):
         assert first.stdout is not None
         head = [first.stdout.readline() for _ in range(killed_after)]
+        assert all(head), "the racer ended before it was killed"
         first.kill()
         tail, _ = first.communicate(timeout=timeout_seconds)
         text, _ = second.communicate(timeout=timeout_seconds)
