@@ -16,7 +16,6 @@ SETTINGS: dict[str, str | int] = {
     "remote.storage.enable": True,
     "local.retention.ms": 365 * DAY_MS,
     "segment.ms": 7 * DAY_MS,
-    "segment.bytes": 4_096,
     "max.compaction.lag.ms": 30 * DAY_MS,
     "delete.retention.ms": 7 * DAY_MS,
 }

@@ -21,7 +21,12 @@ def test_a_reader_from_the_start_ends_with_every_current_price() -> None:
         for _ in live(kit, prices, years=3):
             found = _latest(kit)
             assert {key: found.get(key) for key in prices} == prices
-        records = list(kit.store.topic("prices").read())
+        topic = kit.store.topic("prices")
+        for key in [*list(prices)[:40:4], *list(prices)[-40::4]]:
+            record = topic.get(key)
+            value = None if record is None or record.value is None else record.value.decode()
+            assert value == prices[key]
+        records = list(topic.read())
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets))
 
