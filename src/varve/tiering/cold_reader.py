@@ -10,7 +10,7 @@ Invariant  a read returns whole batches of one segment, in order, none at or abo
 Threads    any number of readers; no lock is held during a request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
@@ -275,20 +275,35 @@ class ColdReader:
     def _aborted(
         self, segment: ColdSegment, start_offset: int, end_offset: int
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """Those that touch [start, end), and whether the segments behind the tier know no more."""
+        """Those that touch [start, end), and whether the segments behind the tier know no more.
+
+        That they may is not believed of a manifest that was not loaded for it: segments that were
+        copied since then have perhaps left the local disk.
+        """
         if not segment.has_aborted and _is_decided(segment, end_offset):
             return (), True
-        found: list[AbortedTransaction] = []
-        behind = self._finder.readable_from(self._finder.manifest(), segment.end_offset + 1)
-        for one in chain((segment,), behind):
-            if one.has_aborted:
-                entries, is_complete = self._indexes.get(self._home, one).txn_index.collect(
-                    start_offset, end_offset
-                )
-                found += entries
-                if is_complete:
-                    return tuple(found), True
-            if _is_decided(one, end_offset):
+        for manifest in (self._finder.manifest, self._finder.refresh):
+            behind = self._finder.readable_from(manifest(), segment.end_offset + 1)
+            aborted, is_complete = self._collect_aborted(
+                chain((segment,), behind), start_offset, end_offset
+            )
+            if is_complete:
+                break
+        return aborted, is_complete
+
+    def _collect_aborted(
+        self, segments: Iterable[ColdSegment], start_offset: int, end_offset: int
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        # A segment that has taken the place of the one being read tells of the same ones again.
+        found: dict[AbortedTransaction, None] = {}
+        for segment in segments:
+            is_complete = _is_decided(segment, end_offset)
+            if segment.has_aborted:
+                index = self._indexes.get(self._home, segment).txn_index
+                entries, is_last = index.collect(start_offset, end_offset)
+                found.update(dict.fromkeys(entries))
+                is_complete = is_complete or is_last
+            if is_complete:
                 return tuple(found), True
         return tuple(found), False
 

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import StoreError, Unavailable
 
 Fetch = Callable[[str, int, int], memoryview]
 """Gets bytes [start, end) of the object of a key: all of them, or it raises."""
@@ -52,7 +52,7 @@ class Extent:
         self.is_begun = False
         self.is_listed = True
         self.data: memoryview | None = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.done = threading.Event()
 
     @property
@@ -132,7 +132,10 @@ class ExtentCache:
             return extent, is_new
 
     def fill(self, extent: Extent, fetch: Fetch) -> None:
-        """Fetches a claimed extent in this thread, unless somebody has begun; raises nothing."""
+        """Fetches a claimed extent in this thread, unless somebody has begun.
+
+        What goes wrong is told by `Extent.wait`; only what ends this thread is raised here.
+        """
         with self._lock:
             if extent.is_begun:
                 return
@@ -140,15 +143,22 @@ class ExtentCache:
             self._reserve_locked(extent)
         try:
             data = fetch(extent.key, extent.start, extent.end)
-        except BaseException as error:
-            with self._lock:
-                extent.error = error
-                self._release_locked(extent)
-                self._unlist_locked(extent)
+        except Exception as error:
+            self._fail(extent, error)
+        except BaseException:
+            self._fail(extent, Unavailable(f"{extent.key}: its fetch was broken off: try again"))
+            raise
         else:
             with self._lock:
                 extent.data = data
                 self._hold_locked(extent)
+            extent.done.set()
+
+    def _fail(self, extent: Extent, error: Exception) -> None:
+        with self._lock:
+            extent.error = error
+            self._release_locked(extent)
+            self._unlist_locked(extent)
         extent.done.set()
 
     def withdraw(self, extent: Extent) -> None:

@@ -302,6 +302,31 @@ def test_a_transaction_open_at_the_end_of_the_tier_leaves_the_rest_to_the_local_
     assert run.is_complete
 
 
+def test_a_marker_in_a_segment_copied_later_is_found(bench: ColdBench) -> None:
+    bench.add(make_batches(0, 5), undecided_from=4)
+    assert bench.read(0) is not None
+    late = AbortedTransaction(2, 4, 15, 15)
+    bench.add(make_batches(10, 5), aborted=[late])
+    run = bench.read(0, limit_offset=10, with_aborted=True)
+    assert run is not None
+    assert (run.aborted, run.is_complete) == ((late,), True)
+
+
+def test_a_segment_in_the_place_of_the_one_being_read_tells_no_transaction_twice(
+    bench: ColdBench,
+) -> None:
+    aborted = AbortedTransaction(1, 2, 7, 2)
+    old = [bench.add(make_batches(0, 5), aborted=[aborted], undecided_from=4)]
+    old += [bench.add(make_batches(10, 5))]
+    first = bench.read(0, max_bytes=200)
+    assert first is not None
+    bench.add(make_batches(0, 10), aborted=[aborted], id="merged", replaces=old)
+    bench.reader.refresh()
+    run = bench.read(first.next_offset, with_aborted=True)
+    assert run is not None
+    assert run.aborted == (aborted,)
+
+
 # By time
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from varve.foundation.errors import StoreUnavailable
+from varve.foundation.errors import StoreUnavailable, Unavailable
 from varve.tiering.extent_cache import Extent, ExtentCache
 
 
@@ -101,6 +101,20 @@ def test_a_failed_fetch_is_raised_to_all_who_wait_and_forgotten() -> None:
             extent.wait()
     assert cache.usage().held_bytes == 0
     source.error = None
+    assert load(cache, source, "a", 0, 10).wait() == bytes(range(10))
+
+
+def test_who_waits_for_a_thread_that_ended_may_try_again() -> None:
+    cache, source = ExtentCache(limit_bytes=100), Source()
+
+    def end(key: str, start: int, end: int) -> memoryview:
+        raise KeyboardInterrupt
+
+    extent = cache.claim("a", 0, 10)
+    with pytest.raises(KeyboardInterrupt):
+        cache.fill(extent, end)
+    with pytest.raises(Unavailable, match="try again"):
+        extent.wait()
     assert load(cache, source, "a", 0, 10).wait() == bytes(range(10))
 
 
