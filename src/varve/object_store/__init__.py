@@ -8,6 +8,7 @@ from varve.object_store.directory import DirectoryObjectStore
 from varve.object_store.fault_plan import FaultKind, ObjectFaultPlan, ObjectStep
 from varve.object_store.faulty import FaultyObjectStore
 from varve.object_store.gcs import GcsObjectStore, GcsSettings
+from varve.object_store.lazy import LazyObjectStore
 from varve.object_store.measured import MeasuredObjectStore, StoreUsage
 from varve.object_store.memory import MemoryObjectStore
 from varve.object_store.mirrored import MirroredObjectStore, MirrorRepair, MirrorStatus
@@ -21,7 +22,7 @@ from varve.object_store.prices import (
     RequestKind,
     default_prices,
 )
-from varve.object_store.registry import Opener, open_object_store, register
+from varve.object_store.registry import Opener, open_lazily, open_object_store, register
 from varve.object_store.retrying import RetryingObjectStore, RetryPolicy
 from varve.object_store.s3 import S3ObjectStore, S3Settings
 
@@ -40,6 +41,7 @@ __all__ = [
     "FaultyObjectStore",
     "GcsObjectStore",
     "GcsSettings",
+    "LazyObjectStore",
     "MeasuredObjectStore",
     "MemoryObjectStore",
     "MirrorRepair",
@@ -58,6 +60,7 @@ __all__ = [
     "S3Settings",
     "StoreUsage",
     "default_prices",
+    "open_lazily",
     "open_object_store",
     "register",
 ]

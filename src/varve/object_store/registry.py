@@ -6,23 +6,27 @@ installed packages are looked up in the entry point group `varve.object_stores` 
 Threads    any; `_lock` guards the registered openers.
 """
 
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import InvalidRequest, StoreUnavailable
 from varve.foundation.settings import GivenValue
 from varve.object_store.azure import AzureObjectStore, AzureSettings
 from varve.object_store.directory import DirectoryObjectStore
 from varve.object_store.gcs import GcsObjectStore, GcsSettings
 from varve.object_store.http_settings import parse_http_settings
 from varve.object_store.keys import find_fault
+from varve.object_store.lazy import LazyObjectStore
 from varve.object_store.memory import MemoryObjectStore
 from varve.object_store.object_store import ObjectStore
-from varve.object_store.s3 import S3ObjectStore, S3Settings
+from varve.object_store.retrying import RetryPolicy
+from varve.object_store.s3 import OPEN_RETRIES, S3ObjectStore, S3Settings
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9]*")
 
@@ -35,10 +39,52 @@ _lock = threading.Lock()
 _registered: dict[str, Opener] = {}  # guarded by _lock
 
 
+class _Prepared(NamedTuple):
+    """A store whose URL and settings are good, and that was not asked for anything.
+
+    `connect` asks what is to be known before the store is used, again and again if told how.
+    """
+
+    name: str
+    connect: Callable[[RetryPolicy | None], ObjectStore]
+
+
 def open_object_store(url: str, settings: Mapping[str, GivenValue] | None = None) -> ObjectStore:
     """The store that a URL names: file:, memory:, s3:, gs:, az:, or one registered."""
-    scheme = url.partition(":")[0].lower() if ":" in url else ""
-    opener = _BUILT_IN.get(scheme) or _find_opener(scheme)
+    scheme = _scheme(url)
+    prepare = _BUILT_IN.get(scheme)
+    if prepare is not None:
+        return prepare(url, settings or {}).connect(OPEN_RETRIES)
+    return _get_opener(scheme)(url, settings or {})
+
+
+def open_lazily(url: str, settings: Mapping[str, GivenValue] | None = None) -> ObjectStore:
+    """The store that a URL names, which is asked for nothing before its first request.
+
+    A URL or settings that are wrong raise at once. A registered store is opened at once, and where
+    that is unavailable again at its first request.
+    """
+    given = settings or {}
+    scheme = _scheme(url)
+    prepare = _BUILT_IN.get(scheme)
+    if prepare is not None:
+        prepared = prepare(url, given)
+        return LazyObjectStore(prepared.name, partial(prepared.connect, None))
+    opener = _get_opener(scheme)
+    try:
+        return opener(url, given)
+    except StoreUnavailable:
+        parts = urlsplit(url)
+        name = f"{scheme}:{f'//{parts.hostname}' if parts.hostname else ''}{parts.path}"
+        return LazyObjectStore(name, partial(opener, url, given))
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower() if ":" in url else ""
+
+
+def _get_opener(scheme: str) -> Opener:
+    opener = _find_opener(scheme)
     if opener is None:
         with _lock:
             known = ", ".join(f"{name}:" for name in (*_BUILT_IN, *sorted(_registered)))
@@ -48,7 +94,7 @@ def open_object_store(url: str, settings: Mapping[str, GivenValue] | None = None
             "a directory is written file:/path; others come by `register` or by a package with "
             f"entry points of group {ENTRY_POINTS}"
         )
-    return opener(url, settings or {})
+    return opener
 
 
 def register(scheme: str, opener: Opener) -> None:
@@ -72,45 +118,56 @@ def _find_opener(scheme: str) -> Opener | None:
     return opener
 
 
-def _open_directory(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
+def _prepare_directory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
     parts = _split(url)
     _refuse_settings("file:", settings)
     if parts.netloc not in ("", "localhost") or not parts.path:
         raise InvalidRequest(
             f"{url} names no directory of this machine: write file:/path or file:///path"
         )
-    return DirectoryObjectStore(unquote(parts.path))
+    root = os.path.abspath(unquote(parts.path))
+    return _Prepared(f"file://{root}", lambda _: DirectoryObjectStore(root))
 
 
-def _open_memory(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
+def _prepare_memory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
     _refuse_settings("memory:", settings)
-    return MemoryObjectStore(url)
+    return _made(MemoryObjectStore(url))
 
 
-def _open_s3(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
+def _prepare_s3(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
     bucket, prefix = _bucket_and_prefix(url)
     store = S3ObjectStore(bucket, prefix, settings=parse_http_settings(S3Settings, settings, url))
-    store.check_conditional_put()
-    return store
+
+    def connect(retries: RetryPolicy | None) -> ObjectStore:
+        store.check_conditional_put(retries)
+        return store
+
+    return _Prepared(store.name, connect)
 
 
-def _open_gcs(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
+def _prepare_gcs(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
     bucket, prefix = _bucket_and_prefix(url)
-    return GcsObjectStore(bucket, prefix, settings=parse_http_settings(GcsSettings, settings, url))
+    given = parse_http_settings(GcsSettings, settings, url)
+    return _made(GcsObjectStore(bucket, prefix, settings=given))
 
 
-def _open_azure(url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
+def _prepare_azure(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
     container, prefix = _bucket_and_prefix(url)
     given = parse_http_settings(AzureSettings, settings, url)
-    return AzureObjectStore(container, prefix, settings=given)
+    return _made(AzureObjectStore(container, prefix, settings=given))
 
 
-_BUILT_IN: Final[Mapping[str, Opener]] = {
-    "file": _open_directory,
-    "memory": _open_memory,
-    "s3": _open_s3,
-    "gs": _open_gcs,
-    "az": _open_azure,
+def _made(store: ObjectStore) -> _Prepared:
+    """A store whose making asks nobody."""
+    return _Prepared(store.name, lambda _: store)
+
+
+_BUILT_IN: Final[Mapping[str, Callable[[str, Mapping[str, GivenValue]], _Prepared]]] = {
+    "file": _prepare_directory,
+    "memory": _prepare_memory,
+    "s3": _prepare_s3,
+    "gs": _prepare_gcs,
+    "az": _prepare_azure,
 }
 
 

@@ -8,6 +8,7 @@ Crash      an upload in parts that was cut short leaves parts that no list shows
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from obstore.store import S3Store
@@ -127,18 +128,22 @@ class S3ObjectStore(ObstoreObjectStore):
         self._is_foreign = bool(endpoint)
         self._check = settings.conditional_put_check
 
-    def check_conditional_put(self) -> None:
+    def check_conditional_put(self, retries: RetryPolicy | None = OPEN_RETRIES) -> None:
         """Raise StoreUnsupported unless the server creates only what is absent.
 
         One request when the mark is there already, two the first time, more while the server is
-        unavailable. Amazon's own S3 is known to honour the condition and is not asked.
+        unavailable, if there are to be retries. Amazon's own S3 is known to honour the condition
+        and is not asked.
         """
         if not (self._check and self._is_foreign):
             return
-        retrying = RetryingObjectStore(self, policy=OPEN_RETRIES, clock=self._clock)
+        create = partial(self._create, MARK, b"varve")
+        if retries is not None:
+            retrying = RetryingObjectStore(self, policy=retries, clock=self._clock)
+            create = partial(retrying.repeat, create)
         try:
             for _ in range(2):
-                retrying.repeat(lambda: self._create(MARK, b"varve"))
+                create()
         except ObjectExists:
             return
         raise failure(

@@ -13,6 +13,7 @@ from varve.foundation.errors import InvalidRequest, NotFound, ObjectExists, Obje
 from varve.object_store import (
     Buffer,
     CachingObjectStore,
+    LazyObjectStore,
     MeasuredObjectStore,
     ObjectStore,
     RetryingObjectStore,
@@ -34,6 +35,10 @@ def _caching(store: ObjectStore) -> ObjectStore:
     return CachingObjectStore(store, limit_bytes=MEGABYTE, chunk_bytes=7)
 
 
+def _lazy(store: ObjectStore) -> ObjectStore:
+    return LazyObjectStore(store.name, lambda: store)
+
+
 @pytest.fixture(params=["directory", "memory", "s3"])
 def bare_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     match request.param:
@@ -47,7 +52,9 @@ def bare_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
             return open_object_store(f"s3://{BUCKET}/{secrets.token_hex(8)}", settings)
 
 
-@pytest.fixture(params=[_plain, _retrying, _caching], ids=["plain", "retrying", "caching"])
+@pytest.fixture(
+    params=[_plain, _retrying, _caching, _lazy], ids=["plain", "retrying", "caching", "lazy"]
+)
 def store(request: pytest.FixtureRequest, bare_store: ObjectStore) -> Iterator[ObjectStore]:
     wrap: Callable[[ObjectStore], ObjectStore] = request.param
     wrapped = wrap(bare_store)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.http_stub import Answer, Asked, HttpStub, http_stub
+from tests.support.http_stub import RESET, Answer, Asked, HttpStub, http_stub
 from tests.support.s3_server import BUCKET, S3Server
 from varve.foundation.errors import (
     BucketNotFound,
@@ -19,7 +19,14 @@ from varve.foundation.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
-from varve.object_store import ObjectStore, S3ObjectStore, S3Settings, open_object_store
+from varve.foundation.settings import GivenValue
+from varve.object_store import (
+    ObjectStore,
+    S3ObjectStore,
+    S3Settings,
+    open_lazily,
+    open_object_store,
+)
 
 MEGABYTE = 1 << 20
 
@@ -32,6 +39,15 @@ def _stub_settings(stub: HttpStub) -> S3Settings:
         region="us-east-1",
         allow_http=True,
     )
+
+
+def _lazy_settings(stub: HttpStub) -> dict[str, GivenValue]:
+    return {
+        "endpoint": stub.endpoint,
+        "allow.http": True,
+        "access.key.id": "KEYID",
+        "secret.access.key": "TOPSECRET",
+    }
 
 
 def _error(code: str) -> bytes:
@@ -102,6 +118,46 @@ def test_the_check_costs_one_request_once_the_mark_is_there() -> None:
     with http_stub(lambda asked: Answer(412, {}, _error("PreconditionFailed"))) as stub:
         S3ObjectStore("bucket", settings=_stub_settings(stub)).check_conditional_put()
         assert len(stub.asked) == 1
+
+
+def test_a_lazy_one_is_checked_by_its_first_request_and_again_while_the_server_is_down() -> None:
+    answers = [RESET, Answer(503, {}, _error("InternalError"))]
+    checked = Answer(412, {}, _error("PreconditionFailed"))
+
+    def answer(asked: Asked) -> Answer:
+        if "if-none-match" in asked.headers:
+            return answers.pop(0) if answers else checked
+        return Answer(200, {"etag": '"1"'})
+
+    with http_stub(answer) as stub:
+        store = open_lazily("s3://bucket", _lazy_settings(stub))
+        assert stub.asked == []
+        for asked in (1, 2):
+            with pytest.raises(StoreUnavailable, match=r"s3://bucket"):
+                store.put("a", b"1")
+            assert len(stub.asked) == asked
+        for _ in range(2):
+            store.put("a", b"1")
+        assert [one.method for one in stub.asked] == ["PUT"] * 5
+
+
+def test_a_lazy_one_reaches_a_server(s3: S3Server) -> None:
+    store = open_lazily(f"s3://{BUCKET}/{secrets.token_hex(8)}", s3.settings)
+    store.create("a", b"1")
+    assert store.get("a") == b"1"
+    assert [info.key for info in store.list("")] == ["a"]
+    away = open_lazily("s3://no-such-bucket/x", s3.settings)
+    with pytest.raises(BucketNotFound):
+        away.get("a")
+
+
+def test_a_lazy_one_is_refused_where_the_server_ignores_the_condition() -> None:
+    with http_stub(lambda asked: Answer(200, {"etag": '"1"'})) as stub:
+        store = open_lazily("s3://bucket", _lazy_settings(stub))
+        for _ in range(2):
+            with pytest.raises(StoreUnsupported, match="If-None-Match"):
+                store.put("a", b"1")
+        assert {asked.path for asked in stub.asked} == {"/bucket/.varve-conditional-put"}
 
 
 def test_a_conflict_of_conditional_writes_is_no_lost_race() -> None:
