@@ -1,1 +1,3 @@
-"""Copy sealed segments out, their manifests, restore, and an account of every object."""
+"""Copy sealed segments out, read and expire them there, their manifests, restore, and an account of
+every object.
+"""
