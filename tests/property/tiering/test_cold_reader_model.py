@@ -115,7 +115,7 @@ def draw_tier(data: st.DataObject) -> Tier:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_any_row_of_reads_gives_the_batches_of_the_list(data: st.DataObject) -> None:
     tier = draw_tier(data)
@@ -130,7 +130,7 @@ def test_any_row_of_reads_gives_the_batches_of_the_list(data: st.DataObject) -> 
     tier.bench.close()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_aborted_transactions_are_those_that_touch_what_was_read(data: st.DataObject) -> None:
     tier = draw_tier(data)
@@ -149,7 +149,7 @@ def test_aborted_transactions_are_those_that_touch_what_was_read(data: st.DataOb
     tier.bench.close()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_a_time_finds_the_first_record_that_is_not_older(data: st.DataObject) -> None:
     tier = draw_tier(data)
@@ -161,7 +161,7 @@ def test_a_time_finds_the_first_record_that_is_not_older(data: st.DataObject) ->
     tier.bench.close()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_a_store_that_fails_now_and_then_never_gives_wrong_bytes(
     data: st.DataObject, seed: int
