@@ -32,7 +32,28 @@ class Rule(StrEnum):
     MARKER = "transaction marker"
     COPY = "copy to object storage"
     COLD_TIER = "cold tier"
+    LOCAL_TIME = "local.retention.ms"
+    LOCAL_SIZE = "local.retention.bytes"
+    GRACE = "varve.tier.grace.ms"
     UNKNOWN = "not looked up"
+
+
+class Place(StrEnum):
+    """Where a segment is, and whether it can be read there."""
+
+    LOCAL = "local"
+    BOTH = "both"
+    """On the local disk, and copied."""
+    COLD = "cold"
+    """In object storage alone."""
+    COPYING = "copying"
+    """Announced in object storage, and not to be read there."""
+    LEAVING = "leaving"
+    """Expired or replaced in object storage; its objects go."""
+
+    @property
+    def is_readable(self) -> bool:
+        return self not in (Place.COPYING, Place.LEAVING)
 
 
 class RecordState(StrEnum):
@@ -93,6 +114,7 @@ class SegmentExplanation:
 
     `age_from` is what `retention.ms` counts from. `compaction` is None on a topic that is not
     compacted; it tells when stale records of the segment can go. `dirty_ratio` is the log's.
+    `local` is how it leaves the local disk for the cold tier, None where it does not.
     """
 
     partition: TopicPartition
@@ -109,6 +131,8 @@ class SegmentExplanation:
     compaction: WayOut | None
     dirty_ratio: float | None
     stale_bytes: int | None
+    place: Place = Place.LOCAL
+    local: WayOut | None = None
 
     @property
     def earliest_ms(self) -> int | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from varve.cleaning.balance import Reason
 from varve.cleaning.effective_time import retention_time
-from varve.cleaning.explanation import Rule
+from varve.cleaning.explanation import Place, Rule
 from varve.cleaning.log_facts import LogFacts, SegmentFacts, look_steadily, observe
 from varve.cleaning.retention_rules import ExpiredSegment, may_go, review
 from varve.commit_log import Log, LogSettings, TopicPartition
@@ -40,6 +40,35 @@ class ForecastRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ColdRow:
+    """One segment of the cold tier: when it expires at the earliest, and when its objects go.
+
+    A local one is still to be copied, which is taken to happen in time.
+    """
+
+    when_ms: int | None
+    gone_ms: int | None
+    base_offset: int
+    next_offset: int
+    size: int
+    stored_bytes: int
+    place: Place
+    reason: Reason | None
+    rule: str
+    blocked_by: Rule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPoint:
+    """What is in the cold tier at a moment: to be read, and as objects that cost."""
+
+    when_ms: int
+    segments: int
+    bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ForecastPoint:
     """What will have gone by a moment, and what is left."""
 
@@ -53,8 +82,10 @@ class ForecastPoint:
 class Forecast:
     """The segments of a log in their order, with the time of each.
 
-    `stale_bytes` is what compaction would free now, None where the policy does not compact or no
-    one knows; it counts bytes of segments that are listed too.
+    Of a topic in the cold tier `rows` are those of the local disk, with the time when they leave
+    it, and `cold` those of the cold tier; without one that is None. `stale_bytes` is what
+    compaction would free now, None where the policy does not compact or no one knows; it counts
+    bytes of segments that are listed too.
     """
 
     partition: TopicPartition
@@ -63,6 +94,7 @@ class Forecast:
     rows: tuple[ForecastRow, ...]
     stale_bytes: int | None
     growth_bytes_per_day: float = 0
+    cold: tuple[ColdRow, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -88,8 +120,30 @@ class Forecast:
             at_ms = sorted({row.when_ms for row in self.rows if row.when_ms is not None})
         return [self.at(when_ms) for when_ms in at_ms]
 
+    def cold_at(self, when_ms: int) -> ColdPoint:
+        rows = self.cold or ()
+        held = [row for row in rows if row.when_ms is None or row.when_ms > when_ms]
+        stored = [row for row in rows if row.gone_ms is None or row.gone_ms > when_ms]
+        return ColdPoint(
+            when_ms,
+            len(held),
+            sum(row.size for row in held),
+            sum(row.stored_bytes for row in stored),
+        )
+
+    def cold_moments(self) -> list[int]:
+        """When something expires in the cold tier, or leaves it."""
+        rows = self.cold or ()
+        times = [moment for row in rows for moment in (row.when_ms, row.gone_ms)]
+        return sorted({max(moment, self.now_ms) for moment in times if moment is not None})
+
     def to_json(self) -> dict[str, object]:
+        cold = self.cold and {
+            "rows": [asdict(row) for row in self.cold],
+            "points": [asdict(self.cold_at(moment)) for moment in self.cold_moments()],
+        }
         return {
+            "cold": cold,
             "partition": str(self.partition),
             "now_ms": self.now_ms,
             "settings": to_kafka_names(self.settings, only_changed=True),

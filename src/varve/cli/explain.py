@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varve.cleaning.explanation import (
+    Place,
     RecordExplanation,
     RecordState,
     Rule,
@@ -20,10 +21,13 @@ from varve.cleaning.explanation import (
 from varve.cli.moments import show_due, show_moment
 from varve.cli.screen import WIDE, make_console, print_details, print_rows_with_details
 from varve.cli.store_access import Directory, find_topic, open_existing, parse_wanted
+from varve.cli.tier_access import StoreSettings, tier_settings
 from varve.foundation.errors import InvalidRequest, NotFound
 
 _FIGURES: Final = ("partition", "segment", "bytes", "stale")
 _SENTENCES: Final = ("age counts from", "retention takes it", "compaction cleans it")
+_TIER: Final = "tier"
+_LEAVES: Final = "leaves the local disk"
 
 
 def command(
@@ -39,6 +43,7 @@ def command(
         str | None,
         typer.Option("--key", "-k", help="Why is the latest record of this key still here?"),
     ] = None,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per record or segment.")
     ] = False,
@@ -50,10 +55,14 @@ def command(
     earliest: a later pass of retention or of the cleaner takes it then. Key indexes are built where
     they are missing.
 
+    Of a topic in the cold tier the segments there are explained too: those in object storage alone
+    (cold), those in both tiers, those whose copy was begun (copying), and those that have expired
+    and whose objects go (leaving). One that is down is named in the place of what it would tell.
+
     The exit status is 1 when no record has the key. With --json a segment has its offsets, size,
-    times, `retention` and `compaction`; a record its `state`, `key`, `superseded_by`, `compaction`
-    and its `segment`. Both ways out have `earliest_ms`, null where nobody knows, and `blocks`, each
-    with `rule`, `text` and `until_ms`.
+    times, `place`, `retention`, `compaction` and `local`, its way from the local disk; a record its
+    `state`, `key`, `superseded_by`, `compaction` and its `segment`. Ways out have `earliest_ms`,
+    null where nobody knows, and `blocks`, each with `rule`, `text` and `until_ms`.
 
     \b
     Examples:
@@ -67,7 +76,8 @@ def command(
     assert topic is not None
     record: RecordExplanation | None = None
     segments: list[SegmentExplanation] = []
-    with open_existing([directory], maintain=False) as store:
+    settings = tier_settings("", store_settings)
+    with open_existing([directory], maintain=False, settings=settings) as store:
         count = find_topic(store, topic).partition_count
         if offset is not None:
             if partition is None and count > 1:
@@ -90,6 +100,8 @@ def command(
     console = make_console()
     if record is not None:
         by = "" if record.superseded_by is None else f" by offset {record.superseded_by}"
+        if by and record.state is RecordState.COLD:
+            by = f", superseded{by}"
         title = f"{record.partition} offset {record.offset}: {record.state.value}{by}"
         console.print(Text(title, "bold"))
         print_details(console, list(_record_lines(record)), indent=2)
@@ -107,10 +119,16 @@ def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
         yield "timestamp", show_moment(record.timestamp, record.now_ms)
     if record.compaction is not None:
         yield from _way_lines(record.compaction, record.now_ms)
+    if record.segment is None and record.state is RecordState.COLD:
+        yield "cold tier", "its object store cannot be asked now, `varve tier status` tells more"
     if record.segment is not None:
         yield from _way_lines(record.segment.retention, record.now_ms)
+        if record.segment.local is not None:
+            yield from _way_lines(record.segment.local, record.now_ms)
         segment = record.segment
         kind = "active segment" if segment.is_active else "segment"
+        if segment.place is Place.COLD:
+            kind = "segment of the cold tier"
         yield (
             "in",
             f"{kind} {segment.base_offset} to {segment.next_offset}, {segment.size:,} bytes; age "
@@ -139,17 +157,23 @@ def _way_lines(way: WayOut, now_ms: int) -> Iterator[tuple[str, str]]:
 
 
 def _print_segments(console: Console, segments: Sequence[SegmentExplanation]) -> None:
-    rows = [_figures(one) for one in segments]
-    sentences = [_sentences(one) for one in segments]
+    is_tiered = any(one.place is not Place.LOCAL or one.local is not None for one in segments)
+    figures = (*_FIGURES, _TIER) if is_tiered else _FIGURES
+    titles = (*_SENTENCES, _LEAVES) if is_tiered else _SENTENCES
+    rows = [_figures(one)[: len(figures)] for one in segments]
+    sentences = [_sentences(one)[: len(titles)] for one in segments]
     if console.width < WIDE:
-        details = [list(zip(_SENTENCES, texts, strict=True)) for texts in sentences]
-        print_rows_with_details(console, _FIGURES, rows, details, left=["partition"])
+        details = [
+            [pair for pair in zip(titles, texts, strict=True) if pair != (_LEAVES, "-")]
+            for texts in sentences
+        ]
+        print_rows_with_details(console, figures, rows, details, left=["partition", _TIER])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _FIGURES:
-        is_number = column != "partition"
+    for column in figures:
+        is_number = column not in ("partition", _TIER)
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
-    for column in _SENTENCES:
+    for column in titles:
         table.add_column(column, overflow="fold")
     for row, texts in zip(rows, sentences, strict=True):
         table.add_row(*row, *texts)
@@ -158,7 +182,7 @@ def _print_segments(console: Console, segments: Sequence[SegmentExplanation]) ->
 
 def _figures(one: SegmentExplanation) -> list[str]:
     stale = "-" if one.stale_bytes is None else f"{one.stale_bytes:,}"
-    return [str(one.partition), str(one.base_offset), f"{one.size:,}", stale]
+    return [str(one.partition), str(one.base_offset), f"{one.size:,}", stale, one.place.value]
 
 
 def _sentences(one: SegmentExplanation) -> list[str]:
@@ -170,6 +194,7 @@ def _sentences(one: SegmentExplanation) -> list[str]:
         age,
         _way_cell(one.retention, one.now_ms),
         "-" if one.compaction is None else _way_cell(one.compaction, one.now_ms),
+        "-" if one.local is None else _way_cell(one.local, one.now_ms),
     ]
 
 

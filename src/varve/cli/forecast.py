@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varve.cleaning.forecast import Forecast
+from varve.cli.forecast_cold import cold_text, find_prices, print_cold
 from varve.cli.moments import show_due, show_moment
 from varve.cli.screen import WIDE, make_console, print_rows_with_details
 from varve.cli.segment_picture import draw_bar
@@ -22,11 +23,18 @@ from varve.cli.store_access import (
     parse_setting,
     parse_wanted,
 )
+from varve.cli.tier_access import StoreSettings, tier_settings
+from varve.foundation.errors import Unavailable
+from varve.object_store import PriceTable
+
+if TYPE_CHECKING:
+    from varve.embedded import Store
 
 _STEPS: Final = 10
 _BAR_WIDTH: Final = 40
 _FIGURES: Final = ("partition", "bytes", "due now", "later", "stays", "stale")
 _NEXT: Final = "next, by"
+_COLD: Final = "cold tier"
 
 
 def command(
@@ -41,34 +49,70 @@ def command(
             help="Try a topic setting in place of the topics' own; may be repeated.",
         ),
     ] = [],  # noqa: B006, typer copies it
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per partition.")] = False,
 ) -> None:
     """Show what retention will delete and when, if nothing more is appended.
 
     A segment goes as a whole, once all before it have gone; compaction is told as the bytes it
-    would free now. With --set the answer is for other settings, and nothing is changed. With
-    --json every line has `partition`, `now_ms`, `settings` (those that are not the default),
+    would free now. With --set the answer is for other settings, and nothing is changed.
+
+    Of a topic in the cold tier the figures are those of the local disk, from where segments go to
+    the cold tier; when they expire there, and what that costs until then by the declared list
+    prices of the store, stands beside them. Copying is taken to keep up. `--set
+    remote.storage.enable=true` shows what the cold tier would do for a topic that is not in it. A
+    partition whose object store is down is told, and the exit status is 1.
+
+    With --json every line has `partition`, `now_ms`, `settings` (those that are not the default),
     `size`, `due_now_bytes`, `kept_bytes` (what stays for good), `stale_bytes` (null where nothing
     is compacted), `rows` (a segment each, with `when_ms`, null for those that stay, and the rule)
-    and `points` (the sums at each moment something goes). Key indexes are built where they are
-    missing.
+    and `points` (the sums at each moment something goes), and `cold` (null, or the same of the cold
+    tier, where `gone_ms` is when the objects go). Key indexes are built where they are missing.
 
     \b
     Examples:
       varve forecast data
       varve forecast data visits --set retention.ms=86400000
       varve forecast data --set retention.bytes=1000000000 --json
+      varve forecast data visits --set remote.storage.enable=true --set local.retention.ms=3600000
     """
     topic, partition = parse_wanted(wanted)
     tried = dict(parse_setting(text) for text in settings)
-    with open_existing([directory], maintain=False) as store:
+    given = tier_settings("", store_settings)
+    failures: dict[str, str] = {}
+    with open_existing([directory], maintain=False, settings=given) as store:
         if topic is not None:
             find_topic(store, topic)
-        found = store.forecast(topic, partition, settings=tried)
+        try:
+            found = store.forecast(topic, partition, settings=tried)
+        except Unavailable:
+            found, failures = _forecast_each(store, topic, partition, tried)
     if as_json:
         for one in found:
             sys.stdout.write(json.dumps(one.to_json()) + "\n")
-        return
+    else:
+        _print(found, tried, find_prices(directory))
+    for name, failure in failures.items():
+        typer.secho(f"{name}: {failure}", fg="red", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _forecast_each(
+    store: "Store", topic: str | None, partition: int | None, tried: Mapping[str, str]
+) -> tuple[list[Forecast], dict[str, str]]:
+    """The partitions that can be told, and what kept the others."""
+    found: list[Forecast] = []
+    failures: dict[str, str] = {}
+    for one in store.partitions(topic, partition):
+        try:
+            found += store.forecast(one.topic, one.partition, settings=tried)
+        except Unavailable as error:
+            failures[str(one)] = str(error)
+    return found, failures
+
+
+def _print(found: Sequence[Forecast], tried: Mapping[str, str], prices: PriceTable) -> None:
     if not found:
         typer.echo("there are no topics")
         return
@@ -77,12 +121,13 @@ def command(
         console.print("with " + ", ".join(f"{name}={value}" for name, value in tried.items()))
     _print_partitions(console, found)
     _draw_time(found, console)
+    print_cold(console, found, prices)
 
 
 def _print_partitions(console: Console, found: Sequence[Forecast]) -> None:
     rows = [_figures(one) for one in found]
     if console.width < WIDE:
-        details = [[(_NEXT, _next_text(one))] for one in found]
+        details = [[(_NEXT, _next_text(one)), *_cold_detail(one)] for one in found]
         print_rows_with_details(console, _FIGURES, rows, details, left=["partition"])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -90,9 +135,16 @@ def _print_partitions(console: Console, found: Sequence[Forecast]) -> None:
         is_number = column != "partition"
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     table.add_column(_NEXT, overflow="fold")
+    has_cold = any(one.cold is not None for one in found)
+    if has_cold:
+        table.add_column(_COLD, overflow="fold")
     for row, one in zip(rows, found, strict=True):
-        table.add_row(*row, _next_text(one))
+        table.add_row(*row, _next_text(one), *([cold_text(one)] if has_cold else []))
     console.print(table)
+
+
+def _cold_detail(one: Forecast) -> list[tuple[str, str]]:
+    return [] if one.cold is None else [(_COLD, cold_text(one))]
 
 
 def _figures(one: Forecast) -> list[str]:
@@ -119,7 +171,7 @@ def _next_text(found: Forecast) -> str:
 
 
 def _draw_time(found: Sequence[Forecast], console: Console) -> None:
-    """What is left of all partitions together, from now to when the last segment goes."""
+    """What is left on the local disk of all partitions, from now to when the last segment goes."""
     now_ms = found[0].now_ms
     total = sum(one.size for one in found)
     times = [row.when_ms for one in found for row in one.rows if row.when_ms is not None]

@@ -12,7 +12,12 @@ from varve.embedded.store_settings import TIER_STORE_PREFIX
 from varve.embedded.tier_place import read_place
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
-from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
+from varve.object_store import (
+    ObjectStore,
+    PriceTable,
+    RetryingObjectStore,
+    open_object_store,
+)
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.manifest_store import ObjectManifestStore
 
@@ -88,3 +93,9 @@ def show_bytes(size: int) -> str:
             break
         amount, unit = amount / 1024, larger
     return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def show_cost(stored_bytes: int, prices: PriceTable) -> str:
+    """What so many bytes cost in a month; small sums to the first digits that are not 0."""
+    cost = prices.stored_cost_per_month(stored_bytes)
+    return f"{prices.currency} {f'{cost:,.2f}' if cost >= 1 or not cost else f'{cost:.2g}'}"

@@ -17,7 +17,7 @@ from rich.text import Text
 from varve.cli.moments import show_moment
 from varve.cli.screen import make_console, print_rows_with_details
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
-from varve.cli.tier_access import StoreSettings, TierUrl, show_bytes, tier_settings
+from varve.cli.tier_access import StoreSettings, TierUrl, show_bytes, show_cost, tier_settings
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError, StoreUnavailable
@@ -200,12 +200,6 @@ def _amount(size: int | None, segments: int | None) -> str:
     if size is None or segments is None:
         return "-"
     return f"{show_bytes(size)} in {segments:,}"
-
-
-def show_cost(stored_bytes: int, prices: PriceTable) -> str:
-    """What so many bytes cost in a month; small sums to the first digits that are not 0."""
-    cost = prices.stored_cost_per_month(stored_bytes)
-    return f"{prices.currency} {f'{cost:,.2f}' if cost >= 1 or not cost else f'{cost:.2g}'}"
 
 
 def _details(found: _TopicStatus, now_ms: int) -> Iterator[tuple[str, str | Text]]:

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from varve.cleaning.evidence import EvidenceFile
-from varve.cleaning.log_facts import look_steadily, observe
+from varve.cleaning.log_facts import LogFacts, look_steadily, observe
 from varve.cleaning.moved import move_out
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry, review
 from varve.commit_log import Log, LogSettings
@@ -37,6 +37,17 @@ def find_movable(
 
 
 def _review(log: Log, copied_offset: int, now_ms: int, settings: LogSettings) -> Expiry | None:
+    found = review(observe_local_limits(log, copied_offset, settings), now_ms).expiry
+    if found is None:
+        return None
+    return replace(found, segments=tuple(map(_name_rule, found.segments)))
+
+
+def observe_local_limits(log: Log, copied_offset: int, settings: LogSettings) -> LogFacts:
+    """The local part of a log under its local limits, as if it were a log of its own.
+
+    What is not copied stands as if it lay above the high watermark.
+    """
     local = replace(
         settings,
         cleanup_policy=("delete",),
@@ -47,21 +58,21 @@ def _review(log: Log, copied_offset: int, now_ms: int, settings: LogSettings) ->
         remote_storage_enable=False,
     )
     facts = observe(log, local)
-    copied = replace(
+    return replace(
         facts,
         high_watermark=min(facts.high_watermark, copied_offset),
         # What lies before the log start goes for good, by the retention of all logs.
         log_start_offset=facts.segments[0].base_offset,
     )
-    found = review(copied, now_ms).expiry
-    return (
-        None if found is None else replace(found, segments=tuple(map(_name_rule, found.segments)))
-    )
+
+
+def name_local_rule(rule: str) -> str:
+    """A rule of those facts under its own name."""
+    return f" {rule}".replace(" retention.", " local.retention.")[1:]
 
 
 def _name_rule(segment: ExpiredSegment) -> ExpiredSegment:
-    """The rule under its own name: it was reviewed as that of a log without a cold tier."""
-    return replace(segment, rule=segment.rule.replace(" retention.", " local.retention."))
+    return replace(segment, rule=name_local_rule(segment.rule))
 
 
 def apply_local_retention(

@@ -1,0 +1,134 @@
+"""What will leave the local disk and what will expire in the cold tier, and whether it comes so."""
+
+import pytest
+
+from varve.cleaning.explanation import Place, RecordState, Rule
+from varve.foundation.errors import StoreUnavailable
+from varve.foundation.settings import GivenValue
+from varve.object_store import FaultyObjectStore, MemoryObjectStore
+from varve.testing import VirtualStore
+
+TIERED: dict[str, GivenValue] = {"remote.storage.enable": True, "segment.bytes": 1000}
+
+
+def fill(kit: VirtualStore, **settings: GivenValue) -> None:
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    topic = kit.store.create_topic("t", settings={**TIERED, **given})
+    for number in range(40):
+        topic.append(key=f"k{number % 3}", value=f"{number:060}")
+        kit.advance(seconds=10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"retention_ms": 600_000, "local_retention_ms": 200_000},
+        {"retention_ms": 600_000, "local_retention_bytes": 1500},
+        {"retention_bytes": 2500, "local_retention_ms": 300_000},
+        {"retention_ms": 250_000, "local_retention_ms": -2},
+        {"retention_ms": -1, "local_retention_bytes": 0},
+    ],
+)
+def test_what_a_forecast_says_comes_true(settings: dict[str, GivenValue]) -> None:
+    with VirtualStore(settings={"varve.tier.grace.ms": 100_000}) as kit:
+        fill(kit, **settings)
+        kit.store.tier.copy(kit.store.partitions("t")[0], kit.now_ms)
+        (forecast,) = kit.store.forecast("t")
+        assert forecast.cold is not None
+        moments = {row.when_ms for row in forecast.rows} | set(forecast.cold_moments())
+        for moment in sorted(one for one in moments if one is not None):
+            kit.advance(milliseconds=max(0, moment - kit.now_ms))
+            kit.run_background()
+            local = [row for row in forecast.rows if row.when_ms is None or row.when_ms > moment]
+            local_start = local[0].base_offset if local else 40
+            cold = [row for row in forecast.cold if row.when_ms is None or row.when_ms > moment]
+            offsets = kit.store.topic("t").partition(0).offsets()
+            status = kit.store.tier.status(kit.store.partitions("t")[0])
+            assert offsets.local_start == local_start
+            assert status.cold_segments is not None
+            copied = sum(row.place is not Place.LOCAL for row in cold)
+            assert copied <= status.cold_segments <= len(cold)
+            assert offsets.log_start == (cold[0].base_offset if cold else local_start)
+
+
+def test_a_topic_outside_of_the_tier_can_be_tried_in_it() -> None:
+    with VirtualStore() as kit:
+        fill(kit, remote_storage_enable=False)
+        (plain,) = kit.store.forecast("t")
+        assert plain.cold is None
+        tried = {"remote.storage.enable": True, "local.retention.bytes": 0}
+        (found,) = kit.store.forecast("t", settings=tried)
+    assert found.cold is not None
+    assert {row.place for row in found.cold} == {Place.LOCAL}
+    closed = found.rows[:-1]
+    assert [row.when_ms for row in closed] == [found.now_ms] * len(closed)
+    assert found.rows[-1].blocked_by is Rule.ACTIVE_SEGMENT
+
+
+def test_a_topic_that_would_leave_the_tier_has_nothing_left_there() -> None:
+    with VirtualStore() as kit:
+        fill(kit, local_retention_bytes=0)
+        kit.run_background()
+        (found,) = kit.store.forecast("t", settings={"remote.storage.enable": False})
+    assert found.cold
+    assert {row.place for row in found.cold} == {Place.LEAVING}
+    assert found.cold_at(found.now_ms).stored_bytes == 0
+
+
+def test_segments_of_both_tiers_are_explained() -> None:
+    with VirtualStore() as kit:
+        fill(kit, local_retention_bytes=2000, retention_bytes=3500)
+        kit.run_background()
+        for number in range(20):
+            kit.store.topic("t").append(key=f"k{number % 3}", value=f"{number:060}")
+        found = kit.store.explain("t")
+        offsets = kit.store.topic("t").partition(0).offsets()
+    places = [one.place for one in found]
+    assert places == sorted(places, key=[*_ORDER].index)
+    assert set(places) == set(_ORDER)
+    by_place = {one.place: one for one in found}
+    assert by_place[Place.LEAVING].retention.blocks[0].rule is Rule.GRACE
+    assert by_place[Place.LEAVING].next_offset <= offsets.log_start
+    assert by_place[Place.COLD].next_offset <= offsets.local_start
+    assert by_place[Place.COLD].local is None
+    waiting = [one.local for one in found if one.place is Place.LOCAL]
+    rules = [way.blocks[0].rule for way in waiting if way]
+    assert set(rules[:-1]) == {Rule.COPY}
+    assert found[-2].retention.earliest_ms is None
+    assert found[-1].is_active
+    assert found[-1].retention.earliest_ms is not None
+
+
+_ORDER = (Place.LEAVING, Place.COLD, Place.BOTH, Place.LOCAL)
+
+
+def test_a_record_in_the_cold_tier_tells_what_replaces_it_and_when_it_expires() -> None:
+    with VirtualStore() as kit:
+        fill(kit, local_retention_bytes=0, cleanup_policy="compact,delete")
+        kit.run_background()
+        record = kit.store.explain_offset("t", 1)
+        newest = kit.store.explain_key("t", "k0")
+    assert (record.state, record.key, record.superseded_by) == (RecordState.COLD, b"k1", 37)
+    assert record.segment is not None
+    assert record.segment.place is Place.COLD
+    assert record.segment.retention.earliest_ms is not None
+    assert newest is not None
+    assert newest.offset == 39
+
+
+def test_a_store_that_is_down_is_named_and_local_segments_are_still_explained() -> None:
+    objects = FaultyObjectStore(MemoryObjectStore())
+    with VirtualStore(objects=objects) as kit:
+        fill(kit, local_retention_bytes=2000)
+        kit.run_background()
+        local_start = kit.store.topic("t").partition(0).offsets().local_start
+        objects.go_down()
+        found = kit.store.explain("t")
+        record = kit.store.explain_offset("t", 0)
+        with pytest.raises(StoreUnavailable):
+            kit.store.forecast("t")
+        objects.come_up()
+    assert found[0].base_offset == local_start
+    assert found[0].local is not None
+    assert "cannot be asked now" in found[0].local.blocks[0].text
+    assert (record.state, record.segment) == (RecordState.COLD, None)
