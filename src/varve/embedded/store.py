@@ -1,8 +1,7 @@
 """A store: log directories with topics in them, open in this process.
 
 Crash      a topic is in the table before its partitions are made; see `topic_table`.
-Threads    any; `_lock` guards the handles made from the table. Who changes topics holds `_changes`
-           throughout, before `_lock`, and may wait for the object store: nobody else does.
+Threads    any; `_lock` guards the table and the handles made from it.
 """
 
 import random as random_module
@@ -59,7 +58,6 @@ class Store:
         parsed = parse_store_settings(settings)
         self._topics: dict[str, Topic] = {}  # guarded by _lock
         self._lock = threading.RLock()
-        self._changes = threading.RLock()
         self._is_closed = False
         self._logs = LogStore(
             paths,
@@ -106,7 +104,6 @@ class Store:
             if self._tier.is_wanted:
                 self._tier.prepare(self._admin)
         except BaseException:
-            self._tier.stop()
             self._logs.abandon()
             raise
         if maintain:
@@ -126,7 +123,7 @@ class Store:
         `settings` goes by Kafka's names, e.g. `{"segment.bytes": 1_000_000}`. Raises TopicExists
         when there is one of that name; with `exist_ok` only if it differs from what is asked.
         """
-        with self._changes:
+        with self._lock:
             self._check_open()
             self._admin.create(
                 name, partition_count=partitions, settings=settings, exist_ok=exist_ok
@@ -177,7 +174,7 @@ class Store:
 
         Those not named stay. Raises InvalidSetting, and then nothing has changed.
         """
-        with self._changes:
+        with self._lock:
             topic = self.topic(name)
             topic.settings = self._admin.alter(name, settings)
             return topic
@@ -186,14 +183,12 @@ class Store:
         """Removes a topic; its files go after `file.delete.delay.ms`.
 
         With `at_once` they go now, and with them what earlier deletions left waiting: for when no
-        thread is reading. Where a directory or the object store fails it raises Unavailable, and
-        may be called again to go on.
+        thread is reading.
         """
-        with self._changes:
-            self._check_open()
+        with self._lock:
+            topic = self.topic(name)
             self._admin.delete(name, at_once=at_once)
-            with self._lock:
-                self._topics.pop(name, None)
+            del self._topics[topic.name]
 
     @property
     def recovered(self) -> dict[str, list[str]]:
@@ -363,9 +358,7 @@ class Store:
         try:
             self._upkeep.stop()
         finally:
-            # Who changes a topic may still write to the directories.
-            with self._changes:
-                self._logs.close()
+            self._logs.close()
 
     def abandon(self) -> None:
         """Lets go of everything without writing, as a killed process would."""
