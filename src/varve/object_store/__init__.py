@@ -11,6 +11,7 @@ from varve.object_store.gcs import GcsObjectStore, GcsSettings
 from varve.object_store.lazy import LazyObjectStore
 from varve.object_store.measured import MeasuredObjectStore, StoreUsage
 from varve.object_store.memory import MemoryObjectStore
+from varve.object_store.mirror_repair import Difference, Fault, MirrorComparison
 from varve.object_store.mirrored import MirroredObjectStore, MirrorRepair, MirrorStatus
 from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
 from varve.object_store.prices import (
@@ -36,7 +37,9 @@ __all__ = [
     "Buffer",
     "CacheUsage",
     "CachingObjectStore",
+    "Difference",
     "DirectoryObjectStore",
+    "Fault",
     "FaultKind",
     "FaultyObjectStore",
     "GcsObjectStore",
@@ -44,6 +47,7 @@ __all__ = [
     "LazyObjectStore",
     "MeasuredObjectStore",
     "MemoryObjectStore",
+    "MirrorComparison",
     "MirrorRepair",
     "MirrorStatus",
     "MirroredObjectStore",

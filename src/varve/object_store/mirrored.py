@@ -2,9 +2,12 @@
 
 The first store is the truth: it decides who creates, and a write that fails there fails. The second
 follows each write; where that fails the write stands all the same, and what it lacks is noted,
-reported by `status` and caught up by `repair`. Reads ask the second when the first is unavailable
-or denies; what the second does not have then is not known to be missing, and the first one's error
-is raised.
+reported by `status`, and done later by `catch_up` or `repair`. Reads ask the second when the first
+is unavailable, denies or has lost its bucket; what the second does not have then is not known to be
+missing, and the first one's error is raised.
+
+A store that was unavailable rests for REST_MS, as each request to it may wait long for nothing:
+reads then ask the second store first, and writes leave the second behind without asking it.
 
 Invariant  what this process failed to do to the second store is noted until it was done.
 Invariant  keys are written by one writer at a time: of two that replace one object at once each
@@ -13,25 +16,45 @@ Crash      notes are in memory only; after a crash `repair` finds what differs b
 Threads    any; `_lock` guards the notes and is not held during requests.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import (
+    BucketNotFound,
     ObjectNotFound,
     StoreDenied,
     StoreError,
     StoreUnavailable,
 )
+from varve.object_store.keys import check_prefix
+from varve.object_store.mirror_repair import (
+    Difference,
+    Fault,
+    MirrorComparison,
+    Progress,
+    compare,
+    copy,
+    mend,
+    no_progress,
+)
 from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-COPY_BYTES: Final = 8 << 20
-"""A copy holds so much in memory."""
 NOTED_KEYS_MAX: Final = 100_000
 """More are only counted; then `repair` must compare lists, as it does anyway."""
+REST_MS: Final = 30_000
+"""How long a store that was unavailable is spared."""
+
+_NO_KEY: Final = ""
+_DOWN: Final = (StoreUnavailable, StoreDenied, BucketNotFound)
+"""What makes reads fail over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +62,8 @@ class MirrorStatus:
     """What the second store lacks as far as this process knows.
 
     `missing` were written and `undeleted` deleted in the first store only; `unnoted_count` are
-    further ones without their keys. `last_error` tells why the second store was last left behind.
+    further ones without their keys. `last_error` tells why the second store was last left behind,
+    `first_error` why reads do not ask the first one now.
     """
 
     missing: tuple[str, ...]
@@ -47,10 +71,15 @@ class MirrorStatus:
     unnoted_count: int
     failover_count: int
     last_error: str
+    first_error: str = ""
 
     @property
     def is_complete(self) -> bool:
-        return not (self.missing or self.undeleted or self.unnoted_count)
+        return not self.behind_count
+
+    @property
+    def behind_count(self) -> int:
+        return len(self.missing) + len(self.undeleted) + self.unnoted_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,74 +91,133 @@ class MirrorRepair:
     extra: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Note:
+    """What is to be done to an object of the second store; a later note is another one."""
+
+    was_deleted: bool
+
+
 class MirroredObjectStore:
     """An ObjectStore over two others."""
 
-    def __init__(self, first: ObjectStore, second: ObjectStore) -> None:
+    def __init__(
+        self, first: ObjectStore, second: ObjectStore, *, clock: Clock | None = None
+    ) -> None:
         self.name = f"mirror of {first.name} and {second.name}"
+        self.first_name = first.name
+        self.second_name = second.name
         self._first = first
         self._second = second
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._behind: dict[str, bool] = {}  # guarded by _lock; key to whether it was deleted
+        self._behind: dict[str, _Note] = {}  # guarded by _lock
         self._unnoted_count = 0  # guarded by _lock
         self._failover_count = 0  # guarded by _lock
         self._last_error = ""  # guarded by _lock
+        self._first_rest = _Rest()  # guarded by _lock
+        self._second_rest = _Rest()  # guarded by _lock
 
     def status(self) -> MirrorStatus:
         with self._lock:
             behind = sorted(self._behind.items())
             return MirrorStatus(
-                missing=tuple(key for key, was_deleted in behind if not was_deleted),
-                undeleted=tuple(key for key, was_deleted in behind if was_deleted),
+                missing=tuple(key for key, note in behind if not note.was_deleted),
+                undeleted=tuple(key for key, note in behind if note.was_deleted),
                 unnoted_count=self._unnoted_count,
                 failover_count=self._failover_count,
                 last_error=self._last_error,
+                first_error=self._first_rest.error,
             )
 
     # Writes
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:
-        info = self._first.put(key, data)
+        info = self._lead(lambda: self._first.put(key, data))
         self._follow((key,), False, lambda: self._second.put(key, data))
         return info
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         is_one_shot = iter(parts) is parts
-        info = self._first.put_parts(key, parts, size=size)
+        info = self._lead(lambda: self._first.put_parts(key, parts, size=size))
         if is_one_shot:
-            self._follow((key,), False, lambda: self._copy(info))
+            self._follow((key,), False, lambda: copy(self._first, self._second, key, size))
         else:
             self._follow((key,), False, lambda: self._second.put_parts(key, parts, size=size))
         return info
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
-        info = self._first.create(key, data)
+        info = self._lead(lambda: self._first.create(key, data))
         self._follow((key,), False, lambda: self._second.put(key, data))
         return info
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._first.delete(keys)
+        self._lead(lambda: self._first.delete(keys))
         self._follow(keys, True, lambda: self._second.delete(keys))
+
+    def _lead(self, write: Callable[[], T]) -> T:
+        """Write to the first store; any answer of it ends its rest, a refusal as well."""
+        try:
+            result = write()
+        except _DOWN as error:
+            self._note_first(error)
+            raise
+        except StoreError:
+            self._note_first(None)
+            raise
+        self._note_first(None)
+        return result
 
     def _follow(self, keys: Sequence[str], was_deleted: bool, call: Callable[[], object]) -> None:
         """Do the same to the second store, or note that it is to be done."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if self._second_rest.is_on(now_ms):
+                self._note_locked(keys, was_deleted)
+                return
         try:
             call()
         except StoreError as error:
             with self._lock:
-                self._last_error = str(error)
                 self._note_locked(keys, was_deleted)
+            self._note_second(error)
         else:
             with self._lock:
+                self._second_rest.end()
                 for key in keys:
                     self._behind.pop(key, None)
 
     def _note_locked(self, keys: Sequence[str], was_deleted: bool) -> None:
         for key in keys:
             if key in self._behind or len(self._behind) < NOTED_KEYS_MAX:
-                self._behind[key] = was_deleted
+                self._behind[key] = _Note(was_deleted)
             else:
                 self._unnoted_count += 1
+
+    def _note_second(self, error: StoreError) -> None:
+        logger.warning(
+            "the second object store is left behind",
+            extra={"store": self.second_name, "error": str(error)},
+        )
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            self._last_error = str(error)
+            if isinstance(error, StoreUnavailable):
+                self._second_rest.begin(now_ms, str(error))
+
+    def _note_first(self, error: StoreError | None) -> None:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            was_on = bool(self._first_rest.error)
+            if error is None:
+                self._first_rest.end()
+            else:
+                self._first_rest.begin(now_ms, str(error))
+        if error is not None and not was_on:
+            logger.warning(
+                "reads go to the second object store",
+                extra={"store": self.first_name, "error": str(error)},
+            )
 
     # Reads
 
@@ -146,124 +234,224 @@ class MirroredObjectStore:
         return self._read(key, lambda store: store.head(key))
 
     def _read(self, key: str, read: Callable[[ObjectStore], T]) -> T:
+        is_noted = self._find_note(key) is not None
+        spares_first = not is_noted and self._spares_first()
+        if spares_first:
+            try:
+                return read(self._second)
+            except (ObjectNotFound, *_DOWN):
+                pass  # The first one knows, or says why it does not.
         try:
-            return read(self._first)
-        except (StoreUnavailable, StoreDenied) as error:
+            result = read(self._first)
+        except ObjectNotFound:
+            self._note_first(None)
+            raise
+        except _DOWN as error:
+            self._note_first(error)
+            if is_noted or spares_first:
+                raise
             with self._lock:
                 self._failover_count += 1
-                is_behind = key in self._behind
-            if is_behind:
-                raise
             try:
                 return read(self._second)
             except ObjectNotFound:
                 raise error from None
+        self._note_first(None)
+        return result
+
+    def _spares_first(self) -> bool:
+        """Whether the first rests, so that the second is to be asked before it."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            is_on = self._first_rest.is_on(now_ms)
+            self._failover_count += is_on
+            return is_on
 
     def list_directories(self, prefix: str) -> list[str]:
         """From the second store, if it must be, what may lack what that one lacks."""
-        return self._read("", lambda store: store.list_directories(prefix))
+        return self._read(_NO_KEY, lambda store: store.list_directories(prefix))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Goes on with the second store where the first breaks off; that one may be behind."""
-        found = self._first.list(prefix, start_after=start_after)
-        return self._mirrored_list(found, prefix, start_after)
+        check_prefix(prefix, store=self.name, operation="list")
+        return self._mirrored_list(prefix, start_after)
 
-    def _mirrored_list(
-        self, found: Iterator[ObjectInfo], prefix: str, start_after: str | None
-    ) -> Iterator[ObjectInfo]:
+    def _mirrored_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        # A list that the first may have is not taken from a second that is known to lack something.
+        spares_first = self.status().is_complete and self._spares_first()
+        if spares_first:
+            try:
+                for info in self._second.list(prefix, start_after=start_after):
+                    yield info
+                    start_after = info.key
+                return
+            except _DOWN:
+                pass  # The first one knows, or says why it does not.
         try:
-            for info in found:
+            for info in self._first.list(prefix, start_after=start_after):
                 yield info
                 start_after = info.key
-            return
-        except (StoreUnavailable, StoreDenied):
+        except _DOWN as error:
+            self._note_first(error)
+            if spares_first:
+                raise
             with self._lock:
                 self._failover_count += 1
+        else:
+            self._note_first(None)
+            return
         yield from self._second.list(prefix, start_after=start_after)
 
     # Repair
 
-    def repair(
-        self, prefix: str = "", *, deep: bool = False, delete_extra: bool = False
-    ) -> MirrorRepair:
-        """Bring the second store to what the first has below a prefix; raises where either fails.
+    def compare(
+        self, prefix: str = "", *, deep: bool = False, progress: Progress = no_progress
+    ) -> MirrorComparison:
+        """What the second store has otherwise below a prefix; raises where either fails.
 
         Objects are compared by key and size, if `deep` by their bytes too; those noted as behind
-        are copied in any case. What only the second has is deleted when this process deleted it
-        in the first; the rest is reported as extra, and deleted only if told so: it may be the
-        last copy.
+        are different in any case. What is written meanwhile may be seen in one of them only.
+        """
+        return compare(
+            self._first,
+            self._second,
+            prefix,
+            deep=deep,
+            is_suspect=lambda key: self._find_note(key) is not None,
+            progress=progress,
+        )
+
+    def mend(
+        self,
+        differences: Sequence[Difference],
+        *,
+        delete_extra: bool = False,
+        progress: Progress = no_progress,
+    ) -> MirrorRepair:
+        """Make the second store like the first in these objects; raises where either fails.
+
+        What only the second has is deleted when this process deleted it in the first; the rest is
+        reported as extra, and deleted only if told so: it may be the last copy.
         """
         copied: list[str] = []
         deleted: list[str] = []
         extra: list[str] = []
-        for first, second in _pair(self._first.list(prefix), self._second.list(prefix)):
-            if first is not None:
-                if second is None or self._differs(first, second, deep):
-                    self._copy(first)
-                    self._settle(first.key)
-                    copied.append(first.key)
-            elif second is not None:
-                if delete_extra or self._is_behind(second.key):
-                    self._second.delete([second.key])
-                    self._settle(second.key)
-                    deleted.append(second.key)
-                else:
-                    extra.append(second.key)
-        if not prefix:
-            with self._lock:
-                self._unnoted_count = 0
+        done_bytes = 0
+        total_bytes = sum(one.size for one in differences if one.fault is not Fault.EXTRA)
+
+        def show(size: int) -> None:
+            nonlocal done_bytes
+            progress("copy", done_bytes, total_bytes)
+            done_bytes += size
+
+        for one in differences:
+            note = self._find_note(one.key)
+            if one.fault is Fault.EXTRA:
+                if not delete_extra and note is None:
+                    extra.append(one.key)
+                    continue
+                progress("delete", done_bytes, total_bytes)
+            if mend(self._first, self._second, one, show):
+                (deleted if one.fault is Fault.EXTRA else copied).append(one.key)
+            self._settle(one.key, note)
         return MirrorRepair(tuple(copied), tuple(deleted), tuple(extra))
 
-    def _differs(self, first: ObjectInfo, second: ObjectInfo, deep: bool) -> bool:
-        if first.size != second.size or self._is_behind(first.key):
-            return True
-        pieces = zip(_Pieces(self._first, first), _Pieces(self._second, second), strict=True)
-        return deep and any(mine != other for mine, other in pieces)
-
-    def _is_behind(self, key: str) -> bool:
+    def repair(
+        self,
+        prefix: str = "",
+        *,
+        deep: bool = False,
+        delete_extra: bool = False,
+        progress: Progress = no_progress,
+    ) -> MirrorRepair:
+        """Bring the second store to what the first has below a prefix: `compare` and `mend`."""
         with self._lock:
-            return key in self._behind
+            notes, unnoted_count = dict(self._behind), self._unnoted_count
+        found = self.compare(prefix, deep=deep, progress=progress)
+        done = self.mend(found.differences, delete_extra=delete_extra, progress=progress)
+        if not prefix:
+            for key, note in notes.items():
+                self._settle(key, note)
+            with self._lock:
+                self._unnoted_count -= unnoted_count
+                self._second_rest.end()
+        return done
 
-    def _settle(self, key: str) -> None:
+    def catch_up(self, until_ms: int) -> int:
+        """Do what was noted to the second store, until that time; gives to how many objects.
+
+        A failure of either store ends it: what is left stays noted. Objects without a note are left
+        to `repair`.
+        """
         with self._lock:
-            self._behind.pop(key, None)
+            notes = list(self._behind.items())
+        done = 0
+        for key, note in notes:
+            if self._clock.now_ms() > until_ms or not self._do_noted(key, note):
+                break
+            self._settle(key, note)
+            done += 1
+        return done
 
-    def _copy(self, info: ObjectInfo) -> None:
-        if info.size <= COPY_BYTES:
-            self._second.put(info.key, self._first.get(info.key))
-        else:
-            parts = _Pieces(self._first, info)
-            self._second.put_parts(info.key, parts, size=info.size)
+    def _do_noted(self, key: str, note: _Note) -> bool:
+        """Whether it was done; a store that rests is not asked."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if self._second_rest.is_on(now_ms) or self._first_rest.is_on(now_ms):
+                return False
+        try:
+            size = self._lead(lambda: self._first.head(key).size)
+        except ObjectNotFound:
+            size = None
+        except StoreError:
+            return False
+        try:
+            if size is not None:
+                copy(self._first, self._second, key, size)
+            elif note.was_deleted:
+                self._second.delete([key])
+        except StoreError as error:
+            self._note_second(error)
+            return False
+        with self._lock:
+            self._second_rest.end()
+        return True
+
+    def _find_note(self, key: str) -> _Note | None:
+        with self._lock:
+            return self._behind.get(key)
+
+    def _settle(self, key: str, note: _Note | None) -> None:
+        """The object is as the note wanted it; one made since stays."""
+        with self._lock:
+            if self._behind.get(key) is note:
+                self._behind.pop(key, None)
 
     def close(self) -> None:
         self._first.close()
         self._second.close()
 
 
-class _Pieces:
-    """An object of a store in pieces, as often as it is iterated."""
+class _Rest:
+    """Whether a store that was unavailable is spared; after a while one is let through to try it.
 
-    def __init__(self, store: ObjectStore, info: ObjectInfo) -> None:
-        self._store = store
-        self._info = info
+    `error` tells why, also while that one tries, and is empty when the store is well.
+    """
 
-    def __iter__(self) -> Iterator[Buffer]:
-        for start in range(0, self._info.size, COPY_BYTES):
-            yield self._store.get_range(self._info.key, start, start + COPY_BYTES)
+    def __init__(self) -> None:
+        self.error = ""
+        self._begin_ms = 0
 
+    def begin(self, now_ms: int, error: str) -> None:
+        self.error, self._begin_ms = error, now_ms
 
-def _pair(
-    first: Iterator[ObjectInfo], second: Iterator[ObjectInfo]
-) -> Iterator[tuple[ObjectInfo | None, ObjectInfo | None]]:
-    """Two lists in key order side by side; None where a key is in one of them only."""
-    left, right = next(first, None), next(second, None)
-    while left is not None or right is not None:
-        if right is None or (left is not None and left.key < right.key):
-            yield left, None
-            left = next(first, None)
-        elif left is None or right.key < left.key:
-            yield None, right
-            right = next(second, None)
-        else:
-            yield left, right
-            left, right = next(first, None), next(second, None)
+    def end(self) -> None:
+        self.error = ""
+
+    def is_on(self, now_ms: int) -> bool:
+        if not self.error:
+            return False
+        if self._begin_ms <= now_ms < self._begin_ms + REST_MS:
+            return True
+        self._begin_ms = now_ms
+        return False

@@ -4,12 +4,24 @@ from collections.abc import Callable
 
 import pytest
 
-from varve.foundation.errors import ObjectExists, ObjectNotFound, StoreUnavailable
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import (
+    BucketNotFound,
+    ObjectExists,
+    ObjectNotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
 from varve.object_store import (
+    Difference,
+    Fault,
     FaultKind,
     FaultyObjectStore,
     MemoryObjectStore,
     MirroredObjectStore,
+    MirrorRepair,
+    mirror_repair,
     mirrored,
 )
 
@@ -18,7 +30,8 @@ class Bench:
     def __init__(self) -> None:
         self.first = FaultyObjectStore(MemoryObjectStore("memory:first"))
         self.second = FaultyObjectStore(MemoryObjectStore("memory:second"))
-        self.store = MirroredObjectStore(self.first, self.second)
+        self.clock = ManualClock()
+        self.store = MirroredObjectStore(self.first, self.second, clock=self.clock)
 
     def contents(self, store: FaultyObjectStore) -> dict[str, bytes]:
         below = store.after_crash()
@@ -174,7 +187,7 @@ def test_only_a_deep_repair_compares_bytes() -> None:
 
 
 def test_large_objects_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrored, "COPY_BYTES", 10)
+    monkeypatch.setattr(mirror_repair, "COPY_BYTES", 10)
     bench = Bench()
     data = bytes(range(95))
     bench.first.put("a", data)
@@ -195,3 +208,223 @@ def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     bench.second.come_up()
     assert bench.store.repair().copied == ("a", "b", "c", "d")
     assert bench.store.status().is_complete
+
+
+# A store that is down is spared
+
+
+def test_a_first_that_is_down_is_asked_by_one_read_in_a_while() -> None:
+    bench = Bench()
+    for key in "abc":
+        bench.store.put(key, key.encode())
+    bench.first.go_down()
+    before = bench.first.steps
+    for _ in range(10):
+        assert bench.store.get("a") == b"a"
+        assert [info.key for info in bench.store.list("")] == ["a", "b", "c"]
+    assert bench.first.steps == before + 1
+    assert "memory:first" in bench.store.status().first_error
+    bench.clock.advance(mirrored.REST_MS)
+    bench.store.get("b")
+    bench.store.get("c")
+    assert bench.first.steps == before + 2
+    bench.first.come_up()
+    bench.clock.advance(mirrored.REST_MS)
+    bench.store.get("b")
+    assert bench.store.status().first_error == ""
+    before = bench.second.steps
+    bench.store.get("c")
+    assert bench.second.steps == before
+
+
+def test_what_the_second_lacks_is_asked_of_a_first_that_may_be_back() -> None:
+    bench = Bench()
+    bench.store.put("a", b"1")
+    bench.first.after_crash().put("only/first", b"2")
+    bench.first.go_down()
+    bench.store.get("a")
+    bench.first.come_up()
+    assert bench.store.get("only/first") == b"2"
+
+
+def test_any_answer_to_a_write_ends_the_rest_of_the_first() -> None:
+    bench = Bench()
+    bench.store.put("a", b"1")
+    bench.first.go_down()
+    bench.store.get("a")
+    bench.first.come_up()
+    with pytest.raises(ObjectExists):
+        bench.store.create("a", b"2")
+    before = bench.second.steps
+    bench.store.get("a")
+    assert bench.second.steps == before
+
+
+def test_a_list_is_not_taken_from_a_second_that_is_behind_while_the_first_may_have_it() -> None:
+    bench = Bench()
+    bench.store.put("a", b"1")
+    bench.second.go_down()
+    bench.store.put("b", b"2")
+    bench.second.come_up()
+    bench.first.go_down()
+    bench.store.get("a")
+    assert bench.store.list_directories("") == []
+    assert [info.key for info in bench.store.list("")] == ["a"]
+    bench.first.come_up()
+    assert [info.key for info in bench.store.list("")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [StoreDenied, BucketNotFound])
+def test_a_first_that_denies_or_lost_its_bucket_is_read_from_the_second(
+    error: type[StoreError],
+) -> None:
+    bench = Bench()
+    bench.store.put("a", b"1")
+
+    class Refusing(MemoryObjectStore):
+        def get(self, key: str) -> bytes:
+            raise error("no")
+
+    assert MirroredObjectStore(Refusing(), bench.second).get("a") == b"1"
+
+
+def test_a_second_that_is_down_costs_one_write_in_a_while() -> None:
+    bench = Bench()
+    bench.second.go_down()
+    before = bench.second.steps
+    for number in range(10):
+        bench.store.put(f"{number}", b"1")
+    assert bench.second.steps == before + 1
+    bench.second.come_up()
+    bench.clock.advance(mirrored.REST_MS)
+    bench.store.put("later", b"1")
+    assert len(bench.store.status().missing) == 10
+    assert list(bench.contents(bench.second)) == ["later"]
+
+
+# Catching up
+
+
+def test_what_was_noted_is_caught_up_once_the_second_is_back() -> None:
+    bench = Bench()
+    bench.store.put("gone", b"1")
+    bench.second.go_down()
+    bench.store.put("a", b"1")
+    bench.store.put("b", b"2")
+    bench.store.delete(["gone"])
+    assert bench.store.catch_up(bench.clock.now_ms()) == 0
+    bench.second.come_up()
+    bench.clock.advance(mirrored.REST_MS)
+    assert bench.store.catch_up(bench.clock.now_ms()) == 3
+    assert bench.contents(bench.second) == {"a": b"1", "b": b"2"}
+    assert bench.store.status().is_complete
+
+
+def test_catching_up_ends_in_time_and_when_a_store_fails() -> None:
+    bench = Bench()
+    bench.second.go_down()
+    for key in "abc":
+        bench.store.put(key, b"1")
+    bench.second.come_up()
+    bench.clock.advance(mirrored.REST_MS)
+    assert bench.store.catch_up(bench.clock.now_ms() - 1) == 0
+    bench.first.fail_at(bench.first.steps + 3, FaultKind.ERROR_BEFORE)
+    assert bench.store.catch_up(bench.clock.now_ms()) == 1
+    assert bench.store.status().behind_count == 2
+    bench.clock.advance(mirrored.REST_MS)
+    assert bench.store.catch_up(bench.clock.now_ms()) == 2
+
+
+def test_a_note_made_while_its_object_is_caught_up_stays() -> None:
+    bench = Bench()
+    bench.second.go_down()
+    bench.store.put("a", b"old")
+    bench.second.come_up()
+    bench.clock.advance(mirrored.REST_MS)
+
+    def show(title: str, done_bytes: int, total_bytes: int) -> None:
+        if title == "copy":
+            bench.second.go_down()
+            bench.store.put("a", b"new")
+            bench.second.come_up()
+
+    bench.store.repair(progress=show)
+    assert bench.store.status().missing == ("a",)
+
+
+# Comparing
+
+
+def test_a_comparison_tells_and_changes_nothing() -> None:
+    bench = Bench()
+    bench.store.put("same", b"1")
+    bench.first.put("only/first", b"22")
+    bench.first.put("size", b"long")
+    bench.second.put("size", b"x")
+    bench.second.put("only/second", b"333")
+    found = bench.store.compare()
+    assert (found.object_count, found.total_bytes) == (3, 7)
+    assert found.differences == (
+        Difference(Fault.MISSING, "only/first", 2),
+        Difference(Fault.EXTRA, "only/second", 3),
+        Difference(Fault.DIFFERENT, "size", 4),
+    )
+    assert len(bench.contents(bench.second)) == 3
+
+
+def test_what_changed_since_the_lists_is_left_alone() -> None:
+    bench = Bench()
+    bench.first.put("deleted", b"1")
+    bench.second.put("created", b"2")
+    found = bench.store.compare()
+    bench.first.delete(["deleted"])
+    bench.first.put("created", b"2")
+    done = bench.store.mend(found.differences, delete_extra=True)
+    assert done == MirrorRepair((), (), ())
+    assert bench.contents(bench.second) == {"created": b"2"}
+
+
+def test_a_repair_that_is_interrupted_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_repair, "COPY_BYTES", 10)
+    bench = Bench()
+    for key in "abc":
+        bench.first.put(key, bytes(95))
+    shown: list[tuple[str, int, int]] = []
+
+    def show(title: str, done_bytes: int, total_bytes: int) -> None:
+        shown.append((title, done_bytes, total_bytes))
+        if done_bytes >= 150:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.store.repair(progress=show)
+    assert list(bench.contents(bench.second)) == ["a"]
+    assert shown[-1] == ("copy", 155, 285)
+    assert bench.store.repair().copied == ("b", "c")
+
+
+def test_an_undeleted_object_that_is_gone_all_the_same_is_no_note_any_more() -> None:
+    bench = Bench()
+    bench.store.put("a", b"1")
+    bench.second.fail_at(bench.second.steps + 1, FaultKind.ERROR_AFTER)
+    bench.store.delete(["a"])
+    assert bench.store.status().undeleted == ("a",)
+    bench.store.repair()
+    assert bench.store.status().is_complete
+
+
+def test_a_list_that_breaks_off_in_the_second_goes_on_in_a_first_that_is_back() -> None:
+    bench = Bench()
+    for key in "abc":
+        bench.store.put(key, b"")
+    bench.first.go_down()
+    bench.store.get("a")
+    bench.first.come_up()
+    bench.second.fail_at(bench.second.steps + 1, FaultKind.ERROR_AFTER)
+    assert [info.key for info in bench.store.list("")] == ["a", "b", "c"]
+    assert bench.store.status().first_error == ""
+    bench.first.go_down()
+    bench.second.go_down()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            list(bench.store.list(""))
