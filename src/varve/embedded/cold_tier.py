@@ -7,8 +7,8 @@ Threads    any; `_lock` guards the opening.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,13 @@ from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, find_place, remember_place
 from varve.foundation.clock import Clock
-from varve.foundation.errors import StoreError, Unavailable
+from varve.foundation.errors import (
+    Closed,
+    DirectoryOffline,
+    InvalidRequest,
+    StoreError,
+    Unavailable,
+)
 from varve.foundation.settings import GivenValue
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.tiering.metadata_settings import MetadataSettings
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PATIENCE_MS: Final = 5_000
+"""How long a thread may be busy with the object store when that is to be closed."""
 RETRY_MS: Final = 1_000
 """How long a store that could not be opened is not asked again."""
 
@@ -69,6 +77,7 @@ class ColdTier:
         self._failure: StoreError | None = None  # guarded by _lock
         self._retry_ms = 0  # guarded by _lock
         self._is_maintained = False  # guarded by _lock
+        self._is_closed = False  # guarded by _lock
         self._workers: list[Worker] = []  # guarded by _lock
 
     @property
@@ -84,6 +93,8 @@ class ColdTier:
     def get(self) -> "Tier":
         """The tier; raises what keeps its object store from being opened."""
         with self._lock:
+            if self._is_closed:
+                raise Closed("the cold tier was closed with its store; open the store again")
             if self._tier is None:
                 self._tier = self._open_locked()
             return self._tier
@@ -106,10 +117,12 @@ class ColdTier:
         from varve.tiering.tier import Tier
 
         place = self._find_place()
+        live = [one for one in self._logs.directories if one.failure is None]
+        if not live:
+            raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
         objects = self._objects
         if objects is None:
             objects = RetryingObjectStore(open_object_store(place.url, self._store_settings))
-        directory = next(one for one in self._logs.directories if one.failure is None)
         return Tier(
             self._logs,
             objects,
@@ -117,7 +130,7 @@ class ColdTier:
             clock=self._clock,
             random=self._random,
             settings=self._settings,
-            cache_directory=f"{directory.path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
+            cache_directory=f"{live[0].path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
             backend=place.metadata,
             metadata_topic=self._open_metadata_topic,
             before_first_copy=lambda: self._remember(place),
@@ -237,19 +250,61 @@ class ColdTier:
         """Takes a partition's objects out of the tier: its topic goes."""
         self.get().remove(partition, self._clock.now_ms())
 
-    def leave(self, log: Log) -> None:
-        """Takes a partition out of the tier: from now on its log is what is local."""
+    def enter(self, logs: Sequence[Log]) -> None:
+        """Lets logs into the tier, once `prepare` was called.
+
+        Raises InvalidRequest when the tier has segments of one: their log started before where it
+        starts now, so that they would be taken for expired ones. One that is down is not asked.
+        """
+        try:
+            tier = self.get()
+            for log in logs:
+                manifest = tier.partitions.get(log.topic_partition).manifests.load()
+                if manifest.readable_count:
+                    raise InvalidRequest(
+                        f"{log.topic_partition}: the cold tier has {manifest.readable_count} "
+                        "segments of it from before it left the tier: save them with `varve tier "
+                        f"restore`, then remove what is below {manifest.home.prefix}"
+                    )
+        except Unavailable as error:
+            logger.warning("the cold tier cannot be asked", extra={"error": str(error)})
+        self.stay(logs)
+
+    def leave(self, logs: Sequence[Log]) -> None:
+        """Takes partitions out of the tier: from now on their logs are what is local.
+
+        Nothing has changed when the object store cannot be asked at all. Copies begin again only
+        when they `stay` or `enter`.
+        """
         tier = self.get()
-        log.raise_log_start(max(log.log_start_offset, log.local_start_offset))
-        tier.remove(log.topic_partition, self._clock.now_ms())
+        for log in logs:
+            tier.partitions.get(log.topic_partition).manifests.load()
+        try:
+            for log in logs:
+                tier.partitions.begin_leaving(log)
+                log.raise_log_start(max(log.log_start_offset, log.local_start_offset))
+                tier.remove(log.topic_partition, self._clock.now_ms())
+        except BaseException:
+            self.stay(logs)
+            raise
+
+    def stay(self, logs: Sequence[Log]) -> None:
+        """For logs that are in the tier after all."""
+        with self._lock:
+            tier = self._tier
+        if tier is not None:
+            for log in logs:
+                tier.partitions.end_leaving(log)
 
     def failures(self) -> dict[TopicPartition, str]:
-        """What went wrong in the last round, by partition."""
+        """What went wrong in the last round, by partition that is in the tier."""
         with self._lock:
             tier = self._tier
         if tier is None:
             return {}
-        return {**tier.failures, **tier.copier.failures()}
+        tiered = {one for one, log, _ in self._logs.logs() if log.settings.remote_storage_enable}
+        found = {**tier.failures, **tier.copier.failures()}
+        return {partition: text for partition, text in found.items() if partition in tiered}
 
     def metrics(self) -> "TierMetrics | None":
         """The figures of the tier; None while it is not open."""
@@ -271,18 +326,24 @@ class ColdTier:
             return [worker.health() for worker in self._workers]
 
     def stop(self) -> None:
-        """Ends the threads after the chunk they are at, and closes the object store."""
+        """Ends the threads after the chunk they are at, and closes the object store for good.
+
+        One who waits for a store that does not answer gives up when that is closed.
+        """
         with self._lock:
-            self._is_maintained = False
+            self._is_closed, self._is_maintained = True, False
             workers, tier = self._workers, self._tier
             self._workers, self._tier = [], None
         with ExitStack() as stack:
+            for worker in workers:
+                stack.callback(worker.stop)
             if tier is not None:
                 stack.callback(self._close, tier)
                 stack.callback(tier.close)
                 tier.stop()
             for worker in workers:
-                stack.callback(worker.stop)
+                with suppress(Unavailable):
+                    worker.stop(PATIENCE_MS)
 
     def _close(self, tier: "Tier") -> None:
         if self._objects is None:

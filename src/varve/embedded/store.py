@@ -1,7 +1,8 @@
 """A store: log directories with topics in them, open in this process.
 
 Crash      a topic is in the table before its partitions are made; see `topic_table`.
-Threads    any; `_lock` guards the table and the handles made from it.
+Threads    any; `_lock` guards the handles made from the table. Who changes topics holds `_changes`
+           throughout, before `_lock`, and may wait for the object store: nobody else does.
 """
 
 import random as random_module
@@ -58,6 +59,7 @@ class Store:
         parsed = parse_store_settings(settings)
         self._topics: dict[str, Topic] = {}  # guarded by _lock
         self._lock = threading.RLock()
+        self._changes = threading.RLock()
         self._is_closed = False
         self._logs = LogStore(
             paths,
@@ -78,7 +80,7 @@ class Store:
             objects=objects,
             cleaner=lambda: self._upkeep.cleaner,
         )
-        self._catalog = TopicCatalog(fs, self._logs.directories)  # guarded by _lock
+        self._catalog = TopicCatalog(fs, self._logs.directories)
         self._admin = TopicAdmin(
             self._catalog,
             self._logs,
@@ -86,7 +88,7 @@ class Store:
             foreign=parsed.foreign,
             random=random,
             tier=self._tier,
-        )  # guarded by _lock
+        )  # changes under _changes
         self._upkeep = Upkeep(self._logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
         self._metrics = StoreMetrics(self._upkeep.metrics, self._tier.metrics)
         self._insight = Insight(self._logs, self._upkeep.cleaner, self._tier)
@@ -104,6 +106,7 @@ class Store:
             if self._tier.is_wanted:
                 self._tier.prepare(self._admin)
         except BaseException:
+            self._tier.stop()
             self._logs.abandon()
             raise
         if maintain:
@@ -123,7 +126,7 @@ class Store:
         `settings` goes by Kafka's names, e.g. `{"segment.bytes": 1_000_000}`. Raises TopicExists
         when there is one of that name; with `exist_ok` only if it differs from what is asked.
         """
-        with self._lock:
+        with self._changes:
             self._check_open()
             self._admin.create(
                 name, partition_count=partitions, settings=settings, exist_ok=exist_ok
@@ -134,10 +137,12 @@ class Store:
         """A topic by its name; raises NotFound."""
         with self._lock:
             self._check_open()
-            entry = self._admin.get(name)
-            if name not in self._topics:
-                self._topics[name] = self._make_topic(entry)
-            return self._topics[name]
+            return self._handle_locked(self._admin.get(name))
+
+    def _handle_locked(self, entry: TopicEntry) -> Topic:
+        if entry.name not in self._topics:
+            self._topics[entry.name] = self._make_topic(entry)
+        return self._topics[entry.name]
 
     def _make_topic(self, entry: TopicEntry) -> Topic:
         return Topic(
@@ -167,14 +172,14 @@ class Store:
         """All topics, by name."""
         with self._lock:
             self._check_open()
-            return [self.topic(entry.name) for entry in self._admin.entries()]
+            return [self._handle_locked(entry) for entry in self._admin.entries()]
 
     def alter_topic(self, name: str, settings: Mapping[str, GivenValue | None]) -> Topic:
         """Gives a topic other settings, which hold at once; None takes one back to the default.
 
         Those not named stay. Raises InvalidSetting, and then nothing has changed.
         """
-        with self._lock:
+        with self._changes:
             topic = self.topic(name)
             topic.settings = self._admin.alter(name, settings)
             return topic
@@ -183,12 +188,14 @@ class Store:
         """Removes a topic; its files go after `file.delete.delay.ms`.
 
         With `at_once` they go now, and with them what earlier deletions left waiting: for when no
-        thread is reading.
+        thread is reading. Where a directory or the object store fails it raises Unavailable, and
+        may be called again to go on.
         """
-        with self._lock:
-            topic = self.topic(name)
+        with self._changes:
+            self._check_open()
             self._admin.delete(name, at_once=at_once)
-            del self._topics[topic.name]
+            with self._lock:
+                self._topics.pop(name, None)
 
     @property
     def recovered(self) -> dict[str, list[str]]:
@@ -358,7 +365,9 @@ class Store:
         try:
             self._upkeep.stop()
         finally:
-            self._logs.close()
+            # Who changes a topic may still write to the directories.
+            with self._changes:
+                self._logs.close()
 
     def abandon(self) -> None:
         """Lets go of everything without writing, as a killed process would."""

@@ -149,7 +149,11 @@ class TopicAdmin:
         parsed = self._parse(name, altered.settings)
         logs = [self._logs.get(partition) for partition in self.partitions_of(name)]
         self._enter_or_leave_tier(name, logs, self._parse(name, entry.settings), parsed)
-        self._catalog.write(self._table.with_topics(altered))
+        try:
+            self._catalog.write(self._table.with_topics(altered))
+        except BaseException:
+            self._tier.stay(logs)
+            raise
         for log in logs:
             log.configure(parsed)
         self._tier.look_after()
@@ -160,6 +164,7 @@ class TopicAdmin:
     ) -> None:
         if new.remote_storage_enable and not old.remote_storage_enable:
             self._tier.prepare(self)
+            self._tier.enter(logs)
         if old.remote_storage_enable and not new.remote_storage_enable:
             if not new.remote_log_delete_on_disable:
                 raise InvalidSetting(
@@ -167,13 +172,17 @@ class TopicAdmin:
                     "storage: set remote.log.delete.on.disable=true with it to agree, or set "
                     "remote.log.copy.disable=true to copy nothing more and keep what is there"
                 )
-            for log in logs:
-                self._tier.leave(log)
+            self._tier.leave(logs)
 
     def delete(self, name: str, *, at_once: bool) -> None:
-        """Takes a topic's partitions out of service; their files go after a delay, or at once."""
+        """Takes a topic's partitions out of service; their files go after a delay, or at once.
+
+        Goes on with a deletion that could not be finished.
+        """
         _check_not_internal(name, "deleted")
-        entry = self.get(name)
+        known = self._table.topics.get(name)
+        is_begun = known is not None and known.state is TopicState.DELETING
+        entry = known if known is not None and is_begun else self.get(name)
         for partition in self.partitions_of(name):
             self._logs.get(partition)
         doomed = entry.in_state(TopicState.DELETING)
@@ -208,8 +217,9 @@ class TopicAdmin:
             return self._derived().get(name)
         if entry.state is TopicState.DELETING:
             raise Unavailable(
-                f"topic {name} is being deleted and has partitions in a directory that is offline "
-                "or cannot be read; mend it and reopen the store"
+                f"topic {name} is being deleted: some of it is in a directory that is offline or "
+                "cannot be read, or in an object store that does not answer; delete it again when "
+                "that is mended, or reopen the store"
             )
         return entry
 

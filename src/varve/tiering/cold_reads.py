@@ -100,6 +100,8 @@ class ColdReads:
 
     def _get(self, partition: TopicPartition) -> _Readers:
         tiered = self._partitions.get(partition)
+        if not tiered.log.is_start_known:
+            tiered.load()  # what lies before the log start is not asked of the tier
         with self._lock:
             known = self._readers.get(partition)
             if known is None or known.tiered is not tiered:

@@ -10,7 +10,7 @@ Threads    one calls `run_once` and `copy`; `copied_offset` and `stop` are for a
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,13 @@ from varve.cleaning.throttle import Throttle
 from varve.commit_log import Log, Segment, TopicPartition
 from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    StoreError,
+    StoreUnavailable,
+    Unavailable,
+)
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.copied_offset import find_closed
 from varve.tiering.copy_report import CopyProgress, CopyReport
@@ -36,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_MIN_MS: Final = 1_000
 RETRY_MAX_MS: Final = 600_000
+REFUSALS_MAX: Final = 3
+"""After so many partitions in a row whose store is unavailable a round asks for no more."""
 
 Progress = Callable[[CopyProgress], None]
 
@@ -78,6 +86,7 @@ class TierCopier:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._retries: dict[TopicPartition, _Retry] = {}  # guarded by _lock
+        self._refusals = 0
         self._wait = wait or (lambda wait_ms: self._stopping.wait(wait_ms / 1000))
         self._throttle = Throttle(
             self._settings.remote_log_manager_copy_max_bytes_per_second, clock, self._wait_for_rate
@@ -94,11 +103,16 @@ class TierCopier:
     def run_once(self, now_ms: int) -> list[CopyReport]:
         """Copies what there is of every topic that is to be copied; those that failed wait."""
         reports = []
+        self._refusals = 0
         for partition, log, _ in self._store.logs():
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._refusals >= REFUSALS_MAX:
                 break
-            if log.settings.copies_to_tier and self._is_due(partition, log, now_ms):
-                reports.append(self.copy(partition, now_ms))
+            if not log.settings.copies_to_tier or self._partitions.is_leaving(log):
+                continue
+            if self._is_due(partition, log, now_ms):
+                # A topic that is deleted or altered in between is none of this round.
+                with suppress(InvalidRequest):
+                    reports.append(self.copy(partition, now_ms))
         return reports
 
     def _is_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
@@ -139,10 +153,12 @@ class TierCopier:
                     note_cold(tiered, self._partitions.metrics)
                 finally:
                     note_lag(tiered, self._partitions.metrics)
+            self._refusals = 0
             with self._lock:
                 self._retries.pop(partition, None)
         except StoreError as failure:
             error = failure
+            self._refusals += isinstance(failure, StoreUnavailable)
             self._note_failure(partition, log, failure, now_ms)
         offset = None if tiered is None else tiered.copied_offset
         return CopyReport(
@@ -171,9 +187,14 @@ class TierCopier:
         )
 
     def failures(self) -> dict[TopicPartition, str]:
-        """Why the last copying of a partition failed, for those where it did."""
+        """Why the last copying of a partition failed, for those where it did and is to go on."""
+        copied = {one: log for one, log, _ in self._store.logs() if log.settings.copies_to_tier}
         with self._lock:
-            return {partition: known.error for partition, known in self._retries.items()}
+            return {
+                partition: known.error
+                for partition, known in self._retries.items()
+                if copied.get(partition) is known.log
+            }
 
     @contextmanager
     def _work(self, tiered: TieredPartition, partition: TopicPartition) -> Iterator[None]:
@@ -196,6 +217,7 @@ class TierCopier:
         progress: Progress | None,
     ) -> None:
         log = tiered.log
+        self._check_stays(log)
         manifest = tiered.load()
         first_version = manifest.version
         waiting = find_closed(log, get_copied_offset(tiered))
@@ -207,8 +229,9 @@ class TierCopier:
         pending = list(tiered.manifests.pending(manifest))
         counts["removed"] += self._remove_stale(tiered, pending, waiting, now_ms)
         total = sum(segment.size for segment, _ in waiting)
-        if waiting and self._before_first is not None:
-            self._before_first()
+        before_first = self._before_first
+        if waiting and before_first is not None:
+            before_first()
             self._before_first = None
         for segment, next_offset in waiting:
             if not log.settings.copies_to_tier:
@@ -222,7 +245,7 @@ class TierCopier:
                 announced=announced,
             )
             done = sum(one.size for one in copied)
-            pace = self._pace(log.topic_partition, segment, done, total, progress)
+            pace = self._pace(log, segment, done, total, progress)
             with self._counted(log.topic_partition, segment.size):
                 found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
             copied.append(found.segment)
@@ -279,18 +302,24 @@ class TierCopier:
             )
         return keys
 
+    def _check_stays(self, log: Log) -> None:
+        if self._partitions.is_leaving(log):
+            raise CopyStopped(f"{log.topic_partition}: it is leaving the cold tier")
+
     def _pace(
         self,
-        partition: TopicPartition,
+        log: Log,
         segment: Segment,
         done: int,
         total: int,
         progress: Progress | None,
     ) -> Callable[[int], None]:
+        partition = log.topic_partition
         sent = 0
 
         def pace(size: int) -> None:
             nonlocal sent
+            self._check_stays(log)
             if self._stopping.is_set():
                 raise CopyStopped(f"{partition}: copying was stopped; the next round goes on")
             if progress is not None:

@@ -58,8 +58,19 @@ def observe_cold(tiered: TieredPartition, manifest: Manifest) -> ColdLogFacts:
         epochs=log.epochs,
         log_start_offset=log.log_start_offset,
         end_offset=log.end_offset,
-        total_bytes=manifest.log_bytes + local_bytes,
+        total_bytes=manifest.log_bytes - _count_foreign(tiered, manifest, copied) + local_bytes,
     )
+
+
+def _count_foreign(tiered: TieredPartition, manifest: Manifest, copied_offset: int) -> int:
+    """Bytes of readable segments behind the copied offset: the log was cut, and has others there.
+
+    They count for no limit, as nothing else must go in their stead.
+    """
+    if manifest.highest_offset < copied_offset:
+        return 0
+    behind = tiered.manifests.segments(manifest, from_offset=copied_offset)
+    return sum(one.size for one in behind if one.is_readable)
 
 
 class TierExpiry:

@@ -1,7 +1,8 @@
 """Lets go of local segments that the cold tier holds, by `local.retention.ms` and `.bytes`.
 
-Invariant  only whole segments from the oldest on that end before the copied offset, which a
-           committed manifest told; the log start offset stays, so every record is still read.
+Invariant  only whole segments from the oldest on that end before the copied offset, which the
+           newest manifest told, and that were found in the cold tier (`copy_proof`); the log start
+           offset stays, so every record is still read.
 Crash      what leaves is on record as moved before the first file goes.
 Threads    one per log at a time.
 """
@@ -14,6 +15,8 @@ from varve.cleaning.log_facts import LogFacts, look_steadily, observe
 from varve.cleaning.moved import move_out
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry, review
 from varve.commit_log import Log, LogSettings
+from varve.tiering.copy_proof import check_copied
+from varve.tiering.tiered_partition import TieredPartition, get_copied_offset
 
 logger = logging.getLogger(__name__)
 
@@ -75,16 +78,21 @@ def _name_rule(segment: ExpiredSegment) -> ExpiredSegment:
     return replace(segment, rule=name_local_rule(segment.rule))
 
 
-def apply_local_retention(
-    log: Log, copied_offset: int, now_ms: int, evidence: EvidenceFile
-) -> Moved:
+def apply_local_retention(tiered: TieredPartition, now_ms: int, evidence: EvidenceFile) -> Moved:
     """Drops what the local limits let go; gives what left.
 
-    Raises OSError, and nothing went, when the evidence cannot be written.
+    Raises StoreError when the cold tier cannot be asked or does not hold it, OSError when the
+    evidence cannot be written; nothing went then.
     """
-    found = find_movable(log, copied_offset, now_ms)
+    log = tiered.log
+    if find_movable(log, get_copied_offset(tiered), now_ms) is None:
+        return Moved(())
+    # The log may have been cut, or the tier changed by another, since its manifest was looked at.
+    manifest = tiered.load()
+    found = find_movable(log, get_copied_offset(tiered), now_ms)
     if found is None:
         return Moved(())
+    check_copied(tiered, manifest, found.before_offset)
     gone = {one.base_offset for one in move_out(log, found.before_offset, now_ms, evidence)}
     moved = Moved(tuple(one for one in found.segments if one.base_offset in gone))
     logger.info(

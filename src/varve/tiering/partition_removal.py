@@ -21,21 +21,28 @@ _KEYS_MAX: Final = 1000
 
 def remove_partition(partitions: TieredPartitions, tiered: TieredPartition, now_ms: int) -> int:
     """Removes every object of a partition; gives how many segments it had."""
-    removed = 0
-    while True:
-        manifest = tiered.manifests.load()
-        segments = list(islice(tiered.manifests.segments(manifest), _SEGMENTS_MAX))
-        if not segments:
-            break
-        remove_segments(partitions, tiered, segments, now_ms)
-        removed += len(segments)
-    _remove_objects(partitions, tiered)
-    partitions.forget(tiered.log.topic_partition)
+    try:
+        removed = _remove_segments(partitions, tiered, now_ms)
+        _remove_objects(partitions, tiered)
+    finally:
+        # A manifest that was there and is gone would be a loss to who remembers it.
+        partitions.forget(tiered.log.topic_partition)
     logger.info(
         "partition left the cold tier",
         extra={"partition": str(tiered.log.topic_partition), "segments": removed},
     )
     return removed
+
+
+def _remove_segments(partitions: TieredPartitions, tiered: TieredPartition, now_ms: int) -> int:
+    removed = 0
+    while True:
+        manifest = tiered.manifests.load()
+        segments = list(islice(tiered.manifests.segments(manifest), _SEGMENTS_MAX))
+        if not segments:
+            return removed
+        remove_segments(partitions, tiered, segments, now_ms)
+        removed += len(segments)
 
 
 def _remove_objects(partitions: TieredPartitions, tiered: TieredPartition) -> None:

@@ -8,7 +8,8 @@ Threads    any; copy, expiry and removal of one partition exclude each other.
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,11 +18,11 @@ from varve.cleaning.cleaner import Cleaner
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
+from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable, Unavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_border import find_border
 from varve.tiering.cold_reads import ColdReads
-from varve.tiering.copier import Progress, TierCopier
+from varve.tiering.copier import REFUSALS_MAX, Progress, TierCopier
 from varve.tiering.copy_report import CopyReport
 from varve.tiering.expiry import ColdExpiry, TierExpiry
 from varve.tiering.local_retention import Moved, apply_local_retention, find_movable
@@ -33,6 +34,7 @@ from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, note_cold, note_lag, observe_tiers
 from varve.tiering.tiered_partition import (
     ManifestMaker,
+    TieredPartition,
     TieredPartitions,
     get_copied_offset,
 )
@@ -161,15 +163,23 @@ class Tier:
         return self.copier.copy(partition, now_ms, progress=progress)
 
     def expire_once(self, now_ms: int) -> list[TierPass]:
-        """One pass over every partition in the tier; one that fails is noted, the others go on."""
+        """One pass over every partition in the tier; one that fails is noted, the others go on.
+
+        Those that failed come last, and a store that is down is not asked for all of them.
+        """
         passes = []
-        for partition, _ in self._tiered_logs():
-            if self._stopping.is_set():
+        refusals = 0
+        tiered = [partition for partition, _ in self._tiered_logs()]
+        self._forget_failures(tiered)
+        for partition in sorted(tiered, key=self.failures.__contains__):
+            if self._stopping.is_set() or refusals == REFUSALS_MAX:
                 break
             try:
                 passes.append(self.expire(partition, now_ms))
                 self.failures.pop(partition, None)
+                refusals = 0
             except StoreError as error:
+                refusals += isinstance(error, StoreUnavailable)
                 self.failures[partition] = str(error)
                 logger.warning(
                     "expiry of the cold tier failed, will be tried again",
@@ -177,18 +187,37 @@ class Tier:
                 )
         return passes
 
+    def _forget_failures(self, tiered: Sequence[TopicPartition]) -> None:
+        for partition in set(self.failures) - set(tiered):
+            self.failures.pop(partition, None)
+
     def expire(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """Applies local and total retention to one partition; raises StoreError."""
         tiered = self.partitions.get(partition)
-        with tiered.work, failures(tiered.directory, f"retention of {partition}"):
+        with tiered.work, self._work(tiered):
+            if self.partitions.is_leaving(tiered.log):
+                return TierPass(partition, Moved(()), ColdExpiry())
             expiry = self._expiry.expire(tiered, now_ms)
             moved = Moved(())
-            if tiered.log.settings.copies_to_tier and tiered.copied_offset is not None:
+            if tiered.log.settings.copies_to_tier:
                 evidence = self._cleaner.evidence(tiered.log)
-                moved = apply_local_retention(tiered.log, tiered.copied_offset, now_ms, evidence)
+                moved = apply_local_retention(tiered, now_ms, evidence)
             note_lag(tiered, self.metrics)
             note_cold(tiered, self.metrics)
             return TierPass(partition, moved, expiry)
+
+    @contextmanager
+    def _work(self, tiered: TieredPartition) -> Iterator[None]:
+        """A missing file tells that the log changed meanwhile; other I/O errors are failures."""
+        partition = tiered.log.topic_partition
+        with failures(tiered.directory, f"retention of {partition}"):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise Unavailable(
+                    f"{partition}: {error.filename} left the log while it was looked at; the next "
+                    "pass sees what is there"
+                ) from error
 
     def foresee(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """What `expire` would do now; nothing changes. Raises StoreError."""
@@ -200,11 +229,17 @@ class Tier:
         return TierPass(partition, Moved(movable.segments if movable else ()), expiry)
 
     def remove(self, partition: TopicPartition, now_ms: int) -> int:
-        """Takes a partition out of the tier, all its objects; gives how many segments it had."""
+        """Takes a partition out of the tier, all its objects; gives how many segments it had.
+
+        From now on nothing of its log is copied, also if this raises: what is gone stays gone, and
+        it may be called again. `partitions.end_leaving` lets the log come back.
+        """
         tiered = self.partitions.get(partition)
+        self.partitions.begin_leaving(tiered.log)
         with tiered.work:
             removed = remove_partition(self.partitions, tiered, now_ms)
         self.reads.forget(partition)
+        self.failures.pop(partition, None)
         return removed
 
     def status(self, partition: TopicPartition) -> TierStatus:

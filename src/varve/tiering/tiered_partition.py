@@ -85,14 +85,20 @@ class TieredPartition:
         return max(min(first.base_offset, local_start), manifest.log_start_offset)
 
     def _check_start(self, manifest: Manifest) -> None:
+        """Raises Corrupt when the cold tier does not reach to the local part of the log."""
         start, local_start = self.log.log_start_offset, self.log.local_start_offset
-        if start < local_start and not manifest.readable_count:
-            raise Corrupt(
-                f"{self.log.topic_partition}: the log starts at offset {start} and its local part "
-                f"at {local_start}, but the cold tier has no segment of {self.home.prefix}: "
-                "check varve.tier.url, or give up what is gone with "
-                f"`varve log delete-records --before {local_start}`"
+        if start >= local_start or manifest.highest_offset + 1 >= local_start:
+            return
+        where = f"the cold tier has no segment of {self.home.prefix}: check varve.tier.url"
+        if manifest.readable_count:
+            where = (
+                f"the cold tier ends with offset {manifest.highest_offset}: run `varve tier fsck`"
             )
+        raise Corrupt(
+            f"{self.log.topic_partition}: the log starts at offset {start} and its local part at "
+            f"{local_start}, but {where}, or give up what is gone with "
+            f"`varve log delete-records --before {local_start}`"
+        )
 
     def commit(self, change: Change, now_ms: int) -> Manifest:
         """Commits a change in the name of the log's latest leader epoch."""
@@ -140,6 +146,7 @@ class TieredPartitions:
         self._make_manifests = make_manifests or self._keep_with_objects
         self._lock = threading.Lock()
         self._known: dict[TopicPartition, TieredPartition] = {}  # guarded by _lock
+        self._leaving: dict[TopicPartition, Log] = {}  # guarded by _lock
 
     def get(self, partition: TopicPartition) -> TieredPartition:
         """Raises Unavailable for a partition that left the store, InvalidRequest without its id."""
@@ -153,6 +160,24 @@ class TieredPartitions:
                 known = self._make(partition, log, directory)
                 self._known[partition] = known
             return known
+
+    def begin_leaving(self, log: Log) -> None:
+        """From now on nothing is copied of a log, and none of it expires: it leaves the tier."""
+        served = {one: log for one, log, _ in self.store.logs()}
+        with self._lock:
+            gone = [one for one, left in self._leaving.items() if served.get(one) is not left]
+            for one in gone:
+                del self._leaving[one]
+            self._leaving[log.topic_partition] = log
+
+    def end_leaving(self, log: Log) -> None:
+        """For when a log stays in the tier after all, or comes back to it."""
+        with self._lock:
+            self._leaving.pop(log.topic_partition, None)
+
+    def is_leaving(self, log: Log) -> bool:
+        with self._lock:
+            return self._leaving.get(log.topic_partition) is log
 
     def forget(self, partition: TopicPartition) -> None:
         """For when its cold part is gone, and may begin anew."""

@@ -1,0 +1,97 @@
+"""Makes sure that what is about to leave the local disk is in the cold tier.
+
+Invariant  every offset lies in a readable segment of the log's own history. A local segment with
+           the bounds of a cold one holds its very bytes, unless compaction has rewritten it here.
+Threads    any; the caller keeps copies and expiry of the partition away.
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NoReturn
+
+import numpy as np
+
+from varve.commit_log import Log, Segment
+from varve.foundation.errors import Corrupt
+from varve.kernels.crc import extend_crc32c
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.copied_offset import find_closed
+from varve.tiering.lineage import is_in_lineage
+from varve.tiering.manifest import Manifest
+from varve.tiering.segment_parts import CHUNK_BYTES, LOG_PART
+from varve.tiering.tiered_partition import TieredPartition
+
+
+def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int) -> None:
+    """Raises Corrupt unless the cold tier holds the local segments before an offset.
+
+    Reads those whose bytes must be alike.
+    """
+    log = tiered.log
+    leaving = [(one, end) for one, end in find_closed(log, 0) if one.base_offset < before_offset]
+    if not leaving:
+        return
+    start = max(leaving[0][0].base_offset, log.log_start_offset)
+    cold = _find_cold(tiered, manifest, start, before_offset)
+    _check_covered(log, cold, start, before_offset)
+    by_bounds = {(one.base_offset, one.end_offset + 1): one for one in cold}
+    was_cleaned = tiered.directory.cleaner_offset(log.topic_partition) is not None
+    for segment, next_offset in leaving:
+        copy = by_bounds.get((segment.base_offset, next_offset))
+        if copy is not None:
+            _check_alike(log, segment, copy, was_cleaned=was_cleaned)
+
+
+def _find_cold(
+    tiered: TieredPartition, manifest: Manifest, start: int, end: int
+) -> list[ColdSegment]:
+    log = tiered.log
+    cold = tiered.manifests.segments(manifest, from_offset=start)
+    near = takewhile(lambda one: one.base_offset < end, cold)
+    return [
+        one
+        for one in near
+        if one.is_readable and is_in_lineage(one, log.epochs, log_end_offset=log.end_offset)
+    ]
+
+
+def _check_covered(log: Log, cold: Sequence[ColdSegment], start: int, end: int) -> None:
+    offset = start
+    for segment in cold:
+        if segment.base_offset > offset:
+            _raise_hole(log, offset, segment.base_offset)
+        offset = max(offset, segment.end_offset + 1)
+    if offset < end:
+        _raise_hole(log, offset, end)
+
+
+def _raise_hole(log: Log, start: int, end: int) -> NoReturn:
+    raise Corrupt(
+        f"{log.topic_partition}: offsets {start} to {end - 1} are in no segment of the cold tier "
+        "that belongs to this log, though later ones were copied; their local segments stay: run "
+        "`varve tier fsck`"
+    )
+
+
+def _check_alike(log: Log, segment: Segment, copy: ColdSegment, *, was_cleaned: bool) -> None:
+    if was_cleaned and segment.size < copy.size:
+        return
+    part = copy.find_part(LOG_PART)
+    is_alike = segment.size == copy.size
+    if is_alike and part is not None:
+        is_alike = _crc(segment) == part.crc32c
+    if not is_alike:
+        raise Corrupt(
+            f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} bytes "
+            f"is not what the cold tier holds as {copy} of {copy.size} bytes: one of them is of "
+            "another history or damaged. The local segment stays; run `varve check` and "
+            "`varve tier fsck --deep`"
+        )
+
+
+def _crc(segment: Segment) -> int:
+    crc, file = 0, segment.file()
+    for position in range(0, segment.size, CHUNK_BYTES):
+        data = file.read_at(position, min(CHUNK_BYTES, segment.size - position))
+        crc = int(extend_crc32c(crc, np.frombuffer(data, np.uint8), 0, len(data)))
+    return crc

@@ -1,0 +1,331 @@
+"""The cold tier of an open store: entering, leaving, deletion, failures, the end."""
+
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import varve
+from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
+from varve.commit_log.names import LOG_START_OFFSET_FILE
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import (
+    Closed,
+    InvalidRequest,
+    InvalidSetting,
+    NotFound,
+    OffsetOutOfRange,
+    StoreUnavailable,
+    TopicExists,
+    Unavailable,
+)
+from varve.foundation.settings import GivenValue
+from varve.object_store import FaultKind
+
+OFF = {"remote.storage.enable": False, "remote.log.delete.on.disable": True}
+
+
+def make(backend: str = "object") -> TieredTopic:
+    """Cold segments at 0, 2, 4; the first is in the cold tier alone."""
+    settings: dict[str, GivenValue] = {
+        "varve.tier.metadata": backend,
+        "remote.log.metadata.topic.num.partitions": 2,
+    }
+    topic = TieredTopic(store_settings=settings)
+    topic.fill(2, 2, 2)
+    topic.copy()
+    topic.move(2)
+    return topic
+
+
+@pytest.fixture
+def orders() -> Iterator[TieredTopic]:
+    topic = make()
+    yield topic
+    topic.close()
+
+
+@pytest.fixture(params=["object", "topic"])
+def either(request: pytest.FixtureRequest) -> Iterator[TieredTopic]:
+    topic = make(request.param)
+    yield topic
+    topic.close()
+
+
+# The log start
+
+
+def lose_checkpoint(topic: TieredTopic) -> None:
+    topic.kit.close()
+    topic.kit.fs.remove(f"{topic.kit.path}/{LOG_START_OFFSET_FILE}")
+    topic.kit.fs.sync_directory(topic.kit.path)
+    topic.kit.reopen()
+
+
+def test_a_crash_keeps_the_log_start_and_what_is_only_cold(either: TieredTopic) -> None:
+    either.kit.crash_now()
+    either.kit.reopen()
+    assert (either.log.log_start_offset, either.log.local_start_offset) == (0, 2)
+    assert either.offsets() == list(range(6))
+
+
+@pytest.mark.parametrize("is_read_first", [True, False])
+def test_a_lost_checkpoint_is_made_up_for_by_the_manifest(
+    either: TieredTopic, is_read_first: bool
+) -> None:
+    either.topic.delete_records(1)
+    either.fill(1)
+    either.copy()
+    lose_checkpoint(either)
+    assert not either.log.is_start_known
+    if is_read_first:
+        with pytest.raises(OffsetOutOfRange, match="1 to 7"):
+            either.log.read(start_offset=0)
+    else:
+        either.tier.expire_once(either.kit.now_ms)
+    assert either.log.is_start_known
+    assert either.offsets() == list(range(1, 7))
+
+
+def test_a_lost_checkpoint_and_a_store_that_is_down_lose_nothing(orders: TieredTopic) -> None:
+    lose_checkpoint(orders)
+    with orders.down():
+        with pytest.raises(StoreUnavailable):
+            orders.log.read(start_offset=0)
+        orders.kit.run_background()
+        assert not orders.log.is_start_known
+        assert [one.offset for one in orders.topic.partition(0).read(2)] == [2, 3, 4, 5]
+    orders.kit.advance(minutes=20)
+    orders.kit.run_background()
+    assert orders.offsets() == list(range(6))
+
+
+def test_an_empty_bucket_is_told_of_and_nothing_is_copied_into_it(orders: TieredTopic) -> None:
+    orders.kit.close()
+    orders.bucket.delete(orders.object_keys())
+    orders.kit.reopen()
+    orders.fill(2)
+    orders.kit.run_background()
+    assert orders.object_keys() == []
+    told = orders.kit.store.health().tier[PARTITION]
+    assert "starts at offset 0" in told
+    assert "the cold tier has no segment" in told
+    assert "delete-records --before 2" in told
+    orders.topic.delete_records(2)
+    orders.kit.advance(minutes=20)
+    orders.kit.run_background()
+    assert orders.kit.store.health().tier == {}
+    assert orders.offsets() == list(range(2, 8))
+
+
+def test_a_cold_tier_that_ends_before_the_local_part_is_told_of(orders: TieredTopic) -> None:
+    orders.move(6)
+    orders.lose(4)
+    orders.tier.expire_once(orders.kit.now_ms + 20 * MINUTE)
+    told = orders.kit.store.health().tier[PARTITION]
+    assert "its local part at 6, but the cold tier ends with offset 3" in told
+
+
+# Leaving and entering
+
+
+def test_leaving_keeps_what_is_local_and_leaves_no_object(either: TieredTopic) -> None:
+    either.kit.store.alter_topic("orders", OFF)
+    assert either.offsets() == [2, 3, 4, 5]
+    assert [key for key in either.object_keys() if "/orders." in key] == []
+    either.kit.run_background()
+    assert [key for key in either.object_keys() if "/orders." in key] == []
+    assert either.kit.store.health().tier == {}
+    either.kit.crash_now()
+    either.kit.reopen()
+    assert either.offsets() == [2, 3, 4, 5]
+
+
+def test_a_topic_that_left_may_come_back_and_is_copied_anew(either: TieredTopic) -> None:
+    either.kit.store.alter_topic("orders", OFF)
+    either.fill(1)
+    either.alter(remote_storage_enable=True)
+    either.copy()
+    assert either.cold_bases() == [2, 4, 6]
+    either.move(6)
+    assert either.offsets() == list(range(2, 7))
+    either.kit.crash_now()
+    either.kit.reopen()
+    assert either.offsets() == list(range(2, 7))
+
+
+def test_leaving_needs_an_explicit_yes(orders: TieredTopic) -> None:
+    with pytest.raises(InvalidSetting, match=r"remote\.log\.delete\.on\.disable=true"):
+        orders.alter(remote_storage_enable=False)
+    assert orders.offsets() == list(range(6))
+
+
+def test_a_store_that_is_down_lets_nobody_leave_and_nothing_is_lost(orders: TieredTopic) -> None:
+    with orders.down(), pytest.raises(Unavailable):
+        orders.kit.store.alter_topic("orders", OFF)
+    assert orders.log.log_start_offset == 0
+    assert orders.offsets() == list(range(6))
+    orders.fill(1)
+    orders.copy()
+    assert orders.cold_bases() == [0, 2, 4, 6]
+
+
+def test_leaving_that_fails_on_the_way_can_be_repeated() -> None:
+    failed = 0
+    for step in range(1, 14):
+        topic = make()
+        topic.objects.fail_at(topic.requests() + step, FaultKind.ERROR_BEFORE)
+        try:
+            topic.kit.store.alter_topic("orders", OFF)
+        except Unavailable:
+            failed += 1
+            assert topic.offsets()[-4:] == [2, 3, 4, 5]
+            topic.kit.store.alter_topic("orders", OFF)
+        assert topic.offsets() == [2, 3, 4, 5]
+        assert topic.object_keys() == []
+        topic.close()
+    assert failed
+
+
+def test_what_is_left_of_an_older_stay_is_not_taken_for_expired(orders: TieredTopic) -> None:
+    """As after the table of topics was lost: the log is then what is local, the tier is not."""
+    before = orders.object_keys()
+    orders.log.configure(varve.commit_log.LogSettings(remote_storage_enable=False, retention_ms=-1))
+    orders.kit.store._admin._catalog.write(orders.kit.store._admin._table.without("orders"))
+    with pytest.raises(InvalidRequest, match=r"has 3 segments .* `varve tier restore`"):
+        orders.alter(remote_storage_enable=True)
+    assert orders.object_keys() == before
+
+
+# Deletion
+
+
+def test_a_deleted_topic_leaves_no_object_and_its_name_is_free(either: TieredTopic) -> None:
+    either.kit.store.delete_topic("orders")
+    assert [key for key in either.object_keys() if "/orders." in key] == []
+    again = either.kit.store.create_topic("orders", settings={"remote.storage.enable": True})
+    again.append(value=b"new")
+    again.partition(0).log.roll()
+    either.copy()
+    assert either.cold_bases() == [0]
+
+
+def test_a_deletion_that_the_store_keeps_from_its_end_can_be_repeated(orders: TieredTopic) -> None:
+    store = orders.kit.store
+    with orders.down():
+        with pytest.raises(Unavailable):
+            store.delete_topic("orders")
+        with pytest.raises(Unavailable, match=r"is being deleted.*object store.*delete it again"):
+            store.topic("orders")
+        with pytest.raises(Unavailable, match="is being deleted"):
+            store.create_topic("orders")
+        assert store.topics() == []
+        store.run_once()
+    store.delete_topic("orders")
+    with pytest.raises(NotFound):
+        store.topic("orders")
+    assert orders.object_keys() == []
+    assert store.health().tier == {}
+
+
+def test_a_deletion_is_finished_at_the_next_open(either: TieredTopic) -> None:
+    either.objects.go_down(from_step=either.requests() + 2)
+    with pytest.raises(Unavailable):
+        either.kit.store.delete_topic("orders")
+    either.objects.come_up()
+    either.kit.crash_now()
+    either.kit.reopen()
+    with pytest.raises(NotFound):
+        either.topic.read()
+    assert [key for key in either.object_keys() if "/orders." in key] == []
+
+
+def test_an_open_while_the_store_is_down_leaves_the_deletion_for_later(
+    orders: TieredTopic,
+) -> None:
+    with orders.down():
+        with pytest.raises(Unavailable):
+            orders.kit.store.delete_topic("orders")
+        orders.kit.crash_now()
+        orders.kit.reopen()
+        with pytest.raises(Unavailable, match="is being deleted"):
+            orders.kit.store.topic("orders")
+    orders.kit.store.delete_topic("orders")
+    assert orders.object_keys() == []
+
+
+def test_other_topics_are_at_hand_while_a_deletion_waits_for_the_store(
+    orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = orders.kit.store
+    store.create_topic("local")
+    waiting, go_on = threading.Event(), threading.Event()
+    remove = orders.tier.remove
+
+    def slow(*given: object) -> int:
+        waiting.set()
+        assert go_on.wait(10)
+        return remove(*given)  # type: ignore[arg-type]  # handed on as they came
+
+    monkeypatch.setattr(orders.tier, "remove", slow)
+    thread = threading.Thread(target=store.delete_topic, args=("orders",))
+    thread.start()
+    assert waiting.wait(10)
+    assert [one.name for one in store.topics()] == ["local"]
+    store.topic("local").append(value=b"1")
+    go_on.set()
+    thread.join(10)
+    with pytest.raises(NotFound):
+        store.topic("orders")
+
+
+# The end
+
+
+def test_a_closed_store_opens_no_tier_again(orders: TieredTopic) -> None:
+    tier = orders.kit.store._tier
+    partition = orders.topic.partition(0)
+    log = partition.log
+    orders.kit.close()
+    with pytest.raises(Closed):
+        tier.get()
+    with pytest.raises(Closed):
+        log.read(start_offset=0)
+    orders.kit.reopen()
+
+
+def test_threads_end_with_the_store_though_the_object_store_does_not_answer() -> None:
+    clock = ManualClock()
+    topic = TieredTopic()
+    store = varve.open(
+        "/maintained",
+        fs=MemoryFileSystem(clock),
+        clock=clock,
+        random=random.Random(3),
+        objects=topic.objects,
+        settings={"remote.storage.enable": True},
+    )
+    with topic.down():
+        store.create_topic("orders").append(value=b"1")
+        names = {one.name for one in store.health().workers}
+        assert {"varve-tier-copy", "varve-tier-expiry"} <= names
+        store.close()
+    alive = {thread.name for thread in threading.enumerate()}
+    assert not alive & {"varve-tier-copy", "varve-tier-expiry"}
+    topic.close()
+
+
+def test_a_store_without_tiered_topics_asks_for_nothing() -> None:
+    topic = TieredTopic({"remote.storage.enable": False})
+    topic.fill(2)
+    topic.kit.run_background()
+    assert topic.requests() == 0
+    assert topic.kit.store._tier.metrics() is None
+    topic.close()
+
+
+def test_creating_a_tiered_topic_twice_is_told_as_ever(orders: TieredTopic) -> None:
+    with pytest.raises(TopicExists):
+        orders.kit.store.create_topic("orders")

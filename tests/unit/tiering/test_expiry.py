@@ -1,0 +1,226 @@
+"""Expiry over both tiers: what goes, in which order of steps, and what a failure leaves."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.log_bench import make_batch
+from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
+from varve.foundation.errors import Fenced, OffsetOutOfRange, StoreUnavailable, Unavailable
+from varve.object_store import FaultKind
+from varve.tiering.cold_segment import SegmentState
+from varve.tiering.expiry import observe_cold
+
+
+@pytest.fixture
+def orders() -> Iterator[TieredTopic]:
+    """Cold segments at 0, 2, 4, 6; those at 0 and 2 are in the cold tier alone."""
+    topic = TieredTopic({"local.retention.ms": -2})
+    topic.fill(2, 2, 2, 2)
+    topic.copy()
+    topic.move(4)
+    yield topic
+    topic.close()
+
+
+def test_the_log_start_rises_over_both_tiers_and_objects_go_after_the_grace_time(
+    orders: TieredTopic,
+) -> None:
+    orders.alter(retention_ms=MINUTE * 3 + 1)
+    expiry = orders.expire().expiry
+    assert [one.segment.base_offset for one in expiry.expired] == [0]
+    assert (orders.log.log_start_offset, orders.manifest().log_start_offset) == (2, 2)
+    states = [one.state for one in orders.cold()]
+    assert states[0] is SegmentState.DELETE_STARTED
+    kept = orders.object_keys(orders.tiered.home.segment_folder)
+    assert orders.offsets() == list(range(2, 8))
+    orders.kit.advance(milliseconds=999)
+    assert orders.expire().expiry.removed_count == 0
+    orders.kit.advance(milliseconds=1)
+    assert orders.expire().expiry.removed_count == 1
+    assert len(orders.object_keys(orders.tiered.home.segment_folder)) < len(kept)
+    assert [one.base_offset for one in orders.cold()] == [2, 4, 6]
+
+
+def test_what_expired_is_not_read_though_its_objects_are_still_there(orders: TieredTopic) -> None:
+    reader = orders.topic.read()
+    assert next(reader).offset == 0
+    orders.alter(retention_ms=MINUTE * 3 + 1)
+    orders.expire()
+    with pytest.raises(OffsetOutOfRange):
+        orders.log.read(start_offset=0)
+
+
+def test_size_is_that_of_both_tiers_each_record_once(orders: TieredTopic) -> None:
+    sizes = [one.size for one in orders.cold()]
+    orders.fill(2)
+    active = orders.log.view.closed[-1].size
+    orders.tiered.load()
+    facts = observe_cold(orders.tiered, orders.manifest())
+    assert facts.total_bytes == sum(sizes) + active
+    orders.alter(retention_bytes=sum(sizes[1:]) + active)
+    orders.expire()
+    assert orders.log.log_start_offset == 2
+    orders.expire()
+    assert orders.log.log_start_offset == 2
+
+
+def test_what_the_log_no_longer_has_counts_for_no_limit() -> None:
+    """A log that was cut holds other records where the cold tier has those of the epoch before."""
+    topic = TieredTopic()
+    topic.fill(2, 2, 2, 2)
+    topic.copy()
+    sizes = [one.size for one in topic.cold()]
+    topic.log.truncate_to(4)
+    topic.log.append(make_batch(), leader_epoch=1)
+    topic.tiered.load()
+    assert topic.tiered.copied_offset == 4
+    facts = observe_cold(topic.tiered, topic.manifest())
+    assert facts.total_bytes == sum(sizes[:2]) + topic.log.view.active.size
+    topic.alter(retention_bytes=facts.total_bytes)
+    topic.expire()
+    assert topic.log.log_start_offset == 0
+    topic.close()
+
+
+def test_deleted_records_take_their_cold_segments_along(orders: TieredTopic) -> None:
+    orders.topic.delete_records(5)
+    orders.expire()
+    assert orders.cold_bases() == [4, 6]
+    assert orders.manifest().log_start_offset == 5
+    assert orders.offsets() == [5, 6, 7]
+
+
+def test_each_pass_leaves_a_balance_among_the_evidence(orders: TieredTopic) -> None:
+    orders.alter(retention_ms=MINUTE * 2 + 1)
+    orders.expire()
+    (key,) = [key for key in orders.object_keys() if "expiry-" in key]
+    balance = json.loads(orders.bucket.get(key))
+    assert balance["end_offset"] == 4
+    assert [one[0] for one in balance["inputs"]] == [0, 2]
+
+
+def test_an_idle_partition_asks_the_store_for_nothing(orders: TieredTopic) -> None:
+    orders.expire()
+    before = orders.requests()
+    for _ in range(19):
+        orders.kit.advance(seconds=30)
+        orders.expire()
+    assert orders.requests() == before
+    orders.kit.advance(seconds=30)
+    orders.expire()
+    assert orders.requests() - before <= 3
+
+
+def test_a_pass_that_fails_anywhere_is_repeated_and_nothing_else_is_lost() -> None:
+    failed = 0
+    for step in range(1, 14):
+        topic = _expiring()
+        topic.objects.go_down(from_step=topic.requests() + step)
+        try:
+            topic.expire()
+        except Unavailable:
+            failed += 1
+        topic.objects.come_up()
+        start = topic.log.log_start_offset
+        assert topic.manifest().log_start_offset <= start <= 2
+        assert topic.offsets() == list(range(start, 8))
+        topic.expire()
+        topic.kit.advance(seconds=1)
+        topic.expire()
+        assert [one.base_offset for one in topic.cold()] == [2, 4, 6]
+        assert topic.offsets() == list(range(2, 8))
+        topic.close()
+    assert failed > 5
+
+
+def _expiring() -> TieredTopic:
+    topic = TieredTopic()
+    topic.fill(2, 2, 2, 2)
+    topic.copy()
+    topic.move(4)
+    topic.alter(retention_ms=MINUTE * 7 // 2)
+    return topic
+
+
+def test_the_log_start_is_raised_before_anything_becomes_unreadable(orders: TieredTopic) -> None:
+    orders.alter(retention_ms=MINUTE * 3 + 1)
+    orders.expire()
+    orders.kit.advance(minutes=1)
+    orders.objects.go_down(from_step=orders.requests() + 2)
+    with pytest.raises(Unavailable):
+        orders.expire()
+    orders.objects.come_up()
+    assert orders.log.log_start_offset == 4
+    assert orders.cold_bases() == [2, 4, 6]
+    orders.kit.crash_now()
+    orders.kit.reopen()
+    assert orders.log.log_start_offset == 4
+    orders.expire()
+    assert orders.cold_bases() == [4, 6]
+
+
+def test_another_leader_is_not_overruled(orders: TieredTopic) -> None:
+    manifests = orders.tiered.manifests
+    manifests.commit(lambda one: one, leader_epoch=9, writer="other", now_ms=orders.kit.now_ms)
+    orders.alter(retention_ms=MINUTE * 3 + 1)
+    with pytest.raises(Fenced):
+        orders.expire()
+    assert orders.cold_bases() == [0, 2, 4, 6]
+
+
+def test_a_store_that_is_down_is_not_asked_for_every_partition() -> None:
+    topic = TieredTopic()
+    for number in range(8):
+        topic.kit.store.create_topic(f"more-{number}", settings={"remote.storage.enable": True})
+    with topic.down():
+        before = topic.requests()
+        topic.tier.expire_once(topic.kit.now_ms)
+        asked = topic.requests() - before
+        assert len(topic.tier.failures) == 3
+        topic.tier.expire_once(topic.kit.now_ms)
+        assert len(topic.tier.failures) == 6
+    topic.tier.expire_once(topic.kit.now_ms)
+    assert topic.tier.failures == {}
+    assert asked < 30
+    topic.close()
+
+
+def test_unfinished_copies_go_when_copying_is_switched_off(orders: TieredTopic) -> None:
+    orders.fill(2)
+    orders.objects.fail_at(orders.requests() + 5, FaultKind.ERROR_BEFORE)
+    assert orders.tier.copy(PARTITION, orders.kit.now_ms).error is not None
+    assert orders.cold()[-1].state is SegmentState.COPY_STARTED
+    orders.tiered.load()
+    orders.alter(remote_log_copy_disable=True)
+    assert orders.expire().expiry.removed_count == 1
+    assert [one.base_offset for one in orders.cold()] == [0, 2, 4, 6]
+
+
+def test_expiry_goes_on_while_copying_is_switched_off(orders: TieredTopic) -> None:
+    orders.alter(remote_log_copy_disable=True, retention_ms=MINUTE * 3 + 1)
+    orders.expire()
+    assert orders.log.log_start_offset == 2
+    with orders.down(), pytest.raises(StoreUnavailable):
+        orders.log.read(start_offset=2)
+    assert orders.offsets() == list(range(2, 8))
+
+
+def test_local_retention_without_copies_takes_what_was_never_copied_and_raises_the_log_start(
+    orders: TieredTopic,
+) -> None:
+    """Kafka: without copies the total limits rule the local disk, and the log start follows."""
+    orders.alter(remote_log_copy_disable=True, retention_ms=MINUTE)
+    orders.fill(2, 2)
+    orders.kit.advance(minutes=5)
+    orders.kit.run_background()
+    orders.kit.run_background()
+    assert orders.log.log_start_offset == 12
+    assert orders.cold_bases() == []
+    orders.alter(remote_log_copy_disable=False, retention_ms=-1)
+    orders.fill(2)
+    orders.copy()
+    assert orders.cold_bases() == [12]
+    orders.move(14)
+    assert orders.offsets() == [12, 13]

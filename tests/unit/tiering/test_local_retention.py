@@ -1,0 +1,168 @@
+"""What may leave the local disk, and the proof that the cold tier has it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.log_bench import make_batch
+from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic, with_crc
+from varve.cleaning.balance import BalanceKind
+from varve.foundation.errors import Corrupt, StoreUnavailable
+from varve.tiering.local_retention import find_movable
+from varve.tiering.manifest import Manifest
+
+
+@pytest.fixture
+def orders() -> Iterator[TieredTopic]:
+    """Segments at 0, 2, 4 are copied, the active one at 6 is empty; nothing has left yet."""
+    topic = TieredTopic({"local.retention.ms": MINUTE * 10})
+    topic.fill(2, 2, 2)
+    topic.copy()
+    yield topic
+    topic.close()
+
+
+def test_copied_segments_leave_when_they_are_old_and_every_record_is_still_read(
+    orders: TieredTopic,
+) -> None:
+    orders.kit.advance(minutes=8)
+    moved = orders.expire().moved
+    assert [one.base_offset for one in moved.segments] == [0]
+    assert "local.retention.ms=600000" in moved.segments[0].rule
+    orders.kit.advance(minutes=10)
+    orders.expire()
+    assert orders.bases() == [6]
+    assert orders.log.log_start_offset == 0
+    assert orders.offsets() == list(range(6))
+
+
+def test_they_leave_by_size_until_the_local_part_fits(orders: TieredTopic) -> None:
+    size = orders.log.view.closed[0].size
+    orders.alter(local_retention_ms=-1, local_retention_bytes=2 * size)
+    orders.expire()
+    assert orders.bases() == [2, 4, 6]
+    assert orders.offsets() == list(range(6))
+
+
+def test_what_is_not_copied_stays_however_old_it_is(orders: TieredTopic) -> None:
+    orders.fill(2)
+    orders.kit.advance(days=1)
+    orders.expire()
+    assert orders.bases() == [6, 8]
+    with orders.down(), pytest.raises(StoreUnavailable):
+        orders.tiered.load()
+
+
+def test_what_left_is_on_record_as_moved(orders: TieredTopic) -> None:
+    orders.kit.advance(days=1)
+    orders.expire()
+    evidence = orders.tier._cleaner.evidence(orders.log)
+    (entry,) = evidence.read()
+    assert entry.balance.kind is BalanceKind.MOVED
+    assert [one.base_offset for one in entry.balance.inputs] == [0, 2, 4]
+    orders.kit.check()
+
+
+def test_without_limits_nothing_leaves_and_the_store_is_not_asked(orders: TieredTopic) -> None:
+    orders.alter(local_retention_ms=-1)
+    orders.expire()
+    orders.kit.advance(minutes=1)
+    before = orders.requests()
+    orders.expire()
+    assert orders.requests() == before
+    assert orders.bases() == [0, 2, 4, 6]
+
+
+def test_nothing_leaves_while_copying_is_switched_off(orders: TieredTopic) -> None:
+    orders.alter(remote_log_copy_disable=True, local_retention_ms=-2)
+    orders.kit.advance(days=9)
+    orders.expire()
+    assert orders.bases() == [0, 2, 4, 6]
+
+
+def test_nothing_leaves_while_the_store_is_down(orders: TieredTopic) -> None:
+    orders.expire()
+    orders.kit.advance(minutes=9)
+    with orders.down(), pytest.raises(StoreUnavailable):
+        orders.expire()
+    assert orders.bases() == [0, 2, 4, 6]
+    orders.expire()
+    assert orders.bases() == [4, 6]
+
+
+def test_a_hole_in_the_cold_tier_keeps_the_local_segments(orders: TieredTopic) -> None:
+    orders.expire()
+    orders.lose(2)
+    orders.kit.advance(days=1)
+    with pytest.raises(Corrupt, match="offsets 2 to 3 are in no segment of the cold tier"):
+        orders.expire()
+    assert orders.bases() == [0, 2, 4, 6]
+
+
+def test_a_lost_end_of_the_cold_tier_keeps_what_it_held(orders: TieredTopic) -> None:
+    orders.expire()
+    orders.lose(4)
+    orders.kit.advance(days=1)
+    assert find_movable(orders.log, 6, orders.kit.now_ms) is not None
+    orders.expire()
+    assert orders.bases() == [4, 6]
+    orders.copy()
+    orders.expire()
+    assert orders.bases() == [6]
+    assert orders.offsets() == list(range(6))
+
+
+def test_a_local_segment_that_differs_from_its_copy_stays(orders: TieredTopic) -> None:
+    first = orders.cold()[0]
+
+    def change(manifest: Manifest) -> Manifest:
+        return manifest.update(with_crc(first, 7))
+
+    orders.tiered.commit(change, orders.kit.now_ms)
+    orders.kit.advance(days=1)
+    with pytest.raises(Corrupt, match=r"local segment 0 of \d+ bytes is not what the cold tier"):
+        orders.expire()
+    assert orders.bases() == [0, 2, 4, 6]
+    assert PARTITION not in orders.tier.failures
+    orders.tier.expire_once(orders.kit.now_ms)
+    assert "local segment 0" in orders.kit.store.health().tier[PARTITION]
+
+
+def test_a_log_that_was_cut_and_written_anew_keeps_what_the_cold_tier_does_not_have(
+    orders: TieredTopic,
+) -> None:
+    """The cold tier holds other records at these offsets: of the epoch before the cut."""
+    orders.expire()
+    orders.log.truncate_to(3)
+    orders.log.append(make_batch(value=b"another history"), leader_epoch=1)
+    orders.log.roll()
+    for _ in range(4):
+        orders.log.append(make_batch(value=b"another history"), leader_epoch=1)
+    orders.log.roll()
+    orders.kit.advance(days=1)
+    orders.tier.expire_once(orders.kit.now_ms)
+    assert orders.log.local_start_offset <= 2
+    assert orders.topic.partition(0).offsets().end == 8
+
+
+def test_compacted_local_segments_leave_though_their_bytes_differ() -> None:
+    topic = TieredTopic(
+        {
+            "cleanup.policy": "compact",
+            "local.retention.ms": MINUTE,
+            "min.cleanable.dirty.ratio": 0.0,
+        }
+    )
+    for _ in range(3):
+        for number in range(3):
+            topic.topic.append(key=f"key-{number}", value=b"v", timestamp=topic.kit.now_ms)
+        topic.log.roll()
+    topic.copy()
+    topic.kit.clean_now("orders")
+    local = [(one.base_offset, one.size) for one in topic.log.view.closed]
+    assert local != [(one.base_offset, one.size) for one in topic.cold()]
+    topic.kit.advance(days=1)
+    topic.expire()
+    assert topic.bases() == [9]
+    assert len(topic.offsets()) == 9
+    topic.close()
