@@ -16,6 +16,8 @@ import typer
 from varve.cli.byte_progress import byte_progress
 from varve.cli.check_keys import check_keys
 from varve.cli.check_table import print_findings
+from varve.cli.check_tier import TIER_RULES, TierCheck, check_tier, check_tier_file
+from varve.cli.tier_access import StoreSettings
 from varve.commit_log.check import (
     Finding,
     Severity,
@@ -48,6 +50,7 @@ class CheckOptions:
     repair: bool = False
     allow_data_loss: bool = False
     quarantine: str | None = None
+    tier: TierCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,11 @@ def check_path(
         return inspect_directory(fs, path, context)
 
     def findings_of(facts: DirectoryFacts) -> list[Finding]:
-        keys = check_keys(fs, facts) if options.deep else []
-        return facts.findings + keys + _check_topics(fs, path)
+        found = facts.findings + (check_keys(fs, facts) if options.deep else [])
+        found += _check_topics(fs, path) + check_tier_file(fs, log_directory)
+        if options.tier is not None:
+            found += check_tier(fs, log_directory, facts, options.tier)
+        return found
 
     with hold_lock(fs, log_directory, wanted=options.lock):
         facts = inspect()
@@ -154,7 +160,7 @@ def _print_text(result: CheckResult) -> None:
 
 def _list_rules(is_wanted: bool) -> None:
     if is_wanted:
-        for rule, sentence in RULES.items():
+        for rule, sentence in {**RULES, **TIER_RULES}.items():
             sys.stdout.write(f"{rule:30} {sentence}\n")
         raise typer.Exit(0)
 
@@ -184,6 +190,14 @@ def command(
             "--deep", help="Decompress and parse every record, and read key indexes, as well."
         ),
     ] = False,
+    tier: Annotated[
+        bool,
+        typer.Option(
+            "--tier",
+            help="Look into the cold tier too: both tiers join, and all objects are there.",
+        ),
+    ] = False,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     no_lock: Annotated[
         bool,
         typer.Option("--no-lock", help="Look even while the directory is in use."),
@@ -201,13 +215,15 @@ def command(
     The exit status is 0 when nothing of severity error is found, 1 otherwise. A warning mends
     itself at the next open, a note is worth knowing. With --json every line has `kind` (finding,
     done or refused); findings have `stage`, `severity`, `path`, `position`, `rule`, `message` and
-    `repair`. Without --repair nothing is written. The evidence of removals is not looked at here:
-    `varve audit` checks it.
+    `repair`. Without --repair nothing is written. With --tier the cold tier is looked at as well,
+    with --deep all its objects are read; a repair leaves it alone. The evidence of removals is not
+    looked at here: `varve audit` checks it.
 
     \b
     Examples:
       varve check data
       varve check --deep --json data/orders-0
+      varve check --tier data
       varve check --repair data
       varve check --repair --allow-data-loss --quarantine /backup/cut data
     """
@@ -229,6 +245,7 @@ def command(
         repair=repair,
         allow_data_loss=allow_data_loss,
         quarantine=quarantine,
+        tier=TierCheck(store_settings, deep, SystemClock().now_ms()) if tier else None,
     )
     is_clean = True
     for directory in directories:

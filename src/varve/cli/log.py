@@ -64,6 +64,8 @@ def offsets(
 ) -> None:
     """Show where the records of each partition begin and end.
 
+    Records before the local start are in the cold tier only.
+
     \b
     Examples:
       varve log offsets orders
@@ -81,9 +83,10 @@ def offsets(
         chosen = found.partitions if partition is None else [found.partition(partition)]
         for one in chosen:
             marks = one.offsets()
-            row = [one.number, marks.log_start, marks.last_stable, marks.high_watermark, marks.end]
+            ends = [marks.last_stable, marks.high_watermark, marks.end]
+            row = [one.number, marks.log_start, marks.local_start, *ends]
             rows.append([*row, *([] if moment is None else [one.offset_for_time(moment.number)])])
-    columns = ["partition", "log start", "last stable", "high watermark", "end"]
+    columns = ["partition", "log start", "local start", "last stable", "high watermark", "end"]
     print_rows([*columns, *([] if moment is None else ["for time"])], rows, as_json=as_json)
 
 

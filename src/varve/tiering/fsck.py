@@ -80,6 +80,24 @@ def fsck(
     return report
 
 
+def fsck_partition(
+    objects: ObjectStore,
+    manifests: ObjectManifestStore,
+    *,
+    now_ms: int,
+    deep: bool,
+    progress: Progress = lambda home, done_bytes, total_bytes: None,
+) -> PartitionAccount:
+    """Looks at what is below one partition's prefix; nothing changes."""
+    home = manifests.home
+    options = FsckOptions(deep=deep)
+    check = _PartitionCheck(objects, home, manifests, now_ms=now_ms, options=options)
+    check.run(list(objects.list(home.prefix)))
+    if deep:
+        check.verify(progress)
+    return check.result
+
+
 class _PartitionCheck:
     """The account of one partition."""
 

@@ -72,3 +72,71 @@ def test_clean_foresees_and_tells_what_leaves_the_local_disk_and_what_expires(da
     assert offsets.log_start == tier["expired"][-1]["next_offset"]
     assert offsets.local_start == tier["moved"][-1]["next_offset"]
     assert (done["expiry"], lines(run("clean", data, "plain", "--json"))[0]["tier"]) == (None, None)
+
+
+def test_a_check_of_both_tiers_finds_nothing_wrong_with_what_is_well(data: Path) -> None:
+    assert run("clean", data).exit_code == 0
+    assert run("log", "read", "orders", "--dir", data, "--from", "30", "-n", "1").exit_code == 0
+    found = run("check", "--deep", "--tier", data, data / "orders-0")
+    assert found.exit_code == 0, found.output
+    assert found.stdout.count("nothing found") == 2
+
+
+def findings(*arguments: object) -> dict[str, str]:
+    result = run("check", "--tier", "--json", *arguments)
+    assert result.exit_code == 1, result.output
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    return {one["rule"]: one["message"] for one in found}
+
+
+def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path) -> None:
+    assert run("clean", data).exit_code == 0
+    cold = Path(f"{data}.cold")
+    gone = next(path for path in sorted(cold.rglob("*/log")) if "scores" in str(path))
+    gone.unlink()
+    assert "is missing" in findings(data)["tier-object"]
+    (data / "varve-tier.json").rename(data.parent / "tier.json")
+    assert "neither on the local disk nor in the cold tier" in findings(data)["tier-hole"]
+    (data.parent / "tier.json").rename(data / "varve-tier.json")
+    shutil.rmtree(cold)
+    assert "offsets 0 to " in findings(data, data / "scores-0")["tier-hole"]
+    (data / "varve-tier.json").write_text("{")
+    assert "does not tell where" in findings(data)["tier-file"]
+
+
+def test_reads_of_a_tier_that_lost_an_object_fail_with_its_name(data: Path) -> None:
+    assert run("clean", data).exit_code == 0
+    for path in Path(f"{data}.cold").rglob("*/log"):
+        if "scores" in str(path):
+            path.unlink()
+    found = run("log", "read", "scores", "--dir", data)
+    assert found.exit_code == 1
+    assert "the newest manifest names an object that is not there" in found.stderr
+
+
+def test_offsets_show_where_the_local_part_begins(data: Path) -> None:
+    assert run("clean", data).exit_code == 0
+    (row,) = lines(run("log", "offsets", "orders", "--dir", data, "--json"))
+    assert row["log_start"] < row["local_start"] < row["end"]
+    (plain,) = lines(run("log", "offsets", "plain", "--dir", data, "--json"))
+    assert plain["local_start"] == plain["log_start"]
+
+
+def test_explain_and_forecast_print_both_tiers(data: Path) -> None:
+    assert run("clean", data).exit_code == 0
+    text = run("explain", data, "orders").stdout
+    for place in ("leaving", "cold", "both", "local"):
+        assert f"  {place}\n" in text
+    assert "in object storage alone" in run("explain", data, "scores", "--offset", 0).stdout
+    shown = run("forecast", data).stdout
+    assert "cold tier" in shown
+    assert "in the cold tier at" in shown
+    tried = ("--set", "remote.storage.enable=true", "--set", "local.retention.ms=1000")
+    (found,) = lines(run("forecast", data, "plain", *tried, "--json"))
+    assert found["cold"]["rows"][0]["place"] == "local"
+
+
+def test_metrics_have_the_figures_of_the_tier(data: Path) -> None:
+    found = run("metrics", data)
+    assert found.exit_code == 0, found.output
+    assert 'varve_tier_segments{partition="0",topic="orders"}' in found.stdout
