@@ -40,7 +40,8 @@ a store is opened: `varve.open("data", settings={"log.cleaner.threads": 2})`."""
 
 _TIER_INTRODUCTION = """\
 These are given when a store is opened, as are those of its object store, behind
-`varve.tier.store.`: `varve.open("data", settings={"varve.tier.url": "s3://bucket/prefix"})`.
+`varve.tier.store.`: `varve.open("data", settings={"varve.tier.url": "s3://bucket/prefix"})`. Those
+of the store that mirrors it stand behind `varve.tier.mirror.store.`.
 [tiering.md](tiering.md) tells more."""
 
 _OBJECT_STORE_INTRODUCTION = """\

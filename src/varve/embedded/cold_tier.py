@@ -18,12 +18,14 @@ from varve.cleaning.key_index import KeyEntry
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
+from varve.embedded.store_settings import MIRROR_STORE_PREFIX
 from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, find_place, remember_place
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
     DirectoryOffline,
     InvalidRequest,
+    InvalidSetting,
     StoreError,
     Unavailable,
 )
@@ -33,7 +35,7 @@ from varve.tiering.metadata_settings import MetadataSettings
 from varve.tiering.settings import TierSettings
 
 if TYPE_CHECKING:
-    from varve.object_store import ObjectStore
+    from varve.object_store import MirroredObjectStore, ObjectStore
     from varve.tiering.metadata_topic import MetadataTopic, TopicMaker
     from varve.tiering.metrics import TierMetrics
     from varve.tiering.tier import Tier
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_MS: Final = 5_000
 """How long a thread may be busy with the object store when that is to be closed."""
+CATCH_UP_MS: Final = 10_000
+"""How long a round of copies goes on with what the mirror lacks."""
 RETRY_MS: Final = 1_000
 """How long a store that could not be opened is not asked again."""
 
@@ -49,7 +53,8 @@ RETRY_MS: Final = 1_000
 class ColdTier:
     """The tier of one store, or the promise of one.
 
-    `objects` is given by tests; otherwise the URL tells, and `store_settings` go to its store.
+    `objects` is given by tests; otherwise the URL tells, and `store_settings` go to its store,
+    `mirror_settings` to the one that mirrors it.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class ColdTier:
         settings: TierSettings,
         metadata: MetadataSettings,
         store_settings: Mapping[str, GivenValue],
+        mirror_settings: Mapping[str, GivenValue],
         objects: "ObjectStore | None",
         cleaner: Callable[[], Cleaner],
     ) -> None:
@@ -70,6 +76,7 @@ class ColdTier:
         self._settings = settings
         self._metadata = metadata
         self._store_settings = store_settings
+        self._mirror_settings = mirror_settings
         self._objects = objects
         self._cleaner = cleaner
         self._lock = threading.Lock()
@@ -113,19 +120,15 @@ class ColdTier:
             raise
 
     def _open_tier(self) -> "Tier":
-        from varve.object_store import RetryingObjectStore, open_object_store
         from varve.tiering.tier import Tier
 
         place = self._find_place()
         live = [one for one in self._logs.directories if one.failure is None]
         if not live:
             raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
-        objects = self._objects
-        if objects is None:
-            objects = RetryingObjectStore(open_object_store(place.url, self._store_settings))
         return Tier(
             self._logs,
-            objects,
+            self._objects or self._open_objects(place),
             cleaner=self._cleaner(),
             clock=self._clock,
             random=self._random,
@@ -136,6 +139,24 @@ class ColdTier:
             before_first_copy=lambda: self._remember(place),
         )
 
+    def _open_objects(self, place: TierPlace) -> "ObjectStore":
+        from varve.object_store import RetryingObjectStore, open_mirrored, open_object_store
+
+        if place.mirror:
+            return open_mirrored(
+                place.url,
+                place.mirror,
+                settings=self._store_settings,
+                second_settings=self._mirror_settings,
+                clock=self._clock,
+            )
+        if self._mirror_settings:
+            raise InvalidSetting(
+                f"{', '.join(f'{MIRROR_STORE_PREFIX}{name}' for name in self._mirror_settings)} "
+                f"given, but the cold tier at {place.url} has no mirror: set varve.tier.mirror.url"
+            )
+        return RetryingObjectStore(open_object_store(place.url, self._store_settings))
+
     def _find_place(self) -> TierPlace:
         settings = self._settings
         if self._objects is not None:
@@ -145,6 +166,7 @@ class ColdTier:
             self._logs.directories,
             url=settings.varve_tier_url,
             metadata=settings.varve_tier_metadata,
+            mirror=settings.varve_tier_mirror_url,
         )
 
     def _remember(self, place: TierPlace) -> None:
@@ -214,6 +236,9 @@ class ColdTier:
         tier = self.find()
         if tier is not None:
             tier.copy_once(now_ms)
+            mirror = _find_mirror(tier)
+            if mirror is not None:
+                mirror.catch_up(within_ms=CATCH_UP_MS)
 
     def _expire_once(self, now_ms: int) -> None:
         tier = self.find()
@@ -306,6 +331,12 @@ class ColdTier:
         found = {**tier.failures, **tier.copier.failures()}
         return {partition: text for partition, text in found.items() if partition in tiered}
 
+    def mirror_trouble(self) -> str:
+        """What is wrong with the stores of a mirror; empty if nothing is, or nothing mirrors."""
+        with self._lock:
+            mirror = None if self._tier is None else _find_mirror(self._tier)
+        return "" if mirror is None else mirror.trouble()
+
     def metrics(self) -> "TierMetrics | None":
         """The figures of the tier; None while it is not open."""
         with self._lock:
@@ -348,3 +379,9 @@ class ColdTier:
     def _close(self, tier: "Tier") -> None:
         if self._objects is None:
             tier.objects.close()
+
+
+def _find_mirror(tier: "Tier") -> "MirroredObjectStore | None":
+    from varve.object_store import MirroredObjectStore
+
+    return tier.objects if isinstance(tier.objects, MirroredObjectStore) else None

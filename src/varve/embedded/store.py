@@ -77,6 +77,7 @@ class Store:
             settings=parsed.tier,
             metadata=parsed.metadata,
             store_settings=parsed.tier_store,
+            mirror_settings=parsed.mirror_store,
             objects=objects,
             cleaner=lambda: self._upkeep.cleaner,
         )

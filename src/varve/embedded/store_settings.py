@@ -1,7 +1,8 @@
 """Reads the settings of a whole store: its own, and the defaults of its topics.
 
 A topic's default goes by Kafka's broker-wide name, e.g. `log.segment.bytes` for `segment.bytes`.
-Settings of the cold tier's object store stand behind `varve.tier.store.`.
+Settings of the cold tier's object store stand behind `varve.tier.store.`, those of the one that
+mirrors it behind `varve.tier.mirror.store.`.
 """
 
 import difflib
@@ -19,6 +20,8 @@ _WHERE = "the store's settings"
 
 TIER_STORE_PREFIX: Final = "varve.tier.store."
 """Before the name of a setting of the cold tier's object store."""
+MIRROR_STORE_PREFIX: Final = "varve.tier.mirror.store."
+"""Before the name of a setting of the store that mirrors it."""
 
 
 class ParsedSettings(NamedTuple):
@@ -30,6 +33,8 @@ class ParsedSettings(NamedTuple):
     metadata: MetadataSettings
     tier_store: Mapping[str, GivenValue]
     """What the object store of the cold tier is told, by its own names."""
+    mirror_store: Mapping[str, GivenValue]
+    """What the store that mirrors it is told."""
     defaults: LogSettings
     foreign: Mapping[str, str]
     """What a topic has of its own whose settings nobody told: a directory that Kafka wrote, say."""
@@ -37,12 +42,9 @@ class ParsedSettings(NamedTuple):
 
 def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
     """The store's settings and its topics' defaults; raises InvalidSetting for any other name."""
-    tier_store = {
-        name.removeprefix(TIER_STORE_PREFIX): value
-        for name, value in given.items()
-        if name.startswith(TIER_STORE_PREFIX)
-    }
-    given = {name: value for name, value in given.items() if name not in _prefixed(tier_store)}
+    prefixes = (TIER_STORE_PREFIX, MIRROR_STORE_PREFIX)
+    tier_store, mirror_store = (_behind(prefix, given) for prefix in prefixes)
+    given = {name: value for name, value in given.items() if not name.startswith(prefixes)}
     own = set().union(
         *map(_names, (StoreSettings, CleanerSettings, TierSettings, MetadataSettings))
     )
@@ -57,14 +59,17 @@ def parse_store_settings(given: Mapping[str, GivenValue]) -> ParsedSettings:
         parse_settings(TierSettings, _part_of(given, TierSettings), _WHERE),
         parse_settings(MetadataSettings, _part_of(given, MetadataSettings), _WHERE),
         tier_store,
+        mirror_store,
         parse_settings(LogSettings, topic_defaults, _WHERE),
         # Looking into a directory must not delete what its owner may want to keep for longer.
         {} if "retention.ms" in topic_defaults else {"retention.ms": "-1"},
     )
 
 
-def _prefixed(tier_store: Mapping[str, GivenValue]) -> set[str]:
-    return {f"{TIER_STORE_PREFIX}{name}" for name in tier_store}
+def _behind(prefix: str, given: Mapping[str, GivenValue]) -> dict[str, GivenValue]:
+    return {
+        name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)
+    }
 
 
 def _names(settings: type[Settings]) -> set[str]:

@@ -1,17 +1,20 @@
 """Where the cold tier of a store is: told once, and remembered beside the logs.
 
 Layout     `varve-tier.json` in every log directory:
-           {"format": 1, "url": "...", "metadata": "object"}. docs/tiering.md
+           {"format": 1, "url": "...", "metadata": "object"}, and "mirror": "..." where there is a
+           second store. docs/tiering.md
 Invariant  what is copied stays where readers look for it: another place than the remembered one is
-           refused. No secret is written; credentials come from settings or the environment.
-Crash      written before anything is copied; any directory's file tells.
+           refused; only a mirror may be added to a place that has none. No secret is written;
+           credentials come from settings or the environment.
+Crash      written before anything is copied; any directory's file tells, and one with a mirror
+           tells more than one without.
 """
 
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from varve.commit_log import LogDirectory
 from varve.disk import FileSystem, RealFileSystem, write_atomically
@@ -24,14 +27,21 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TierPlace:
-    """The object store of a cold tier, and where it is kept which segments it holds."""
+    """The object store of a cold tier, where it is kept which segments it holds, and the store
+    that mirrors it; empty where none does."""
 
     url: str
     metadata: str
+    mirror: str = ""
 
 
 def find_place(
-    fs: FileSystem, directories: Sequence[LogDirectory], *, url: str, metadata: str
+    fs: FileSystem,
+    directories: Sequence[LogDirectory],
+    *,
+    url: str,
+    metadata: str,
+    mirror: str = "",
 ) -> TierPlace:
     """The place that is given, or remembered; else manifests and objects beside the logs.
 
@@ -40,18 +50,24 @@ def find_place(
     known = _read(fs, directories)
     where = directories[0].path
     if known is None:
-        return TierPlace(url or _default_url(fs, where), metadata or DEFAULT_METADATA)
+        return TierPlace(url or _default_url(fs, where), metadata or DEFAULT_METADATA, mirror)
     for name, given, remembered in (
         ("varve.tier.url", url, known.url),
         ("varve.tier.metadata", metadata, known.metadata),
+        ("varve.tier.mirror.url", mirror, known.mirror or mirror),
     ):
-        if given and given != remembered:
-            raise InvalidSetting(
-                f"{name} is {given}, but the cold tier of {where} has {remembered}: leave the "
-                "setting out, or move all that is there and then write the new one into "
-                f"{TIER_FILE} of every log directory"
-            )
-    return known
+        check_remembered(name, given, remembered, where)
+    return replace(known, mirror=known.mirror or mirror)
+
+
+def check_remembered(name: str, given: str, remembered: str, where: str) -> None:
+    """Raises InvalidSetting for a setting that is given and not the remembered one."""
+    if given and given != remembered:
+        raise InvalidSetting(
+            f"{name} is {given}, but the cold tier of {where} has {remembered}: leave the "
+            "setting out, or move all that is there and then write the new one into "
+            f"{TIER_FILE} of every log directory"
+        )
 
 
 def _default_url(fs: FileSystem, directory: str) -> str:
@@ -66,6 +82,8 @@ def _default_url(fs: FileSystem, directory: str) -> str:
 def remember_place(fs: FileSystem, directories: Sequence[LogDirectory], place: TierPlace) -> None:
     """Writes the place to every directory that does not have it."""
     document = {"format": _FORMAT, "url": place.url, "metadata": place.metadata}
+    if place.mirror:
+        document["mirror"] = place.mirror
     data = json.dumps(document).encode() + b"\n"
     for directory in directories:
         if directory.failure is None and read_place(fs, directory.path) != place:
@@ -106,8 +124,15 @@ def _read(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPlace | No
             continue
         if place is not None:
             found.setdefault(place, directory.path)
+    # A crash may have come between the directories when a mirror was added.
+    mirrored = {replace(place, mirror="") for place in found if place.mirror}
+    found = {place: at for place, at in found.items() if place not in mirrored}
     if len(found) > 1:
-        told = ", ".join(f"{place.url} by {place.metadata} ({at})" for place, at in found.items())
+        told = ", ".join(
+            f"{place.url} by {place.metadata}"
+            f"{f', mirrored in {place.mirror},' if place.mirror else ''} ({at})"
+            for place, at in found.items()
+        )
         raise Corrupt(
             f"the log directories remember different places of their cold tier: {told}; write the "
             f"right one into {TIER_FILE} of all of them"
@@ -122,7 +147,10 @@ def _decode(data: bytes, path: str) -> TierPlace:
         document = json.loads(data)
     except ValueError:
         document = None
-    texts = [document.get(name) for name in ("url", "metadata")] if _is_ours(document) else []
+    texts: list[Any] = []
+    if isinstance(document, dict) and document.get("format") == _FORMAT:
+        names = ("url", "metadata", "mirror") if "mirror" in document else ("url", "metadata")
+        texts = [document.get(name) for name in names]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise Corrupt(
             f"{path} does not tell where the cold tier is: write "
@@ -130,7 +158,3 @@ def _decode(data: bytes, path: str) -> TierPlace:
             "of its object store"
         )
     return TierPlace(*texts)
-
-
-def _is_ours(document: object) -> bool:
-    return isinstance(document, dict) and document.get("format") == _FORMAT

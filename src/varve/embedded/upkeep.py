@@ -55,7 +55,8 @@ class StoreHealth:
     """How a store fares; empty of trouble it is healthy.
 
     `offline` goes by log directory, `unreadable`, `retention` and `tier` by partition; each value
-    is a sentence that says what is wrong. `workers` is empty when the store was opened to be
+    is a sentence that says what is wrong, and so is `mirror`, which is empty while both stores of a
+    mirrored cold tier are well and level. `workers` is empty when the store was opened to be
     maintained by hand.
     """
 
@@ -65,6 +66,7 @@ class StoreHealth:
     unreadable: dict[TopicPartition, str]
     offline: dict[str, str]
     tier: dict[TopicPartition, str] = field(default_factory=dict)
+    mirror: str = ""
 
     @property
     def is_healthy(self) -> bool:
@@ -72,6 +74,7 @@ class StoreHealth:
             all(worker.is_healthy for worker in self.workers)
             and all(partition.is_healthy for partition in self.cleaning)
             and not (self.retention or self.unreadable or self.offline or self.tier)
+            and not self.mirror
         )
 
 
@@ -207,6 +210,7 @@ class Upkeep:
                 *self._tier.worker_health(),
             ),
             tier=self._tier.failures(),
+            mirror=self._tier.mirror_trouble(),
             cleaning=tuple(self.cleaner.health()),
             retention=dict(self.cleaner.retention.failures),
             unreadable={

@@ -11,6 +11,7 @@ from varve.object_store.gcs import GcsObjectStore, GcsSettings
 from varve.object_store.lazy import LazyObjectStore
 from varve.object_store.measured import MeasuredObjectStore, StoreUsage
 from varve.object_store.memory import MemoryObjectStore
+from varve.object_store.mirror_opening import open_mirrored
 from varve.object_store.mirror_repair import Difference, Fault, MirrorComparison
 from varve.object_store.mirrored import MirroredObjectStore, MirrorRepair, MirrorStatus
 from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
@@ -65,6 +66,7 @@ __all__ = [
     "StoreUsage",
     "default_prices",
     "open_lazily",
+    "open_mirrored",
     "open_object_store",
     "register",
 ]

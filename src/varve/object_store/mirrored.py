@@ -130,6 +130,20 @@ class MirroredObjectStore:
                 first_error=self._first_rest.error,
             )
 
+    def trouble(self) -> str:
+        """A sentence on what is wrong with either store as far as known; empty if nothing is."""
+        status = self.status()
+        sentences = []
+        if status.first_error:
+            sentences.append(f"reads go to {self.second_name}, because {status.first_error}")
+        if not status.is_complete:
+            sentences.append(
+                f"{self.second_name} is behind by {status.behind_count:,} objects, because "
+                f"{status.last_error}; it is caught up when it is back, or by `varve tier mirror "
+                "--repair`"
+            )
+        return "; ".join(sentences)
+
     # Writes
 
     def put(self, key: str, data: Buffer) -> ObjectInfo:
@@ -377,17 +391,17 @@ class MirroredObjectStore:
                 self._second_rest.end()
         return done
 
-    def catch_up(self, until_ms: int) -> int:
-        """Do what was noted to the second store, until that time; gives to how many objects.
+    def catch_up(self, *, within_ms: int) -> int:
+        """Do what was noted to the second store, for so long; gives to how many objects.
 
         A failure of either store ends it: what is left stays noted. Objects without a note are left
         to `repair`.
         """
         with self._lock:
             notes = list(self._behind.items())
-        done = 0
+        done, end_ms = 0, self._clock.now_ms() + within_ms
         for key, note in notes:
-            if self._clock.now_ms() > until_ms or not self._do_noted(key, note):
+            if self._clock.now_ms() > end_ms or not self._do_noted(key, note):
                 break
             self._settle(key, note)
             done += 1

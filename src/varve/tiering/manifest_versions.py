@@ -88,7 +88,9 @@ class ManifestVersions:
 
     def write_hint(self, version: int) -> None:
         """Notes a recent version, from time to time; without it the first listing is longer."""
-        if version % HINT_INTERVAL:
+        # The first one is noted too: who reads from a mirror cannot tell a hint that never was from
+        # one that it lacks.
+        if version % HINT_INTERVAL and version != 1:
             return
         try:
             self._objects.put(self.home.hint_key, b"%d\n" % version)

@@ -22,6 +22,13 @@ class TierSettings:
         "varve.tier.url",
         is_own=True,
     )
+    varve_tier_mirror_url: str = setting(
+        "",
+        "A second object store, independent of the first, that gets all that goes there and is "
+        "read when that one is down; empty means the one used before, at first none.",
+        "varve.tier.mirror.url",
+        is_own=True,
+    )
     varve_tier_metadata: str = setting(
         "",
         "Where it is kept which segments the cold tier holds: in manifests beside them (object), "

@@ -41,8 +41,10 @@ def directories(fs: FileSystem, *paths: str) -> list[LogDirectory]:
     return LogStore(paths, fs=fs, clock=ManualClock(), random=random.Random(1)).directories
 
 
-def find(fs: FileSystem, found: list[LogDirectory], url: str = "", metadata: str = "") -> TierPlace:
-    return find_place(fs, found, url=url, metadata=metadata)
+def find(
+    fs: FileSystem, found: list[LogDirectory], url: str = "", metadata: str = "", mirror: str = ""
+) -> TierPlace:
+    return find_place(fs, found, url=url, metadata=metadata, mirror=mirror)
 
 
 @pytest.fixture
@@ -81,6 +83,32 @@ def test_another_place_than_the_remembered_one_is_refused(
         find(fs, logs, **given)
 
 
+def test_a_mirror_may_be_added_later_and_is_remembered_then(fs: Unreadable) -> None:
+    logs = directories(fs, "/a")
+    remember_place(fs, logs, PLACE)
+    mirrored = find(fs, logs, mirror="gs://elsewhere")
+    assert mirrored == TierPlace(PLACE.url, "object", "gs://elsewhere")
+    assert find(fs, logs) == PLACE
+    remember_place(fs, logs, mirrored)
+    assert find(fs, logs) == find(fs, logs, mirror="gs://elsewhere") == mirrored
+    assert json.loads(fs.read(f"/a/{TIER_FILE}"))["mirror"] == "gs://elsewhere"
+    with pytest.raises(
+        InvalidSetting, match=r"varve\.tier\.mirror\.url is gs://another, but .* has"
+    ):
+        find(fs, logs, mirror="gs://another")
+
+
+def test_a_crash_while_a_mirror_was_added_leaves_it_added_or_not(fs: Unreadable) -> None:
+    logs = directories(fs, "/a", "/b")
+    mirrored = TierPlace(PLACE.url, "object", "gs://elsewhere")
+    remember_place(fs, logs, PLACE)
+    remember_place(fs, logs[1:], mirrored)
+    assert find(fs, logs) == mirrored
+    remember_place(fs, logs[:1], TierPlace(PLACE.url, "object", "gs://another"))
+    with pytest.raises(Corrupt, match=r"mirrored in gs://another, .* mirrored in gs://elsewhere"):
+        find(fs, logs)
+
+
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(fs: Unreadable) -> None:
     """Else a passing failure would lead to an empty tier, and what was copied seem to be lost."""
     logs = directories(fs, "/a", "/b")
@@ -112,6 +140,8 @@ def test_directories_that_remember_different_places_are_told_of(fs: Unreadable) 
         b'{"format": 1, "url": "", "metadata": "object"}',
         b'{"format": 1, "url": 7, "metadata": "object"}',
         b'{"format": 1, "url": "s3://b"}',
+        b'{"format": 1, "url": "s3://b", "metadata": "object", "mirror": ""}',
+        b'{"format": 1, "url": "s3://b", "metadata": "object", "mirror": 7}',
     ],
 )
 def test_a_file_that_does_not_tell_is_corrupt(fs: Unreadable, document: bytes) -> None:

@@ -1,0 +1,274 @@
+"""A store whose cold tier is in two object stores: what goes on when either of them is down."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import varve
+from varve.embedded import Store
+from varve.embedded.tier_place import TIER_FILE
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import InvalidRequest, InvalidSetting, StoreUnavailable
+from varve.foundation.settings import GivenValue
+from varve.object_store import (
+    FaultyObjectStore,
+    MemoryObjectStore,
+    MirroredObjectStore,
+    ObjectStore,
+    RetryPolicy,
+    mirror_opening,
+    register,
+    registry,
+)
+from varve.object_store.mirrored import REST_MS
+from varve.testing import VirtualStore
+
+
+class Bench:
+    """Two stores that may go down, and a store over them whose local disk forgets soon."""
+
+    def __init__(self) -> None:
+        self.first = FaultyObjectStore(MemoryObjectStore("memory:first"))
+        self.second = FaultyObjectStore(MemoryObjectStore("memory:second"))
+        self.clock = ManualClock()
+        self.mirror = MirroredObjectStore(self.first, self.second, clock=self.clock)
+        self.kit = VirtualStore(objects=self.mirror)
+        settings: dict[str, GivenValue] = {
+            "segment.bytes": 1000,
+            "remote.storage.enable": True,
+            "local.retention.bytes": 1,
+        }
+        self.kit.store.create_topic("t", settings=settings)
+        self.count = 0
+
+    def append(self, count: int) -> None:
+        for number in range(self.count, self.count + count):
+            self.kit.store.topic("t").append(value=f"{number:060}")
+        self.count += count
+
+    def advance(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        self.kit.advance(milliseconds=milliseconds)
+
+    def values(self) -> list[int]:
+        return [int(record.value or b"") for record in self.kit.store.topic("t").read()]
+
+    def local_start(self) -> int:
+        return self.kit.store.topic("t").partition(0).offsets().local_start
+
+    def keys(self, store: FaultyObjectStore) -> list[str]:
+        return [info.key for info in store.after_crash().list("")]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    found = Bench()
+    with found.kit:
+        yield found
+
+
+def test_cold_offsets_are_read_when_the_first_store_is_down(bench: Bench) -> None:
+    bench.append(50)
+    bench.kit.run_background()
+    assert bench.local_start() > 0
+    bench.first.go_down()
+    assert bench.values() == list(range(50))
+    health = bench.kit.store.health()
+    assert "reads go to memory:second, because memory:first" in health.mirror
+    assert not health.is_healthy
+
+
+def test_cold_offsets_are_read_from_the_second_by_a_store_that_has_only_just_opened(
+    bench: Bench,
+) -> None:
+    bench.append(50)
+    bench.kit.run_background()
+    bench.first.go_down()
+    bench.kit.crash_now()
+    bench.kit.objects = MirroredObjectStore(bench.first, bench.second)
+    bench.kit.reopen()
+    assert bench.values() == list(range(50))
+
+
+def test_copies_fail_clearly_when_the_first_store_is_down(bench: Bench) -> None:
+    bench.first.go_down()
+    bench.append(50)
+    bench.kit.run_background()
+    assert bench.local_start() == 0
+    assert bench.keys(bench.second) == []
+    (told,) = bench.kit.store.health().tier.values()
+    assert "memory:first" in told
+    bench.first.come_up()
+    bench.advance(1_200_000)
+    bench.kit.run_background()
+    assert bench.local_start() > 0
+    assert bench.keys(bench.first) == bench.keys(bench.second) != []
+    assert bench.kit.store.health().is_healthy
+
+
+def test_copies_go_on_when_the_second_store_is_down_and_repair_brings_it_level(
+    bench: Bench,
+) -> None:
+    bench.second.go_down()
+    bench.append(50)
+    bench.kit.run_background()
+    assert bench.local_start() > 0
+    assert bench.values() == list(range(50))
+    health = bench.kit.store.health()
+    assert "memory:second is behind by" in health.mirror
+    assert health.tier == {}
+    assert not health.is_healthy
+    bench.second.come_up()
+    assert bench.mirror.repair().extra == ()
+    assert bench.keys(bench.first) == bench.keys(bench.second)
+    assert bench.kit.store.health().is_healthy
+    bench.first.go_down()
+    assert bench.values() == list(range(50))
+
+
+def test_a_second_store_that_is_back_is_caught_up_by_the_next_round(bench: Bench) -> None:
+    bench.second.go_down()
+    bench.append(50)
+    bench.kit.run_background()
+    bench.second.come_up()
+    bench.advance(REST_MS)
+    bench.kit.run_background()
+    assert bench.kit.store.health().mirror == ""
+    assert bench.keys(bench.first) == bench.keys(bench.second) != []
+
+
+def test_what_is_deleted_goes_in_both(bench: Bench) -> None:
+    bench.append(50)
+    bench.kit.run_background()
+    bench.kit.store.delete_topic("t")
+    assert bench.keys(bench.first) == bench.keys(bench.second)
+    assert not [key for key in bench.keys(bench.second) if "/segment/" in key]
+
+
+# By settings
+
+
+class Buckets:
+    """Stores by URL, `unsteady://NAME`, that keep what they hold and may be down at an open."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, FaultyObjectStore] = {}
+        self.away: set[str] = set()
+        self.given: dict[str, Mapping[str, GivenValue]] = {}
+
+    def open(self, url: str, settings: Mapping[str, GivenValue]) -> ObjectStore:
+        if url in self.away:
+            raise StoreUnavailable(f"{url}: open failed: it is away")
+        self.given[url] = dict(settings)
+        if url not in self.stores:
+            self.stores[url] = FaultyObjectStore(MemoryObjectStore(url))
+        return self.stores[url]
+
+
+HERE, THERE = "unsteady://here", "unsteady://there"
+MIRRORED: dict[str, GivenValue] = {"varve.tier.url": HERE, "varve.tier.mirror.url": THERE}
+
+
+@pytest.fixture
+def buckets(monkeypatch: pytest.MonkeyPatch) -> Buckets:
+    found = Buckets()
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(mirror_opening, "SIDE_RETRIES", RetryPolicy(attempt_count_max=1))
+    register("unsteady", found.open)
+    return found
+
+
+def open_store(path: Path, settings: Mapping[str, GivenValue] | None = None) -> Store:
+    return varve.open(path, settings=settings, maintain=False)
+
+
+def fill(store: Store) -> None:
+    store.create_topic("t", settings={"segment.bytes": 1000, "remote.storage.enable": True})
+    for number in range(50):
+        store.topic("t").append(value=f"{number:060}")
+    store.run_once()
+    assert store.health().tier == {}
+
+
+def keys(store: ObjectStore) -> list[str]:
+    return [info.key for info in store.list("")]
+
+
+def test_a_mirror_is_opened_by_its_url_and_settings_and_remembered(
+    tmp_path: Path, buckets: Buckets
+) -> None:
+    given = {**MIRRORED, "varve.tier.store.a": 1, "varve.tier.mirror.store.b": 2}
+    with open_store(tmp_path / "data", given) as store:
+        fill(store)
+    assert buckets.given == {HERE: {"a": 1}, THERE: {"b": 2}}
+    assert keys(buckets.stores[HERE]) == keys(buckets.stores[THERE]) != []
+    remembered = json.loads((tmp_path / "data" / TIER_FILE).read_text())
+    assert (remembered["url"], remembered["mirror"]) == (HERE, THERE)
+    with open_store(tmp_path / "data") as store:
+        assert store.tier.objects.name == f"mirror of {HERE} and {THERE}"
+
+
+@pytest.mark.parametrize("away", [HERE, THERE])
+def test_a_tier_opens_and_reads_while_either_store_is_away(
+    tmp_path: Path, buckets: Buckets, away: str
+) -> None:
+    with open_store(tmp_path / "data", MIRRORED) as store:
+        fill(store)
+        store.alter_topic("t", {"local.retention.bytes": 1})
+        store.run_once()
+        assert store.topic("t").partition(0).offsets().local_start > 0
+    buckets.away = {away}
+    buckets.stores[away].go_down()
+    with open_store(tmp_path / "data") as store:
+        assert len(list(store.topic("t").read())) == 50
+        buckets.away = set()
+        buckets.stores[away].come_up()
+        assert len(list(store.topic("t").read())) == 50
+
+
+def test_a_mirror_may_be_added_to_a_tier_and_not_exchanged(
+    tmp_path: Path, buckets: Buckets
+) -> None:
+    with open_store(tmp_path / "data", {"varve.tier.url": HERE}) as store:
+        fill(store)
+    with open_store(tmp_path / "data", {"varve.tier.mirror.url": THERE}) as store:
+        for number in range(50):
+            store.topic("t").append(value=f"{number:060}")
+        store.run_once()
+        mirror = store.tier.objects
+        assert isinstance(mirror, MirroredObjectStore)
+        assert mirror.repair().copied
+    assert keys(buckets.stores[HERE]) == keys(buckets.stores[THERE])
+    with pytest.raises(InvalidSetting, match=f"has {THERE}: leave the setting out"):
+        open_store(tmp_path / "data", {"varve.tier.mirror.url": "unsteady://another"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"varve.tier.mirror.url": "nonsense://x"}, "begins with one of"),
+        ({"varve.tier.mirror.url": "s3://b", "varve.tier.mirror.store.regoin": "x"}, "region"),
+        ({"varve.tier.mirror.url": HERE}, "cannot be the mirror of"),
+        ({"varve.tier.mirror.url": f"{HERE}/inner"}, "cannot be the mirror of"),
+        ({"varve.tier.mirror.store.region": "x"}, r"set varve\.tier\.mirror\.url"),
+    ],
+)
+def test_a_wrong_mirror_is_refused_when_a_topic_enters_the_tier(
+    tmp_path: Path, buckets: Buckets, settings: dict[str, GivenValue], told: str
+) -> None:
+    with (
+        open_store(tmp_path / "data", {"varve.tier.url": HERE, **settings}) as store,
+        pytest.raises(InvalidRequest, match=told),
+    ):
+        store.create_topic("t", settings={"remote.storage.enable": True})
+
+
+def test_buckets_of_one_name_on_two_servers_are_two_stores() -> None:
+    names = [
+        mirror_opening.open_mirrored(
+            "s3://b", "s3://b", settings={"endpoint": "https://one"}, second_settings={}
+        ).name
+    ]
+    assert names == ["mirror of s3://b and s3://b"]
