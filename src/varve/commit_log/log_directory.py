@@ -145,6 +145,10 @@ class LogDirectory:
         self.metadata = self.read_metadata() or self._make_metadata(cluster_id)
         self._check_cluster(self.metadata, cluster_id)
         self._was_clean = self._take_clean_mark()
+        if not self._was_clean:
+            # A killed process may have left a checkpoint that only memory knows by its name: what
+            # is told from it, as where a log starts, a loss of power must not take back.
+            self._fs.sync_directory(self.path)
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             self._inherited[name] = self._read_offsets(name)
         self._cleaner.take(self._read_offsets(CLEANER_OFFSET_FILE))

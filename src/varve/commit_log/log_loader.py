@@ -301,8 +301,11 @@ class LogLoader:
         return recovered
 
     def _scratch_load(self, number: int) -> ProducerLoad:
-        first_base = self._segments[0].base_offset
-        load = self._producer_load(max(self._request.log_start_offset, first_base))
+        log_start_offset = self._request.log_start_offset
+        if not self._request.settings.remote_storage_enable:
+            log_start_offset = max(log_start_offset, self._segments[0].base_offset)
+        # Else the snapshot at the first local segment is all that tells of producers before it.
+        load = self._producer_load(log_start_offset)
         # A scratch state must not take the shortcut for directories without snapshots.
         return ProducerLoad(
             log_start_offset=min(load.log_start_offset, self._segments[number].base_offset),
