@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from varve.cli.tier_access import open_manifests, open_tier
-from varve.commit_log import LogSettings
+from varve.cli.tier_access import find_tiered, open_manifests, open_tier
 from varve.commit_log.check import Finding, Severity
 from varve.commit_log.check_directory import DirectoryFacts
 from varve.commit_log.check_partition import PartitionFacts
@@ -17,9 +16,7 @@ from varve.commit_log.checkpoints import decode_offsets
 from varve.commit_log.names import LOG_START_OFFSET_FILE, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
-from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, StoreError
-from varve.foundation.settings import parse_settings
 from varve.object_store import ObjectStore
 from varve.tiering.fsck import fsck_partition
 from varve.tiering.fsck_report import ObjectClass, PartitionAccount
@@ -93,13 +90,7 @@ def _find_tiered(
     starts: dict[TopicPartition, int],
 ) -> dict[TopicPartition, PartitionFacts]:
     """Partitions whose topic is in the tier, or that begin before their first local segment."""
-    path = f"{log_directory}/{TOPICS_FILE}"
-    table = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
-    enabled = {
-        name
-        for name, entry in table.items()
-        if parse_settings(LogSettings, entry.settings, f"topic {name}").remote_storage_enable
-    }
+    enabled = find_tiered(fs, log_directory)
     return {
         partition: one
         for partition, one in sorted(facts.partitions.items())

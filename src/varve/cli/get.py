@@ -10,6 +10,7 @@ import typer
 from varve.cli.log_output import FormatRecord, json_format, text_format
 from varve.cli.moments import show_moment
 from varve.cli.store_access import Directory, find_topic, open_existing, parse_wanted
+from varve.cli.tier_access import StoreSettings, tier_settings
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import NotFound
 
@@ -33,6 +34,7 @@ def command(
     is_base64: Annotated[
         bool, typer.Option("--base64", help="The key is written in base64.")
     ] = False,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: Annotated[
         bool, typer.Option("--json", help="The whole record, as `varve log read --json` has it.")
     ] = False,
@@ -55,7 +57,8 @@ def command(
         raise typer.BadParameter(f"{wanted!r} names partition {named}, --partition {partition}")
     partition = partition if named is None else named
     data = _decode(key) if is_base64 else key.encode(errors="surrogateescape")
-    with open_existing([directory], maintain=False) as store:
+    settings = tier_settings("", store_settings)
+    with open_existing([directory], maintain=False, settings=settings) as store:
         found = find_topic(store, topic).get(data, partition)
     if found is None:
         raise NotFound(f"topic {topic} has no record of key {key!r}")

@@ -19,6 +19,7 @@ from varve.cli.store_access import (
     open_existing,
     tell_recovery,
 )
+from varve.cli.tier_access import StoreSettings, tier_settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,6 +61,7 @@ def offsets(
         str | None,
         typer.Option(help="Also the first offset not older than this: @milliseconds or a time."),
     ] = None,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: AsJson = False,
 ) -> None:
     """Show where the records of each partition begin and end.
@@ -78,7 +80,8 @@ def offsets(
     if moment is not None and moment.kind is not StartKind.TIME:
         raise typer.BadParameter(f"{time!r} is no time; write @milliseconds or 2026-03-01T12:00:00")
     rows: list[list[object]] = []
-    with open_existing(directories, maintain=False) as store:
+    settings = tier_settings("", store_settings)
+    with open_existing(directories, maintain=False, settings=settings) as store:
         found = find_topic(store, topic)
         chosen = found.partitions if partition is None else [found.partition(partition)]
         for one in chosen:
@@ -100,6 +103,7 @@ def append(
     codec: Annotated[CodecName, typer.Option(help="How batches are compressed.")] = CodecName.LZ4,
     create: Annotated[bool, typer.Option("--create", help="Make a missing topic first.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the end.")] = False,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
 ) -> None:
     """Append the lines of standard input, a record each.
 
@@ -127,7 +131,9 @@ def append(
         parse = log_input.parse_json
     elif key_separator is not None:
         parse = log_input.key_value_parser(_separator(key_separator))
-    with varve.open(directories) if create else open_existing(directories) as store:
+    settings = tier_settings("", store_settings)
+    open_store = varve.open if create else open_existing
+    with open_store(directories, settings=settings) as store:
         if create:
             tell_recovery(store)
             store.create_topic(topic, exist_ok=True)
@@ -169,11 +175,13 @@ def read(
         typer.Option(help="Whether records of open and aborted transactions are shown."),
     ] = IsolationName.READ_UNCOMMITTED,
     key_separator: KeySeparator = None,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: AsJson = False,
 ) -> None:
     """Print records: values, with --key-separator keys too, or --json with everything.
 
-    Without --partition all partitions follow one another. Null shows as `null`.
+    Without --partition all partitions follow one another. Null shows as `null`. What has left the
+    local disk is read from the cold tier.
 
     \b
     Examples:
@@ -190,7 +198,9 @@ def read(
 
     if follow and isolation is IsolationName.READ_COMMITTED:
         raise typer.BadParameter("--follow shows records before their transaction has ended")
-    request = ReadRequest(topic, partition, parse_start(start), count, Isolation(isolation.value))
+    request = ReadRequest(
+        topic, partition, parse_start(start), count, Isolation(isolation.value), store_settings
+    )
     format: log_output.FormatRecord = log_output.json_format
     if not as_json:
         format = log_output.text_format(
@@ -204,7 +214,8 @@ def read(
         for record in follow_records(RealFileSystem(), roots, request, out.flush):
             out.write(format(record))
     else:
-        with open_existing(directories, maintain=False) as store:
+        settings = tier_settings("", store_settings)
+        with open_existing(directories, maintain=False, settings=settings) as store:
             for record in read_records(find_topic(store, topic), request):
                 out.write(format(record))
     out.flush()

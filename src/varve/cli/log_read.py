@@ -3,10 +3,11 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from varve.cli.log_start import Start, StartKind
-from varve.commit_log import Isolation
+from varve.cli.tier_access import find_tiered
+from varve.commit_log import Isolation, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded import Partition, StoredRecord, Topic
 from varve.embedded.follower import Follower, find_partitions
@@ -24,6 +25,8 @@ class ReadRequest:
     start: Start
     count: int | None
     isolation: Isolation
+    store_settings: list[str] = field(default_factory=list)
+    """Those of the object store of the cold tier."""
 
 
 def read_records(topic: Topic, request: ReadRequest) -> Iterator[StoredRecord]:
@@ -59,22 +62,47 @@ def follow_records(
 
     Calls `idle` whenever all that has come is given out.
     """
+    return itertools.islice(_follow(fs, roots, request, idle), request.count)
+
+
+def _follow(
+    fs: FileSystem, roots: Sequence[str], request: ReadRequest, idle: Callable[[], None]
+) -> Iterator[StoredRecord]:
     followers = _followers(fs, roots, request)
+    for root, one, follower in followers:
+        yield from _cold_records(fs, root, one, follower, request)
     pause = threading.Event()
-    left = request.count
-    while left is None or left > 0:
-        for follower in followers:
-            for record in _wanted(follower, request.start):
-                yield record
-                if left is not None:
-                    left -= 1
-                    if left <= 0:
-                        return
+    while True:
+        for _, _, follower in followers:
+            yield from _wanted(follower, request.start)
         idle()
         pause.wait(POLL_SECONDS)
 
 
-def _followers(fs: FileSystem, roots: Sequence[str], request: ReadRequest) -> list[Follower]:
+def _cold_records(
+    fs: FileSystem, root: str, one: TopicPartition, follower: Follower, request: ReadRequest
+) -> Iterator[StoredRecord]:
+    """What lies before the files of a partition, as far as it is wanted."""
+    start, end = follower.log_start, follower.local_start
+    if request.start.kind is StartKind.OFFSET:
+        start = request.start.number
+    if request.start.kind is StartKind.END or start >= end:
+        return
+    from varve.cli.cold_follow import ColdPart
+
+    cold = ColdPart(fs, root, one, request.store_settings)
+    try:
+        if request.start.kind is StartKind.TIME:
+            start = cold.find_time(request.start.number, start=start, end=end)
+        found = cold.read(start=start, end=end)
+        yield from (record for record in found if _is_wanted(record, request.start))
+    finally:
+        cold.close()
+
+
+def _followers(
+    fs: FileSystem, roots: Sequence[str], request: ReadRequest
+) -> list[tuple[str, TopicPartition, Follower]]:
     found = [
         (root, one)
         for root in roots
@@ -89,14 +117,23 @@ def _followers(fs: FileSystem, roots: Sequence[str], request: ReadRequest) -> li
             "name one with --partition"
         )
     start = request.start.number if request.start.kind is StartKind.OFFSET else None
-    followers = [Follower(fs, root, one, start=start) for root, one in found]
+    followers = [
+        (
+            root,
+            one,
+            Follower(fs, root, one, start=start, is_tiered=one.topic in find_tiered(fs, root)),
+        )
+        for root, one in found
+    ]
     if request.start.kind is StartKind.END:
-        for follower in followers:
+        for _, _, follower in followers:
             follower.skip_to_end()
     return followers
 
 
 def _wanted(follower: Follower, start: Start) -> Iterator[StoredRecord]:
-    if start.kind is not StartKind.TIME:
-        return follower.poll()
-    return (record for record in follower.poll() if record.timestamp >= start.number)
+    return (record for record in follower.poll() if _is_wanted(record, start))
+
+
+def _is_wanted(record: StoredRecord, start: Start) -> bool:
+    return start.kind is not StartKind.TIME or record.timestamp >= start.number

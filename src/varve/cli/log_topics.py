@@ -16,6 +16,7 @@ from varve.cli.store_access import (
     parse_setting,
     tell_recovery,
 )
+from varve.cli.tier_access import StoreSettings, tier_settings
 from varve.foundation.errors import InvalidRequest, TopicExists
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def configure(
         list[str],
         typer.Option("--reset", "-r", metavar="NAME", help="Take one back to the default."),
     ] = [],  # noqa: B006, typer copies it
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     as_json: AsJson = False,
 ) -> None:
     """Change a topic's settings, or show them.
@@ -114,7 +116,8 @@ def configure(
     if both := sorted(changes.keys() & set(reset)):
         raise typer.BadParameter(f"{', '.join(both)}: given a value and --reset, choose one")
     changes |= dict.fromkeys(reset)
-    with open_existing(directories, maintain=False) as store:
+    given = tier_settings("", store_settings)
+    with open_existing(directories, maintain=False, settings=given) as store:
         found = find_topic(store, topic)
         if changes:
             was_compacted = found.settings.is_compacted
@@ -151,8 +154,9 @@ def delete(
     topic: TopicName,
     directories: Directories = [DEFAULT_DIRECTORY],  # noqa: B006, typer copies it
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
 ) -> None:
-    """Delete a topic with all its records; this cannot be undone.
+    """Delete a topic with all its records, also in the cold tier; this cannot be undone.
 
     On a terminal it asks first, elsewhere it wants --yes. The files go at once, without waiting
     for file.delete.delay.ms: nobody reads them now.
@@ -162,7 +166,8 @@ def delete(
       varve log delete orders
       varve log delete orders --yes
     """
-    with open_existing(directories, maintain=False) as store:
+    given = tier_settings("", store_settings)
+    with open_existing(directories, maintain=False, settings=given) as store:
         found = find_topic(store, topic)
         size = sum(partition.log.size for partition in found.partitions)
         if not yes:

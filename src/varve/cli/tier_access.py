@@ -2,24 +2,23 @@
 
 import random
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from varve.cli.store_access import parse_setting
-from varve.disk import RealFileSystem
+from varve.commit_log import LogSettings
+from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.store_settings import TIER_STORE_PREFIX
 from varve.embedded.tier_place import read_place
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import InvalidRequest
-from varve.foundation.settings import GivenValue
-from varve.object_store import (
-    ObjectStore,
-    PriceTable,
-    RetryingObjectStore,
-    open_object_store,
-)
-from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.manifest_store import ObjectManifestStore
+from varve.foundation.settings import GivenValue, parse_settings
+
+if TYPE_CHECKING:
+    from varve.object_store import ObjectStore, PriceTable
+    from varve.tiering.cold_keys import ColdPartition
+    from varve.tiering.manifest_store import ObjectManifestStore
 
 TierUrl = Annotated[
     str,
@@ -71,13 +70,28 @@ def find_url(url: str, directory: str | None) -> str:
     raise InvalidRequest("give the object store with --store, or the log directory with --dir")
 
 
-def open_tier(url: str, settings: list[str]) -> ObjectStore:
+def find_tiered(fs: FileSystem, directory: str) -> set[str]:
+    """The topics of a log directory that are in the cold tier, by the table of topics alone."""
+    path = f"{directory}/{TOPICS_FILE}"
+    table = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
+    return {
+        name
+        for name, entry in table.items()
+        if parse_settings(LogSettings, entry.settings, f"topic {name}").remote_storage_enable
+    }
+
+
+def open_tier(url: str, settings: list[str]) -> "ObjectStore":
     """The store behind a URL, with failed requests repeated."""
+    from varve.object_store import RetryingObjectStore, open_object_store
+
     given = dict(parse_setting(text) for text in settings)
     return RetryingObjectStore(open_object_store(url, given))
 
 
-def open_manifests(objects: ObjectStore, home: ColdPartition) -> ObjectManifestStore:
+def open_manifests(objects: "ObjectStore", home: "ColdPartition") -> "ObjectManifestStore":
+    from varve.tiering.manifest_store import ObjectManifestStore
+
     return ObjectManifestStore(objects, home, random=random.Random(), wait=wait_ms)
 
 
@@ -95,7 +109,7 @@ def show_bytes(size: int) -> str:
     return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
-def show_cost(stored_bytes: int, prices: PriceTable) -> str:
+def show_cost(stored_bytes: int, prices: "PriceTable") -> str:
     """What so many bytes cost in a month; small sums to the first digits that are not 0."""
     cost = prices.stored_cost_per_month(stored_bytes)
     return f"{prices.currency} {f'{cost:,.2f}' if cost >= 1 or not cost else f'{cost:.2g}'}"

@@ -38,30 +38,42 @@ class Follower:
     """A cursor over one partition's files."""
 
     def __init__(
-        self, fs: FileSystem, root: str, topic_partition: TopicPartition, *, start: int | None
+        self,
+        fs: FileSystem,
+        root: str,
+        topic_partition: TopicPartition,
+        *,
+        start: int | None,
+        is_tiered: bool = False,
     ) -> None:
-        """Begins at an offset, or without one at the first record there is."""
+        """Begins at an offset, or without one at the first record there is on the local disk.
+
+        Of one in the cold tier, at the first local one: what lies before is for others to read.
+        """
         self._fs = fs
         self._directory = f"{root}/{topic_partition}"
         self._topic_partition = topic_partition
-        first = self._read_log_start(root)
-        if start is not None and start < first:
+        first = min(self._base_offsets(), default=0)
+        known = self._read_log_start(root)
+        # Of other logs the checkpoint may lag behind what was deleted.
+        self.log_start = known if is_tiered and known is not None else max(first, known or 0)
+        self.local_start = max(self.log_start, first)
+        """Where the files begin: what lies before is in the cold tier."""
+        if start is not None and start < self.log_start:
             raise OffsetOutOfRange(
-                f"{topic_partition}: offset {start} is before the log start offset {first}"
+                f"{topic_partition}: offset {start} is before the log start offset {self.log_start}"
             )
-        self.offset = first if start is None else start
+        self.offset = self.local_start if start is None else max(start, self.local_start)
         self._base_offset = -1
         self._position = 0
         self._status = ScanStatus.END
         self._stalled_polls = 0
 
-    def _read_log_start(self, root: str) -> int:
+    def _read_log_start(self, root: str) -> int | None:
         path = f"{root}/{LOG_START_OFFSET_FILE}"
-        first = min(self._base_offsets(), default=0)
         with suppress(FileNotFoundError):
-            offsets = decode_offsets(self._fs.read(path), where=path)
-            return max(first, offsets.get(self._topic_partition, 0))
-        return first
+            return decode_offsets(self._fs.read(path), where=path).get(self._topic_partition)
+        return None
 
     def _base_offsets(self) -> list[int]:
         names = map(parse_file_name, self._fs.names(self._directory))

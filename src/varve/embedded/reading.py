@@ -67,7 +67,7 @@ def _visible_batches(fetched: FetchResult, wanted: ReadRange) -> Iterator[Batch]
     """
     waiting = sorted(fetched.aborted, key=lambda one: one.first_offset, reverse=True)
     aborting: set[int] = set()
-    for batch in _checked_batches(fetched.data, str(wanted.log.topic_partition)):
+    for batch in checked_batches(fetched.data, str(wanted.log.topic_partition)):
         header = batch.header
         if header.base_offset >= wanted.end:
             return
@@ -80,7 +80,8 @@ def _visible_batches(fetched: FetchResult, wanted: ReadRange) -> Iterator[Batch]
             yield batch
 
 
-def _checked_batches(data: memoryview, where: str) -> Iterator[Batch]:
+def checked_batches(data: memoryview, where: str) -> Iterator[Batch]:
+    """The batches in what was read; raises Corrupt for one that does not match its CRC."""
     position = 0
     while position < len(data):
         batch = Batch(data, where, position=position)

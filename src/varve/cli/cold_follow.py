@@ -1,0 +1,117 @@
+"""The cold part of a partition that another process has open, for those who follow its files.
+
+Invariant  changes nothing, neither locally nor in the store; indexes are kept in memory.
+Threads    one; `close` ends those that read ahead.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from varve.cli.tier_access import open_manifests, open_tier
+from varve.commit_log.names import PARTITION_METADATA_FILE, TopicPartition
+from varve.commit_log.partition_metadata import decode
+from varve.disk import FileSystem, MemoryFileSystem
+from varve.embedded.reading import checked_batches, stored_records
+from varve.embedded.stored_record import StoredRecord
+from varve.embedded.tier_place import DEFAULT_METADATA, TIER_FILE, TierPlace, read_place
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange
+from varve.records import RecordColumns
+from varve.tiering.cold_reader import ColdReader
+from varve.tiering.extent_cache import ExtentCache
+from varve.tiering.index_cache import IndexCache
+from varve.tiering.read_pool import ReadPool
+from varve.tiering.restore import read_cluster
+from varve.tiering.settings import TierSettings
+from varve.tiering.tiered_partition import find_home
+
+_READ_BYTES: Final = 1 << 20
+_INDEX_BYTES: Final = 64 << 20
+_REFRESH_MS: Final = 30_000
+
+
+class ColdPart:
+    """What a partition has before its first local segment; raises OffsetOutOfRange without any."""
+
+    def __init__(
+        self, fs: FileSystem, root: str, partition: TopicPartition, store_settings: list[str]
+    ) -> None:
+        self._partition = partition
+        self._objects = open_tier(_find_place(fs, root, partition).url, store_settings)
+        path = f"{root}/{partition}/{PARTITION_METADATA_FILE}"
+        home = find_home(partition, decode(fs.read(path), path), read_cluster(fs, root))
+        settings = TierSettings()
+        clock = SystemClock()
+        self._pool = ReadPool(
+            threads=settings.remote_log_reader_threads,
+            max_pending=settings.remote_log_reader_max_pending_tasks,
+        )
+        self._indexes = IndexCache(
+            MemoryFileSystem(clock),
+            "/indexes",
+            self._objects,
+            pool=self._pool,
+            limit_bytes=_INDEX_BYTES,
+        )
+        self._reader = ColdReader(
+            home,
+            self._objects,
+            open_manifests(self._objects, home),
+            indexes=self._indexes,
+            extents=ExtentCache(limit_bytes=settings.varve_tier_cache_bytes),
+            pool=self._pool,
+            read_ahead_max_bytes=settings.varve_tier_read_ahead_max_bytes,
+            clock=clock,
+            refresh_ms=_REFRESH_MS,
+            observe=lambda size: None,
+        )
+
+    def find_time(self, timestamp: int, *, start: int, end: int) -> int:
+        """The first offset in [start, end) that is not older than a time, else the end."""
+        found = self._reader.find_offset_by_time(timestamp, start_offset=start, end_offset=end)
+        return end if found is None else found.offset
+
+    def read(self, *, start: int, end: int) -> Iterator[StoredRecord]:
+        """The records in [start, end), without control records."""
+        offset = start
+        while offset < end:
+            run = self._reader.read(
+                start_offset=offset,
+                limit_offset=end,
+                max_bytes=_READ_BYTES,
+                min_one=True,
+                with_aborted=False,
+            )
+            if run is None:
+                raise Corrupt(
+                    f"{self._partition}: offsets {offset} to {end - 1} are neither on the local "
+                    "disk nor in the cold tier; `varve check --tier` tells more"
+                )
+            for batch in checked_batches(run.data, str(self._partition)):
+                if not batch.header.is_control:
+                    columns = batch.columns()
+                    inside = (columns.offsets >= start) & (columns.offsets < end)
+                    wanted = RecordColumns(columns.payload, columns.table[inside])
+                    yield from stored_records(wanted, self._partition.partition)
+            offset = run.next_offset
+
+    def close(self) -> None:
+        self._pool.close()
+        self._indexes.close()
+        self._objects.close()
+
+
+def _find_place(fs: FileSystem, root: str, partition: TopicPartition) -> TierPlace:
+    place = read_place(fs, root)
+    if place is None:
+        raise OffsetOutOfRange(
+            f"{partition}: its first records are neither on the local disk nor, as there is no "
+            f"{TIER_FILE} in {root}, in the cold tier"
+        )
+    if place.metadata != DEFAULT_METADATA:
+        raise InvalidRequest(
+            f"{partition}: its first records are in the cold tier, whose manifests are kept as "
+            f"varve.tier.metadata={place.metadata} says: read them without --follow, when no other "
+            "process has the directory open"
+        )
+    return place
