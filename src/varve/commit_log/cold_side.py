@@ -38,8 +38,9 @@ class ColdSide(Protocol):
     ) -> ColdRun | None:
         """Whole batches from the first that ends at or behind `start_offset`, none at the limit.
 
-        Where compaction left nothing, the segments behind follow; None when they are at an end.
-        Raises Unavailable, which may pass, when the store cannot be asked.
+        Where compaction left nothing, the segments behind follow; None when they hold nothing up
+        to the limit. Raises Unavailable, which may pass, when the store cannot be asked, and
+        Corrupt for an offset before the limit that is in no segment.
         """
 
     def find_offset_by_time(

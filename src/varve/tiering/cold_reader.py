@@ -12,7 +12,7 @@ Threads    any number of readers; no lock is held during a request.
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -203,13 +203,25 @@ class ColdReader:
         if offset >= request.limit_offset:
             return None
         segment = self._find_segment(offset)
-        if segment is None or segment.base_offset >= request.limit_offset:
-            return None
+        if segment is None or segment.base_offset > offset:
+            self._raise_hole(offset, segment, request)
         file = self._file(segment)
         position = 0
         if request.start_offset > segment.base_offset:
             position = self._find_position(file, request)
         return Mark(file, position, ahead or self._read_ahead())
+
+    def _raise_hole(self, offset: int, behind: ColdSegment | None, request: _Request) -> NoReturn:
+        """A segment covers all its offsets, also those that compaction emptied: others are lost."""
+        end = request.limit_offset
+        if behind is not None:
+            end = min(end, behind.base_offset)
+        raise Corrupt(
+            f"{self._home}: offsets {offset} to {end - 1} are in no segment of the cold tier, and "
+            "before those on the local disk: they are lost unless an older manifest names their "
+            f"objects; `varve tier fsck` tells more. Read on from {end}, or give them up with "
+            f"`varve log delete-records --before {end}`"
+        )
 
     def _find_segment(self, offset: int) -> ColdSegment | None:
         """The readable segment that holds an offset, else the one behind; None at the end.

@@ -37,7 +37,7 @@ def test_the_first_batch_is_the_one_that_holds_the_offset(bench: ColdBench) -> N
 def test_where_compaction_left_nothing_the_segments_behind_follow(bench: ColdBench) -> None:
     bench.add([ColdBatch(0, 9, deltas=(0, 3)), ColdBatch(30, 39, deltas=(9,))], end_offset=49)
     bench.add([ColdBatch(75, 79)], base_offset=50, end_offset=99)
-    bench.add([ColdBatch(120, 121)], base_offset=120)
+    bench.add([ColdBatch(120, 121)], base_offset=100)
     assert bench.read_on(0) == [0, 3, 39, *range(75, 80), 120, 121]
     assert bench.read_on(10) == [39, *range(75, 80), 120, 121]
     assert bench.read_on(40) == [*range(75, 80), 120, 121]
@@ -82,8 +82,27 @@ def test_negative_max_bytes_is_refused(bench: ColdBench) -> None:
         bench.read(0, limit_offset=1, max_bytes=-1)
 
 
+def test_offsets_in_no_segment_are_lost_and_never_passed_over(bench: ColdBench) -> None:
+    """A segment covers all its offsets, also those that compaction emptied."""
+    bench.add(make_batches(0, 5))
+    bench.add(make_batches(20, 5))
+    assert bench.read(8) is not None
+    with pytest.raises(Corrupt, match=r"offsets 10 to 19 are in no segment .*--before 20"):
+        bench.read(10)
+    with pytest.raises(Corrupt, match="offsets 15 to 17 are in no segment"):
+        bench.read(15, limit_offset=18)
+    with pytest.raises(Corrupt, match="offsets 30 to 34 are in no segment"):
+        bench.read(30, limit_offset=35)
+    assert bench.read(10, limit_offset=10) is None
+    bench.add(make_batches(10, 5), base_offset=10)
+    run = bench.read(15, limit_offset=30)
+    assert run is not None
+    assert offsets_in(run.data)[0] == 14
+
+
 def test_nothing_was_ever_copied(bench: ColdBench) -> None:
-    assert bench.read(0, limit_offset=10) is None
+    with pytest.raises(Corrupt, match="offsets 0 to 9 are in no segment"):
+        bench.read(0, limit_offset=10)
     found = bench.reader.find_offset_by_time(NOW_MS, start_offset=0, end_offset=10)
     assert found is None
 
