@@ -13,6 +13,7 @@ COMMANDS: Final[dict[str, str]] = {
     "status": "tier_status",
     "restore": "tier_restore",
     "fsck": "tier_fsck",
+    "mirror": "tier_mirror",
 }
 """Modules of this package by the names of the commands they hold."""
 

@@ -2,14 +2,14 @@
 
 import random
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from varve.cli.store_access import parse_setting
 from varve.commit_log import LogSettings
 from varve.disk import FileSystem, RealFileSystem
-from varve.embedded.store_settings import TIER_STORE_PREFIX
+from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
 from varve.embedded.tier_place import read_place
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import InvalidRequest
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from varve.object_store import ObjectStore, PriceTable
     from varve.tiering.cold_keys import ColdPartition
     from varve.tiering.manifest_store import ObjectManifestStore
+
+_MIRROR: Final = "mirror."
+"""Before the name of a setting that is the mirror's."""
 
 TierUrl = Annotated[
     str,
@@ -36,7 +39,18 @@ StoreSettings = Annotated[
         "--store-setting",
         envvar="VARVE_TIER_SETTINGS",
         metavar="NAME=VALUE",
-        help="A setting of the object store, such as endpoint=http://localhost:9000; repeatable.",
+        help="A setting of the object store, such as endpoint=http://localhost:9000; repeatable. "
+        "One of the store that mirrors it begins with mirror., as in mirror.region=eu-west-1.",
+    ),
+]
+MirrorUrl = Annotated[
+    str,
+    typer.Option(
+        "--mirror",
+        envvar="VARVE_TIER_MIRROR_URL",
+        metavar="URL",
+        help="The object store that mirrors the first; left out it is the one that the log "
+        "directory uses, at first none.",
     ),
 ]
 Cluster = Annotated[
@@ -47,13 +61,28 @@ Cluster = Annotated[
 ]
 
 
-def tier_settings(url: str, settings: list[str]) -> dict[str, GivenValue]:
+def tier_settings(url: str, settings: list[str], mirror_url: str = "") -> dict[str, GivenValue]:
     """The settings of a store that tell where its cold tier is."""
-    given: dict[str, GivenValue] = {"varve.tier.url": url} if url else {}
+    urls = {"varve.tier.url": url, "varve.tier.mirror.url": mirror_url}
+    given: dict[str, GivenValue] = {name: value for name, value in urls.items() if value}
+    for prefix, part in zip(
+        (TIER_STORE_PREFIX, MIRROR_STORE_PREFIX), split_settings(settings), strict=True
+    ):
+        given |= {f"{prefix}{name}": value for name, value in part.items()}
+    return given
+
+
+def split_settings(settings: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What is given for the object store, and for the one that mirrors it."""
+    first: dict[str, str] = {}
+    second: dict[str, str] = {}
     for text in settings:
         name, value = parse_setting(text)
-        given[f"{TIER_STORE_PREFIX}{name}"] = value
-    return given
+        if name.startswith(_MIRROR):
+            second[name.removeprefix(_MIRROR)] = value
+        else:
+            first[name] = value
+    return first, second
 
 
 def find_url(url: str, directory: str | None) -> str:
@@ -85,8 +114,7 @@ def open_tier(url: str, settings: list[str]) -> "ObjectStore":
     """The store behind a URL, with failed requests repeated."""
     from varve.object_store import RetryingObjectStore, open_object_store
 
-    given = dict(parse_setting(text) for text in settings)
-    return RetryingObjectStore(open_object_store(url, given))
+    return RetryingObjectStore(open_object_store(url, split_settings(settings)[0]))
 
 
 def open_manifests(objects: "ObjectStore", home: "ColdPartition") -> "ObjectManifestStore":

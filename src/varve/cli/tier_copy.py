@@ -12,7 +12,7 @@ import typer
 from varve.cli.byte_progress import phase_progress
 from varve.cli.interrupts import interrupts_between, told_when_interrupted
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
-from varve.cli.tier_access import StoreSettings, TierUrl, tier_settings
+from varve.cli.tier_access import MirrorUrl, StoreSettings, TierUrl, tier_settings
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
@@ -24,6 +24,7 @@ def command(
     wanted: Wanted = None,
     store_url: TierUrl = "",
     store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
+    mirror_url: MirrorUrl = "",
     roll: Annotated[
         bool,
         typer.Option("--roll", help="Close the active segments first: only closed ones go."),
@@ -45,7 +46,7 @@ def command(
       varve tier copy data --store file:/backup/tier
       varve tier copy data orders:0 --roll --store s3://bucket/varve --json
     """
-    settings = tier_settings(store_url, store_settings)
+    settings = tier_settings(store_url, store_settings, mirror_url)
     if rate is not None:
         settings["remote.log.manager.copy.max.bytes.per.second"] = rate
     sentence = "stopped; what is copied stays, run it again to go on"

@@ -21,7 +21,7 @@ from varve.cli.tier_access import StoreSettings, TierUrl, show_bytes, show_cost,
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError, StoreUnavailable
-from varve.object_store import PriceTable, default_prices
+from varve.object_store import MirroredObjectStore, PriceTable, default_prices
 from varve.tiering.tier_status import TierStatus, observe_local
 
 if TYPE_CHECKING:
@@ -105,9 +105,13 @@ def command(
         prices = default_prices(look.store_name)
     if as_json:
         for one in found:
-            sys.stdout.write(json.dumps(_document(one, prices)) + "\n")
+            document = {**_document(one, prices), **look.mirror_document(one.is_enabled)}
+            sys.stdout.write(json.dumps(document) + "\n")
     else:
-        _print(make_console(), found, prices, look.store_name)
+        console = make_console()
+        _print(console, found, prices, look.store_name)
+        if look.mirror is not None:
+            console.print(Text(_mirror_line(look.mirror, found)))
     if any(one.errors for one in found):
         raise typer.Exit(1)
 
@@ -119,6 +123,15 @@ class _Look:
         self._store = store
         self._failure: str | None = None
         self.store_name = ""
+        self.mirror: MirroredObjectStore | None = None
+
+    def mirror_document(self, is_enabled: bool) -> dict[str, Any]:
+        if self.mirror is None or not is_enabled:
+            return {"mirror": None, "mirror_trouble": None}
+        return {
+            "mirror": self.mirror.second_name,
+            "mirror_trouble": self.mirror.trouble() or None,
+        }
 
     def at(self, partition: TopicPartition) -> _PartitionStatus:
         local = observe_local(self._store.topic(partition.topic).partition(partition.partition).log)
@@ -129,6 +142,9 @@ class _Look:
         try:
             tier = self._store.tier
             self.store_name = tier.objects.name
+            if isinstance(tier.objects, MirroredObjectStore):
+                self.mirror = tier.objects
+                self.store_name = self.mirror.first_name
             return _PartitionStatus(tier.status(partition))
         except StoreError as error:
             if isinstance(error, StoreUnavailable) or not self.store_name:
@@ -227,6 +243,13 @@ def _details(found: _TopicStatus, now_ms: int) -> Iterator[tuple[str, str | Text
 
 def _copied(status: TierStatus) -> str:
     return "" if status.copied_offset is None else f", copied up to {status.copied_offset}"
+
+
+def _mirror_line(mirror: MirroredObjectStore, found: Sequence[_TopicStatus]) -> str:
+    stored = sum(one.sum("stored_bytes") or 0 for one in found)
+    cost = show_cost(stored, default_prices(mirror.second_name))
+    state = mirror.trouble() or "`varve tier mirror` compares the two"
+    return f"mirrored in {mirror.second_name}, at {cost} per month more; {state}"
 
 
 def _summary(found: Sequence[_TopicStatus], prices: PriceTable, store_name: str) -> str:

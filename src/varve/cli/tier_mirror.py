@@ -1,0 +1,191 @@
+"""`varve tier mirror`: how the second object store of a cold tier differs, and what mends it.
+
+Invariant  reads only without `--repair`, and never writes to the first store. It holds no lock of
+           the log directory, so that it runs beside a store that is open.
+Crash      objects are mended one by one: the next run finds what is left.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from varve.cli.byte_progress import phase_progress
+from varve.cli.interrupts import interrupts_between, told_when_interrupted
+from varve.cli.store_access import AsJson, Directory, check_exist
+from varve.cli.tier_access import (
+    MirrorUrl,
+    StoreSettings,
+    TierUrl,
+    find_url,
+    show_bytes,
+    split_settings,
+)
+from varve.disk import RealFileSystem
+from varve.embedded.tier_place import check_remembered, read_place
+from varve.foundation.errors import InvalidRequest
+from varve.object_store import (
+    Difference,
+    Fault,
+    MirrorComparison,
+    MirroredObjectStore,
+    MirrorRepair,
+    open_mirrored,
+)
+
+_SHOWN_COUNT: Final = 100
+"""So many differences are printed for people."""
+
+
+def command(
+    directory: Directory,
+    mirror_url: MirrorUrl = "",
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Copy what is missing or different to the second.")
+    ] = False,
+    delete_extra: Annotated[
+        bool,
+        typer.Option(
+            "--delete-extra",
+            help="Let a repair delete what the second store alone has; asks nothing.",
+        ),
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read all objects in both and compare their bytes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the second object store of a cold tier with the first, and repair it.
+
+    The lists of both are compared by key and size. The first store is the truth: what the second
+    lacks or has otherwise is copied by --repair, what it has too much may be the last copy and is
+    deleted only if told so. Nothing is ever written to the first.
+
+    It may run beside an open store; what that writes or deletes at the moment may be shown as
+    different, and is no longer by the next run. Ctrl-C stops it between two pieces, and what was
+    copied stays: run it again to go on. The exit status is 1 when the stores differ and were not
+    repaired. With --json every line has `type`: difference or summary.
+
+    \b
+    Examples:
+      varve tier mirror data
+      varve tier mirror data --repair --deep
+      varve tier mirror data --mirror s3://elsewhere/varve --store-setting mirror.region=eu-west-1
+    """
+    if delete_extra and not repair:
+        raise typer.BadParameter("--delete-extra has a meaning with --repair only")
+    mirror = _open(directory, store_url, mirror_url, store_settings)
+    try:
+        with (
+            told_when_interrupted("stopped; what was copied stays, run it again to go on"),
+            phase_progress() as show,
+            interrupts_between(show) as progress,
+        ):
+            found = mirror.compare(deep=deep, progress=progress)
+            done = None
+            if repair:
+                done = mirror.mend(found.differences, delete_extra=delete_extra, progress=progress)
+    finally:
+        mirror.close()
+    if as_json:
+        for document in _documents(mirror, found, done):
+            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    else:
+        _print(mirror, found, done)
+    if not _is_level(found, done):
+        raise typer.Exit(1)
+
+
+def _open(
+    directory: Path, store_url: str, mirror_url: str, settings: list[str]
+) -> MirroredObjectStore:
+    check_exist([directory])
+    place = read_place(RealFileSystem(), str(directory))
+    if place is not None:
+        check_remembered("--store", store_url, place.url, str(directory))
+        check_remembered("--mirror", mirror_url, place.mirror or mirror_url, str(directory))
+        mirror_url = place.mirror or mirror_url
+    if not mirror_url:
+        raise InvalidRequest(
+            f"the cold tier of {directory} has no mirror: give one with --mirror; a store that is "
+            "opened with varve.tier.mirror.url writes to it"
+        )
+    first, second = split_settings(settings)
+    url = find_url(store_url, str(directory))
+    return open_mirrored(url, mirror_url, settings=first, second_settings=second)
+
+
+def _is_level(found: MirrorComparison, done: MirrorRepair | None) -> bool:
+    return not found.differences if done is None else not done.extra
+
+
+def _documents(
+    mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRepair | None
+) -> Iterator[dict[str, Any]]:
+    mended = set() if done is None else {*done.copied, *done.deleted}
+    for one in found.differences:
+        yield {
+            "type": "difference",
+            "fault": str(one.fault),
+            "key": one.key,
+            "bytes": one.size,
+            "mended": one.key in mended,
+        }
+    yield {
+        "type": "summary",
+        "first": mirror.first_name,
+        "second": mirror.second_name,
+        "objects": found.object_count,
+        "bytes": found.total_bytes,
+        **{str(fault): len(_of(found, fault)) for fault in Fault},
+        "copied": 0 if done is None else len(done.copied),
+        "deleted": 0 if done is None else len(done.deleted),
+        "is_level": _is_level(found, done),
+    }
+
+
+def _of(found: MirrorComparison, fault: Fault) -> list[Difference]:
+    return [one for one in found.differences if one.fault is fault]
+
+
+def _print(mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRepair | None) -> None:
+    for one in found.differences[:_SHOWN_COUNT]:
+        typer.echo(f"{one.fault:9} {one.key} ({show_bytes(one.size)})")
+    more = len(found.differences) - _SHOWN_COUNT
+    if more > 0:
+        typer.echo(f"and {more:,} more; --json shows all")
+    all_objects = f"{found.object_count:,} objects, {show_bytes(found.total_bytes)}"
+    if not found.differences:
+        typer.echo(f"{mirror.second_name} has what {mirror.first_name} has: {all_objects}")
+        return
+    parts = []
+    for fault, words in (
+        (Fault.MISSING, "missing from"),
+        (Fault.DIFFERENT, "different in"),
+        (Fault.EXTRA, "too much in"),
+    ):
+        some = _of(found, fault)
+        if some:
+            size = show_bytes(sum(one.size for one in some))
+            parts.append(f"{len(some):,} {words} {mirror.second_name} ({size})")
+    typer.echo(f"{mirror.first_name} has {all_objects}; {', '.join(parts)}")
+    typer.echo(_outcome(found, done))
+
+
+def _outcome(found: MirrorComparison, done: MirrorRepair | None) -> str:
+    if done is None:
+        if len(_of(found, Fault.EXTRA)) == len(found.differences):
+            return "nothing was changed; --repair --delete-extra deletes what is too much"
+        return "nothing was changed; --repair copies what is missing or different"
+    text = f"{len(done.copied):,} copied, {len(done.deleted):,} deleted"
+    if done.extra:
+        text += (
+            f"; {len(done.extra):,} that only the second store has are left, as they may be the "
+            "last copy: --delete-extra deletes them"
+        )
+    return text

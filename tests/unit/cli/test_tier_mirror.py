@@ -1,0 +1,159 @@
+"""`varve tier mirror`, and the mirror in `varve tier copy` and `varve tier status`."""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import varve
+from varve.cli.main import app
+from varve.cli.tier_access import split_settings, tier_settings
+from varve.object_store import open_object_store
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["tier", *arguments])
+
+
+class Place:
+    def __init__(self, root: Path) -> None:
+        self.data = str(root / "data")
+        self.first = f"file:{root / 'first'}"
+        self.second = f"file:{root / 'second'}"
+
+    def mirror(self, *arguments: str) -> Result:
+        return run("mirror", self.data, *arguments)
+
+    def keys(self, url: str) -> list[str]:
+        return [info.key for info in open_object_store(url).list("")]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A tier of one store, as yet without a mirror."""
+    found = Place(tmp_path)
+    with varve.open(found.data, maintain=False) as store:
+        store.create_topic("orders", settings={"remote.storage.enable": True})
+        for number in range(20):
+            store.topic("orders").append(value=f"value {number}")
+    assert run("copy", found.data, "--store", found.first, "--roll").exit_code == 0
+    return found
+
+
+@pytest.fixture
+def mirrored(place: Place) -> Place:
+    """The same with a mirror that lacks what was copied before."""
+    with varve.open(place.data, maintain=False) as store:
+        store.topic("orders").append(value="one more")
+    found = run("copy", place.data, "--mirror", place.second, "--roll")
+    assert found.exit_code == 0, found.output
+    return place
+
+
+def lines(found: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    *differences, summary = map(json.loads, found.stdout.splitlines())
+    return differences, summary
+
+
+def test_what_the_second_store_lacks_is_told_and_repaired(mirrored: Place) -> None:
+    found = mirrored.mirror()
+    assert found.exit_code == 1
+    assert "missing" in found.stdout
+    assert "nothing was changed; --repair copies what is missing" in found.stdout
+    done = mirrored.mirror("--repair")
+    assert done.exit_code == 0, done.output
+    assert "copied, 0 deleted" in done.stdout
+    assert mirrored.keys(mirrored.first) == mirrored.keys(mirrored.second)
+    level = mirrored.mirror("--deep")
+    assert level.exit_code == 0
+    assert f"{len(mirrored.keys(mirrored.first))} objects" in level.stdout
+
+
+def test_a_mirror_is_remembered_by_the_first_copy_and_no_other_is_taken(mirrored: Place) -> None:
+    assert "mirrored in file://" in run("status", mirrored.data).stdout
+    (row,) = map(json.loads, run("status", mirrored.data, "--json").stdout.splitlines())
+    assert row["mirror"].endswith("/second")
+    assert row["mirror_trouble"] is None
+    for option in ("--mirror", "--store"):
+        found = mirrored.mirror(option, "file:/elsewhere")
+        assert found.exit_code == 1
+        assert "leave the setting out" in found.stderr.replace("\n", " ")
+
+
+def test_a_tier_without_a_mirror_says_how_to_get_one(place: Place) -> None:
+    found = place.mirror()
+    assert found.exit_code == 1
+    assert "give one with --mirror" in found.stderr.replace("\n", " ")
+    assert "mirrored" not in run("status", place.data).stdout
+    assert place.mirror("--mirror", place.second, "--repair").exit_code == 0
+    assert place.keys(place.first) == place.keys(place.second)
+
+
+def test_json_has_a_line_per_difference_and_a_summary(mirrored: Place) -> None:
+    mirrored.mirror("--repair")
+    first, second = open_object_store(mirrored.first), open_object_store(mirrored.second)
+    gone, changed = mirrored.keys(mirrored.first)[:2]
+    second.delete([gone])
+    data = bytearray(first.get(changed))
+    data[0] ^= 1
+    second.put(changed, data)
+    second.put("extra", b"123")
+    _, shallow = lines(mirrored.mirror("--json"))
+    assert (shallow["missing"], shallow["different"], shallow["extra"]) == (1, 0, 1)
+    found = mirrored.mirror("--json", "--deep", "--repair")
+    assert found.exit_code == 1
+    differences, summary = lines(found)
+    told = {one["key"]: (one["fault"], one["mended"]) for one in differences}
+    assert told == {
+        gone: ("missing", True),
+        changed: ("different", True),
+        "extra": ("extra", False),
+    }
+    assert (summary["copied"], summary["deleted"], summary["is_level"]) == (2, 0, False)
+    assert "may be the last copy" in mirrored.mirror("--repair").stdout
+    assert mirrored.mirror("--delete-extra").exit_code == 2
+    assert mirrored.mirror("--repair", "--delete-extra").exit_code == 0
+    assert mirrored.mirror("--deep").exit_code == 0
+
+
+def test_an_interrupted_repair_goes_on_where_it_was(
+    mirrored: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def interrupted() -> Iterator[Callable[[str, int, int], None]]:
+        def show(title: str, done_bytes: int, total_bytes: int) -> None:
+            if title == "copy" and done_bytes:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        yield show
+
+    before = len(mirrored.keys(mirrored.second))
+    with monkeypatch.context() as patch:
+        patch.setattr("varve.cli.tier_mirror.phase_progress", interrupted)
+        stopped = mirrored.mirror("--repair")
+    assert stopped.exit_code == 130
+    assert "what was copied stays, run it again to go on" in stopped.stderr
+    assert before < len(mirrored.keys(mirrored.second)) < len(mirrored.keys(mirrored.first))
+    assert mirrored.mirror("--repair").exit_code == 0
+
+
+def test_it_runs_beside_an_open_store(mirrored: Place) -> None:
+    with varve.open(mirrored.data, maintain=False):
+        assert mirrored.mirror("--repair").exit_code == 0
+
+
+def test_settings_of_the_mirror_begin_with_its_name() -> None:
+    given = ["endpoint=https://here", "mirror.endpoint=https://there"]
+    assert split_settings(given) == ({"endpoint": "https://here"}, {"endpoint": "https://there"})
+    assert tier_settings("s3://a", given, "s3://b") == {
+        "varve.tier.url": "s3://a",
+        "varve.tier.mirror.url": "s3://b",
+        "varve.tier.store.endpoint": "https://here",
+        "varve.tier.mirror.store.endpoint": "https://there",
+    }
