@@ -109,7 +109,11 @@ class ColdBench:
         self.pool = ReadPool(threads=self.threads, max_pending=self.max_pending)
         self.extents = ExtentCache(limit_bytes=self.cache_bytes)
         self.indexes = IndexCache(
-            MemoryFileSystem(self.clock), "cache", self.objects, limit_bytes=INDEX_BYTES
+            MemoryFileSystem(self.clock),
+            "cache",
+            self.objects,
+            pool=self.pool,
+            limit_bytes=INDEX_BYTES,
         )
         self.reader = ColdReader(
             HOME,

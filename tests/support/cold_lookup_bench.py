@@ -32,7 +32,7 @@ class ColdLookupBench(TierBench):
         self.pool = ReadPool(threads=2, max_pending=100)
         extents = ExtentCache(limit_bytes=8 << 20)
         memory = MemoryFileSystem(ManualClock(NOW_MS))
-        indexes = IndexCache(memory, "cache", self.objects, limit_bytes=1 << 20)
+        indexes = IndexCache(memory, "cache", self.objects, pool=self.pool, limit_bytes=1 << 20)
         home, clock, manifests = self.home, self.hot.clock, self.manifests(self.objects)
         reader = ColdReader(
             home,

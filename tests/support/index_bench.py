@@ -14,12 +14,15 @@ from varve.foundation.clock import ManualClock
 from varve.kernels.crc import crc32c
 from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
 from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
-from varve.tiering.index_cache import ColdIndexes, IndexCache
+from varve.tiering.index_cache import IndexCache
+from varve.tiering.read_pool import ReadPool
 
 DIRECTORY = f"/data/{REMOTE_INDEX_CACHE_DIRECTORY}"
 KINDS = ("index", "timeindex", "txnindex")
 ABORTED = 1
 """The number of the segment that holds aborted transactions."""
+
+Index = OffsetIndex | TimeIndex | TransactionIndex
 
 
 class IndexBench:
@@ -27,17 +30,18 @@ class IndexBench:
 
     def __init__(self, segment_count: int = 4) -> None:
         self.bucket = MemoryObjectStore()
-        self.files: dict[str, tuple[bytes, bytes, bytes]] = {}
+        self.files: dict[str, dict[str, bytes]] = {}
         self.segments = [self._put(number) for number in range(segment_count)]
         self.objects = FaultyObjectStore(self.bucket)
         self.clock = ManualClock()
         self.disk = FaultyFileSystem(self.clock)
+        self.pool = ReadPool(threads=16, max_pending=100)
 
     def _put(self, number: int) -> ColdSegment:
         segment = make_segment(number, SegmentState.COPY_FINISHED)
         files = _make_indexes(segment, entry_count=3 + number, has_aborted=number == ABORTED)
         self.files[segment.id] = files
-        named = {kind: data for kind, data in zip(KINDS, files, strict=True) if data}
+        named = {kind: data for kind, data in files.items() if data}
         parts = tuple(ObjectPart(kind, len(data), checksum(data)) for kind, data in named.items())
         for kind, data in named.items():
             self.bucket.put(HOME.part_key(segment, kind), data)
@@ -55,27 +59,34 @@ class IndexBench:
             disk or self.disk,
             DIRECTORY,
             objects or self.objects,
+            pool=self.pool,
             limit_bytes=limit_bytes,
             memory_bytes=memory_bytes,
         )
 
-    def expected(self, segment: ColdSegment) -> tuple[bytes, bytes, bytes]:
-        return self.files[segment.id]
+    def size(self, segment: ColdSegment, *kinds: str) -> int:
+        """The bytes of some kinds of index, or of all."""
+        return sum(len(self.files[segment.id][kind]) for kind in kinds or KINDS)
 
-    def size(self, segment: ColdSegment) -> int:
-        return sum(map(len, self.expected(segment)))
+    def check(self, segment: ColdSegment, kind: str, index: Index) -> None:
+        assert index.encode() == self.files[segment.id][kind]
 
-    def check(self, segment: ColdSegment, indexes: ColdIndexes) -> None:
-        assert encode(indexes) == self.expected(segment)
-        assert indexes.offset_index.base_offset == segment.base_offset
+    def use(self, cache: IndexCache, segment: ColdSegment, *kinds: str) -> None:
+        """Asks for some kinds of index, or for all; they are those that were copied."""
+        for kind in kinds or KINDS:
+            self.check(segment, kind, get_index(cache, segment, kind))
 
     def damage(self, segment: ColdSegment, kind: str, data: bytes) -> None:
         self.bucket.put(HOME.part_key(segment, kind), data)
 
 
-def _make_indexes(
-    segment: ColdSegment, *, entry_count: int, has_aborted: bool
-) -> tuple[bytes, bytes, bytes]:
+def get_index(cache: IndexCache, segment: ColdSegment, kind: str) -> Index:
+    if kind == "index":
+        return cache.offset_index(HOME, segment)
+    return (cache.time_index if kind == "timeindex" else cache.txn_index)(HOME, segment)
+
+
+def _make_indexes(segment: ColdSegment, *, entry_count: int, has_aborted: bool) -> dict[str, bytes]:
     base = segment.base_offset
     offsets, times = OffsetIndex(base, 800), TimeIndex(base, 1200)
     aborted = TransactionIndex(base)
@@ -85,27 +96,20 @@ def _make_indexes(
     if has_aborted:
         aborted.append(AbortedTransaction(7, base + 3, base + 40, base + 41))
         aborted.append(AbortedTransaction(8, base + 9, base + 50, base + 51))
-    return offsets.encode(), times.encode(), aborted.encode()
+    contents = (offsets.encode(), times.encode(), aborted.encode())
+    return dict(zip(KINDS, contents, strict=True))
 
 
 def checksum(data: bytes) -> int:
     return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
-def encode(indexes: ColdIndexes) -> tuple[bytes, bytes, bytes]:
-    return (
-        indexes.offset_index.encode(),
-        indexes.time_index.encode(),
-        indexes.txn_index.encode(),
-    )
-
-
-def file_names(segment: ColdSegment) -> set[str]:
-    return {f"{segment.base_offset}_{segment.id}.{kind}" for kind in KINDS}
+def file_name(segment: ColdSegment, kind: str) -> str:
+    return f"{segment.base_offset}_{segment.id}.{kind}"
 
 
 def file_path(segment: ColdSegment, kind: str) -> str:
-    return f"{DIRECTORY}/{segment.base_offset}_{segment.id}.{kind}"
+    return f"{DIRECTORY}/{file_name(segment, kind)}"
 
 
 def overwrite(fs: FileSystem, path: str, data: bytes) -> None:

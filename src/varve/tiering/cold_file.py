@@ -17,9 +17,10 @@ from varve.disk import Buffer
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.extent_cache import Extent, ExtentCache
-from varve.tiering.index_cache import ColdIndexes
+from varve.tiering.index_cache import IndexCache
 from varve.tiering.read_pool import ReadPool
 
 LOG_PART: Final = "log"
@@ -199,10 +200,11 @@ class ColdFile:
 class ColdSegmentView:
     """A cold segment as the functions that read local ones see it."""
 
-    __slots__ = ("_file", "_indexes")
+    __slots__ = ("_file", "_home", "_indexes")
 
-    def __init__(self, file: ColdFile, indexes: ColdIndexes) -> None:
+    def __init__(self, file: ColdFile, home: ColdPartition, indexes: IndexCache) -> None:
         self._file = file
+        self._home = home
         self._indexes = indexes
 
     @property
@@ -219,19 +221,19 @@ class ColdSegmentView:
 
     @property
     def max_timestamp_offset(self) -> int:
-        return self._indexes.time_index.last[1]
+        return self.time_index().last[1]
 
     def file(self) -> ColdFile:
         return self._file
 
     def offset_index(self) -> OffsetIndex:
-        return self._indexes.offset_index
+        return self._indexes.offset_index(self._home, self._file.segment)
 
     def time_index(self) -> TimeIndex:
-        return self._indexes.time_index
+        return self._indexes.time_index(self._home, self._file.segment)
 
     def txn_index(self) -> TransactionIndex:
-        return self._indexes.txn_index
+        return self._indexes.txn_index(self._home, self._file.segment)
 
     def path(self, kind: str) -> str:
         return self._file.path

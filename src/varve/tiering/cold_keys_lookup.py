@@ -189,7 +189,7 @@ class ColdKeysLookup:
         found: list[AbortedTransaction] = []
         for one in self._finder.readable_from(manifest, start):
             if one.has_aborted:
-                found += self._indexes.get(self._home, one).txn_index.collect(start, end)[0]
+                found += self._indexes.txn_index(self._home, one).collect(start, end)[0]
             if one.undecided_from is None or one.undecided_from >= end:
                 return found
         return found + [one for one in self._log.collect_aborted(start, end) if one not in found]

@@ -38,7 +38,6 @@ from varve.tiering.segment_finder import SegmentFinder
 T = TypeVar("T")
 
 _TIME_STEP_BYTES: Final = 256 << 10
-_INDEXED_MAX: Final = 10_000
 _GUESS_SHARE: Final = 1024
 
 
@@ -81,7 +80,6 @@ class ColdReader:
         self._finder = SegmentFinder(manifests, clock=clock, refresh_ms=refresh_ms)
         self._source = ExtentSource(objects, extents, pool, clock=clock, observe=observe)
         self._marks = Marks()
-        self._indexed: set[str] = set()  # ids of segments whose index was asked for, one by one
 
     def refresh(self) -> Manifest:
         """Loads the manifest now: somebody has committed."""
@@ -237,24 +235,21 @@ class ColdReader:
     def _find_position(self, file: ColdFile, request: _Request) -> int:
         """Where the first batch begins that ends at or behind the start; else the file's end."""
         self._fetch_guess(file, request)
-        index = self._indexes.get(self._home, file.segment).offset_index
+        index = self._indexes.offset_index(self._home, file.segment)
         position = index.lookup(request.start_offset)[1]
         if position < file.segment.size:
             file.claim(position, self._sizes.first(request.max_bytes) + self._sizes.index_slack)
         return find_batch(file, request.start_offset, position=position)
 
     def _fetch_guess(self, file: ColdFile, request: _Request) -> None:
-        """Fetches where the start should lie if all records were alike, beside the indexes.
+        """Fetches where the start should lie if all records were alike, beside the index.
 
-        If it does lie there, a first read takes as long as one request. Once per segment: what is
-        indexed is found without.
+        If it does lie there, a first read takes as long as one request. What is indexed is found
+        without.
         """
         segment = file.segment
-        if segment.id in self._indexed or self._source.is_near:
+        if self._source.is_near or self._indexes.has_offset_index(segment):
             return
-        if len(self._indexed) >= _INDEXED_MAX:
-            self._indexed.clear()
-        self._indexed.add(segment.id)
         offsets = segment.end_offset + 1 - segment.base_offset
         middle = segment.size * (request.start_offset - segment.base_offset) // offsets
         slack = max(self._sizes.index_slack, segment.size // _GUESS_SHARE)
@@ -311,7 +306,7 @@ class ColdReader:
         for segment in segments:
             is_complete = _is_decided(segment, end_offset)
             if segment.has_aborted:
-                index = self._indexes.get(self._home, segment).txn_index
+                index = self._indexes.txn_index(self._home, segment)
                 entries, is_last = index.collect(start_offset, end_offset)
                 found.update(dict.fromkeys(entries))
                 is_complete = is_complete or is_last
@@ -344,7 +339,7 @@ class ColdReader:
         self, segment: ColdSegment, timestamp: int, start_offset: int
     ) -> TimestampOffset | None:
         """Looks at ever more of a segment from the indexed position on: mostly little is enough."""
-        view = ColdSegmentView(self._file(segment), self._indexes.get(self._home, segment))
+        view = ColdSegmentView(self._file(segment), self._home, self._indexes)
         offset = max(view.time_index().lookup(timestamp)[1], start_offset)
         position, step = view.offset_index().lookup(offset)[1], _TIME_STEP_BYTES
         while True:

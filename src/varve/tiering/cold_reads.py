@@ -57,18 +57,19 @@ class ColdReads:
         self._metrics = partitions.metrics
         self._clock = clock
         self._wait = wait
-        self.indexes = IndexCache(
-            partitions.store.fs,
-            cache_directory,
-            partitions.objects,
-            limit_bytes=settings.remote_log_index_file_cache_total_size_bytes,
-        )
-        self.indexes.load()
-        self.extents = ExtentCache(limit_bytes=settings.varve_tier_cache_bytes)
         self.pool = ReadPool(
             threads=settings.remote_log_reader_threads,
             max_pending=settings.remote_log_reader_max_pending_tasks,
         )
+        self.extents = ExtentCache(limit_bytes=settings.varve_tier_cache_bytes)
+        self.indexes = IndexCache(
+            partitions.store.fs,
+            cache_directory,
+            partitions.objects,
+            pool=self.pool,
+            limit_bytes=settings.remote_log_index_file_cache_total_size_bytes,
+        )
+        self.indexes.load()
         self._throttle = Throttle(
             settings.remote_log_manager_fetch_max_bytes_per_second, clock, self._wait_for_rate
         )

@@ -1,12 +1,13 @@
 """The indexes of cold segments as files on the local disk, up to a limit of bytes.
 
-Layout     `<base offset>_<segment id>` with `.index`, `.timeindex` and `.txnindex` behind it, as
-           Kafka names them; `.tmp` behind that while a file is written.
+Layout     `<base offset>_<segment id>` with `.index`, `.timeindex` or `.txnindex` behind it, as
+           Kafka names them; `.tmp` behind that while a file is written. Each kind is there for
+           itself, if it was wanted; an empty one has no file.
 Invariant  what is handed out has the size and the CRC-32C that the manifest says; the files that
            are held together have at most the limit.
 Crash      nothing is synced: a file that a crash lost, emptied or tore fails its check when it is
            next wanted, and is fetched again.
-Threads    any, but one at a time for each segment in `find` and `keep`; `_disk_lock` is held while
+Threads    any, but one at a time for each file in `find` and `keep`; `_disk_lock` is held while
            files change, `_lock` for the books alone, in that order.
 """
 
@@ -14,8 +15,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -27,26 +27,21 @@ from varve.tiering.cold_segment import ColdSegment, ObjectPart
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES: Final = {"index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
-"""The parts of a segment that are kept, and the ends of their files' names."""
-
+_SUFFIXES: Final = {"index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
 _ENTRY_BYTES: Final = {INDEX: 8, TIME_INDEX: 12, TXN_INDEX: 34}
 _NAME: Final = re.compile(
-    r"((0|[1-9][0-9]{0,18})_([A-Za-z0-9_-]{1,64}))(\.index|\.timeindex|\.txnindex)"
+    r"(0|[1-9][0-9]{0,18})_[A-Za-z0-9_-]{1,64}(\.index|\.timeindex|\.txnindex)"
     rf"({re.escape(TEMPORARY_SUFFIX)}|{re.escape(DELETED)})?"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The three files of a segment, by what their names begin with."""
-
-    stem: str
-    size: int
+def index_name(segment: ColdSegment, kind: str) -> str:
+    """The name of the file that holds one kind of index: index, timeindex or txnindex."""
+    return f"{segment.base_offset}_{segment.id}{_SUFFIXES[kind]}"
 
 
 class IndexFiles:
-    """The files of one directory; a disk that fails costs a fetch, never a read."""
+    """The files of one directory, by their names; a disk that fails costs a fetch, never a read."""
 
     def __init__(self, fs: FileSystem, directory: str, *, limit_bytes: int) -> None:
         self._fs = fs
@@ -54,7 +49,7 @@ class IndexFiles:
         self._limit_bytes = limit_bytes
         self._disk_lock = threading.Lock()
         self._lock = threading.Lock()
-        self._held: OrderedDict[str, _Held] = OrderedDict()  # by segment id; guarded by _lock
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # guarded by _lock, oldest first
         self._held_bytes = 0  # guarded by _lock
         self._evicted = 0  # guarded by _lock
         self._has_noted_trouble = False  # guarded by _lock
@@ -62,65 +57,59 @@ class IndexFiles:
     def load(self) -> None:
         """Takes over what a former process left, the latest written as the last to go.
 
-        Segments that lack a file, or whose sizes are not those of whole entries, are deleted, and
-        so is what was being written or deleted. Content is checked when it is wanted.
+        Files that are empty or have no whole number of entries are deleted, and so is what was
+        being written or deleted. Content is checked when it is wanted.
         """
         with self._disk_lock:
-            triples, leftovers = self._scan()
-            found: OrderedDict[str, _Held] = OrderedDict()
-            for stem, files in sorted(triples.items(), key=lambda item: _age(item[1].values())):
-                id = stem.partition("_")[2]
-                if not _is_sane(files):
-                    leftovers += [file.name for file in files.values()]
-                    continue
-                if id in found:
-                    leftovers += [found[id].stem + suffix for suffix in SUFFIXES.values()]
-                found[id] = _Held(stem, sum(file.size for file in files.values()))
+            found, leftovers = self._scan()
+            found.sort(key=lambda file: file.modified_ms)
             with self._lock:
-                self._held = found
-                self._held_bytes = sum(held.size for held in found.values())
+                self._sizes = OrderedDict((file.name, file.size) for file in found)
+                self._held_bytes = sum(self._sizes.values())
                 surplus = self._make_room_locked(0)
-            self._remove_files([*leftovers, *_names(surplus)])
+            self._remove_files([*leftovers, *surplus])
 
-    def _scan(self) -> tuple[dict[str, dict[str, FileInfo]], list[str]]:
-        """The files of each stem by the end of their names, and the names of leftovers."""
-        triples: dict[str, dict[str, FileInfo]] = {}
-        leftovers = []
+    def _scan(self) -> tuple[list[FileInfo], list[str]]:
+        """The files that may be whole, and the names of leftovers."""
+        found: list[FileInfo] = []
+        leftovers: list[str] = []
         try:
             files = self._fs.scan(self._directory) if self._fs.exists(self._directory) else []
         except OSError as error:
             self._note_trouble(error)
-            return {}, []
+            return [], []
         for file in files:
             match = _NAME.fullmatch(file.name)
             if match is None or file.is_directory:
                 continue
-            if match[5] or int(match[2]) > OFFSET_MAX:
+            offset, suffix, mark = match.groups()
+            is_whole = file.size > 0 and file.size % _ENTRY_BYTES[suffix] == 0
+            if mark or int(offset) > OFFSET_MAX or not is_whole:
                 leftovers.append(file.name)
             else:
-                triples.setdefault(match[1], {})[match[4]] = file
-        return triples, leftovers
+                found.append(file)
+        return found, leftovers
 
-    def touch(self, id: str) -> None:
-        """A segment was wanted, though its files were not read."""
+    def holds(self, name: str) -> bool:
         with self._lock:
-            if id in self._held:
-                self._held.move_to_end(id)
+            return name in self._sizes
 
-    def find(self, segment: ColdSegment, parts: Sequence[ObjectPart]) -> list[bytes] | None:
-        """What the files of a segment hold; None, and they are gone, unless all are as listed."""
+    def touch(self, name: str) -> None:
+        """An index was wanted, though its file was not read."""
         with self._lock:
-            if segment.id not in self._held:
+            if name in self._sizes:
+                self._sizes.move_to_end(name)
+
+    def find(self, name: str, part: ObjectPart) -> bytes | None:
+        """What a file holds; None, and it is gone, unless that is as listed."""
+        with self._lock:
+            if name not in self._sizes:
                 return None
-            self._held.move_to_end(segment.id)
-        found = []
-        for part in parts:
-            data = self._read(_stem(segment) + SUFFIXES[part.name], part)
-            if data is None:
-                self.forget(segment.id)
-                return None
-            found.append(data)
-        return found
+            self._sizes.move_to_end(name)
+        data = self._read(name, part)
+        if data is None:
+            self.forget(name)
+        return data
 
     def _read(self, name: str, part: ObjectPart) -> bytes | None:
         path = f"{self._directory}/{name}"
@@ -139,64 +128,59 @@ class IndexFiles:
         logger.info("cached index is fetched again", extra={"path": path, "fault": fault})
         return None
 
-    def keep(
-        self, segment: ColdSegment, parts: Sequence[ObjectPart], contents: Sequence[Buffer]
-    ) -> None:
-        """Writes the files of a segment, unless they exceed the limit; others make room."""
-        held = _Held(_stem(segment), sum(part.size for part in parts))
+    def keep(self, name: str, data: Buffer) -> None:
+        """Writes a file, unless it exceeds the limit; others make room."""
+        size = len(data)
         with self._disk_lock:
-            self._drop(segment.id)
-            if held.size > self._limit_bytes:
+            self._drop(name)
+            if size > self._limit_bytes:
                 return
             with self._lock:
-                evicted = self._make_room_locked(held.size)
-            self._remove_files(_names(evicted))
+                evicted = self._make_room_locked(size)
+            self._remove_files(evicted)
             try:
-                self._fs.make_directory(self._directory)
-                for part, data in zip(parts, contents, strict=True):
-                    self._write(held.stem + SUFFIXES[part.name], data)
+                self._write(name, data)
             except OSError as error:
                 self._note_trouble(error)
-                self._remove_files(_names((held,)))
                 return
             with self._lock:
-                self._held[segment.id] = held
-                self._held_bytes += held.size
+                self._sizes[name] = size
+                self._held_bytes += size
 
     def _write(self, name: str, data: Buffer) -> None:
         path = f"{self._directory}/{name}"
         temporary = path + TEMPORARY_SUFFIX
+        self._fs.make_directory(self._directory)
         try:
             with self._fs.open_writable(temporary) as file:
                 if file.size():
                     file.truncate(0)
-                if data:
-                    file.write_at(0, data)
+                file.write_at(0, data)
             self._fs.rename(temporary, path)
         except OSError:
             self._remove_files((name + TEMPORARY_SUFFIX,))
             raise
 
-    def forget(self, id: str) -> None:
-        """Deletes the files of a segment, if there are any."""
+    def forget(self, name: str) -> None:
+        """Deletes a file, if it is held."""
         with self._disk_lock:
-            self._drop(id)
+            self._drop(name)
 
-    def _drop(self, id: str) -> None:
+    def _drop(self, name: str) -> None:
         with self._lock:
-            held = self._held.pop(id, None)
-            if held is None:
+            size = self._sizes.pop(name, None)
+            if size is None:
                 return
-            self._held_bytes -= held.size
-        self._remove_files(_names((held,)))
+            self._held_bytes -= size
+        self._remove_files((name,))
 
-    def _make_room_locked(self, size: int) -> list[_Held]:
+    def _make_room_locked(self, size: int) -> list[str]:
         """Takes the least recently wanted out of the books until so many bytes fit."""
         evicted = []
         while self._held_bytes + size > self._limit_bytes:
-            _, held = self._held.popitem(last=False)
-            self._held_bytes -= held.size
-            evicted.append(held)
+            name, freed = self._sizes.popitem(last=False)
+            self._held_bytes -= freed
+            evicted.append(name)
         self._evicted += len(evicted)
         return evicted
 
@@ -222,7 +206,7 @@ class IndexFiles:
         )
 
     def usage(self) -> tuple[int, int]:
-        """The segments evicted so far, and the bytes held."""
+        """The files evicted so far, and the bytes held."""
         with self._lock:
             return self._evicted, self._held_bytes
 
@@ -241,21 +225,3 @@ def find_fault(data: Buffer, part: ObjectPart) -> str | None:
 def describe_size(size: int, part: ObjectPart) -> str:
     shown = f"more than {part.size}" if size > part.size else str(size)
     return f"has {shown} bytes, but the manifest says {part.size}"
-
-
-def _stem(segment: ColdSegment) -> str:
-    return f"{segment.base_offset}_{segment.id}"
-
-
-def _names(triples: Iterable[_Held]) -> Iterator[str]:
-    return (held.stem + suffix for held in triples for suffix in SUFFIXES.values())
-
-
-def _is_sane(files: dict[str, FileInfo]) -> bool:
-    return len(files) == len(SUFFIXES) and not any(
-        file.size % _ENTRY_BYTES[suffix] for suffix, file in files.items()
-    )
-
-
-def _age(files: Iterable[FileInfo]) -> int:
-    return max(file.modified_ms for file in files)

@@ -4,24 +4,26 @@ import errno
 
 import pytest
 
-from tests.support.cold_builder import HOME
-from tests.support.index_bench import DIRECTORY, IndexBench, file_names
+from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.errors import StoreUnavailable
 from varve.object_store import FaultKind
 from varve.tiering.index_cache import IndexCache
 
-LIMIT_BYTES = 260
+LIMIT_BYTES = 160
 
 
 def use(tier: IndexBench, cache: IndexCache) -> None:
     """Misses, hits, evictions, a segment forgotten and wanted again."""
     cache.load()
     first, second, third, fourth = tier.segments
-    for segment in (first, second, first, third, fourth, second):
-        tier.check(segment, cache.get(HOME, segment))
-    cache.forget(second.id)
-    tier.check(second, cache.get(HOME, second))
+    tier.use(cache, first, "index")
+    for segment in (second, first, third, fourth):
+        tier.use(cache, segment)
+    tier.use(cache, first, "timeindex")
+    tier.use(cache, second)
+    cache.forget(second)
+    tier.use(cache, second, "index", "txnindex")
 
 
 def open_cache(tier: IndexBench, disk: FaultyFileSystem) -> IndexCache:
@@ -35,11 +37,15 @@ def count_steps() -> int:
 
 
 def check_whole(tier: IndexBench, disk: FaultyFileSystem, cache: IndexCache) -> None:
-    """The directory holds whole triples within the limit, and nothing besides."""
-    names = set(disk.names(DIRECTORY)) if disk.exists(DIRECTORY) else set()
-    held = [segment for segment in tier.segments if file_names(segment) <= names]
-    assert names == set().union(*map(file_names, held))
-    assert sum(map(tier.size, held)) == cache.usage().held_bytes <= LIMIT_BYTES
+    """The directory holds whole files within the limit, and nothing besides."""
+    sizes = {
+        file_name(segment, kind): tier.size(segment, kind)
+        for segment in tier.segments
+        for kind in KINDS
+    }
+    held = {file.name: file.size for file in disk.scan(DIRECTORY)}
+    assert held == {name: sizes[name] for name in held}
+    assert sum(held.values()) == cache.usage().held_bytes <= LIMIT_BYTES
 
 
 def test_the_steps_worth_a_fault_are_many() -> None:
@@ -67,7 +73,7 @@ def test_a_killed_process_leaves_what_it_held_to_the_next() -> None:
     cache.load()
     check_whole(tier, left, cache)
     tier.objects.go_down()
-    tier.check(tier.segments[1], cache.get(HOME, tier.segments[1]))
+    tier.use(cache, tier.segments[1], "index", "txnindex")
 
 
 @pytest.mark.parametrize("is_lasting", [False, True], ids=["once", "lasting"])
@@ -86,7 +92,7 @@ def test_a_disk_that_fails_at_any_step_fails_no_read(code: int, is_lasting: bool
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER])
-def test_a_crash_at_any_request_leaves_whole_triples(kind: FaultKind) -> None:
+def test_a_crash_at_any_request_leaves_whole_files(kind: FaultKind) -> None:
     counted = IndexBench()
     use(counted, open_cache(counted, counted.disk))
     for step in range(1, counted.objects.steps + 1):
@@ -104,11 +110,11 @@ def test_a_store_that_is_down_leaves_what_is_cached_readable() -> None:
     tier = IndexBench()
     cache = open_cache(tier, tier.disk)
     first, second, *_ = tier.segments
-    cache.get(HOME, first)
+    tier.use(cache, first)
     tier.objects.go_down()
-    tier.check(first, cache.get(HOME, first))
+    tier.use(cache, first)
     with pytest.raises(StoreUnavailable):
-        cache.get(HOME, second)
+        tier.use(cache, second)
     check_whole(tier, tier.disk, cache)
     tier.objects.come_up()
-    tier.check(second, cache.get(HOME, second))
+    tier.use(cache, second)

@@ -6,11 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support.cold_builder import HOME
-from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_names, file_path, overwrite
+from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name, overwrite
 from varve.tiering.index_cache import IndexCache
 
-SEGMENTS = st.integers(0, 5)
+NUMBERS = st.integers(0, 5)
+KIND = st.sampled_from(KINDS)
 
 
 class CachedIndexes(RuleBasedStateMachine):
@@ -19,12 +19,12 @@ class CachedIndexes(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.tier = IndexBench(segment_count=6)
-        self.held: OrderedDict[int, int] = OrderedDict()
-        self.written: dict[int, int] = {}
-        self.damaged: set[int] = set()
+        self.held: OrderedDict[str, int] = OrderedDict()
+        self.written: dict[str, int] = {}
+        self.damaged: set[str] = set()
         self.hits = self.misses = 0
 
-    @initialize(limit_bytes=st.integers(50, 700))
+    @initialize(limit_bytes=st.integers(20, 400))
     def start(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.cache = self.open()
@@ -34,38 +34,41 @@ class CachedIndexes(RuleBasedStateMachine):
         cache.load()
         return cache
 
-    @rule(number=SEGMENTS)
-    def get(self, number: int) -> None:
+    @rule(number=NUMBERS, kind=KIND)
+    def get(self, number: int, kind: str) -> None:
         segment = self.tier.segments[number]
+        name, size = file_name(segment, kind), self.tier.size(segment, kind)
         self.tier.clock.advance(1)
-        self.tier.check(segment, self.cache.get(HOME, segment))
-        if number in self.held and number not in self.damaged:
-            self.held.move_to_end(number)
+        self.tier.use(self.cache, segment, kind)
+        if not size or (name in self.held and name not in self.damaged):
+            if size:
+                self.held.move_to_end(name)
             self.hits += 1
             return
         self.misses += 1
-        self.drop(number)
-        size = self.tier.size(segment)
+        self.drop(name)
         if size <= self.limit_bytes:
             while sum(self.held.values()) + size > self.limit_bytes:
                 self.damaged.discard(self.held.popitem(last=False)[0])
-            self.held[number] = size
-            self.written[number] = self.tier.clock.now_ms()
+            self.held[name] = size
+            self.written[name] = self.tier.clock.now_ms()
 
-    @rule(number=SEGMENTS)
+    @rule(number=NUMBERS)
     def forget(self, number: int) -> None:
-        self.cache.forget(self.tier.segments[number].id)
-        self.drop(number)
+        segment = self.tier.segments[number]
+        self.cache.forget(segment)
+        for kind in KINDS:
+            self.drop(file_name(segment, kind))
 
-    @rule(number=SEGMENTS, kind=st.sampled_from(KINDS[:2]))
+    @rule(number=NUMBERS, kind=KIND)
     def damage(self, number: int, kind: str) -> None:
-        if number in self.held:
-            path = file_path(self.tier.segments[number], kind)
-            data = self.tier.disk.read(path)
+        name = file_name(self.tier.segments[number], kind)
+        if name in self.held:
+            path = f"{DIRECTORY}/{name}"
             modified_ms = self.tier.disk.info(path).modified_ms
-            overwrite(self.tier.disk, path, b"\xff" * len(data))
+            overwrite(self.tier.disk, path, b"\xff" * self.held[name])
             self.tier.disk.set_modified_ms(path, modified_ms)
-            self.damaged.add(number)
+            self.damaged.add(name)
 
     @rule()
     def restart(self) -> None:
@@ -74,9 +77,9 @@ class CachedIndexes(RuleBasedStateMachine):
         self.hits = self.misses = 0
         self.held = OrderedDict(sorted(self.held.items(), key=lambda one: self.written[one[0]]))
 
-    def drop(self, number: int) -> None:
-        self.held.pop(number, None)
-        self.damaged.discard(number)
+    def drop(self, name: str) -> None:
+        self.held.pop(name, None)
+        self.damaged.discard(name)
 
     @invariant()
     def agrees(self) -> None:
@@ -84,9 +87,7 @@ class CachedIndexes(RuleBasedStateMachine):
         assert (usage.hits, usage.misses) == (self.hits, self.misses)
         assert usage.held_bytes == sum(self.held.values()) <= self.limit_bytes
         disk = self.tier.disk
-        names = set(disk.names(DIRECTORY)) if disk.exists(DIRECTORY) else set()
-        held = [file_names(self.tier.segments[number]) for number in self.held]
-        assert names == set().union(*held)
+        assert set(disk.names(DIRECTORY) if disk.exists(DIRECTORY) else ()) == set(self.held)
 
     def teardown(self) -> None:
         self.cache.close()

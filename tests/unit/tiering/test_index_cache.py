@@ -17,25 +17,35 @@ from tests.support.index_bench import (
     KINDS,
     IndexBench,
     checksum,
-    encode,
-    file_names,
+    file_name,
     file_path,
+    get_index,
     overwrite,
 )
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.offset_index import OffsetIndex
-from varve.commit_log.time_index import TimeIndex
 from varve.disk import MemoryFileSystem, RealFileSystem
-from varve.foundation.errors import Closed, Corrupt, ObjectNotFound, StoreUnavailable
+from varve.foundation.errors import (
+    Closed,
+    Corrupt,
+    ObjectNotFound,
+    StoreUnavailable,
+    Unavailable,
+)
 from varve.object_store import FaultKind, MemoryObjectStore, ObjectStore
 from varve.tiering import index_cache
 from varve.tiering.cold_segment import ColdSegment, ObjectPart
 from varve.tiering.index_cache import IndexCache
+from varve.tiering.read_pool import ReadPool
 
 
 @pytest.fixture
 def tier() -> IndexBench:
     return IndexBench()
+
+
+def file_names(segment: ColdSegment, *kinds: str) -> set[str]:
+    return {file_name(segment, kind) for kind in kinds or KINDS}
 
 
 # What is handed out
@@ -44,44 +54,66 @@ def tier() -> IndexBench:
 def test_indexes_are_those_that_were_copied(tier: IndexBench) -> None:
     cache = tier.open()
     for segment in tier.segments:
-        tier.check(segment, cache.get(HOME, segment))
+        tier.use(cache, segment)
+        assert cache.offset_index(HOME, segment).base_offset == segment.base_offset
 
 
 def test_aborted_transactions_are_found(tier: IndexBench) -> None:
     segment = tier.segments[ABORTED]
-    aborted, is_complete = (
-        tier.open()
-        .get(HOME, segment)
-        .txn_index.collect(segment.base_offset, segment.end_offset + 1)
-    )
+    index = tier.open().txn_index(HOME, segment)
+    aborted, is_complete = index.collect(segment.base_offset, segment.end_offset + 1)
     assert [entry.producer_id for entry in aborted] == [7, 8]
     assert not is_complete
 
 
-def test_a_segment_without_transaction_index_has_an_empty_one(tier: IndexBench) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_index_that_is_wanted_is_fetched_and_kept(tier: IndexBench, kind: str) -> None:
+    segment = tier.segments[ABORTED]
+    cache = tier.open()
+    tier.use(cache, segment, kind)
+    assert [step.key for step in tier.objects.trace] == [HOME.part_key(segment, kind)]
+    assert tier.disk.names(DIRECTORY) == [file_name(segment, kind)]
+    assert cache.usage().held_bytes == tier.size(segment, kind)
+
+
+def test_an_unlisted_transaction_index_is_empty_and_not_asked_for(tier: IndexBench) -> None:
     segment = tier.segments[0]
     assert segment.find_part("txnindex") is None
-    assert tier.open().get(HOME, segment).txn_index.entries() == ()
-    assert tier.disk.read(file_path(segment, "txnindex")) == b""
+    assert tier.open().txn_index(HOME, segment).entries() == ()
+    assert tier.objects.steps == 0
+    assert not tier.disk.exists(DIRECTORY)
 
 
-def test_a_segment_is_fetched_once(tier: IndexBench) -> None:
+def test_an_index_is_fetched_once(tier: IndexBench) -> None:
     cache = tier.open()
-    first = cache.get(HOME, tier.segments[ABORTED])
-    steps = tier.objects.steps
-    assert cache.get(HOME, tier.segments[ABORTED]) is first
-    assert tier.objects.steps == steps <= len(KINDS)
+    first = cache.offset_index(HOME, tier.segments[0])
+    assert cache.offset_index(HOME, tier.segments[0]) is first
+    assert tier.objects.steps == 1
     assert (cache.usage().hits, cache.usage().misses) == (1, 1)
 
 
 def test_an_empty_index_is_not_asked_for(tier: IndexBench) -> None:
-    segment = replace(
-        tier.segments[0], parts=(ObjectPart("index", 0, 0), ObjectPart("timeindex", 0, 0))
-    )
-    indexes = tier.open().get(HOME, segment)
-    assert encode(indexes) == (b"", b"", b"")
-    assert indexes.offset_index.lookup(segment.end_offset) == (segment.base_offset, 0)
+    empty = tuple(ObjectPart(kind, 0, 0) for kind in KINDS)
+    segment = replace(tier.segments[0], parts=empty)
+    cache = tier.open()
+    assert [get_index(cache, segment, kind).encode() for kind in KINDS] == [b"", b"", b""]
+    index = cache.offset_index(HOME, segment)
+    assert index.lookup(segment.end_offset) == (segment.base_offset, 0)
     assert tier.objects.steps == 0
+    assert not tier.disk.exists(DIRECTORY)
+
+
+def test_an_offset_index_at_hand_is_known_as_such(tier: IndexBench) -> None:
+    first, second, *_ = tier.segments
+    cache = tier.open()
+    cache.time_index(HOME, first)
+    assert not cache.has_offset_index(first)
+    cache.offset_index(HOME, first)
+    assert cache.has_offset_index(first)
+    assert not cache.has_offset_index(second)
+    cache = tier.open()
+    cache.load()
+    assert cache.has_offset_index(first)
 
 
 # Files
@@ -92,7 +124,7 @@ def test_files_have_kafkas_names_and_the_directory_is_made_when_first_used(
 ) -> None:
     cache = tier.open()
     assert not tier.disk.exists(DIRECTORY)
-    cache.get(HOME, tier.segments[ABORTED])
+    tier.use(cache, tier.segments[ABORTED])
     assert set(tier.disk.names(DIRECTORY)) == file_names(tier.segments[ABORTED])
     assert cache.usage().held_bytes == tier.size(tier.segments[ABORTED])
 
@@ -100,21 +132,20 @@ def test_files_have_kafkas_names_and_the_directory_is_made_when_first_used(
 def test_what_memory_has_no_room_for_is_read_from_its_files(tier: IndexBench) -> None:
     cache = tier.open(memory_bytes=0)
     for segment in tier.segments:
-        cache.get(HOME, segment)
+        tier.use(cache, segment, "index", "timeindex")
     tier.objects.go_down()
     for segment in tier.segments:
-        tier.check(segment, cache.get(HOME, segment))
-    assert cache.usage().hits == len(tier.segments)
+        tier.use(cache, segment, "index", "timeindex")
+    assert cache.usage().hits == 2 * len(tier.segments)
 
 
 def test_memory_holds_the_most_recent(tier: IndexBench) -> None:
-    cache = tier.open()
-    sizes = [cache.get(HOME, segment).memory_bytes for segment in tier.segments]
-    cache = tier.open(memory_bytes=sum(sizes) - 1)
-    first, second, *others = [cache.get(HOME, segment) for segment in tier.segments]
-    assert cache.get(HOME, tier.segments[1]) is second
-    assert cache.get(HOME, tier.segments[2]) is others[0]
-    assert cache.get(HOME, tier.segments[0]) is not first
+    cache = tier.open(memory_bytes=3_000)
+    first, second, *others = [cache.offset_index(HOME, segment) for segment in tier.segments]
+    cache.time_index(HOME, tier.segments[3])
+    assert cache.offset_index(HOME, tier.segments[2]) is others[0]
+    assert cache.offset_index(HOME, tier.segments[1]) is second
+    assert cache.offset_index(HOME, tier.segments[0]) is not first
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -126,11 +157,11 @@ def test_a_new_process_goes_on_with_the_files(
     disk.make_directory(directory)
 
     def open_cache() -> IndexCache:
-        return IndexCache(disk, directory, tier.objects, limit_bytes=1 << 20)
+        return IndexCache(disk, directory, tier.objects, pool=tier.pool, limit_bytes=1 << 20)
 
     cache = open_cache()
     for segment in tier.segments:
-        cache.get(HOME, segment)
+        tier.use(cache, segment)
     held = cache.usage().held_bytes
     cache.close()
     tier.objects.go_down()
@@ -138,52 +169,42 @@ def test_a_new_process_goes_on_with_the_files(
     cache.load()
     assert cache.usage().held_bytes == held
     for segment in tier.segments:
-        tier.check(segment, cache.get(HOME, segment))
+        tier.use(cache, segment)
     assert cache.usage().misses == 0
 
 
 def test_files_of_a_former_process_are_not_used_before_they_are_loaded(tier: IndexBench) -> None:
-    tier.open().get(HOME, tier.segments[0])
+    tier.open().offset_index(HOME, tier.segments[0])
     cache = tier.open()
-    cache.get(HOME, tier.segments[0])
+    cache.offset_index(HOME, tier.segments[0])
     assert cache.usage().misses == 1
 
 
 def test_loading_deletes_what_is_not_whole_and_leaves_what_is_foreign(tier: IndexBench) -> None:
     cache = tier.open()
+    torn, emptied, *_ = tier.segments
     for segment in tier.segments:
-        cache.get(HOME, segment)
-    tier.disk.remove(file_path(tier.segments[0], "timeindex"))
-    overwrite(tier.disk, file_path(tier.segments[1], "index"), b"torn")
+        tier.use(cache, segment, "index", "timeindex")
+    overwrite(tier.disk, file_path(torn, "index"), b"torn")
+    overwrite(tier.disk, file_path(emptied, "timeindex"), b"")
     path = file_path(tier.segments[2], "index")
-    for left in (path + ".tmp", path + ".deleted", f"{DIRECTORY}/7_other.index"):
+    for left in (path + ".tmp", path + ".deleted", f"{DIRECTORY}/{10**19 - 1}_other.index"):
         overwrite(tier.disk, left, b"12345678")
     foreign = {"notes.txt", "7_other.log", "x_y.index", "07_other.index"}
     for name in foreign:
         overwrite(tier.disk, f"{DIRECTORY}/{name}", b"mine")
     cache = tier.open()
     cache.load()
-    whole = file_names(tier.segments[2]) | file_names(tier.segments[3])
+    whole = file_names(torn, "timeindex") | file_names(emptied, "index")
+    for segment in tier.segments[2:]:
+        whole |= file_names(segment, "index", "timeindex")
     assert set(tier.disk.names(DIRECTORY)) == whole | foreign
-    assert cache.usage().held_bytes == sum(map(tier.size, tier.segments[2:4]))
+    assert cache.usage().held_bytes == sum(
+        tier.disk.info(f"{DIRECTORY}/{one}").size for one in whole
+    )
     for segment in tier.segments:
-        tier.check(segment, cache.get(HOME, segment))
-    assert (cache.usage().hits, cache.usage().misses) == (2, 2)
-
-
-def test_of_two_triples_of_one_segment_the_later_one_stays(tier: IndexBench) -> None:
-    segment = tier.segments[0]
-    cache = tier.open()
-    cache.get(HOME, segment)
-    tier.clock.advance(1)
-    for kind in KINDS:
-        overwrite(tier.disk, f"{DIRECTORY}/9_{segment.id}.{kind}", b"")
-    cache = tier.open()
-    cache.load()
-    assert cache.usage().held_bytes == 0
-    assert set(tier.disk.names(DIRECTORY)) == {f"9_{segment.id}.{kind}" for kind in KINDS}
-    tier.check(segment, cache.get(HOME, segment))
-    assert cache.usage().held_bytes == tier.size(segment)
+        tier.use(cache, segment, "index", "timeindex")
+    assert (cache.usage().hits, cache.usage().misses) == (6, 2)
 
 
 # Limits
@@ -191,25 +212,29 @@ def test_of_two_triples_of_one_segment_the_later_one_stays(tier: IndexBench) -> 
 
 def test_the_least_recently_wanted_files_make_room(tier: IndexBench) -> None:
     first, second, third, _ = tier.segments
-    limit = tier.size(first) + tier.size(second) + tier.size(third) - 1
+    limit = sum(tier.size(segment, "index") for segment in (first, second, third)) - 1
     cache = tier.open(limit_bytes=limit)
-    cache.get(HOME, first)
-    cache.get(HOME, second)
-    cache.get(HOME, first)
-    cache.get(HOME, third)
-    assert set(tier.disk.names(DIRECTORY)) == file_names(first) | file_names(third)
+    for segment in (first, second, first, third):
+        cache.offset_index(HOME, segment)
+    assert set(tier.disk.names(DIRECTORY)) == {file_name(first, "index"), file_name(third, "index")}
     assert cache.usage().evicted == 1
     assert cache.usage().held_bytes <= limit == cache.usage().limit_bytes
 
 
+def test_the_kinds_of_one_segment_make_room_for_one_another(tier: IndexBench) -> None:
+    segment = tier.segments[ABORTED]
+    cache = tier.open(limit_bytes=tier.size(segment) - 1)
+    tier.use(cache, segment, "timeindex", "index", "txnindex")
+    assert set(tier.disk.names(DIRECTORY)) == file_names(segment, "index", "txnindex")
+    assert cache.usage().evicted == 1
+
+
 def test_an_index_larger_than_the_limit_is_served_and_not_kept(tier: IndexBench) -> None:
-    small, large = tier.segments[0], tier.segments[ABORTED]
-    assert tier.size(small) < tier.size(large)
-    cache = tier.open(limit_bytes=tier.size(large) - 1, memory_bytes=0)
-    cache.get(HOME, small)
-    tier.check(large, cache.get(HOME, large))
-    assert set(tier.disk.names(DIRECTORY)) == file_names(small)
-    tier.check(large, cache.get(HOME, large))
+    segment = tier.segments[ABORTED]
+    assert tier.size(segment, "index") < tier.size(segment, "txnindex")
+    cache = tier.open(limit_bytes=tier.size(segment, "txnindex") - 1, memory_bytes=0)
+    tier.use(cache, segment, "index", "txnindex", "txnindex")
+    assert tier.disk.names(DIRECTORY) == [file_name(segment, "index")]
     assert cache.usage().misses == 3
 
 
@@ -217,10 +242,10 @@ def test_a_lower_limit_is_kept_from_the_next_start_on(tier: IndexBench) -> None:
     cache = tier.open()
     for segment in tier.segments:
         tier.clock.advance(1)
-        cache.get(HOME, segment)
-    cache = tier.open(limit_bytes=tier.size(tier.segments[3]))
+        cache.offset_index(HOME, segment)
+    cache = tier.open(limit_bytes=tier.size(tier.segments[3], "index"))
     cache.load()
-    assert set(tier.disk.names(DIRECTORY)) == file_names(tier.segments[3])
+    assert tier.disk.names(DIRECTORY) == [file_name(tier.segments[3], "index")]
     assert cache.usage().evicted == 3
 
 
@@ -232,7 +257,7 @@ def test_a_lower_limit_is_kept_from_the_next_start_on(tier: IndexBench) -> None:
 def test_a_damaged_file_is_fetched_again(tier: IndexBench, kind: str, damage: str) -> None:
     segment = tier.segments[ABORTED]
     cache = tier.open(memory_bytes=0)
-    cache.get(HOME, segment)
+    tier.use(cache, segment)
     path = file_path(segment, kind)
     data = tier.disk.read(path)
     damaged = {"shorter": data[:-1], "longer": data + b"\0", "changed": _flip(data)}
@@ -240,8 +265,8 @@ def test_a_damaged_file_is_fetched_again(tier: IndexBench, kind: str, damage: st
         tier.disk.remove(path)
     else:
         overwrite(tier.disk, path, damaged[damage])
-    tier.check(segment, cache.get(HOME, segment))
-    assert cache.usage().misses == 2
+    tier.use(cache, segment)
+    assert cache.usage().misses == len(KINDS) + 1, "the others are as they were"
     assert tier.disk.read(path) == data
     assert cache.usage().held_bytes == tier.size(segment)
 
@@ -269,11 +294,11 @@ def test_a_damaged_object_is_corrupt_and_not_kept(
     tier.damage(segment, kind, change(data))
     cache = tier.open()
     with pytest.raises(Corrupt, match=fault) as caught:
-        cache.get(HOME, segment)
+        get_index(cache, segment, kind)
     assert key in str(caught.value)
     assert not tier.disk.exists(DIRECTORY)
     tier.damage(segment, kind, data)
-    tier.check(segment, cache.get(HOME, segment))
+    tier.use(cache, segment, kind)
 
 
 def test_an_index_that_cannot_be_true_is_corrupt_though_its_checksum_is_right(
@@ -287,7 +312,7 @@ def test_an_index_that_cannot_be_true_is_corrupt_though_its_checksum_is_right(
     )
     tier.damage(segment, "index", torn)
     with pytest.raises(Corrupt, match="multiple of the entry size"):
-        tier.open().get(HOME, replace(segment, parts=parts))
+        tier.open().offset_index(HOME, replace(segment, parts=parts))
     assert not tier.disk.exists(DIRECTORY)
 
 
@@ -296,7 +321,7 @@ def test_a_segment_whose_manifest_lists_no_index_is_corrupt(tier: IndexBench, ki
     segment = tier.segments[0]
     parts = tuple(part for part in segment.parts if part.name != kind)
     with pytest.raises(Corrupt, match=f"lists no {kind}"):
-        tier.open().get(HOME, replace(segment, parts=parts))
+        get_index(tier.open(), replace(segment, parts=parts), kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -306,7 +331,7 @@ def test_a_missing_object_that_is_listed_is_told_apart_from_damage(
     segment = tier.segments[ABORTED]
     tier.bucket.delete([HOME.part_key(segment, kind)])
     with pytest.raises(ObjectNotFound):
-        tier.open().get(HOME, segment)
+        get_index(tier.open(), segment, kind)
 
 
 def test_another_description_of_a_segment_is_not_answered_with_the_old_one(
@@ -314,19 +339,15 @@ def test_another_description_of_a_segment_is_not_answered_with_the_old_one(
 ) -> None:
     segment = tier.segments[0]
     cache = tier.open()
-    cache.get(HOME, segment)
+    cache.offset_index(HOME, segment)
     index = OffsetIndex(segment.base_offset, 800)
     index.append(segment.base_offset, 0)
-    times = TimeIndex(segment.base_offset, 1200)
-    changed = {"index": index.encode(), "timeindex": times.encode()}
-    parts = tuple(
-        ObjectPart(kind, len(data), checksum(data) if data else 0) for kind, data in changed.items()
-    )
-    for kind, data in changed.items():
-        tier.damage(segment, kind, data)
-    indexes = cache.get(HOME, replace(segment, parts=parts))
-    assert encode(indexes)[0] == index.encode()
-    assert tier.disk.read(file_path(segment, "index")) == index.encode()
+    changed = index.encode()
+    tier.damage(segment, "index", changed)
+    parts = (ObjectPart("index", len(changed), checksum(changed)),)
+    found = cache.offset_index(HOME, replace(segment, parts=parts))
+    assert found.encode() == changed
+    assert tier.disk.read(file_path(segment, "index")) == changed
 
 
 # A disk and a store that fail
@@ -345,53 +366,50 @@ def test_a_disk_that_fails_is_noted_once_and_costs_no_read(
     with caplog.at_level(logging.WARNING):
         cache.load()
         for segment in tier.segments:
-            tier.check(segment, cache.get(HOME, segment))
+            tier.use(cache, segment)
     assert len(caplog.records) == 1
     assert cache.usage().held_bytes == 0
     steps = tier.objects.steps
     for segment in tier.segments:
-        cache.get(HOME, segment)
+        tier.use(cache, segment)
     assert tier.objects.steps == steps, "memory still holds them"
 
 
 def test_a_disk_that_cannot_even_be_read_costs_no_read(tier: IndexBench) -> None:
     cache = tier.open(memory_bytes=0)
-    cache.get(HOME, tier.segments[0])
+    tier.use(cache, tier.segments[0])
     tier.disk.fail_under(DIRECTORY, _broken(errno.EIO))
     for segment in tier.segments:
-        tier.check(segment, cache.get(HOME, segment))
+        tier.use(cache, segment)
     cache = tier.open()
     cache.load()
-    tier.check(tier.segments[0], cache.get(HOME, tier.segments[0]))
+    tier.use(cache, tier.segments[0])
 
 
 def test_a_full_disk_is_left_without_pieces(tier: IndexBench) -> None:
     large = tier.segments[ABORTED]
-    for capacity in range(tier.size(large)):
+    for capacity in range(tier.size(large, "txnindex")):
         tier.disk.full_at(capacity)
-        tier.check(large, tier.open().get(HOME, large))
+        tier.use(tier.open(), large, "txnindex")
         assert tier.disk.names(DIRECTORY) == []
 
 
 def test_a_disk_that_recovers_is_used_again(tier: IndexBench) -> None:
     tier.disk.full_at(0)
     cache = tier.open()
-    cache.get(HOME, tier.segments[0])
+    cache.offset_index(HOME, tier.segments[0])
     tier.disk.full_at(None)
-    cache.get(HOME, tier.segments[1])
-    assert set(tier.disk.names(DIRECTORY)) == file_names(tier.segments[1])
+    cache.offset_index(HOME, tier.segments[1])
+    assert tier.disk.names(DIRECTORY) == [file_name(tier.segments[1], "index")]
 
 
-@pytest.mark.parametrize("request_number", [1, 2, 3])
-def test_a_failed_fetch_is_told_and_tried_again_by_the_next(
-    tier: IndexBench, request_number: int
-) -> None:
-    tier.objects.fail_at(request_number, FaultKind.ERROR_BEFORE)
+def test_a_failed_fetch_is_told_and_tried_again_by_the_next(tier: IndexBench) -> None:
+    tier.objects.fail_at(1, FaultKind.ERROR_BEFORE)
     cache = tier.open()
     with pytest.raises(StoreUnavailable):
-        cache.get(HOME, tier.segments[ABORTED])
+        cache.offset_index(HOME, tier.segments[0])
     assert not tier.disk.exists(DIRECTORY)
-    tier.check(tier.segments[ABORTED], cache.get(HOME, tier.segments[ABORTED]))
+    tier.use(cache, tier.segments[0])
 
 
 # Care
@@ -399,24 +417,26 @@ def test_a_failed_fetch_is_told_and_tried_again_by_the_next(
 
 def test_a_forgotten_segment_is_gone_from_memory_and_disk(tier: IndexBench) -> None:
     cache = tier.open()
-    for segment in tier.segments[:2]:
-        cache.get(HOME, segment)
-    cache.forget(tier.segments[0].id)
-    cache.forget("never-heard-of")
-    assert set(tier.disk.names(DIRECTORY)) == file_names(tier.segments[1])
-    assert cache.usage().held_bytes == tier.size(tier.segments[1])
-    cache.get(HOME, tier.segments[0])
-    assert cache.usage().misses == 3
+    first, second = tier.segments[ABORTED], tier.segments[2]
+    for segment in (first, second):
+        tier.use(cache, segment)
+    cache.forget(first)
+    cache.forget(tier.segments[3])
+    assert set(tier.disk.names(DIRECTORY)) == file_names(second, "index", "timeindex")
+    assert cache.usage().held_bytes == tier.size(second)
+    misses = cache.usage().misses
+    tier.use(cache, first)
+    assert cache.usage().misses == misses + len(KINDS)
 
 
 def test_closing_keeps_the_files_and_refuses_what_follows(tier: IndexBench) -> None:
     cache = tier.open()
-    cache.get(HOME, tier.segments[0])
+    cache.offset_index(HOME, tier.segments[0])
     cache.close()
     cache.close()
-    assert set(tier.disk.names(DIRECTORY)) == file_names(tier.segments[0])
+    assert tier.disk.names(DIRECTORY) == [file_name(tier.segments[0], "index")]
     with pytest.raises(Closed):
-        cache.get(HOME, tier.segments[0])
+        cache.offset_index(HOME, tier.segments[0])
 
 
 # Threads
@@ -439,24 +459,24 @@ class Gate(MemoryObjectStore):
         return self.store.get_range(key, start, end)
 
 
-def test_many_readers_of_one_segment_fetch_it_once(tier: IndexBench) -> None:
+def test_many_readers_of_one_index_fetch_it_once(tier: IndexBench) -> None:
     gate = Gate(tier.bucket)
     cache = tier.open(objects=gate, memory_bytes=0, limit_bytes=1)
     segment = tier.segments[ABORTED]
     with ThreadPoolExecutor(12) as pool:
-        waiting = [pool.submit(cache.get, HOME, segment) for _ in range(12)]
+        waiting = [pool.submit(cache.offset_index, HOME, segment) for _ in range(12)]
         assert gate.is_reached.wait(10)
         _wait_for_waiters(cache, segment, 11)
         gate.is_open.set()
         for future in waiting:
-            tier.check(segment, future.result())
-    assert sorted(gate.keys) == sorted(HOME.part_key(segment, kind) for kind in KINDS)
+            tier.check(segment, "index", future.result())
+    assert gate.keys == [HOME.part_key(segment, "index")]
     assert (cache.usage().hits, cache.usage().misses) == (11, 1)
 
 
 def _wait_for_waiters(cache: IndexCache, segment: ColdSegment, count: int) -> None:
     """Returns when so many threads wait for the flight of another."""
-    event = cache._flights[segment.id].done
+    event = cache._flights[file_name(segment, "index")].done
     for _ in range(10_000):
         if len(event._cond._waiters) >= count:  # type: ignore[attr-defined]  # no public way
             return
@@ -470,16 +490,16 @@ def test_a_failure_is_told_to_all_who_wait_and_forgotten(tier: IndexBench) -> No
     cache = tier.open(objects=gate)
     segment = tier.segments[ABORTED]
     with ThreadPoolExecutor(5) as pool:
-        waiting = [pool.submit(cache.get, HOME, segment) for _ in range(5)]
+        waiting = [pool.submit(cache.offset_index, HOME, segment) for _ in range(5)]
         assert gate.is_reached.wait(10)
         _wait_for_waiters(cache, segment, 4)
         gate.is_open.set()
         errors = [future.exception() for future in waiting]
     assert all(isinstance(error, StoreUnavailable) for error in errors)
     assert len(set(map(id, errors))) == 5, "one that is raised twice drags its traces along"
-    assert len(gate.keys) <= len(KINDS)
+    assert len(gate.keys) == 1
     tier.objects.come_up()
-    tier.check(segment, cache.get(HOME, segment))
+    tier.use(cache, segment, "index")
 
 
 def test_an_interrupted_fetch_is_taken_over_by_one_who_waits(tier: IndexBench) -> None:
@@ -495,13 +515,13 @@ def test_an_interrupted_fetch_is_taken_over_by_one_who_waits(tier: IndexBench) -
     cache = tier.open(objects=gate)
     segment = replace(tier.segments[0])
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(cache.get, HOME, segment) for _ in range(2)]
+        waiting = [pool.submit(cache.offset_index, HOME, segment) for _ in range(2)]
         assert gate.is_reached.wait(10)
         _wait_for_waiters(cache, segment, 1)
         gate.is_open.set()
         errors = [future.exception() for future in waiting]
     assert sorted(type(error).__name__ for error in errors) == ["KeyboardInterrupt", "NoneType"]
-    tier.check(segment, cache.get(HOME, segment))
+    tier.use(cache, segment, "index")
 
 
 def test_a_segment_that_is_forgotten_on_its_way_is_not_kept(tier: IndexBench) -> None:
@@ -509,14 +529,14 @@ def test_a_segment_that_is_forgotten_on_its_way_is_not_kept(tier: IndexBench) ->
     cache = tier.open(objects=gate)
     segment = tier.segments[0]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(cache.get, HOME, segment)
+        waiting = pool.submit(cache.offset_index, HOME, segment)
         assert gate.is_reached.wait(10)
-        cache.forget(segment.id)
+        cache.forget(segment)
         gate.is_open.set()
-        tier.check(segment, waiting.result())
+        tier.check(segment, "index", waiting.result())
     assert tier.disk.names(DIRECTORY) == []
     assert cache.usage().held_bytes == 0
-    cache.get(HOME, segment)
+    cache.offset_index(HOME, segment)
     assert cache.usage().misses == 2
 
 
@@ -525,13 +545,13 @@ def test_closing_waits_for_what_is_on_its_way(tier: IndexBench) -> None:
     cache = tier.open(objects=gate)
     segment = tier.segments[0]
     with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(cache.get, HOME, segment)
+        waiting = pool.submit(cache.offset_index, HOME, segment)
         assert gate.is_reached.wait(10)
         closing = pool.submit(cache.close)
         _wait_for_waiters(cache, segment, 1)
         assert not closing.done()
         gate.is_open.set()
-        tier.check(segment, waiting.result())
+        tier.check(segment, "index", waiting.result())
         closing.result()
 
 
@@ -541,12 +561,12 @@ def test_closing_has_a_deadline(tier: IndexBench, monkeypatch: pytest.MonkeyPatc
     cache = tier.open(objects=gate)
     segment = tier.segments[ABORTED]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(cache.get, HOME, segment)
+        waiting = pool.submit(cache.offset_index, HOME, segment)
         assert gate.is_reached.wait(10)
         cache.close()
         assert not waiting.done()
         gate.is_open.set()
-        tier.check(segment, waiting.result())
+        tier.check(segment, "index", waiting.result())
 
 
 def test_who_waits_for_another_description_is_not_told_its_failure(tier: IndexBench) -> None:
@@ -555,36 +575,67 @@ def test_who_waits_for_another_description_is_not_told_its_failure(tier: IndexBe
     segment = tier.segments[0]
     parts = tuple(replace(part, crc32c=part.crc32c ^ 1) for part in segment.parts)
     with ThreadPoolExecutor(2) as pool:
-        wrong = pool.submit(cache.get, HOME, replace(segment, parts=parts))
+        wrong = pool.submit(cache.offset_index, HOME, replace(segment, parts=parts))
         assert gate.is_reached.wait(10)
-        right = pool.submit(cache.get, HOME, segment)
+        right = pool.submit(cache.offset_index, HOME, segment)
         _wait_for_waiters(cache, segment, 1)
         gate.is_open.set()
-        tier.check(segment, right.result())
+        tier.check(segment, "index", right.result())
         assert isinstance(wrong.exception(), Corrupt)
 
 
-def test_all_indexes_of_a_segment_are_asked_for_at_once(tier: IndexBench) -> None:
+def test_the_kinds_of_one_segment_do_not_wait_for_one_another(tier: IndexBench) -> None:
+    gate = Gate(tier.bucket)
+    cache = tier.open(objects=gate)
     segment = tier.segments[ABORTED]
-    together = threading.Barrier(len(KINDS), timeout=10)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cache.offset_index, HOME, segment)
+        assert gate.is_reached.wait(10)
+        assert cache.has_offset_index(segment)
+        assert cache.txn_index(HOME, tier.segments[0]).entries() == ()
+        gate.is_open.set()
+        tier.use(cache, segment, "timeindex", "txnindex")
+        tier.check(segment, "index", waiting.result())
 
-    class Together(Gate):
+
+# Bounds of reading
+
+
+def test_a_fetch_is_made_by_who_asks_and_counts_as_one_of_the_reads(tier: IndexBench) -> None:
+    seen: list[tuple[threading.Thread, int]] = []
+
+    class Watched(Gate):
         def get_range(self, key: str, start: int, end: int) -> memoryview:
-            together.wait()
+            seen.append((threading.current_thread(), tier.pool.active_count))
             return self.store.get_range(key, start, end)
 
-    tier.check(segment, tier.open(objects=Together(tier.bucket)).get(HOME, segment))
+    cache = tier.open(objects=Watched(tier.bucket))
+    tier.use(cache, tier.segments[0], "index", "index")
+    assert seen == [(threading.current_thread(), 1)]
+    assert tier.pool.active_count == 0
 
 
-def test_more_readers_than_fetchers_do_not_wait_for_one_another() -> None:
+def test_too_many_reads_refuse_a_fetch_and_leave_what_is_held(tier: IndexBench) -> None:
+    tier.pool = ReadPool(threads=1, max_pending=0)
+    cache = tier.open()
+    tier.use(cache, tier.segments[0], "index")
+    is_done = threading.Event()
+    busy = tier.pool.submit(lambda: is_done.wait(10))
+    tier.use(cache, tier.segments[0], "index")
+    with pytest.raises(Unavailable, match=r"remote\.log\.reader\.threads"):
+        cache.offset_index(HOME, tier.segments[1])
+    is_done.set()
+    busy.result(10)
+    tier.pool.close()
+
+
+def test_readers_of_many_indexes_get_what_they_asked_for() -> None:
     tier = IndexBench(segment_count=30)
     cache = tier.open(memory_bytes=10_000, limit_bytes=300)
     source = random.Random(7)
-    wanted = [source.choice(tier.segments) for _ in range(600)]
+    wanted = [(source.choice(tier.segments), source.choice(KINDS)) for _ in range(600)]
     with ThreadPoolExecutor(16) as pool:
-        found = pool.map(lambda segment: cache.get(HOME, segment), wanted)
-        for segment, indexes in zip(wanted, found, strict=True):
-            tier.check(segment, indexes)
+        list(pool.map(lambda one: tier.use(cache, *one), wanted))
     usage = cache.usage()
     assert usage.hits + usage.misses == len(wanted)
     assert usage.held_bytes <= 300
