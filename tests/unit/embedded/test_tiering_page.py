@@ -68,6 +68,16 @@ def test_by_default_the_tier_is_beside_the_directory_which_remembers_it(tmp_path
         varve.open(path, settings=elsewhere, maintain=False).tier.close()
 
 
+def test_the_first_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tiering.md").read_text("utf-8")
+    example = page.split("```python\n")[1].split("```")[0]
+    assert "s3://bucket/prefix" in example
+    monkeypatch.chdir(tmp_path)
+    exec(example.replace("s3://bucket/prefix", f"file:{tmp_path}/bucket"), {})
+    with varve.open("data", maintain=False) as store:
+        assert [record.offset for record in store.topic("audit").read()] == [0]
+
+
 def test_deleted_records_leave_reads_at_once_and_the_bucket_after_the_grace(
     kit: VirtualStore,
 ) -> None:

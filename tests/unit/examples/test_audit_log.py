@@ -1,4 +1,4 @@
-"""examples/topic_classes/audit_log.py: seven years on record, a quarter at hand, for nine years."""
+"""examples/topic_classes/audit_log.py: seven years on record, a quarter at hand: G1, G5."""
 
 import pytest
 

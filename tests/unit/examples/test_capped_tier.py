@@ -1,4 +1,4 @@
-"""examples/topic_classes/capped_tier.py: a budget in bytes holds, whatever the rate."""
+"""examples/topic_classes/capped_tier.py: a budget in bytes holds, and no more goes: G5."""
 
 import pytest
 

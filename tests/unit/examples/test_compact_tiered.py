@@ -1,4 +1,4 @@
-"""examples/topic_classes/compact_tiered.py: current prices at hand, former ones in the bucket."""
+"""examples/topic_classes/compact_tiered.py: current prices at hand, all in the bucket: G4."""
 
 import pytest
 
