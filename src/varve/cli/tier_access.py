@@ -138,6 +138,6 @@ def show_bytes(size: int) -> str:
 
 
 def show_cost(stored_bytes: int, prices: "PriceTable") -> str:
-    """What so many bytes cost in a month; small sums to the first digits that are not 0."""
+    """What so many bytes cost in a month."""
     cost = prices.stored_cost_per_month(stored_bytes)
-    return f"{prices.currency} {f'{cost:,.2f}' if cost >= 1 or not cost else f'{cost:.2g}'}"
+    return f"{prices.currency} {'<0.01' if 0 < cost < 0.01 else f'{cost:,.2f}'}"

@@ -5,6 +5,7 @@ Invariant  reads only. A topic that is not in the cold tier costs no request, an
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ from varve.cli.screen import make_console, print_rows_with_details
 from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
 from varve.cli.tier_access import StoreSettings, TierUrl, show_bytes, show_cost, tier_settings
 from varve.commit_log import TopicPartition
+from varve.disk import RealFileSystem
+from varve.embedded.tier_place import read_place
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError, StoreUnavailable
 from varve.object_store import MirroredObjectStore, PriceTable, default_prices
@@ -96,7 +99,8 @@ def command(
     with open_existing([directory], maintain=False, settings=settings) as store:
         if topic is not None:
             find_topic(store, topic)
-        look = _Look(store)
+        place = read_place(RealFileSystem(), os.fspath(directory))
+        look = _Look(store, store_url if place is None else place.url)
         chosen = store.partitions(topic, partition)
         found = [
             _TopicStatus(name, [look.at(one) for one in chosen if one.topic == name])
@@ -119,10 +123,11 @@ def command(
 class _Look:
     """Asks for one partition after another, and a store that is down no second time."""
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: "Store", url: str) -> None:
         self._store = store
         self._failure: str | None = None
-        self.store_name = ""
+        self._is_open = False
+        self.store_name = url
         self.mirror: MirroredObjectStore | None = None
 
     def mirror_document(self, is_enabled: bool) -> dict[str, Any]:
@@ -141,13 +146,13 @@ class _Look:
             return _PartitionStatus(local, self._failure)
         try:
             tier = self._store.tier
-            self.store_name = tier.objects.name
+            self.store_name, self._is_open = tier.objects.name, True
             if isinstance(tier.objects, MirroredObjectStore):
                 self.mirror = tier.objects
                 self.store_name = self.mirror.first_name
             return _PartitionStatus(tier.status(partition))
         except StoreError as error:
-            if isinstance(error, StoreUnavailable) or not self.store_name:
+            if isinstance(error, StoreUnavailable) or not self._is_open:
                 self._failure = str(error)
             return _PartitionStatus(local, str(error))
 
@@ -266,5 +271,5 @@ def _summary(found: Sequence[_TopicStatus], prices: PriceTable, store_name: str)
         if prices.stored_per_gib_month:
             text += f" by the list prices of {prices.name}, {prices.as_of}"
     if failed:
-        text += f"; {failed} could not be asked for, and is missing from what is cold and stored"
+        text += f"; {failed} could not be asked for: what is cold and stored there does not count"
     return text

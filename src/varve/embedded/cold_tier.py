@@ -27,6 +27,7 @@ from varve.foundation.errors import (
     InvalidRequest,
     InvalidSetting,
     StoreError,
+    StoreUnavailable,
     Unavailable,
 )
 from varve.foundation.settings import GivenValue
@@ -184,7 +185,13 @@ class ColdTier:
 
     def cold_side(self, partition: TopicPartition) -> ColdSide | None:
         """What serves the part of a log that is not on the local disk."""
-        return self.get().reads.side_of(partition)
+        try:
+            return self.get().reads.side_of(partition)
+        except StoreUnavailable as error:
+            raise type(error)(
+                f"{partition}: what lies before its local start is in the cold tier, which cannot "
+                f"be asked now: {error}. What is on the local disk is still served"
+            ) from error
 
     def border(self, partition: TopicPartition) -> Border | None:
         """Where the cold tier of a partition ends, as local cleaning must know it."""
@@ -324,10 +331,10 @@ class ColdTier:
     def failures(self) -> dict[TopicPartition, str]:
         """What went wrong in the last round, by partition that is in the tier."""
         with self._lock:
-            tier = self._tier
-        if tier is None:
-            return {}
+            tier, failure = self._tier, self._failure
         tiered = {one for one, log, _ in self._logs.logs() if log.settings.remote_storage_enable}
+        if tier is None:
+            return {} if failure is None else dict.fromkeys(sorted(tiered), str(failure))
         found = {**tier.failures, **tier.copier.failures()}
         return {partition: text for partition, text in found.items() if partition in tiered}
 

@@ -53,8 +53,8 @@ class Insight:
 
         try:
             look = look_at(self._tier.get(), log.topic_partition)
-        except Unavailable as error:
-            return explain_unknown(local, str(error))
+        except Unavailable:
+            return explain_unknown(local)
         return look_steadily(log, lambda: explain_tiers(log, local, look, now_ms))
 
     def explain_offset(

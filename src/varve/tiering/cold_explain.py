@@ -34,9 +34,10 @@ def explain_tiers(
     return sorted(found, key=lambda one: (one.base_offset, one.next_offset))
 
 
-def explain_unknown(local: Sequence[SegmentExplanation], error: str) -> list[SegmentExplanation]:
+def explain_unknown(local: Sequence[SegmentExplanation]) -> list[SegmentExplanation]:
     """The local segments alone, when the store cannot be asked."""
-    block = Block(Rule.COLD_TIER, f"the cold tier cannot be asked now: {error}")
+    text = "the cold tier cannot be asked now, `varve tier status` tells why"
+    block = Block(Rule.COLD_TIER, text)
     return [
         replace(
             one,

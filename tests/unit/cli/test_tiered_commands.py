@@ -140,3 +140,24 @@ def test_metrics_have_the_figures_of_the_tier(data: Path) -> None:
     found = run("metrics", data)
     assert found.exit_code == 0, found.output
     assert 'varve_tier_segments{partition="0",topic="orders"}' in found.stdout
+
+
+def test_who_follows_reads_the_cold_part_first_while_another_has_the_store_open(
+    data: Path,
+) -> None:
+    assert run("clean", data).exit_code == 0
+    with varve.open(data, maintain=False) as store:
+        marks = store.topic("orders").partition(0).offsets()
+        count = marks.end - marks.log_start
+        follow = ("log", "read", "orders", "--dir", data, "--follow", "--json")
+        found = lines(run(*follow, "--count", count))
+        some = lines(run(*follow, "--from", marks.local_start - 2, "--count", 4))
+        timed = lines(run(*follow, "--from", "@0", "--count", 3))
+    assert [record["offset"] for record in found] == list(range(marks.log_start, marks.end))
+    assert [record["offset"] - marks.local_start for record in some] == [-2, -1, 0, 1]
+    assert [record["offset"] for record in timed] == list(
+        range(marks.log_start, marks.log_start + 3)
+    )
+    early = run(*follow, "--from", marks.log_start - 1)
+    assert early.exit_code == 1
+    assert "before the log start offset" in early.stderr
