@@ -9,6 +9,7 @@ Threads    one calls `run_once` and `copy`; `copied_offset` and `stop` are for a
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from varve.foundation.errors import (
     StoreUnavailable,
     Unavailable,
 )
+from varve.foundation.settings import LONG_MAX
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.copied_offset import find_closed
 from varve.tiering.copy_report import CopyProgress, CopyReport
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_MIN_MS: Final = 1_000
 RETRY_MAX_MS: Final = 600_000
+TURN_BYTES: Final = 256 << 20
+"""What a round copies of one partition before others have their turn, its expiry among them."""
 REFUSALS_MAX: Final = 3
 """After so many partitions in a row whose store is unavailable a round asks for no more."""
 
@@ -104,15 +108,21 @@ class TierCopier:
         """Copies what there is of every topic that is to be copied; those that failed wait."""
         reports = []
         self._refusals = 0
-        for partition, log, _ in self._store.logs():
-            if self._stopping.is_set() or self._refusals >= REFUSALS_MAX:
-                break
-            if not log.settings.copies_to_tier or self._partitions.is_leaving(log):
-                continue
-            if self._is_due(partition, log, now_ms):
-                # A topic that is deleted or altered in between is none of this round.
-                with suppress(InvalidRequest):
-                    reports.append(self.copy(partition, now_ms))
+        waiting = deque(
+            partition
+            for partition, log, _ in self._store.logs()
+            if log.settings.copies_to_tier
+            and not self._partitions.is_leaving(log)
+            and self._is_due(partition, log, now_ms)
+        )
+        while waiting and not self._stopping.is_set() and self._refusals < REFUSALS_MAX:
+            partition = waiting.popleft()
+            # A topic that is deleted or altered in between is none of this round.
+            with suppress(InvalidRequest):
+                report = self.copy(partition, now_ms, limit_bytes=TURN_BYTES)
+                reports.append(report)
+                if report.error is None and report.log_bytes >= TURN_BYTES:
+                    waiting.append(partition)
         return reports
 
     def _is_due(self, partition: TopicPartition, log: Log, now_ms: int) -> bool:
@@ -128,11 +138,17 @@ class TierCopier:
         return offset is None or bool(find_closed(log, offset))
 
     def copy(
-        self, partition: TopicPartition, now_ms: int, *, progress: Progress | None = None
+        self,
+        partition: TopicPartition,
+        now_ms: int,
+        *,
+        progress: Progress | None = None,
+        limit_bytes: int | None = None,
     ) -> CopyReport:
         """Copies what there is of one partition now; a failure is told in the report.
 
-        Raises InvalidRequest for a topic that is not to be copied.
+        With a limit it stops after the segment that reaches it. Raises InvalidRequest for a topic
+        that is not to be copied.
         """
         log = self._store.get(partition)
         if not log.settings.copies_to_tier:
@@ -149,7 +165,7 @@ class TierCopier:
             tiered = self._partitions.get(partition)
             with tiered.work, self._work(tiered, partition):
                 try:
-                    self._copy(tiered, now_ms, copied, counts, progress)
+                    self._copy(tiered, now_ms, copied, counts, progress, limit_bytes)
                     note_cold(tiered, self._partitions.metrics)
                 finally:
                     note_lag(tiered, self._partitions.metrics)
@@ -215,11 +231,11 @@ class TierCopier:
         copied: list[ColdSegment],
         counts: dict[str, int],
         progress: Progress | None,
+        limit_bytes: int | None,
     ) -> None:
         log = tiered.log
         self._check_stays(log)
         manifest = tiered.load()
-        first_version = manifest.version
         waiting = find_closed(log, get_copied_offset(tiered))
         if waiting:
             # What the next start would not find must not be in the store.
@@ -234,8 +250,9 @@ class TierCopier:
             before_first()
             self._before_first = None
         for segment, next_offset in waiting:
-            if not log.settings.copies_to_tier:
-                return
+            done = sum(one.size for one in copied)
+            if not log.settings.copies_to_tier or done >= (limit_bytes or LONG_MAX):
+                break
             announced = [one for one in pending if _is_copy_of(one, segment, next_offset)]
             request = CopyRequest(
                 log=log,
@@ -244,7 +261,6 @@ class TierCopier:
                 keys=self._find_keys(log, segment, next_offset, now_ms),
                 announced=announced,
             )
-            done = sum(one.size for one in copied)
             pace = self._pace(log, segment, done, total, progress)
             with self._counted(log.topic_partition, segment.size):
                 found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
@@ -252,10 +268,9 @@ class TierCopier:
             counts["resumed"] += found.is_resumed
             counts["removed"] += len(announced) - found.is_resumed
             tiered.copied_offset = next_offset
-        if tiered.load().version != first_version:
-            tiered.manifests.retire_versions(
-                now_ms=now_ms, retention_ms=self._settings.varve_tier_manifest_retention_ms
-            )
+        if copied or counts["removed"]:
+            tiered.load()
+        tiered.retire_versions(now_ms, self._settings.varve_tier_manifest_retention_ms)
 
     @contextmanager
     def _counted(self, partition: TopicPartition, size: int) -> Iterator[None]:

@@ -26,7 +26,6 @@ from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
 
-_RETIRE_INTERVAL_MS: Final = 3_600_000
 _SEGMENTS_MAX: Final = 256
 """Segments let go in one commit: those of long histories are in pages, which it writes anew."""
 
@@ -79,11 +78,12 @@ class TierExpiry:
     def __init__(self, partitions: TieredPartitions) -> None:
         self._partitions = partitions
         self._grace_ms = partitions.settings.varve_tier_grace_ms
+        self._retention_ms = partitions.settings.varve_tier_manifest_retention_ms
 
     def expire(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
         """One pass over one partition; raises StoreError, and the next pass goes on."""
         if not self._has_work(tiered, tiered.recent(now_ms), now_ms):
-            self._retire_versions(tiered, now_ms)
+            tiered.retire_versions(now_ms, self._retention_ms)
             return ColdExpiry()
         manifest = tiered.load()
         expired: list[ExpiredColdSegment] = []
@@ -96,7 +96,7 @@ class TierExpiry:
             manifest = self._let_go(tiered, found, now_ms)
             expired += found
         removed = self._remove_due(tiered, manifest, now_ms)
-        self._retire_versions(tiered, now_ms)
+        tiered.retire_versions(now_ms, self._retention_ms)
         return ColdExpiry(tuple(expired), removed)
 
     def foresee(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
@@ -106,13 +106,6 @@ class TierExpiry:
         expired = tuple(find_expired(observe_cold(tiered, manifest), readable, now_ms))
         pending = tiered.manifests.pending(manifest)
         return ColdExpiry(expired, sum(_is_due(one, tiered.log, now_ms) for one in pending))
-
-    def _retire_versions(self, tiered: TieredPartition, now_ms: int) -> None:
-        """Lets old versions of the manifest go, once in a while: it has to list them all."""
-        if not 0 <= now_ms - tiered.retired_ms < _RETIRE_INTERVAL_MS:
-            retention_ms = self._partitions.settings.varve_tier_manifest_retention_ms
-            tiered.manifests.retire_versions(now_ms=now_ms, retention_ms=retention_ms)
-            tiered.retired_ms = now_ms
 
     def _has_work(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
         facts = observe_cold(tiered, manifest)

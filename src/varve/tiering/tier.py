@@ -8,10 +8,12 @@ Threads    any; copy, expiry and removal of one partition exclude each other.
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from varve.cleaning.border import Border
 from varve.cleaning.cleaner import Cleaner
@@ -40,6 +42,9 @@ from varve.tiering.tiered_partition import (
 )
 
 logger = logging.getLogger(__name__)
+
+BUSY_PATIENCE_S: Final = 10.0
+"""How long a pass waits for a copy of one partition; the next pass comes soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +170,25 @@ class Tier:
     def expire_once(self, now_ms: int) -> list[TierPass]:
         """One pass over every partition in the tier; one that fails is noted, the others go on.
 
-        Those that failed come last, and a store that is down is not asked for all of them.
+        Those that failed come last, and a store that is down is not asked for all of them. One
+        that is being copied is tried again after the others.
         """
         passes = []
         refusals = 0
         tiered = [partition for partition, _ in self._tiered_logs()]
         self._forget_failures(tiered)
-        for partition in sorted(tiered, key=self.failures.__contains__):
-            if self._stopping.is_set() or refusals == REFUSALS_MAX:
-                break
+        waiting = deque(sorted(tiered, key=self.failures.__contains__))
+        busy: set[TopicPartition] = set()
+        while waiting and not self._stopping.is_set() and refusals < REFUSALS_MAX:
+            partition = waiting.popleft()
             try:
-                passes.append(self.expire(partition, now_ms))
+                with self._patiently(partition, is_last_try=partition in busy) as is_free:
+                    if is_free:
+                        passes.append(self.expire(partition, now_ms))
+                    elif partition not in busy:
+                        busy.add(partition)
+                        waiting.append(partition)
+                        continue
                 self.failures.pop(partition, None)
                 refusals = 0
             except StoreError as error:
@@ -186,6 +199,17 @@ class Tier:
                     extra={"partition": str(partition), "error": str(error)},
                 )
         return passes
+
+    @contextmanager
+    def _patiently(self, partition: TopicPartition, *, is_last_try: bool) -> Iterator[bool]:
+        """Whether nobody works on a partition, who then waits; a copy of it may take long."""
+        work = self.partitions.get(partition).work
+        is_free = work.acquire(timeout=BUSY_PATIENCE_S if is_last_try else 0)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                work.release()
 
     def _forget_failures(self, tiered: Sequence[TopicPartition]) -> None:
         for partition in set(self.failures) - set(tiered):

@@ -31,6 +31,8 @@ from varve.tiering.settings import TierSettings
 RECENT_MS: Final = 600_000
 """How long a manifest counts as recent: what other processes commit is seen by then."""
 
+_RETIRE_INTERVAL_MS: Final = 3_600_000
+
 ManifestMaker = Callable[[ColdPartition], ManifestStore]
 
 
@@ -107,6 +109,12 @@ class TieredPartition:
             change, leader_epoch=latest, writer=self.writer, now_ms=now_ms
         )
         return self.manifest
+
+    def retire_versions(self, now_ms: int, retention_ms: int) -> None:
+        """Lets old versions of the manifest go, once in a while: it has to list them all."""
+        if not 0 <= now_ms - self.retired_ms < _RETIRE_INTERVAL_MS:
+            self.manifests.retire_versions(now_ms=now_ms, retention_ms=retention_ms)
+            self.retired_ms = now_ms
 
 
 def get_copied_offset(tiered: TieredPartition) -> int:

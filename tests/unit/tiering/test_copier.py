@@ -4,9 +4,11 @@ import pytest
 
 from tests.support.cleaning_bench import PARTITION
 from tests.support.tier_bench import TierBench, tiered
+from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.border import no_border
 from varve.foundation.errors import InvalidRequest
 from varve.object_store import FaultKind, ObjectStep
+from varve.tiering import copier
 from varve.tiering.cold_segment import SegmentState
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import observe_tiers
@@ -211,3 +213,34 @@ def test_the_status_tells_what_is_hot_cold_and_behind() -> None:
 def _count_steps(bench: TierBench) -> list[ObjectStep]:
     bench.copy()
     return bench.objects.trace
+
+
+def test_a_long_backlog_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = TieredTopic()
+    topic.fill(1, 1, 1, 1)
+    size = topic.log.view.closed[0].size
+    other = topic.kit.store.create_topic("other", settings={"remote.storage.enable": True})
+    other.append(value=b"1")
+    other.partition(0).log.roll()
+    monkeypatch.setattr(copier, "TURN_BYTES", 2 * size)
+    reports = topic.tier.copy_once(topic.kit.now_ms)
+    copied = [(one.partition.topic, len(one.segments)) for one in reports]
+    assert copied == [("orders", 2), ("other", 1), ("orders", 2), ("orders", 0)]
+    topic.close()
+
+
+def test_versions_of_the_manifest_are_not_listed_with_every_copy() -> None:
+    topic = TieredTopic()
+    topic.fill(1)
+    topic.copy()
+    begin = topic.requests()
+    for _ in range(5):
+        topic.fill(1)
+        topic.copy()
+    lists = [step for step in list(topic.objects.trace)[begin:] if step.operation == "list"]
+    topic.fill(1)
+    topic.kit.advance(hours=1)
+    topic.copy()
+    later = [step for step in list(topic.objects.trace)[begin:] if step.operation == "list"]
+    assert len(later) - len(lists) > len(lists) / 5
+    topic.close()
