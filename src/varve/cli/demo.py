@@ -1,4 +1,4 @@
-"""`varve demo`: write a keyed stream, kill the writer, recover, compact, and show the segments.
+"""`varve demo`: write a keyed stream, kill the writer, recover, compact, and move it to a bucket.
 
 Nothing is staged but the torn tail: the writer is a process of its own that is killed in the
 middle, and what it had acknowledged is compared, record by record, with what is found.
@@ -26,6 +26,7 @@ import varve
 from varve.cli import demo_compaction
 from varve.cli.demo_compaction import show_compaction
 from varve.cli.demo_stream import PARTITION_COUNT, TOPIC, record_at
+from varve.cli.demo_tier import show_tiering
 from varve.cli.segment_picture import draw_segments, topic_facts
 from varve.commit_log.names import LOG
 from varve.embedded.partitioner import partition_of
@@ -52,6 +53,7 @@ class _Outcome:
     recovery_seconds: float = 0.0
     segments: list[dict[str, object]] = field(default_factory=list)
     compaction: dict[str, Any] = field(default_factory=dict)
+    tiering: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -66,12 +68,13 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Repeats the stream of another run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Only a summary, as JSON.")] = False,
 ) -> None:
-    """Write a keyed stream, crash it, recover, compact, show the segments.
+    """Write a keyed stream, crash it, recover, compact, and move it to object storage.
 
     A process appends orders keyed by customer and is killed in the middle. The store is then
     opened again: what was torn is cut, indexes are rebuilt, and every acknowledged record is
     looked up. Then balances are written over and over, compacted by account, and every latest one
-    is looked up.
+    is looked up. At last the orders leave the local disk for object storage, here a directory
+    beside the first, and are read again from there.
 
     \b
     Examples:
@@ -97,7 +100,7 @@ def command(
 def _directory(asked: Path | None) -> Iterator[Path]:
     if asked is None:
         with tempfile.TemporaryDirectory(prefix="varve-demo-") as made:
-            yield Path(made)
+            yield Path(made) / "data"
         return
     if asked.exists() and (not asked.is_dir() or any(asked.iterdir())):
         raise InvalidRequest(f"{asked} is there already; name a directory that is new or empty")
@@ -198,7 +201,8 @@ def _recover(outcome: _Outcome, console: Console) -> None:
 def _compact(outcome: _Outcome, record_count: int, console: Console) -> None:
     with varve.open(outcome.directory, maintain=False) as store:
         found = show_compaction(store, outcome.seed, record_count, console)
-    outcome.compaction = found.as_json()
+        outcome.compaction = found.as_json()
+        outcome.tiering = show_tiering(store, TOPIC, console).as_json()
 
 
 def _shortened(message: str, outcome: _Outcome) -> str:
@@ -242,6 +246,7 @@ def _suggest(directory: Path | None, found_key: str, console: Console) -> None:
         f"varve explain {place} {demo_compaction.TOPIC} --key {found_key}",
         f"varve forecast {place}",
         f"varve audit {place}",
+        f"varve tier status {place}",
         f"varve dump {place}/{TOPIC}-0",
         f"varve check {place}",
     ]
