@@ -1,5 +1,6 @@
 """One tiered topic in an open store, on a disk and an object store that can both fail."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,13 @@ TOPIC_SETTINGS: dict[str, GivenValue] = {
 }
 
 
+class _NoWait(threading.Event):
+    """Time stands still: who waits a while goes on at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
 @dataclass
 class TieredTopic:
     """A topic of one partition; `fill` closes segments, and nothing else happens by itself."""
@@ -41,7 +49,10 @@ class TieredTopic:
         self.kit = VirtualStore(
             settings={**STORE_SETTINGS, **self.store_settings}, objects=self.objects
         )
-        self.kit.store.create_topic("orders", settings={**TOPIC_SETTINGS, **self.topic_settings})
+        settings = {**TOPIC_SETTINGS, **self.topic_settings}
+        self.kit.store.create_topic("orders", settings=settings)
+        if settings["remote.storage.enable"]:
+            assert self.tier is not None
 
     @property
     def topic(self) -> Topic:
@@ -53,7 +64,10 @@ class TieredTopic:
 
     @property
     def tier(self) -> Tier:
-        return self.kit.store.tier
+        tier = self.kit.store.tier
+        if not isinstance(tier._stopping, _NoWait):
+            tier._stopping = _NoWait()
+        return tier
 
     @property
     def tiered(self) -> TieredPartition:

@@ -19,7 +19,13 @@ from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX
-from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, find_place, remember_place
+from varve.embedded.tier_place import (
+    DEFAULT_METADATA,
+    TierPlace,
+    find_place,
+    is_remembered,
+    remember_place,
+)
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
@@ -138,6 +144,7 @@ class ColdTier:
             backend=place.metadata,
             metadata_topic=self._open_metadata_topic,
             before_first_copy=lambda: self._remember(place),
+            may_be_new=not is_remembered(self._logs.fs, self._logs.directories),
         )
 
     def _open_objects(self, place: TierPlace) -> "ObjectStore":

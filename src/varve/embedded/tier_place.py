@@ -70,6 +70,11 @@ def check_remembered(name: str, given: str, remembered: str, where: str) -> None
         )
 
 
+def is_remembered(fs: FileSystem, directories: Sequence[LogDirectory]) -> bool:
+    """Whether something was, or was about to be, copied to the cold tier of these directories."""
+    return _read(fs, directories) is not None
+
+
 def _default_url(fs: FileSystem, directory: str) -> str:
     if not isinstance(fs, RealFileSystem):
         raise InvalidSetting(

@@ -61,7 +61,7 @@ class Tier:
 
     `cache_directory` is for indexes of cold segments, on the local disk. `backend` names who keeps
     the manifests, in `metadata_topic` if it is the topic. `wait` sleeps for so many
-    milliseconds and may end early.
+    milliseconds and may end early. `may_be_new` unless something was copied before.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Tier:
         writer: str = "varve",
         wait: Callable[[float], object] | None = None,
         before_first_copy: Callable[[], None] | None = None,
+        may_be_new: bool = True,
     ) -> None:
         self.objects = objects
         self.settings = settings
@@ -102,6 +103,7 @@ class Tier:
             wait=self._wait,
             make_manifests=self._open_backend(backend, metadata_topic, random),
             metrics=self.metrics,
+            may_be_new=may_be_new,
         )
         self.copier = TierCopier(
             self.partitions,

@@ -41,7 +41,8 @@ class TieredPartition:
     """One partition in both tiers.
 
     `manifest` and `copied_offset` are the last ones known, None before that. Who changes something
-    in the cold tier holds `work`.
+    in the cold tier holds `work`. `may_be_new` says whether one without a manifest may be one that
+    was never copied.
     """
 
     log: Log
@@ -55,6 +56,7 @@ class TieredPartition:
     loaded_ms: int = 0
     retired_ms: int = 0
     copied_offset: int | None = None
+    may_be_new: bool = True
 
     def recent(self, now_ms: int) -> Manifest:
         """The last manifest known; loaded where there is none, or only an old one.
@@ -70,7 +72,7 @@ class TieredPartition:
     def load(self) -> Manifest:
         """The newest manifest; the log start and the copied offset are told by it."""
         manifest = self.manifests.load()
-        if not self.log.is_start_known:
+        if not self.log.is_start_known and (manifest.version or self.may_be_new):
             self.log.raise_log_start(self._find_log_start(manifest))
         self._check_start(manifest)
         self.copied_offset = find_copied_offset(self.manifests, manifest, self.log)
@@ -92,14 +94,16 @@ class TieredPartition:
         if start >= local_start or manifest.highest_offset + 1 >= local_start:
             return
         where = f"the cold tier has no segment of {self.home.prefix}: check varve.tier.url"
+        if not self.log.is_start_known:
+            where = f"{where} and the checkpoint of log starts"
         if manifest.readable_count:
             where = (
                 f"the cold tier ends with offset {manifest.highest_offset}: run `varve tier fsck`"
             )
         raise Corrupt(
             f"{self.log.topic_partition}: the log starts at offset {start} and its local part at "
-            f"{local_start}, but {where}, or give up what is gone with "
-            f"`varve log delete-records --before {local_start}`"
+            f"{local_start}, but {where}, or give up what is gone with `varve log delete-records "
+            f"--before {local_start}` (of a compacted topic by remote.storage.enable=false)"
         )
 
     def commit(self, change: Change, now_ms: int) -> Manifest:
@@ -127,7 +131,8 @@ class TieredPartitions:
     """The partitions of one store, made when first asked for.
 
     `make_manifests` opens another keeper of manifests than the object store itself. `wait` sleeps
-    for so many milliseconds and may end early.
+    for so many milliseconds and may end early. Unless the tier `may_be_new`, something was copied
+    to it before: one that is empty is then not believed to be all there ever was.
     """
 
     def __init__(
@@ -142,7 +147,9 @@ class TieredPartitions:
         wait: Callable[[float], object],
         make_manifests: ManifestMaker | None = None,
         metrics: TierMetrics | None = None,
+        may_be_new: bool = True,
     ) -> None:
+        self._may_be_new = may_be_new
         self.metrics = metrics or TierMetrics()
         self.store = store
         self.objects = objects
@@ -222,7 +229,9 @@ class TieredPartitions:
             writer=self._writer,
             replaced_ms=self.settings.replaced_ms,
         )
-        return TieredPartition(log, directory, home, manifests, segments, self._writer)
+        return TieredPartition(
+            log, directory, home, manifests, segments, self._writer, may_be_new=self._may_be_new
+        )
 
     def _keep_with_objects(self, home: ColdPartition) -> ManifestStore:
         return ObjectManifestStore(

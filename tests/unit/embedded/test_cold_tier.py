@@ -1,13 +1,17 @@
 """The cold tier of an open store: entering, leaving, deletion, failures, the end."""
 
+import os
 import random
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import varve
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
+from varve.commit_log import Log
 from varve.commit_log.names import LOG_START_OFFSET_FILE
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -100,6 +104,49 @@ def test_a_lost_checkpoint_and_a_store_that_is_down_lose_nothing(orders: TieredT
     orders.kit.advance(minutes=20)
     orders.kit.run_background()
     assert orders.offsets() == list(range(6))
+
+
+def test_a_lost_checkpoint_and_a_tier_that_is_not_there_are_not_taken_for_a_new_log(
+    tmp_path: Path,
+) -> None:
+    """As when a disk is not mounted: later all that is in it would be taken for expired."""
+    settings = {"remote.storage.enable": True, "log.retention.ms": -1}
+    data, cold, aside = (str(tmp_path / name) for name in ("data", "data.cold", "aside"))
+    with varve.open(data, settings=settings, maintain=False) as store:
+        log = _fill_local(store)
+        store.tier.copy(PARTITION, 1)
+        log.drop_local_segments_before(1, now_ms=1)
+    os.remove(f"{data}/{LOG_START_OFFSET_FILE}")
+    os.rename(cold, aside)
+    with varve.open(data, settings=settings, maintain=False) as store:
+        store.run_once()
+        assert "checkpoint of log starts" in store.health().tier[PARTITION]
+        assert [one.offset for one in store.topic("orders").partition(0).read(1)] == [1]
+    shutil.rmtree(cold)
+    os.rename(aside, cold)
+    with varve.open(data, settings=settings, maintain=False) as store:
+        store.run_once()
+        assert [one.offset for one in store.topic("orders").read()] == [0, 1]
+
+
+def test_topics_that_enter_a_new_tier_start_where_they_are(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with varve.open(data, settings={"log.retention.ms": -1}, maintain=False) as store:
+        _fill_local(store).drop_segments_before(1, now_ms=1)
+    settings = {"remote.storage.enable": True, "log.retention.ms": -1}
+    with varve.open(data, settings=settings, maintain=False) as store:
+        store.run_once()
+        assert store.health().tier == {}
+        assert [one.offset for one in store.topic("orders").read()] == [1]
+
+
+def _fill_local(store: varve.Store) -> Log:
+    topic = store.create_topic("orders")
+    log = topic.partition(0).log
+    for _ in range(2):
+        topic.append(value=b"1")
+        log.roll()
+    return log
 
 
 def test_an_empty_bucket_is_told_of_and_nothing_is_copied_into_it(orders: TieredTopic) -> None:
