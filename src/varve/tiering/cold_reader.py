@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 _TIME_STEP_BYTES: Final = 256 << 10
 _GUESS_SHARE: Final = 1024
+_GUESS_STEP_MAX: Final = 1 << 20
+_INDEX_ENTRY_BYTES: Final = 8
 
 
 class _Request(NamedTuple):
@@ -244,17 +246,19 @@ class ColdReader:
     def _fetch_guess(self, file: ColdFile, request: _Request) -> None:
         """Fetches where the start should lie if all records were alike, beside the index.
 
-        If it does lie there, a first read takes as long as one request. What is indexed is found
-        without.
+        If it does lie there, a first read takes as long as one request. It begins so much before
+        that the entry of the index, which may be two steps back, lies in it too. What is indexed
+        is found without.
         """
         segment = file.segment
         if self._source.is_near or self._indexes.has_offset_index(segment):
             return
         offsets = segment.end_offset + 1 - segment.base_offset
         middle = segment.size * (request.start_offset - segment.base_offset) // offsets
-        slack = max(self._sizes.index_slack, segment.size // _GUESS_SHARE)
-        end = middle + self._sizes.first(request.max_bytes) + slack
-        self._source.read_ahead(file.path, max(0, middle - slack), min(end, segment.size))
+        error = segment.size // _GUESS_SHARE
+        step = min(max(self._sizes.index_slack, 2 * _index_step(segment)), _GUESS_STEP_MAX)
+        end = middle + error + self._sizes.first(request.max_bytes)
+        self._source.read_ahead(file.path, max(0, middle - error - step), min(end, segment.size))
 
     def _file(self, segment: ColdSegment) -> ColdFile:
         key = self._home.part_key(segment, LOG_PART)
@@ -350,6 +354,13 @@ class ColdReader:
             if found is not None or size == segment.size:
                 return found
             step *= 4
+
+
+def _index_step(segment: ColdSegment) -> int:
+    """The bytes of a segment from one entry of its offset index to the next, on average."""
+    part = segment.find_part("index")
+    entry_count = 0 if part is None else part.size // _INDEX_ENTRY_BYTES
+    return segment.size // (entry_count + 1)
 
 
 def _is_decided(segment: ColdSegment, offset: int) -> bool:

@@ -150,6 +150,20 @@ def test_a_first_read_fetches_a_guess_beside_the_index_and_is_done_if_it_is_righ
     bench.close()
 
 
+@pytest.mark.parametrize("value_bytes", [100, 4_000, 30_000])
+def test_the_guess_holds_the_indexed_batch_too_however_large_batches_are(value_bytes: int) -> None:
+    bench = ColdBench(far_ms=30, sizes=ExtentSizes(index_slack=0), cache_bytes=1 << 24)
+    for base_offset in range(0, 2_000, 200):
+        bench.add(make_batches(base_offset, 100, value_bytes=value_bytes))
+    for number, segment in enumerate(bench.segments):
+        offset = segment.base_offset + 61 + 13 * number
+        run = bench.read(offset, max_bytes=500)
+        assert run is not None
+        assert offsets_in(run.data)[0] == offset - offset % 2
+        assert bench.gets("log") == bench.gets("index") == number + 1
+    bench.close()
+
+
 def test_a_wrong_guess_costs_one_request_and_no_more_of_that_segment() -> None:
     bench = ColdBench(far_ms=30, threads=1)
     uneven = make_batches(0, 50, value_bytes=2_000) + make_batches(100, 500)
