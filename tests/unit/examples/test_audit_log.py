@@ -19,7 +19,7 @@ def _bases_in_bucket(kit: VirtualStore) -> list[int]:
 
 def test_seven_years_are_read_and_what_is_older_is_gone_from_both_tiers() -> None:
     with VirtualStore() as kit:
-        for at in live(kit, years=9):
+        for at in live(kit, years=8):
             assert at.hot_bytes < 2_000
             assert min(7, at.year) - 0.01 <= at.oldest_years <= 7.1
         for _ in range(2):
@@ -30,7 +30,7 @@ def test_seven_years_are_read_and_what_is_older_is_gone_from_both_tiers() -> Non
         records = list(audit.read())
         assert [one.offset for one in records] == list(range(offsets.log_start, offsets.end))
         assert {one.value[:9] for one in records if one.value} == {
-            b"in year %d" % year for year in range(3, 10)
+            b"in year %d" % year for year in range(2, 9)
         }
         assert _bases_in_bucket(kit)[0] == offsets.log_start
         assert min(_bases_on_disk(kit)) == offsets.local_start
