@@ -10,7 +10,7 @@ from varve.cli.store_access import parse_setting
 from varve.commit_log import LogSettings
 from varve.disk import FileSystem, RealFileSystem
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
-from varve.embedded.tier_place import read_place
+from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, read_place
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue, parse_settings
@@ -92,11 +92,22 @@ def find_url(url: str, directory: str | None) -> str:
     if directory is not None:
         place = read_place(RealFileSystem(), directory)
         if place is not None:
+            check_manifests_beside(place, directory)
             return place.url
         raise InvalidRequest(
             f"{directory} does not tell which object store its cold tier is in: give --store"
         )
     raise InvalidRequest("give the object store with --store, or the log directory with --dir")
+
+
+def check_manifests_beside(place: TierPlace, directory: str) -> None:
+    """Raises InvalidRequest where the store alone does not tell what is in it."""
+    if place.metadata != DEFAULT_METADATA:
+        raise InvalidRequest(
+            f"the cold tier of {directory} keeps its manifests as "
+            f"varve.tier.metadata={place.metadata} says, not beside the objects: this command "
+            "reads the object store alone, and cannot tell what the objects are"
+        )
 
 
 def find_tiered(fs: FileSystem, directory: str) -> set[str]:

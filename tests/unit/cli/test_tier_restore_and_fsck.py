@@ -1,6 +1,10 @@
 """`varve tier restore` and `varve tier fsck` from a user's side."""
 
+import contextlib
 import json
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -108,3 +112,33 @@ def test_fsck_leaves_foreign_objects_and_says_so(
     objects.put("prod/notes.txt", b"mine")
     assert run("fsck", "--store", url, "--sweep").exit_code == 1
     assert objects.get("prod/notes.txt") == b"mine"
+
+
+def test_an_interrupted_restore_goes_on_when_it_is_run_again(
+    tmp_path: Path, cold: ColdLog, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def interrupted(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+        yield lambda size: os.kill(os.getpid(), signal.SIGINT)
+
+    target = tmp_path / "data"
+    given = ("restore", target, "topic", "--store", url, "--workers", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("varve.cli.tier_restore.byte_progress", interrupted)
+        stopped = run(*given)
+    assert stopped.exit_code == 130
+    assert "what was fetched stays aside, run it again to go on" in stopped.stderr
+    assert not (target / "topic-0").exists()
+    again = run(*given, "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["segments"] == 3
+
+
+def test_a_tier_whose_manifests_are_elsewhere_is_not_called_damaged(tmp_path: Path) -> None:
+    place = {"format": 1, "url": f"file:{tmp_path}/bucket", "metadata": "topic"}
+    (tmp_path / "varve-tier.json").write_text(json.dumps(place))
+    found = run("fsck", "--dir", tmp_path)
+    assert found.exit_code == 1
+    assert "varve.tier.metadata=topic" in found.stderr
+    nowhere = run("fsck")
+    assert "give the object store with --store" in nowhere.stderr
