@@ -262,12 +262,12 @@ class ColdTier:
     def run_once(self, now_ms: int) -> None:
         """One round of copying, then one of expiry, in the caller's thread.
 
-        An object store that is down keeps nobody else from their work.
+        An object store that is down or refuses us keeps nobody else from their work.
         """
         try:
             self._copy_once(now_ms)
             self._expire_once(now_ms)
-        except Unavailable as error:
+        except StoreError as error:
             logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
 
     def prepare(self, maker: "TopicMaker") -> None:

@@ -35,11 +35,11 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
     cold = _find_cold(tiered, manifest, start, before_offset)
     _check_covered(log, cold, start, before_offset)
     by_bounds = {(one.base_offset, one.end_offset + 1): one for one in cold}
-    was_cleaned = tiered.directory.cleaner_offset(log.topic_partition) is not None
+    cleaned_up_to = tiered.directory.cleaner_offset(log.topic_partition) or 0
     for segment, next_offset in leaving:
         copy = by_bounds.get((segment.base_offset, next_offset))
-        if copy is not None:
-            _check_alike(log, segment, copy, was_cleaned=was_cleaned)
+        if copy is not None and segment.base_offset >= cleaned_up_to:
+            _check_alike(log, segment, copy)
 
 
 def _find_cold(
@@ -73,9 +73,7 @@ def _raise_hole(log: Log, start: int, end: int) -> NoReturn:
     )
 
 
-def _check_alike(log: Log, segment: Segment, copy: ColdSegment, *, was_cleaned: bool) -> None:
-    if was_cleaned and segment.size < copy.size:
-        return
+def _check_alike(log: Log, segment: Segment, copy: ColdSegment) -> None:
     part = copy.find_part(LOG_PART)
     is_alike = segment.size == copy.size
     if is_alike and part is not None:

@@ -9,6 +9,8 @@ Threads    one per log at a time.
 
 import logging
 from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
+from typing import Final
 
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.log_facts import LogFacts, look_steadily, observe
@@ -19,6 +21,9 @@ from varve.tiering.copy_proof import check_copied
 from varve.tiering.tiered_partition import TieredPartition, get_copied_offset
 
 logger = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 1 << 30
+"""What is read, compared and let go between two looks at whether to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,16 @@ def _name_rule(segment: ExpiredSegment) -> ExpiredSegment:
     return replace(segment, rule=name_local_rule(segment.rule))
 
 
+def _cut(found: Expiry) -> Expiry:
+    """The first segments, up to the one that reaches the limit of one step."""
+    sizes = accumulate(one.size for one in found.segments)
+    count = sum(1 for _ in takewhile(lambda size: size < STEP_BYTES, sizes)) + 1
+    segments = found.segments[:count]
+    return replace(found, segments=segments, before_offset=segments[-1].next_offset)
+
+
 def apply_local_retention(tiered: TieredPartition, now_ms: int, evidence: EvidenceFile) -> Moved:
-    """Drops what the local limits let go; gives what left.
+    """Drops what the local limits let go, but only so much that it takes seconds; gives what left.
 
     Raises StoreError when the cold tier cannot be asked or does not hold it, OSError when the
     evidence cannot be written; nothing went then.
@@ -92,6 +105,7 @@ def apply_local_retention(tiered: TieredPartition, now_ms: int, evidence: Eviden
     found = find_movable(log, get_copied_offset(tiered), now_ms)
     if found is None:
         return Moved(())
+    found = _cut(found)
     check_copied(tiered, manifest, found.before_offset)
     gone = {one.base_offset for one in move_out(log, found.before_offset, now_ms, evidence)}
     moved = Moved(tuple(one for one in found.segments if one.base_offset in gone))

@@ -226,11 +226,20 @@ class Tier:
             expiry = self._expiry.expire(tiered, now_ms)
             moved = Moved(())
             if tiered.log.settings.copies_to_tier:
-                evidence = self._cleaner.evidence(tiered.log)
-                moved = apply_local_retention(tiered, now_ms, evidence)
+                moved = self._move_out(tiered, now_ms)
             note_lag(tiered, self.metrics)
             note_cold(tiered, self.metrics)
             return TierPass(partition, moved, expiry)
+
+    def _move_out(self, tiered: TieredPartition, now_ms: int) -> Moved:
+        evidence = self._cleaner.evidence(tiered.log)
+        moved = Moved(())
+        while not self._stopping.is_set():
+            step = apply_local_retention(tiered, now_ms, evidence)
+            if not step.segments:
+                break
+            moved = Moved(moved.segments + step.segments)
+        return moved
 
     @contextmanager
     def _work(self, tiered: TieredPartition) -> Iterator[None]:

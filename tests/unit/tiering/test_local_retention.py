@@ -8,6 +8,7 @@ from tests.support.log_bench import make_batch
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic, with_crc
 from varve.cleaning.balance import BalanceKind
 from varve.foundation.errors import Corrupt, StoreUnavailable
+from varve.tiering import local_retention
 from varve.tiering.local_retention import find_movable
 from varve.tiering.manifest import Manifest
 
@@ -143,6 +144,28 @@ def test_a_log_that_was_cut_and_written_anew_keeps_what_the_cold_tier_does_not_h
     orders.tier.expire_once(orders.kit.now_ms)
     assert orders.log.local_start_offset <= 2
     assert orders.topic.partition(0).offsets().end == 8
+
+
+def test_much_leaves_in_steps_that_a_stop_can_come_between(
+    orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_retention, "STEP_BYTES", 1)
+    orders.kit.advance(days=1)
+    moved = orders.expire().moved
+    assert [one.base_offset for one in moved.segments] == [0, 2, 4]
+    evidence = orders.tier._cleaner.evidence(orders.log)
+    assert len(evidence.read()) == 3
+    assert orders.offsets() == list(range(6))
+
+
+def test_what_compaction_has_gone_over_is_not_compared(orders: TieredTopic) -> None:
+    """It may change a segment and not its size, as by the time a tombstone may go."""
+    first = orders.cold()[0]
+    orders.tiered.commit(lambda one: one.update(with_crc(first, 7)), orders.kit.now_ms)
+    orders.tiered.directory.write_cleaner_offset(PARTITION, 2)
+    orders.kit.advance(days=1)
+    orders.expire()
+    assert orders.bases() == [6]
 
 
 def test_compacted_local_segments_leave_though_their_bytes_differ() -> None:
