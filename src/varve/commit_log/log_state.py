@@ -90,6 +90,7 @@ class LogState:
         self.producers.advance_high_watermark(self.high_watermark)
         # Closed segments not yet known to be on disk; guarded by lock.
         self.unsynced: list[ActiveSegment | Segment] = self._segments_after(self.recovery_point)
+        self.snapshots.distrust_from(self.recovery_point)
         self.has_new_files = True
         self.doomed: list[tuple[int, str]] = []  # when to remove which file
         self.last_flush_ms = clock.now_ms()
@@ -99,7 +100,8 @@ class LogState:
     def _segments_after(self, offset: int) -> list[ActiveSegment | Segment]:
         closed = self.view.closed
         ends = [segment.base_offset for segment in closed[1:]] + [self.view.active.base_offset]
-        return [segment for segment, end in zip(closed, ends, strict=False) if end > offset]
+        # One that ends right there was closed since: its indexes were perhaps written after it.
+        return [segment for segment, end in zip(closed, ends, strict=False) if end >= offset]
 
     @property
     def end_offset(self) -> int:
@@ -276,7 +278,12 @@ class LogState:
         active.close_indexes()
         try:
             # Else a power loss could take the end of this segment and leave the next one.
-            active.writer.sync()
+            if self.recovery_point < base_offset:
+                active.writer.sync()
+            else:
+                # Recovery would begin in the next one, and not make up for indexes that got lost.
+                active.sync()
+                self.fs.sync_directory(self.directory)
         except OSError as error:
             raise self.poison(error) from error
         self.producers.map_end_offset = base_offset

@@ -58,6 +58,10 @@ class ProducerSnapshots:
     def read(self, offset: int) -> bytes:
         return self._fs.read(self.path(offset))
 
+    def distrust_from(self, offset: int) -> None:
+        """A process before this one may have ended before it brought these to the disk."""
+        self._unsynced = [one for one in self.offsets if one >= offset]
+
     def take_unsynced(self) -> list[int]:
         """The offsets of snapshots written since the last call; the caller syncs them."""
         unsynced, self._unsynced = self._unsynced, []

@@ -21,7 +21,6 @@ from varve.commit_log.check_open_log import check_log
 from varve.foundation.errors import (
     Corrupt,
     DirectoryOffline,
-    DiskFull,
     OffsetOutOfRange,
     StoreUnavailable,
     Unavailable,
@@ -242,18 +241,27 @@ def test_the_log_start_is_on_disk_before_a_local_segment_goes(bench: Bench) -> N
     assert written == [3]
 
 
-@pytest.mark.parametrize(("error", "kind"), [(NO_ROOM, DiskFull), (BROKEN, DirectoryOffline)])
-def test_no_local_segment_goes_when_the_log_start_cannot_be_written(
-    faulty: FaultyBench, error: OSError, kind: type[Exception]
-) -> None:
+def test_a_full_disk_does_not_keep_local_segments_on_it(faulty: FaultyBench) -> None:
     def fail() -> None:
-        raise error
+        raise NO_ROOM
 
     faulty.set(remote_storage_enable=True)
     faulty.hooks = LogHooks(write_log_starts=fail)
     faulty.open()
     faulty.fill(1, 1, 1)
-    with pytest.raises(kind):
+    faulty.log.drop_local_segments_before(2, now_ms=NOW_MS)
+    assert faulty.log.local_start_offset == 2
+
+
+def test_no_local_segment_goes_when_the_log_start_cannot_be_written(faulty: FaultyBench) -> None:
+    def fail() -> None:
+        raise BROKEN
+
+    faulty.set(remote_storage_enable=True)
+    faulty.hooks = LogHooks(write_log_starts=fail)
+    faulty.open()
+    faulty.fill(1, 1, 1)
+    with pytest.raises(DirectoryOffline):
         faulty.log.drop_local_segments_before(2, now_ms=NOW_MS)
     assert faulty.log.local_start_offset == 0
 
