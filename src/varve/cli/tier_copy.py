@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,7 +16,14 @@ from varve.cli.tier_access import MirrorUrl, StoreSettings, TierUrl, tier_settin
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
+from varve.object_store import MirroredObjectStore
 from varve.tiering.copy_report import CopyProgress, CopyReport
+
+if TYPE_CHECKING:
+    from varve.embedded import Store
+
+_CATCH_UP_MS: Final = 60_000
+"""More than that is work for `varve tier mirror --repair`."""
 
 
 def command(
@@ -81,6 +88,8 @@ def _copy(
                 report = store.tier.copy(one, SystemClock().now_ms(), progress=progress)
             is_well = is_well and report.error is None
             _tell(report, as_json=as_json)
+        if chosen:
+            _look_after_mirror(store)
     if not chosen:
         typer.secho(
             "no topic is to be copied: `varve log configure TOPIC remote.storage.enable=true` "
@@ -89,6 +98,16 @@ def _copy(
             err=True,
         )
     return is_well
+
+
+def _look_after_mirror(store: "Store") -> None:
+    """What the mirror lacks goes there now, or is told: who ends forgets what it was."""
+    mirror = store.tier.objects
+    if isinstance(mirror, MirroredObjectStore):
+        mirror.catch_up(within_ms=_CATCH_UP_MS)
+        trouble = mirror.trouble()
+        if trouble:
+            typer.secho(trouble, fg="yellow", err=True)
 
 
 def _check_tiered(topic: Any) -> None:

@@ -18,6 +18,7 @@ from varve.cleaning.key_index import KeyEntry
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
+from varve.embedded.mirror_mark import MirrorMark
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX
 from varve.embedded.tier_place import (
     DEFAULT_METADATA,
@@ -135,7 +136,7 @@ class ColdTier:
             raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
         return Tier(
             self._logs,
-            self._objects or self._open_objects(place),
+            self._objects or self._open_objects(place, [one.path for one in live]),
             cleaner=self._cleaner(),
             clock=self._clock,
             random=self._random,
@@ -147,7 +148,7 @@ class ColdTier:
             may_be_new=not is_remembered(self._logs.fs, self._logs.directories),
         )
 
-    def _open_objects(self, place: TierPlace) -> "ObjectStore":
+    def _open_objects(self, place: TierPlace, directories: Sequence[str]) -> "ObjectStore":
         from varve.object_store import RetryingObjectStore, open_mirrored, open_object_store
 
         if place.mirror:
@@ -157,6 +158,7 @@ class ColdTier:
                 settings=self._store_settings,
                 second_settings=self._mirror_settings,
                 clock=self._clock,
+                mark=MirrorMark(self._logs.fs, directories, url=place.url, mirror=place.mirror),
             )
         if self._mirror_settings:
             raise InvalidSetting(

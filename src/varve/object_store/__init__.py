@@ -11,6 +11,7 @@ from varve.object_store.gcs import GcsObjectStore, GcsSettings
 from varve.object_store.lazy import LazyObjectStore
 from varve.object_store.measured import MeasuredObjectStore, StoreUsage
 from varve.object_store.memory import MemoryObjectStore
+from varve.object_store.mirror_notes import LevelMark
 from varve.object_store.mirror_opening import open_mirrored
 from varve.object_store.mirror_repair import Difference, Fault, MirrorComparison
 from varve.object_store.mirrored import MirroredObjectStore, MirrorRepair, MirrorStatus
@@ -46,6 +47,7 @@ __all__ = [
     "GcsObjectStore",
     "GcsSettings",
     "LazyObjectStore",
+    "LevelMark",
     "MeasuredObjectStore",
     "MemoryObjectStore",
     "MirrorComparison",

@@ -6,6 +6,7 @@ from typing import Final
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue
+from varve.object_store.mirror_notes import LevelMark
 from varve.object_store.mirrored import MirroredObjectStore
 from varve.object_store.registry import open_lazily
 from varve.object_store.retrying import RetryingObjectStore, RetryPolicy
@@ -24,6 +25,7 @@ def open_mirrored(
     settings: Mapping[str, GivenValue],
     second_settings: Mapping[str, GivenValue],
     clock: Clock | None = None,
+    mark: LevelMark | None = None,
 ) -> MirroredObjectStore:
     """The mirror of two stores, asked for nothing before its first request.
 
@@ -41,6 +43,7 @@ def open_mirrored(
         RetryingObjectStore(first, policy=SIDE_RETRIES),
         RetryingObjectStore(second, policy=SIDE_RETRIES),
         clock=clock,
+        mark=mark,
     )
 
 

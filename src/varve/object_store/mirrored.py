@@ -4,7 +4,8 @@ The first store is the truth: it decides who creates, and a write that fails the
 follows each write; where that fails the write stands all the same, and what it lacks is noted,
 reported by `status`, and done later by `catch_up` or `repair`. Reads ask the second when the first
 is unavailable, denies or has lost its bucket; what the second does not have then is not known to be
-missing, and the first one's error is raised.
+missing, and the first one's error is raised. So it is for lists unless the second is known to lack
+nothing: a list without the newest objects would be believed.
 
 A store that was unavailable rests for REST_MS, as each request to it may wait long for nothing:
 reads then ask the second store first, and writes leave the second behind without asking it.
@@ -12,8 +13,9 @@ reads then ask the second store first, and writes leave the second behind withou
 Invariant  what this process failed to do to the second store is noted until it was done.
 Invariant  keys are written by one writer at a time: of two that replace one object at once each
            store may keep another's bytes, which only a deep repair finds.
-Crash      notes are in memory only; after a crash `repair` finds what differs by comparing lists.
-Threads    any; `_lock` guards the notes and is not held during requests.
+Crash      notes are in memory only; a mark that outlives the process tells whether there were none,
+           and else the lists are compared.
+Threads    any; `_lock` is not held during requests.
 """
 
 import logging
@@ -31,6 +33,7 @@ from varve.foundation.errors import (
     StoreUnavailable,
 )
 from varve.object_store.keys import check_prefix
+from varve.object_store.mirror_notes import LevelMark, MirrorNotes, Note
 from varve.object_store.mirror_repair import (
     Difference,
     Fault,
@@ -47,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-NOTED_KEYS_MAX: Final = 100_000
-"""More are only counted; then `repair` must compare lists, as it does anyway."""
 REST_MS: Final = 30_000
 """How long a store that was unavailable is spared."""
 
@@ -63,7 +64,8 @@ class MirrorStatus:
 
     `missing` were written and `undeleted` deleted in the first store only; `unnoted_count` are
     further ones without their keys. `last_error` tells why the second store was last left behind,
-    `first_error` why reads do not ask the first one now.
+    `first_error` why reads do not ask the first one now. `is_known` is False as long as the stores
+    were not compared and nobody knew how an earlier process left them.
     """
 
     missing: tuple[str, ...]
@@ -72,10 +74,11 @@ class MirrorStatus:
     failover_count: int
     last_error: str
     first_error: str = ""
+    is_known: bool = True
 
     @property
     def is_complete(self) -> bool:
-        return not self.behind_count
+        return self.is_known and not self.behind_count
 
     @property
     def behind_count(self) -> int:
@@ -91,18 +94,20 @@ class MirrorRepair:
     extra: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Note:
-    """What is to be done to an object of the second store; a later note is another one."""
-
-    was_deleted: bool
-
-
 class MirroredObjectStore:
-    """An ObjectStore over two others."""
+    """An ObjectStore over two others.
+
+    `mark` tells whether the second store lacked nothing when it was last used; without one it is
+    taken to be so.
+    """
 
     def __init__(
-        self, first: ObjectStore, second: ObjectStore, *, clock: Clock | None = None
+        self,
+        first: ObjectStore,
+        second: ObjectStore,
+        *,
+        clock: Clock | None = None,
+        mark: LevelMark | None = None,
     ) -> None:
         self.name = f"mirror of {first.name} and {second.name}"
         self.first_name = first.name
@@ -111,23 +116,25 @@ class MirroredObjectStore:
         self._second = second
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._behind: dict[str, _Note] = {}  # guarded by _lock
-        self._unnoted_count = 0  # guarded by _lock
+        self._notes = MirrorNotes(mark)
         self._failover_count = 0  # guarded by _lock
         self._last_error = ""  # guarded by _lock
         self._first_rest = _Rest()  # guarded by _lock
         self._second_rest = _Rest()  # guarded by _lock
 
     def status(self) -> MirrorStatus:
+        found = self._notes.snapshot()
+        behind = sorted(found.notes.items())
+        is_known = self._notes.is_known
         with self._lock:
-            behind = sorted(self._behind.items())
             return MirrorStatus(
                 missing=tuple(key for key, note in behind if not note.was_deleted),
                 undeleted=tuple(key for key, note in behind if note.was_deleted),
-                unnoted_count=self._unnoted_count,
+                unnoted_count=found.unnoted_count,
                 failover_count=self._failover_count,
                 last_error=self._last_error,
                 first_error=self._first_rest.error,
+                is_known=is_known,
             )
 
     def trouble(self) -> str:
@@ -136,11 +143,16 @@ class MirroredObjectStore:
         sentences = []
         if status.first_error:
             sentences.append(f"reads go to {self.second_name}, because {status.first_error}")
-        if not status.is_complete:
+        if status.behind_count:
+            why = f", because {status.last_error}" if status.last_error else ""
             sentences.append(
-                f"{self.second_name} is behind by {status.behind_count:,} objects, because "
-                f"{status.last_error}; it is caught up when it is back, or by `varve tier mirror "
-                "--repair`"
+                f"{self.second_name} is behind by {status.behind_count:,} objects{why}; it is "
+                "caught up while the store is open, or by `varve tier mirror --repair`"
+            )
+        elif not status.is_known:
+            sentences.append(
+                f"{self.second_name} was not compared with {self.first_name} since it was new or "
+                "left behind; that is done after the next copies"
             )
         return "; ".join(sentences)
 
@@ -186,27 +198,19 @@ class MirroredObjectStore:
         """Do the same to the second store, or note that it is to be done."""
         now_ms = self._clock.now_ms()
         with self._lock:
-            if self._second_rest.is_on(now_ms):
-                self._note_locked(keys, was_deleted)
-                return
+            is_spared = self._second_rest.is_on(now_ms)
+        if is_spared:
+            self._notes.add(keys, was_deleted=was_deleted)
+            return
         try:
             call()
         except StoreError as error:
-            with self._lock:
-                self._note_locked(keys, was_deleted)
+            self._notes.add(keys, was_deleted=was_deleted)
             self._note_second(error)
         else:
+            self._notes.drop(keys)
             with self._lock:
                 self._second_rest.end()
-                for key in keys:
-                    self._behind.pop(key, None)
-
-    def _note_locked(self, keys: Sequence[str], was_deleted: bool) -> None:
-        for key in keys:
-            if key in self._behind or len(self._behind) < NOTED_KEYS_MAX:
-                self._behind[key] = _Note(was_deleted)
-            else:
-                self._unnoted_count += 1
 
     def _note_second(self, error: StoreError) -> None:
         logger.warning(
@@ -248,8 +252,8 @@ class MirroredObjectStore:
         return self._read(key, lambda store: store.head(key))
 
     def _read(self, key: str, read: Callable[[ObjectStore], T]) -> T:
-        is_noted = self._find_note(key) is not None
-        spares_first = not is_noted and self._spares_first()
+        is_behind = self._notes.find(key) is not None if key else not self._notes.is_complete
+        spares_first = not is_behind and self._spares_first()
         if spares_first:
             try:
                 return read(self._second)
@@ -262,7 +266,7 @@ class MirroredObjectStore:
             raise
         except _DOWN as error:
             self._note_first(error)
-            if is_noted or spares_first:
+            if is_behind or spares_first:
                 raise
             with self._lock:
                 self._failover_count += 1
@@ -282,17 +286,17 @@ class MirroredObjectStore:
             return is_on
 
     def list_directories(self, prefix: str) -> list[str]:
-        """From the second store, if it must be, what may lack what that one lacks."""
+        """From the second store, if it must be, where that is known to lack nothing."""
         return self._read(_NO_KEY, lambda store: store.list_directories(prefix))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Goes on with the second store where the first breaks off; that one may be behind."""
+        """Goes on with the second store where the first breaks off, if that one lacks nothing."""
         check_prefix(prefix, store=self.name, operation="list")
         return self._mirrored_list(prefix, start_after)
 
     def _mirrored_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        # A list that the first may have is not taken from a second that is known to lack something.
-        spares_first = self.status().is_complete and self._spares_first()
+        is_behind = not self._notes.is_complete
+        spares_first = not is_behind and self._spares_first()
         if spares_first:
             try:
                 for info in self._second.list(prefix, start_after=start_after):
@@ -307,7 +311,7 @@ class MirroredObjectStore:
                 start_after = info.key
         except _DOWN as error:
             self._note_first(error)
-            if spares_first:
+            if is_behind or spares_first:
                 raise
             with self._lock:
                 self._failover_count += 1
@@ -331,7 +335,7 @@ class MirroredObjectStore:
             self._second,
             prefix,
             deep=deep,
-            is_suspect=lambda key: self._find_note(key) is not None,
+            is_suspect=lambda key: self._notes.find(key) is not None,
             progress=progress,
         )
 
@@ -359,7 +363,7 @@ class MirroredObjectStore:
             done_bytes += size
 
         for one in differences:
-            note = self._find_note(one.key)
+            note = self._notes.find(one.key)
             if one.fault is Fault.EXTRA:
                 if not delete_extra and note is None:
                     extra.append(one.key)
@@ -367,7 +371,7 @@ class MirroredObjectStore:
                 progress("delete", done_bytes, total_bytes)
             if mend(self._first, self._second, one, show):
                 (deleted if one.fault is Fault.EXTRA else copied).append(one.key)
-            self._settle(one.key, note)
+            self._notes.settle(one.key, note)
         return MirrorRepair(tuple(copied), tuple(deleted), tuple(extra))
 
     def repair(
@@ -379,40 +383,68 @@ class MirroredObjectStore:
         progress: Progress = no_progress,
     ) -> MirrorRepair:
         """Bring the second store to what the first has below a prefix: `compare` and `mend`."""
-        with self._lock:
-            notes, unnoted_count = dict(self._behind), self._unnoted_count
+        before = self._notes.snapshot()
         found = self.compare(prefix, deep=deep, progress=progress)
         done = self.mend(found.differences, delete_extra=delete_extra, progress=progress)
         if not prefix:
-            for key, note in notes.items():
-                self._settle(key, note)
+            for key, note in before.notes.items():
+                self._notes.settle(key, note)
+            self._notes.note_compared(before)
+            self._notes.mark_level()
             with self._lock:
-                self._unnoted_count -= unnoted_count
                 self._second_rest.end()
         return done
 
     def catch_up(self, *, within_ms: int) -> int:
         """Do what was noted to the second store, for so long; gives to how many objects.
 
-        A failure of either store ends it: what is left stays noted. Objects without a note are left
-        to `repair`.
+        Where notes are missing the lists are compared, and what the second lacks is noted first. A
+        failure of either store ends it: what is left stays noted.
         """
-        with self._lock:
-            notes = list(self._behind.items())
-        done, end_ms = 0, self._clock.now_ms() + within_ms
-        for key, note in notes:
+        end_ms = self._clock.now_ms() + within_ms
+        if not self._notes.is_complete and not self._note_differences():
+            return 0
+        done = 0
+        for key, note in self._notes.snapshot().notes.items():
             if self._clock.now_ms() > end_ms or not self._do_noted(key, note):
                 break
-            self._settle(key, note)
+            self._notes.settle(key, note)
             done += 1
+        self._notes.mark_level()
         return done
 
-    def _do_noted(self, key: str, note: _Note) -> bool:
-        """Whether it was done; a store that rests is not asked."""
+    def _note_differences(self) -> bool:
+        """Whether all that the second lacks is noted now, or as much as can be."""
+        before = self._notes.snapshot()
+        if before.notes or (self._notes.is_known and not before.unnoted_count):
+            return True
+        if self._rests():
+            return False
+        try:
+            self._lead(lambda: next(self._first.list(""), None))
+        except StoreError:
+            return False
+        try:
+            found = self.compare()
+        except StoreError as error:
+            self._note_second(error)
+            return False
+        with self._lock:
+            self._second_rest.end()
+        lacking = [one.key for one in found.differences if one.fault is not Fault.EXTRA]
+        self._notes.add(lacking, was_deleted=False)
+        self._notes.note_compared(before)
+        return True
+
+    def _rests(self) -> bool:
         now_ms = self._clock.now_ms()
         with self._lock:
-            if self._second_rest.is_on(now_ms) or self._first_rest.is_on(now_ms):
-                return False
+            return self._second_rest.is_on(now_ms) or self._first_rest.is_on(now_ms)
+
+    def _do_noted(self, key: str, note: Note) -> bool:
+        """Whether it was done; a store that rests is not asked."""
+        if self._rests():
+            return False
         try:
             size = self._lead(lambda: self._first.head(key).size)
         except ObjectNotFound:
@@ -430,16 +462,6 @@ class MirroredObjectStore:
         with self._lock:
             self._second_rest.end()
         return True
-
-    def _find_note(self, key: str) -> _Note | None:
-        with self._lock:
-            return self._behind.get(key)
-
-    def _settle(self, key: str, note: _Note | None) -> None:
-        """The object is as the note wanted it; one made since stays."""
-        with self._lock:
-            if self._behind.get(key) is note:
-                self._behind.pop(key, None)
 
     def close(self) -> None:
         self._first.close()

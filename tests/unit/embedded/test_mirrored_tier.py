@@ -1,5 +1,6 @@
 """A store whose cold tier is in two object stores: what goes on when either of them is down."""
 
+import errno
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import varve
+from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.embedded import Store
+from varve.embedded.mirror_mark import MARK_FILE, MirrorMark
 from varve.embedded.tier_place import TIER_FILE
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import InvalidRequest, InvalidSetting, StoreUnavailable
+from varve.foundation.errors import InvalidRequest, InvalidSetting, StoreUnavailable, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.object_store import (
     FaultyObjectStore,
@@ -228,6 +231,42 @@ def test_a_tier_opens_and_reads_while_either_store_is_away(
         assert len(list(store.topic("t").read())) == 50
 
 
+def test_an_outage_never_makes_what_the_second_lacks_look_lost(
+    tmp_path: Path, buckets: Buckets
+) -> None:
+    with open_store(tmp_path / "data", MIRRORED) as store:
+        fill(store)
+        store.alter_topic("t", {"local.retention.bytes": 1})
+        buckets.stores[THERE].go_down()
+        for number in range(50, 100):
+            store.topic("t").append(value=f"{number:060}")
+        store.run_once()
+        assert store.topic("t").partition(0).offsets().local_start > 60
+        assert "is behind by" in store.health().mirror
+    assert not (tmp_path / "data" / MARK_FILE).exists()
+    buckets.stores[THERE].come_up()
+    buckets.stores[HERE].go_down()
+    with open_store(tmp_path / "data") as store:
+        for start in (0, 70):
+            with pytest.raises(StoreUnavailable, match="unsteady://here"):
+                list(store.topic("t").read(start=start))
+        assert "was not compared" in store.health().mirror
+        buckets.stores[HERE].come_up()
+        assert len(list(store.topic("t").read())) == 100
+
+
+def test_a_mirror_that_is_level_is_so_for_the_next_process_too(
+    tmp_path: Path, buckets: Buckets
+) -> None:
+    with open_store(tmp_path / "data", MIRRORED) as store:
+        fill(store)
+        store.run_once()
+    assert (tmp_path / "data" / MARK_FILE).exists()
+    buckets.stores[HERE].go_down()
+    with open_store(tmp_path / "data") as store:
+        assert store.tier.status(store.partitions("t")[0]).cold_segments
+
+
 def test_a_mirror_may_be_added_to_a_tier_and_not_exchanged(
     tmp_path: Path, buckets: Buckets
 ) -> None:
@@ -237,9 +276,7 @@ def test_a_mirror_may_be_added_to_a_tier_and_not_exchanged(
         for number in range(50):
             store.topic("t").append(value=f"{number:060}")
         store.run_once()
-        mirror = store.tier.objects
-        assert isinstance(mirror, MirroredObjectStore)
-        assert mirror.repair().copied
+        assert store.health().is_healthy
     assert keys(buckets.stores[HERE]) == keys(buckets.stores[THERE])
     with pytest.raises(InvalidSetting, match=f"has {THERE}: leave the setting out"):
         open_store(tmp_path / "data", {"varve.tier.mirror.url": "unsteady://another"})
@@ -249,7 +286,10 @@ def test_a_mirror_may_be_added_to_a_tier_and_not_exchanged(
     ("settings", "told"),
     [
         ({"varve.tier.mirror.url": "nonsense://x"}, "begins with one of"),
-        ({"varve.tier.mirror.url": "s3://b", "varve.tier.mirror.store.regoin": "x"}, "region"),
+        (
+            {"varve.tier.mirror.url": "s3://b", "varve.tier.mirror.store.regions": "x"},
+            "did you mean",
+        ),
         ({"varve.tier.mirror.url": HERE}, "cannot be the mirror of"),
         ({"varve.tier.mirror.url": f"{HERE}/inner"}, "cannot be the mirror of"),
         ({"varve.tier.mirror.store.region": "x"}, r"set varve\.tier\.mirror\.url"),
@@ -272,3 +312,33 @@ def test_buckets_of_one_name_on_two_servers_are_two_stores() -> None:
         ).name
     ]
     assert names == ["mirror of s3://b and s3://b"]
+
+
+# The mark
+
+
+def test_a_mark_counts_where_all_directories_have_it_for_these_stores() -> None:
+    fs = MemoryFileSystem(ManualClock())
+    for path in ("/a", "/b"):
+        fs.make_directory(path)
+    mark = MirrorMark(fs, ["/a", "/b"], url="s3://one", mirror="s3://two")
+    assert not mark.is_set()
+    mark.set()
+    assert mark.is_set()
+    assert not MirrorMark(fs, ["/a"], url="s3://one", mirror="s3://three").is_set()
+    mark.clear()
+    assert not mark.is_set()
+    mark.clear()
+
+
+def test_a_mark_that_no_directory_lets_go_of_fails_the_write() -> None:
+    fs = FaultyFileSystem(ManualClock())
+    fs.make_directory("/a")
+    mark = MirrorMark(fs, ["/a"], url="s3://one", mirror="s3://two")
+    second = FaultyObjectStore(MemoryObjectStore("memory:second"))
+    mark.set()
+    mirror = MirroredObjectStore(MemoryObjectStore(), second, mark=mark)
+    second.go_down()
+    fs.fail_at(fs.steps + 1, OSError(errno.EIO, "Input/output error"))
+    with pytest.raises(Unavailable, match="varve-mirror-level cannot be removed from /a"):
+        mirror.put("a", b"1")

@@ -21,6 +21,7 @@ from varve.object_store import (
     MemoryObjectStore,
     MirroredObjectStore,
     MirrorRepair,
+    mirror_notes,
     mirror_repair,
     mirrored,
 )
@@ -198,7 +199,7 @@ def test_large_objects_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrored, "NOTED_KEYS_MAX", 2)
+    monkeypatch.setattr(mirror_notes, "NOTED_KEYS_MAX", 2)
     bench = Bench()
     bench.second.go_down()
     for key in "abcd":
@@ -260,7 +261,7 @@ def test_any_answer_to_a_write_ends_the_rest_of_the_first() -> None:
     assert bench.second.steps == before
 
 
-def test_a_list_is_not_taken_from_a_second_that_is_behind_while_the_first_may_have_it() -> None:
+def test_a_list_is_not_taken_from_a_second_that_is_behind() -> None:
     bench = Bench()
     bench.store.put("a", b"1")
     bench.second.go_down()
@@ -268,8 +269,9 @@ def test_a_list_is_not_taken_from_a_second_that_is_behind_while_the_first_may_ha
     bench.second.come_up()
     bench.first.go_down()
     bench.store.get("a")
-    assert bench.store.list_directories("") == []
-    assert [info.key for info in bench.store.list("")] == ["a"]
+    for ask in (bench.store.list, bench.store.list_directories):
+        with pytest.raises(StoreUnavailable, match="memory:first"):
+            list(ask(""))
     bench.first.come_up()
     assert [info.key for info in bench.store.list("")] == ["a", "b"]
 
@@ -428,3 +430,70 @@ def test_a_list_that_breaks_off_in_the_second_goes_on_in_a_first_that_is_back() 
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             list(bench.store.list(""))
+
+
+# What an earlier process left
+
+
+class Mark:
+    def __init__(self, is_marked: bool = False) -> None:
+        self.is_marked = is_marked
+
+    def is_set(self) -> bool:
+        return self.is_marked
+
+    def set(self) -> None:
+        self.is_marked = True
+
+    def clear(self) -> None:
+        self.is_marked = False
+
+
+def test_lists_are_not_taken_from_a_second_that_was_never_seen_to_be_level() -> None:
+    bench = Bench()
+    bench.first.put("a", b"1")
+    mark = Mark()
+    mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, mark=mark)
+    assert "was not compared" in mirror.trouble()
+    bench.first.go_down()
+    with pytest.raises(StoreUnavailable):
+        list(mirror.list(""))
+    assert mirror.catch_up(within_ms=1000) == 0
+    bench.first.come_up()
+    bench.clock.advance(mirrored.REST_MS)
+    assert mirror.catch_up(within_ms=1000) == 1
+    assert mark.is_marked
+    assert mirror.trouble() == ""
+    bench.first.go_down()
+    assert [info.key for info in mirror.list("")] == ["a"]
+    later = MirroredObjectStore(bench.first, bench.second, mark=mark)
+    assert [info.key for info in later.list("")] == ["a"]
+
+
+def test_the_mark_is_gone_before_a_write_returns_that_leaves_the_second_behind() -> None:
+    bench = Bench()
+    mark = Mark(is_marked=True)
+    mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, mark=mark)
+    mirror.put("a", b"1")
+    assert mark.is_marked
+    bench.second.go_down()
+    mirror.put("b", b"2")
+    assert not mark.is_marked
+    bench.second.come_up()
+    mirror.repair(prefix="x")
+    assert not mark.is_marked
+    mirror.repair()
+    assert mark.is_marked
+
+
+def test_more_than_can_be_noted_is_caught_up_by_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_notes, "NOTED_KEYS_MAX", 2)
+    bench = Bench()
+    bench.second.go_down()
+    for key in "abcde":
+        bench.store.put(key, b"1")
+    bench.second.come_up()
+    bench.clock.advance(mirrored.REST_MS)
+    assert [bench.store.catch_up(within_ms=1000) for _ in range(4)] == [2, 2, 1, 0]
+    assert bench.store.status().is_complete
+    assert bench.contents(bench.first) == bench.contents(bench.second)
