@@ -168,7 +168,9 @@ def forecast_cold(
     units = list(_cold_units(log, look))
     if with_waiting and settings.copies_to_tier:
         units += _waiting_units(log, look, settings)
-    total = sum(unit.size for unit in units if unit.place is not Place.LOCAL)
+    # What lies behind the copied offset is of another history, and counts for no limit.
+    cold = [one for one in units if one.place is not Place.LOCAL]
+    total = sum(one.size for one in cold if one.next_offset <= look.copied_offset)
     total += sum(one.size for one in log.view if one.base_offset >= look.copied_offset)
     rows = _walk(log, units, settings, total, now_ms, look.grace_ms)
     return tuple(_in_order([*rows, *pending]))
