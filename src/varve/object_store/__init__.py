@@ -14,7 +14,8 @@ from varve.object_store.memory import MemoryObjectStore
 from varve.object_store.mirror_notes import LevelMark
 from varve.object_store.mirror_opening import open_mirrored
 from varve.object_store.mirror_repair import Difference, Fault, MirrorComparison
-from varve.object_store.mirrored import MirroredObjectStore, MirrorRepair, MirrorStatus
+from varve.object_store.mirror_status import MirrorStatus
+from varve.object_store.mirrored import MirroredObjectStore, MirrorRepair
 from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
 from varve.object_store.prices import (
     AZURE_HOT,

@@ -7,7 +7,7 @@ is unavailable, denies or has lost its bucket; what the second does not have the
 missing, and the first one's error is raised. So it is for lists unless the second is known to lack
 nothing: a list without the newest objects would be believed.
 
-A store that was unavailable rests for REST_MS, as each request to it may wait long for nothing:
+A store that was unavailable rests for a while, as each request to it may wait long for nothing:
 reads then ask the second store first, and writes leave the second behind without asking it.
 
 Invariant  what this process failed to do to the second store is noted until it was done.
@@ -44,45 +44,16 @@ from varve.object_store.mirror_repair import (
     mend,
     no_progress,
 )
+from varve.object_store.mirror_status import MirrorStatus, StoreRest, tell_trouble
 from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-REST_MS: Final = 30_000
-"""How long a store that was unavailable is spared."""
-
 _NO_KEY: Final = ""
 _DOWN: Final = (StoreUnavailable, StoreDenied, BucketNotFound)
 """What makes reads fail over."""
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorStatus:
-    """What the second store lacks as far as this process knows.
-
-    `missing` were written and `undeleted` deleted in the first store only; `unnoted_count` are
-    further ones without their keys. `last_error` tells why the second store was last left behind,
-    `first_error` why reads do not ask the first one now. `is_known` is False as long as the stores
-    were not compared and nobody knew how an earlier process left them.
-    """
-
-    missing: tuple[str, ...]
-    undeleted: tuple[str, ...]
-    unnoted_count: int
-    failover_count: int
-    last_error: str
-    first_error: str = ""
-    is_known: bool = True
-
-    @property
-    def is_complete(self) -> bool:
-        return self.is_known and not self.behind_count
-
-    @property
-    def behind_count(self) -> int:
-        return len(self.missing) + len(self.undeleted) + self.unnoted_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +90,8 @@ class MirroredObjectStore:
         self._notes = MirrorNotes(mark)
         self._failover_count = 0  # guarded by _lock
         self._last_error = ""  # guarded by _lock
-        self._first_rest = _Rest()  # guarded by _lock
-        self._second_rest = _Rest()  # guarded by _lock
+        self._first_rest = StoreRest()  # guarded by _lock
+        self._second_rest = StoreRest()  # guarded by _lock
 
     def status(self) -> MirrorStatus:
         found = self._notes.snapshot()
@@ -139,22 +110,7 @@ class MirroredObjectStore:
 
     def trouble(self) -> str:
         """A sentence on what is wrong with either store as far as known; empty if nothing is."""
-        status = self.status()
-        sentences = []
-        if status.first_error:
-            sentences.append(f"reads go to {self.second_name}, because {status.first_error}")
-        if status.behind_count:
-            why = f", because {status.last_error}" if status.last_error else ""
-            sentences.append(
-                f"{self.second_name} is behind by {status.behind_count:,} objects{why}; it is "
-                "caught up while the store is open, or by `varve tier mirror --repair`"
-            )
-        elif not status.is_known:
-            sentences.append(
-                f"{self.second_name} was not compared with {self.first_name} since it was new or "
-                "left behind; that is done after the next copies"
-            )
-        return "; ".join(sentences)
+        return tell_trouble(self.status(), first=self.first_name, second=self.second_name)
 
     # Writes
 
@@ -466,28 +422,3 @@ class MirroredObjectStore:
     def close(self) -> None:
         self._first.close()
         self._second.close()
-
-
-class _Rest:
-    """Whether a store that was unavailable is spared; after a while one is let through to try it.
-
-    `error` tells why, also while that one tries, and is empty when the store is well.
-    """
-
-    def __init__(self) -> None:
-        self.error = ""
-        self._begin_ms = 0
-
-    def begin(self, now_ms: int, error: str) -> None:
-        self.error, self._begin_ms = error, now_ms
-
-    def end(self) -> None:
-        self.error = ""
-
-    def is_on(self, now_ms: int) -> bool:
-        if not self.error:
-            return False
-        if self._begin_ms <= now_ms < self._begin_ms + REST_MS:
-            return True
-        self._begin_ms = now_ms
-        return False

@@ -25,7 +25,7 @@ from varve.object_store import (
     register,
     registry,
 )
-from varve.object_store.mirrored import REST_MS
+from varve.object_store.mirror_status import REST_MS
 from varve.testing import VirtualStore
 
 

@@ -23,8 +23,8 @@ from varve.object_store import (
     MirrorRepair,
     mirror_notes,
     mirror_repair,
-    mirrored,
 )
+from varve.object_store.mirror_status import REST_MS
 
 
 class Bench:
@@ -225,12 +225,12 @@ def test_a_first_that_is_down_is_asked_by_one_read_in_a_while() -> None:
         assert [info.key for info in bench.store.list("")] == ["a", "b", "c"]
     assert bench.first.steps == before + 1
     assert "memory:first" in bench.store.status().first_error
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     bench.store.get("b")
     bench.store.get("c")
     assert bench.first.steps == before + 2
     bench.first.come_up()
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     bench.store.get("b")
     assert bench.store.status().first_error == ""
     before = bench.second.steps
@@ -298,7 +298,7 @@ def test_a_second_that_is_down_costs_one_write_in_a_while() -> None:
         bench.store.put(f"{number}", b"1")
     assert bench.second.steps == before + 1
     bench.second.come_up()
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     bench.store.put("later", b"1")
     assert len(bench.store.status().missing) == 10
     assert list(bench.contents(bench.second)) == ["later"]
@@ -316,7 +316,7 @@ def test_what_was_noted_is_caught_up_once_the_second_is_back() -> None:
     bench.store.delete(["gone"])
     assert bench.store.catch_up(within_ms=1000) == 0
     bench.second.come_up()
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     assert bench.store.catch_up(within_ms=1000) == 3
     assert bench.contents(bench.second) == {"a": b"1", "b": b"2"}
     assert bench.store.status().is_complete
@@ -328,12 +328,12 @@ def test_catching_up_ends_in_time_and_when_a_store_fails() -> None:
     for key in "abc":
         bench.store.put(key, b"1")
     bench.second.come_up()
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     assert bench.store.catch_up(within_ms=-1) == 0
     bench.first.fail_at(bench.first.steps + 3, FaultKind.ERROR_BEFORE)
     assert bench.store.catch_up(within_ms=1000) == 1
     assert bench.store.status().behind_count == 2
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     assert bench.store.catch_up(within_ms=1000) == 2
 
 
@@ -342,7 +342,7 @@ def test_a_note_made_while_its_object_is_caught_up_stays() -> None:
     bench.second.go_down()
     bench.store.put("a", b"old")
     bench.second.come_up()
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
 
     def show(title: str, done_bytes: int, total_bytes: int) -> None:
         if title == "copy":
@@ -460,7 +460,7 @@ def test_lists_are_not_taken_from_a_second_that_was_never_seen_to_be_level() -> 
         list(mirror.list(""))
     assert mirror.catch_up(within_ms=1000) == 0
     bench.first.come_up()
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     assert mirror.catch_up(within_ms=1000) == 1
     assert mark.is_marked
     assert mirror.trouble() == ""
@@ -493,7 +493,7 @@ def test_more_than_can_be_noted_is_caught_up_by_comparing(monkeypatch: pytest.Mo
     for key in "abcde":
         bench.store.put(key, b"1")
     bench.second.come_up()
-    bench.clock.advance(mirrored.REST_MS)
+    bench.clock.advance(REST_MS)
     assert [bench.store.catch_up(within_ms=1000) for _ in range(4)] == [2, 2, 1, 0]
     assert bench.store.status().is_complete
     assert bench.contents(bench.first) == bench.contents(bench.second)
