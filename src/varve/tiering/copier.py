@@ -234,7 +234,7 @@ class TierCopier:
         limit_bytes: int | None,
     ) -> None:
         log = tiered.log
-        self._check_stays(log)
+        self._check_stays(tiered)
         manifest = tiered.load()
         waiting = find_closed(log, get_copied_offset(tiered))
         if waiting:
@@ -261,7 +261,7 @@ class TierCopier:
                 keys=self._find_keys(log, segment, next_offset, now_ms),
                 announced=announced,
             )
-            pace = self._pace(log, segment, done, total, progress)
+            pace = self._pace(tiered, segment, done, total, progress)
             with self._counted(log.topic_partition, segment.size):
                 found = tiered.segments.copy(request, now_ms=now_ms, pace=pace)
             copied.append(found.segment)
@@ -317,24 +317,24 @@ class TierCopier:
             )
         return keys
 
-    def _check_stays(self, log: Log) -> None:
-        if self._partitions.is_leaving(log):
-            raise CopyStopped(f"{log.topic_partition}: it is leaving the cold tier")
+    def _check_stays(self, tiered: TieredPartition) -> None:
+        if not self._partitions.is_current(tiered):
+            raise CopyStopped(f"{tiered.log.topic_partition}: it is leaving the cold tier")
 
     def _pace(
         self,
-        log: Log,
+        tiered: TieredPartition,
         segment: Segment,
         done: int,
         total: int,
         progress: Progress | None,
     ) -> Callable[[int], None]:
-        partition = log.topic_partition
+        partition = tiered.log.topic_partition
         sent = 0
 
         def pace(size: int) -> None:
             nonlocal sent
-            self._check_stays(log)
+            self._check_stays(tiered)
             if self._stopping.is_set():
                 raise CopyStopped(f"{partition}: copying was stopped; the next round goes on")
             if progress is not None:

@@ -221,7 +221,7 @@ class Tier:
         """Applies local and total retention to one partition; raises StoreError."""
         tiered = self.partitions.get(partition)
         with tiered.work, self._work(tiered):
-            if self.partitions.is_leaving(tiered.log):
+            if not self.partitions.is_current(tiered):
                 return TierPass(partition, Moved(()), ColdExpiry())
             expiry = self._expiry.expire(tiered, now_ms)
             moved = Moved(())

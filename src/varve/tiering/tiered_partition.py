@@ -194,6 +194,13 @@ class TieredPartitions:
         with self._lock:
             return self._leaving.get(log.topic_partition) is log
 
+    def is_current(self, tiered: TieredPartition) -> bool:
+        """Whether a partition is in the tier as it was handed out, and stays there."""
+        partition = tiered.log.topic_partition
+        with self._lock:
+            is_leaving = self._leaving.get(partition) is tiered.log
+            return self._known.get(partition) is tiered and not is_leaving
+
     def forget(self, partition: TopicPartition) -> None:
         """For when its cold part is gone, and may begin anew."""
         with self._lock:

@@ -116,3 +116,21 @@ def test_who_waited_for_the_removal_finds_no_damage(orders: TieredTopic) -> None
     assert orders.tier.failures == {}
     assert orders.tier.copier.failures() == {}
     assert orders.object_keys() == []
+
+
+def test_who_waited_while_it_left_and_came_back_begins_again(
+    orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = orders.tiered
+    remove(orders)
+    orders.tier.partitions.end_leaving(orders.log)
+    fresh = orders.tiered
+    assert fresh is not stale
+    with monkeypatch.context() as patched:
+        patched.setattr(orders.tier.partitions, "get", lambda partition: stale)
+        report = orders.tier.copy(PARTITION, orders.kit.now_ms)
+        assert report.error is not None
+        assert "leaving the cold tier" in report.error
+        assert orders.expire().expiry.expired == ()
+    orders.copy()
+    assert orders.cold_bases() == [0, 2, 4]
