@@ -1,6 +1,7 @@
 """`varve demo`: a real kill, and every acknowledged record found again (G1)."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,9 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     summary = json.loads(result.stdout)
     assert summary["lost"] == 0
     assert summary["found"] >= summary["acknowledged"] >= 9_000
-    assert "cut 777 bytes" in summary["recovered"]["demo-0"][0]
+    # A kill may tear a batch too; then that goes with what the demo tears.
+    cut = re.search(r"cut (\d+) bytes", summary["recovered"]["demo-0"][0])
+    assert cut is not None and int(cut[1]) >= 777
     assert sum(segment["size"] for segment in summary["segments"]) > 500_000
     compaction = summary["compaction"]
     assert compaction["lost"] == 0
