@@ -161,3 +161,20 @@ def test_a_log_start_that_was_told_survives_a_second_crash() -> None:
         with bench.step(None, CrashMode.LOSE_UNSYNCED):
             bench.crash(CrashMode.LOSE_UNSYNCED)
         bench.check([0.5])
+
+
+@pytest.mark.parametrize("mode", [CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM])
+def test_records_are_found_by_time_when_a_rolled_segment_was_hardly_on_disk(
+    mode: CrashMode,
+) -> None:
+    """The recovery point was told at its end before it rolled: no recovery looks at it again."""
+    for seed in range(4):
+        bench = TieredStore({"flush": "ack"}, seed=seed)
+        with bench.step(None, CrashMode.KEEP_ALL):
+            bench.append([1, 2], age_ms=500)
+            bench.append([3, 4])
+            bench.run_once()
+            bench.roll()
+            bench.crash(CrashMode.KEEP_ALL)
+            bench.crash(mode)
+        bench.check([0.5])
