@@ -39,6 +39,9 @@ class ManifestStore(Protocol):
     def load(self) -> Manifest:
         """The newest version; an empty one when nothing was ever committed."""
 
+    def find_known(self) -> Manifest | None:
+        """The newest that was loaded or committed through this store, without asking anybody."""
+
     def commit(
         self, change: Change, *, leader_epoch: int | None, writer: str, now_ms: int
     ) -> Manifest:
@@ -116,6 +119,9 @@ class ObjectManifestStore:
 
     def load(self) -> Manifest:
         return self._newest.load()
+
+    def find_known(self) -> Manifest | None:
+        return self._newest.find_kept()
 
     def commit(
         self, change: Change, *, leader_epoch: int | None, writer: str, now_ms: int

@@ -207,7 +207,8 @@ class SegmentCopier:
                 and one.end_offset >= start
             ]
             for one in replaced:
-                if one.base_offset < start:
+                # What it holds before this one is not read any more once the log starts behind it.
+                if one.base_offset < start and log.log_start_offset < start:
                     raise InvalidRequest(
                         f"{self._home}: {started} begins within {one}, which was copied before: "
                         "the borders of local segments have moved. Restore the partition with "

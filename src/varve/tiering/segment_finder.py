@@ -1,7 +1,8 @@
 """Which cold segment comes next, by a manifest that is kept for a while.
 
-Invariant  a manifest that is kept was the newest at some time. Reading by an older one is safe: the
-           objects of a segment stay for a grace time after it was replaced.
+Invariant  a manifest that is kept was the newest at some time, and is as new as any that this
+           process has seen. Reading by an older one is safe: the objects of a segment stay for a
+           grace time after it was replaced.
 Threads    any; one loads, the others go on with the manifest they have.
 """
 
@@ -40,11 +41,18 @@ class SegmentFinder:
         return manifest
 
     def manifest(self) -> Manifest:
-        """The manifest kept, loaded again if it is too old and nobody else does so."""
+        """The manifest kept, loaded again if it is too old and nobody else does so.
+
+        What this process committed is seen at once: local segments go once it tells of their copy.
+        """
         kept = self._kept
         if kept is None:
             return self.refresh()
         manifest, loaded_ms = kept
+        known = self._manifests.find_known()
+        if known is not None and known.version > manifest.version:
+            manifest = known
+            self._kept = (known, loaded_ms)
         now_ms = self._clock.now_ms()
         if now_ms - loaded_ms < self._refresh_ms or not self._loading.acquire(blocking=False):
             return manifest

@@ -41,9 +41,14 @@ class TopicManifestStore:
         self._topic = topic
         self._named = TopicIdPartition(home.topic, decode_topic_id(home.topic_id), home.partition)
         self._partition = topic.partition_for(self._named)
+        self._known: Manifest | None = None
 
     def load(self) -> Manifest:
-        return self._partition.read(self._named, lambda replay: replay.manifest(self.home))
+        self._known = self._partition.read(self._named, lambda replay: replay.manifest(self.home))
+        return self._known
+
+    def find_known(self) -> Manifest | None:
+        return self._known
 
     def commit(
         self, change: Change, *, leader_epoch: int | None, writer: str, now_ms: int
