@@ -172,6 +172,8 @@ class TierCopier:
             self._refusals = 0
             with self._lock:
                 self._retries.pop(partition, None)
+        except CopyStopped as stopped:
+            error = stopped
         except StoreError as failure:
             error = failure
             self._refusals += isinstance(failure, StoreUnavailable)

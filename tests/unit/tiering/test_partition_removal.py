@@ -132,5 +132,6 @@ def test_who_waited_while_it_left_and_came_back_begins_again(
         assert report.error is not None
         assert "leaving the cold tier" in report.error
         assert orders.expire().expiry.expired == ()
-    orders.copy()
+    assert orders.tier.copier.failures() == {}
+    orders.tier.copy_once(orders.kit.now_ms)
     assert orders.cold_bases() == [0, 2, 4]
