@@ -1,18 +1,46 @@
-"""Object stores under test: a directory on the disk under test, and MinIO over loopback HTTP."""
+"""Object stores under test: a directory on the disk under test, and MinIO over loopback HTTP.
+
+MinIO is also put far away: every GET then takes `FAR_MS` longer, as from a cloud's store.
+"""
 
 import itertools
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.workspace import Workspace
 from conformance.minio import PASSWORD, REGION, USER, MinioMissing, find_minio, running_minio
 from varve.foundation.settings import GivenValue
 from varve.object_store import ObjectStore, open_object_store
 
+FAR_MS = 20
 _BUCKET = "benchmark"
+
+
+class FarStore:
+    """A store whose GETs take longer; all else is that of the store below."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._pause = threading.Event()
+
+    def get(self, key: str) -> bytes:
+        self._pause.wait(FAR_MS / 1000)
+        return self._store.get(key)
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        self._pause.wait(FAR_MS / 1000)
+        return self._store.get_range(key, start, end)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        self._pause.wait(FAR_MS / 1000)
+        return self._store.get_ranges(key, ranges)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 @dataclass(slots=True)
@@ -22,10 +50,12 @@ class Place:
     name: str
     url: str
     settings: dict[str, GivenValue]
+    is_far: bool = False
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def new_bucket(self) -> ObjectStore:
-        return open_object_store(f"{self.url}/{next(self._numbers)}", self.settings)
+        store = open_object_store(f"{self.url}/{next(self._numbers)}", self.settings)
+        return cast(ObjectStore, FarStore(store)) if self.is_far else store
 
 
 @contextmanager
@@ -49,7 +79,8 @@ def open_places(workspace: Workspace) -> Iterator[list[Place]]:
             "secret.access.key": PASSWORD,
             "allow.http": True,
         }
-        places.append(Place("S3 (MinIO)", f"s3://{_BUCKET}", settings))
+        places.append(Place("S3", f"s3://{_BUCKET}/near", settings))
+        places.append(Place(f"S3 + {FAR_MS} ms", f"s3://{_BUCKET}/far", settings, is_far=True))
         yield places
 
 

@@ -26,7 +26,8 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     assert summary["found"] >= summary["acknowledged"] >= 9_000
     # A kill may tear a batch too; then that goes with what the demo tears.
     cut = re.search(r"cut (\d+) bytes", summary["recovered"]["demo-0"][0])
-    assert cut is not None and int(cut[1]) >= 777
+    assert cut is not None
+    assert int(cut[1]) >= 777
     assert sum(segment["size"] for segment in summary["segments"]) > 500_000
     compaction = summary["compaction"]
     assert compaction["lost"] == 0
@@ -35,7 +36,8 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     after = sum(compaction["segments_after"].values())
     assert after < sum(compaction["segments_before"].values()) / 5
     tiering = summary["tiering"]
-    assert tiering["is_same"] and tiering["records"] == summary["found"]
+    assert tiering["is_same"]
+    assert tiering["records"] == summary["found"]
     assert tiering["hot_bytes"] <= tiering["hot_bytes_before"] == tiering["cold_bytes"]
     with varve.open(place) as store:
         assert store.recovered == {}
