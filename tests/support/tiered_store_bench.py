@@ -451,8 +451,8 @@ class TieredStore:
 
         What was deleted and is still there may come back, but nothing that a manifest let go.
         """
-        if self.is_down:
-            return
+        if self.is_down or not self._knows_epochs():
+            return  # Without leader epochs what comes back cannot be copied.
         self._reopen(loses_start=True)
         log = self.log
         lowest = log.local_start_offset
@@ -463,6 +463,10 @@ class TieredStore:
         assert log.is_start_known
         assert log.log_start_offset == lowest <= max(self.model.start, log.local_start_offset)
         self.model.history.log_start_offset = lowest
+
+    def _knows_epochs(self) -> bool:
+        first = min([self.log.local_start_offset, *(one.base_offset for one in self.cold())])
+        return bool(self.log.epochs) and self.log.epochs[0].start_offset <= first
 
     def reopen(self) -> None:
         self._reopen()

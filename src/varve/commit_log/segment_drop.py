@@ -39,6 +39,7 @@ class SegmentDrop:
                 if not dropped:
                     return []
                 state.raise_log_start_locked(offset)
+                state.is_start_known = True
             with state.io("checkpoint of"), _unless_full():
                 self._write_log_starts()
             self._drop(dropped, now_ms)

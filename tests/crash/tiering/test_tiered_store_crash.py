@@ -178,3 +178,20 @@ def test_records_are_found_by_time_when_a_rolled_segment_was_hardly_on_disk(
             bench.crash(CrashMode.KEEP_ALL)
             bench.crash(mode)
         bench.check([0.5])
+
+
+def test_what_retention_let_go_stays_gone_where_the_log_start_was_not_known() -> None:
+    """Nothing tells the log start, the object store is down, and the local part expires."""
+    bench = TieredStore({"remote.log.copy.disable": True, "local.retention.ms": -2})
+    with bench.step(None, CrashMode.KEEP_ALL):
+        bench.append_all(SEGMENT)
+    bench.set_down(True)
+    bench._reopen(loses_start=True)
+    assert not bench.log.is_start_known
+    bench.kit.advance(seconds=4_000)
+    with bench.step(None, CrashMode.KEEP_ALL):
+        bench.run_once()
+    assert bench.log.log_start_offset == bench.log.end_offset
+    with bench.step(None, CrashMode.LOSE_UNSYNCED):
+        bench.crash(CrashMode.LOSE_UNSYNCED)
+    bench.check([0.5])
