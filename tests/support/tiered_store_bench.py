@@ -259,11 +259,11 @@ class TieredStore:
         self.durable_end = max(self.durable_end, before)
 
     def truncate(self, share: float) -> None:
-        """Takes back some of what is not copied; of a compacted log only of the active segment."""
+        """Takes back some of what is not copied; compaction may have relied on what would go."""
         log = self.log
-        lowest = max(self.copied_end(), log.local_start_offset, self.model.start)
         if self.model.was_compacted or log.settings.is_compacted:
-            lowest = max(lowest, log.view.active.base_offset)
+            return
+        lowest = max(self.copied_end(), log.local_start_offset, self.model.start)
         self._cut(lowest + round(share * max(0, log.end_offset - lowest)))
 
     def diverge(self, share: float) -> None:
@@ -287,6 +287,7 @@ class TieredStore:
         self.durable_end = min(self.durable_end, offset)
         if not self.log.epochs or self.log.epochs[-1].epoch < self.epoch:
             self.append([2])  # A leader goes on in its own epoch.
+            self.flush()
 
     def alter(self, changes: dict[str, Any], local_ms: int | None = None) -> None:
         """Other settings; leaving the tier takes what is only there."""
