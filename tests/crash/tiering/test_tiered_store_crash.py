@@ -16,7 +16,7 @@ from varve.object_store import FaultKind
 Work = Callable[[TieredStore], None]
 
 IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
-BREAKS_MAX = 10_000 if IS_LONG else 12
+BREAKS_MAX = 10_000 if IS_LONG else 9
 
 SEGMENT = [[1, 2], [3, 4], [5, -1], [2, 6], [1, -3]]
 

@@ -17,7 +17,7 @@ from tests.support.tiered_store_steps import draw_settings, draw_step, play
 IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 
 
-@pytest.mark.parametrize("seed", range(2_000 if IS_LONG else 24))
+@pytest.mark.parametrize("seed", range(2_000 if IS_LONG else 16))
 def test_readers_see_what_the_list_holds(seed: int) -> None:
     source = random.Random(seed)
     settings = draw_settings(source)
