@@ -79,7 +79,8 @@ def test_what_the_second_store_lacks_is_told_and_repaired(mirrored: Place) -> No
 
 
 def test_a_mirror_is_remembered_by_the_first_copy_and_no_other_is_taken(mirrored: Place) -> None:
-    assert "mirrored in file://" in run("status", mirrored.data).stdout
+    shown = run("status", mirrored.data).stdout
+    assert "mirrored in file://" in " ".join(shown.split())
     (row,) = map(json.loads, run("status", mirrored.data, "--json").stdout.splitlines())
     assert row["mirror"].endswith("/second")
     assert row["mirror_trouble"] is None
