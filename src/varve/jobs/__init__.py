@@ -1,0 +1,1 @@
+"""PySpark jobs over the cold tier: a topic as rows, compaction, verification."""
