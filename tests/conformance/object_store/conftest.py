@@ -17,10 +17,6 @@ pytest.register_assert_rewrite(
 )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "go: needs MinIO; runs in `make conformance`")
-
-
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     try:
