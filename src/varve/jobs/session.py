@@ -9,6 +9,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from varve.jobs.java import get_java
+
 LOCAL: Final = "local[*]"
 
 _ALWAYS: Final = {
@@ -32,6 +34,8 @@ def get_session(
 
     Raises Unavailable where no Java is found.
     """
+    if SparkSession.getActiveSession() is None:
+        os.environ["JAVA_HOME"] = get_java().home  # what Spark's own scripts look at first
     chosen = master or LOCAL
     is_embedded = chosen.startswith("local")
     if is_embedded:
