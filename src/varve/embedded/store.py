@@ -21,6 +21,7 @@ from varve.embedded.insight import Insight
 from varve.embedded.partition import Partition
 from varve.embedded.store_metrics import StoreMetrics
 from varve.embedded.store_settings import parse_store_settings
+from varve.embedded.tier_opening import TierOpening
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_catalog import TopicCatalog
@@ -70,7 +71,7 @@ class Store:
             topic_settings=lambda topic: self._admin.settings_of(topic),
             cold_sides=lambda partition: self._tier.cold_side(partition),
         )
-        self._tier = ColdTier(
+        opening = TierOpening(
             self._logs,
             clock=clock,
             random=random,
@@ -81,6 +82,7 @@ class Store:
             objects=objects,
             cleaner=lambda: self._upkeep.cleaner,
         )
+        self._tier = ColdTier(self._logs, clock=clock, opening=opening)
         self._catalog = TopicCatalog(fs, self._logs.directories)
         self._admin = TopicAdmin(
             self._catalog,

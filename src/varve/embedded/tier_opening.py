@@ -1,0 +1,140 @@
+"""Opens the cold tier of a store: which object store, who mirrors it, who keeps the manifests.
+
+What the tier imports is imported here and now, so that a store without one does not wait for it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from varve.cleaning.cleaner import Cleaner
+from varve.commit_log import LogStore, TopicPartition
+from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
+from varve.embedded.mirror_mark import MirrorMark
+from varve.embedded.store_settings import MIRROR_STORE_PREFIX
+from varve.embedded.tier_place import (
+    DEFAULT_METADATA,
+    TierPlace,
+    find_place,
+    is_remembered,
+    remember_place,
+)
+from varve.foundation.clock import Clock
+from varve.foundation.errors import DirectoryOffline, InvalidSetting
+from varve.foundation.settings import GivenValue
+from varve.tiering.metadata_settings import MetadataSettings
+from varve.tiering.settings import TierSettings
+
+if TYPE_CHECKING:
+    from varve.object_store import ObjectStore
+    from varve.tiering.metadata_topic import MetadataTopic, TopicMaker
+    from varve.tiering.tier import Tier
+
+
+class TierOpening:
+    """What it takes to open a store's tier.
+
+    `objects` is given by tests; otherwise the URL tells, and `store_settings` go to its store,
+    `mirror_settings` to the one that mirrors it.
+    """
+
+    def __init__(
+        self,
+        logs: LogStore,
+        *,
+        clock: Clock,
+        random: Random,
+        settings: TierSettings,
+        metadata: MetadataSettings,
+        store_settings: Mapping[str, GivenValue],
+        mirror_settings: Mapping[str, GivenValue],
+        objects: "ObjectStore | None",
+        cleaner: Callable[[], Cleaner],
+    ) -> None:
+        self.settings = settings
+        self._logs = logs
+        self._clock = clock
+        self._random = random
+        self._metadata = metadata
+        self._store_settings = store_settings
+        self._mirror_settings = mirror_settings
+        self._objects = objects
+        self._cleaner = cleaner
+
+    @property
+    def owns_objects(self) -> bool:
+        """Whether who opens the tier also closes its object store."""
+        return self._objects is None
+
+    def prepare(self, maker: "TopicMaker") -> None:
+        """Makes what the tier needs of the store itself; raises InvalidSetting for a bad place."""
+        if self._find_place().metadata == "topic":
+            from varve.tiering.metadata_topic import ensure_metadata_topic
+
+            ensure_metadata_topic(maker, self._metadata)
+
+    def open(self) -> "Tier":
+        """The tier, opened now; raises what keeps its object store from that."""
+        from varve.tiering.tier import Tier
+
+        place = self._find_place()
+        live = [one for one in self._logs.directories if one.failure is None]
+        if not live:
+            raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
+        return Tier(
+            self._logs,
+            self._objects or self._open_objects(place, [one.path for one in live]),
+            cleaner=self._cleaner(),
+            clock=self._clock,
+            random=self._random,
+            settings=self.settings,
+            cache_directory=f"{live[0].path}/{REMOTE_INDEX_CACHE_DIRECTORY}",
+            backend=place.metadata,
+            metadata_topic=self._open_metadata_topic,
+            before_first_copy=lambda: self._remember(place),
+            may_be_new=not is_remembered(self._logs.fs, self._logs.directories),
+        )
+
+    def _open_objects(self, place: TierPlace, directories: Sequence[str]) -> "ObjectStore":
+        from varve.object_store import RetryingObjectStore, open_mirrored, open_object_store
+
+        if place.mirror:
+            return open_mirrored(
+                place.url,
+                place.mirror,
+                settings=self._store_settings,
+                second_settings=self._mirror_settings,
+                clock=self._clock,
+                mark=MirrorMark(self._logs.fs, directories, url=place.url, mirror=place.mirror),
+            )
+        if self._mirror_settings:
+            raise InvalidSetting(
+                f"{', '.join(f'{MIRROR_STORE_PREFIX}{name}' for name in self._mirror_settings)} "
+                f"given, but the cold tier at {place.url} has no mirror: set varve.tier.mirror.url"
+            )
+        return RetryingObjectStore(open_object_store(place.url, self._store_settings))
+
+    def _find_place(self) -> TierPlace:
+        settings = self.settings
+        if self._objects is not None:
+            return TierPlace("", settings.varve_tier_metadata or DEFAULT_METADATA)
+        return find_place(
+            self._logs.fs,
+            self._logs.directories,
+            url=settings.varve_tier_url,
+            metadata=settings.varve_tier_metadata,
+            mirror=settings.varve_tier_mirror_url,
+        )
+
+    def _remember(self, place: TierPlace) -> None:
+        if place.url:
+            remember_place(self._logs.fs, self._logs.directories, place)
+
+    def _open_metadata_topic(self) -> "MetadataTopic":
+        from varve.tiering.metadata_topic import METADATA_TOPIC, MetadataTopic
+
+        return MetadataTopic(
+            lambda number: self._logs.get(TopicPartition(METADATA_TOPIC, number)),
+            partition_count=self._metadata.remote_log_metadata_topic_num_partitions,
+            custom_bytes_max=self._metadata.remote_log_metadata_custom_metadata_max_bytes,
+        )
