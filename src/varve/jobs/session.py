@@ -4,6 +4,7 @@ Embedded it listens on loopback alone, shows no page and says nothing but errors
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -40,6 +41,8 @@ def get_session(
     is_embedded = chosen.startswith("local")
     if is_embedded:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Spark would take the python3 on PATH, which need not have varve.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().master(chosen).appName(app)
     for name, value in {**_ALWAYS, **(_EMBEDDED if is_embedded else {}), **(conf or {})}.items():
         builder = builder.config(name, value)
