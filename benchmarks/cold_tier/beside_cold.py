@@ -32,7 +32,7 @@ class BesideColdMeasure:
     size_unit = SizeUnit.COUNT
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (500, 1_000) if quick else (1_000, 4_000)
+        return (250, 500) if quick else (500, 2_000)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
@@ -60,7 +60,7 @@ class BesideColdMeasure:
                         "millisecond, while four threads read the cold tier through and through",
                         place.name,
                         is_wall_time=True,
-                        repeat_count_max=5,
+                        repeat_count_max=3,
                     )
                     for what, take in (("append", 0), ("read", 1))
                     for name, quantile in (("p50", 50.0), ("p99", 99.0))
