@@ -9,7 +9,7 @@ from benchmarks.hot_log.logs import BATCH_BYTES, UnsyncedFileSystem, ready_batch
 from varve.commit_log import Log, TopicPartition
 from varve.embedded import Store
 from varve.foundation.clock import SystemClock
-from varve.object_store import ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.tiering.cold_segment import ColdSegment
 
 TOPIC = "tiered"
@@ -24,7 +24,8 @@ def write_tiered(directory: Path, *, segment_bytes: int, total_bytes: int) -> No
         "local.retention.bytes": 0,
         "file.delete.delay.ms": 0,
     }
-    with varve.open(directory, fs=UnsyncedFileSystem(), maintain=False) as store:
+    nowhere = MemoryObjectStore()
+    with varve.open(directory, fs=UnsyncedFileSystem(), objects=nowhere, maintain=False) as store:
         log = store.create_topic(TOPIC, settings=settings).partition(0).log
         for batch in ready_batches(BATCH_BYTES, total_bytes):
             log.append(batch)
