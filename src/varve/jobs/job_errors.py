@@ -1,0 +1,57 @@
+"""What went wrong in Spark, as an error of varve's with one sentence.
+
+An error of varve's that was raised on an executor comes back as the text of a Python traceback in
+the text of a Java one; its class and message are taken from there.
+"""
+
+import re
+from typing import Final
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped] # it has no types
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from varve.foundation import errors
+from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
+
+_OURS: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
+_PYTHON: Final = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$", re.M)
+_JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.M)  # in the text of py4j's error
+_LONGEST: Final = 600
+
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+"""What is raised for a failure in Spark, be it on this side of its Java or on the other."""
+
+
+class JobFailed(StoreError):
+    """A job ended with an error that is not one of varve's."""
+
+
+def explain_failure(error: Exception) -> StoreError:
+    """The error that a caller can act on; the one given stays its cause."""
+    if isinstance(error, StoreError):
+        return error
+    text = str(error)
+    found = _OURS.findall(text)
+    if found:
+        name, message = found[-1]
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, StoreError):
+            return kind(message.strip())
+    if "JAVA_GATEWAY_EXITED" in text or isinstance(error, Py4JNetworkError):
+        return Unavailable(f"Spark's Java process ended: {_first_line(text)}")
+    if isinstance(error, (AnalysisException, ParseException)):
+        return InvalidRequest(_first_line(text))
+    if isinstance(error, PySparkException):
+        python = _PYTHON.findall(text)
+        return JobFailed(": ".join(python[-1])[:_LONGEST] if python else _first_line(text))
+    java = _JAVA.search(text)
+    return JobFailed(
+        _first_line(java[1]) if java else f"{type(error).__name__}: {_first_line(text)}"
+    )
+
+
+def _first_line(text: str) -> str:
+    """The sentence of an error without its class in brackets, its SQL state and the query."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    line = re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", line)
+    return re.sub(r"\s*SQLSTATE: \w+(; line \d+ pos \d+;?)?", "", line).strip()[:_LONGEST]
