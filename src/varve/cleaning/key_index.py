@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from varve.cleaning.input_segment import InputSegment
 from varve.cleaning.key_search import Entries, find_lower_bound, read_entries_at
 from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment import Segment
@@ -219,7 +220,7 @@ class KeyIndex(Closing):
                 f" {self.header.sections_crc:#010x}: {REMEDY}"
             )
 
-    def is_of(self, segment: Segment, topic_id: bytes) -> bool:
+    def is_of(self, segment: InputSegment, topic_id: bytes) -> bool:
         """Whether it was made of this generation of the segment's data file."""
         header = self.header
         if (header.topic_id, header.base_offset) != (topic_id, segment.base_offset):

@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from varve.cleaning.input_segment import InputSegment
 from varve.cleaning.key_index import ENTRY, HEADER_BYTES, NO_HORIZON, KeyIndexHeader
 from varve.cleaning.key_search import Entries
 from varve.cleaning.key_spill import RUN_SUFFIX, EntryRuns, SpilledTable, SpillFile
 from varve.cleaning.key_tables import BatchReader, batch_name
 from varve.commit_log.names import KEYS, LOG
-from varve.commit_log.segment import Segment
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import TEMPORARY_SUFFIX, File, FileSystem
@@ -292,22 +292,22 @@ class _SectionWriter:
 
 def build_key_index(
     fs: FileSystem,
-    segment: Segment,
+    segment: InputSegment,
     *,
     topic_id: bytes,
     aborted: Sequence[AbortedTransaction],
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     pace: Callable[[int], None] = no_pace,
+    path: str | None = None,
 ) -> KeyIndexHeader:
-    """Reads the whole data file, with its CRCs, and writes its key index beside it.
+    """Reads the whole data file, with its CRCs, and writes its key index beside it, or to `path`.
 
     `pace` hears of the bytes of each chunk and may raise; nothing is left aside then. Raises
     Corrupt when the data file is damaged, without a remedy: the caller knows what it does next.
     """
-    path = segment.path(KEYS)
     builder = KeyIndexBuilder(
         fs,
-        path,
+        path or segment.path(KEYS),
         base_offset=segment.base_offset,
         topic_id=topic_id,
         buffer_bytes=buffer_bytes,

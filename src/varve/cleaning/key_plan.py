@@ -22,7 +22,11 @@ from varve.kernels.key_merge import TALLY_COUNT, Tally, merge_latest
 Bits = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
+HashRange = tuple[int, int]
+"""First words of hashes, from the first on and before the second."""
+
 HASH_END: Final = 1 << 64
+ALL_HASHES: Final[HashRange] = (0, HASH_END)
 ENTRY_BYTES: Final = 32
 BUFFER_BYTES_MIN: Final = 64 << 10
 
@@ -68,8 +72,9 @@ def plan_keys(
     buffer_bytes: int,
     expired: Bits | None = None,
     pace: Callable[[int], None] = lambda size: None,
+    hashes: HashRange = ALL_HASHES,
 ) -> KeyPlan:
-    """Plans over segments given oldest first.
+    """Plans over segments given oldest first; with `hashes`, for the keys in that range alone.
 
     `expired` marks the records of batches past their delete horizon, laid out as the plan's own
     bits. `pace` is told of every read and may raise to stop.
@@ -81,7 +86,7 @@ def plan_keys(
         )
     bit_starts, size = lay_out_bits([index.record_count for index in indexes])
     plan = _Planning(indexes, buffer_bytes // ENTRY_BYTES, bit_starts, size, expired, pace)
-    plan.run()
+    plan.run(*hashes)
     return KeyPlan(
         plan.keep,
         plan.tombstones,
@@ -89,6 +94,20 @@ def plan_keys(
         plan.tallies,
         plan.range_count,
         plan.fullest / plan.capacity,
+    )
+
+
+def merge_plans(plans: Sequence[KeyPlan]) -> KeyPlan:
+    """One plan of those for ranges that do not overlap, all over the same segments."""
+    first = plans[0]
+    return KeyPlan(
+        np.bitwise_or.reduce([plan.keep for plan in plans]),
+        np.bitwise_or.reduce([plan.tombstones for plan in plans]),
+        first.bit_starts,
+        # Digests are sums that wrap, so they add up like counts.
+        np.sum([plan.tallies for plan in plans], axis=0, dtype=np.int64),
+        sum(plan.range_count for plan in plans),
+        max(plan.buffer_utilisation for plan in plans),
     )
 
 
@@ -110,25 +129,25 @@ class _Planning:
         self._pace = pace
         self._base_offsets = np.array([index.base_offset for index in indexes], np.int64)
         self._record_counts = np.array([index.record_count for index in indexes], np.int64)
-        self._total = sum(index.entry_count for index in indexes)
         self.capacity = capacity
-        self._entries = np.empty((min(capacity, self._total), 4), np.uint64)
+        self._entries = np.empty((0, 4), np.uint64)
         self.keep = np.zeros(size, np.uint8)
         self.tombstones = np.zeros(size, np.uint8)
         self.tallies = np.zeros((len(indexes), TALLY_COUNT), np.int64)
         self.range_count = 0
         self.fullest = 0
 
-    def run(self) -> None:
-        if not self._total:
+    def run(self, low: int, hash_end: int) -> None:
+        cursors = self._find_ends([0] * len(self._indexes), low)
+        total = sum(self._find_ends(cursors, hash_end)) - sum(cursors)
+        if not total:
             return
+        self._entries = np.empty((min(self.capacity, total), 4), np.uint64)
         # Hashes are uniform, so ranges of equal width hold about equally much; a little air
         # spares nearly every range the halving.
-        width = -(-HASH_END // (-(-self._total * 17 // (self.capacity * 16))))
-        cursors = [0] * len(self._indexes)
-        low = 0
-        while low < HASH_END:
-            high = min(low + width, HASH_END)
+        width = -(-(hash_end - low) // (-(-total * 17 // (self.capacity * 16))))
+        while low < hash_end:
+            high = min(low + width, hash_end)
             ends = self._find_ends(cursors, high)
             while sum(ends) - sum(cursors) > self.capacity:
                 if high - low <= 1:
@@ -139,6 +158,8 @@ class _Planning:
             cursors, low = ends, high
 
     def _find_ends(self, cursors: list[int], high: int) -> list[int]:
+        if high == 0:
+            return cursors
         if high == HASH_END:
             return [index.entry_count for index in self._indexes]
         ends = []

@@ -27,6 +27,7 @@ from varve.cleaning.rewrite import (
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
 from varve.cleaning.selection import Blocker, Dirtiness
 from varve.commit_log import Log
+from varve.commit_log.names import LOG
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.settings import LONG_MAX
@@ -65,6 +66,7 @@ class PartitionRun:
             for segment in log.view.closed
             if segment.base_offset < dirtiness.first_uncleanable
         ]
+        self._by_base = {segment.base_offset: segment for segment in self._closed}
         self._bytes_before = log.size
         self._segments_before = len(log.view)
         self._bytes_written = 0
@@ -158,13 +160,15 @@ class PartitionRun:
             settings=self._log.settings,
             topic_id=tools.topic_id,
             buffer_bytes=tools.buffer_bytes,
+            modified_ms=tools.fs.info(group[-1].segment.path(LOG)).modified_ms,
             pace=progress,
         )
 
     def _hold(self, group: Sequence[SegmentPlan], damage: DamagedSegment) -> None:
         for plan in group:
             if plan.segment.base_offset == damage.base_offset:
-                self._tools.indexes.hold(plan.segment, str(damage), self._now_ms)
+                segment = self._by_base[plan.segment.base_offset]
+                self._tools.indexes.hold(segment, str(damage), self._now_ms)
         self._stop(str(damage))
 
     def _stop(self, reason: str) -> None:
@@ -186,7 +190,7 @@ class PartitionRun:
             # From here on the log answers for the files: some of them may prove that a swap was
             # not committed.
             new = self._log.replace_segments(
-                [one.segment for one in group],
+                [self._by_base[one.segment.base_offset] for one in group],
                 base_offset=written.base_offset,
                 size=written.size,
                 has_txn_index=written.has_txn_index,

@@ -12,8 +12,9 @@ import numpy as np
 
 from varve.cleaning.balance import Reason
 from varve.cleaning.grouping import group_segments
+from varve.cleaning.input_segment import InputSegment
 from varve.cleaning.key_index import NO_HORIZON, Table
-from varve.cleaning.key_plan import KeyPlan, lay_out_bits, plan_keys
+from varve.cleaning.key_plan import ALL_HASHES, HashRange, KeyPlan, lay_out_bits, plan_keys
 from varve.cleaning.segment_keys import SegmentKeys
 from varve.cleaning.segment_plan import (
     RunRules,
@@ -27,7 +28,6 @@ from varve.cleaning.segment_plan import (
 )
 from varve.cleaning.transactions import MarkVerdicts, TransactionTracker
 from varve.commit_log import LogSettings
-from varve.commit_log.segment import Segment
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.kernels.key_merge import Tally
 
@@ -38,7 +38,7 @@ class Source:
     from it.
     """
 
-    segment: Segment
+    segment: InputSegment
     next_offset: int
     is_dirty: bool
     keys: SegmentKeys | None
@@ -86,17 +86,54 @@ def make_plan(
 
     `is_forced` rewrites whatever is stale, be it ever so little.
     """
+    latest = find_latest(sources, rules=rules, buffer_bytes=buffer_bytes, pace=pace)
+    return complete_plan(
+        sources, latest, aborted=aborted, rules=rules, settings=settings, is_forced=is_forced
+    )
+
+
+def find_latest(
+    sources: Sequence[Source],
+    *,
+    rules: RunRules,
+    buffer_bytes: int,
+    pace: Callable[[int], None],
+    hashes: HashRange = ALL_HASHES,
+) -> KeyPlan:
+    """Which records are the latest of their keys, of those whose hashes lie in a range.
+
+    The outcomes of ranges that make up all hashes may be merged (`key_plan.merge_plans`).
+    """
     known = [source for source in sources if source.keys is not None]
-    first_held = min(
+    return plan_keys(
+        [source.keys for source in known if source.keys is not None],
+        buffer_bytes=buffer_bytes,
+        expired=_find_expired(known, rules, first_held_offset(sources, rules)),
+        pace=pace,
+        hashes=hashes,
+    )
+
+
+def first_held_offset(sources: Sequence[Source], rules: RunRules) -> int:
+    """Where the first held segment begins; the end of the run when none is."""
+    return min(
         (source.segment.base_offset for source in sources if source.keys is None),
         default=rules.first_uncleanable,
     )
-    latest = plan_keys(
-        [source.keys for source in known if source.keys is not None],
-        buffer_bytes=buffer_bytes,
-        expired=_find_expired(known, rules, first_held),
-        pace=pace,
-    )
+
+
+def complete_plan(
+    sources: Sequence[Source],
+    latest: KeyPlan,
+    *,
+    aborted: Sequence[AbortedTransaction],
+    rules: RunRules,
+    settings: LogSettings,
+    is_forced: bool,
+) -> CleaningPlan:
+    """The plan, once the latest records of all keys are known."""
+    known = [source for source in sources if source.keys is not None]
+    first_held = first_held_offset(sources, rules)
     transactions = _Transactions(aborted, first_held, rules.kept_from)
     plans = [
         _plan_segment(source, latest, number, transactions, rules)

@@ -70,6 +70,7 @@ class WrittenSegment:
     header: KeyIndexHeader
     digest: tuple[int, int]
     bytes_read: int
+    max_timestamp: int
 
     @property
     def base_offset(self) -> int:
@@ -100,10 +101,12 @@ def write_group(
     settings: LogSettings,
     topic_id: bytes,
     buffer_bytes: int,
+    modified_ms: int,
     pace: Callable[[int], None],
 ) -> WrittenSegment:
     """Writes the survivors of consecutive segments as one, all of it on disk when this returns.
 
+    `modified_ms` is what the data file of the last of them has as its modification time.
     `pace` is told of all bytes read and written and may raise to stop; what was written is then
     removed. Raises DamagedSegment when a batch is not what it was when its index was made.
     """
@@ -115,14 +118,10 @@ def write_group(
             with plan.keys.open() as index:
                 decisions = plan.decide(index.batches(), index.marks())
             _SegmentCopy(plan, decisions, output, pace).run()
-        return output.finish(modified_ms=_modified_ms(fs, plans[-1]))
+        return output.finish(modified_ms)
     except BaseException:
         output.discard()
         raise
-
-
-def _modified_ms(fs: FileSystem, plan: SegmentPlan) -> int:
-    return fs.info(plan.segment.path(LOG)).modified_ms
 
 
 class _Output:
@@ -213,7 +212,8 @@ class _Output:
         self._file.close()
         self._fs.set_modified_ms(self._path(LOG), modified_ms)
         self._write_index(INDEX, self._indexer.offset_index().encode())
-        self._write_index(TIME_INDEX, self._indexer.time_index().encode())
+        times = self._indexer.time_index()
+        self._write_index(TIME_INDEX, times.encode())
         if self._aborted:
             index = TransactionIndex(self._base_offset)
             for transaction in self._aborted:
@@ -221,7 +221,12 @@ class _Output:
             self._write_index(TXN_INDEX, index.encode())
         header = self._keys.finish(self._written)
         return WrittenSegment(
-            self._figure.figure(), bool(self._aborted), header, self._keys.digest, self.bytes_read
+            self._figure.figure(),
+            bool(self._aborted),
+            header,
+            self._keys.digest,
+            self.bytes_read,
+            times.last[0],
         )
 
     def _write_index(self, kind: str, data: bytes) -> None:

@@ -4,8 +4,8 @@ Invariant  every opening finds the index that the first one did; another raises 
            as for a segment that left the log.
 """
 
+from varve.cleaning.input_segment import FileOpener
 from varve.cleaning.key_index import KeyIndex, KeyIndexHeader
-from varve.disk import FileSystem
 
 
 class SegmentKeys:
@@ -13,7 +13,7 @@ class SegmentKeys:
 
     __slots__ = ("_fs", "header", "path")
 
-    def __init__(self, fs: FileSystem, path: str, header: KeyIndexHeader) -> None:
+    def __init__(self, fs: FileOpener, path: str, header: KeyIndexHeader) -> None:
         self._fs = fs
         self.path = path
         self.header = header

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.balance import Reason
+from varve.cleaning.input_segment import InputSegment
 from varve.cleaning.key_index import BATCH_ABORTED, NO_HORIZON, KeyIndexHeader
 from varve.cleaning.segment_keys import SegmentKeys
 from varve.commit_log.producer_entry import ProducerShell
-from varve.commit_log.segment import Segment
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.batch_filter import HEADER_SIZE, KEEP_TIMESTAMP, Action
@@ -92,7 +92,7 @@ class BatchDecisions:
 class SegmentPlan:
     """One segment of a run: its bitmaps and what they come to."""
 
-    segment: Segment
+    segment: InputSegment
     next_offset: int
     keys: SegmentKeys
     is_dirty: bool
