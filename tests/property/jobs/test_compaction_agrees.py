@@ -1,0 +1,145 @@
+"""The local cleaner, the compaction of the cold tier and a naive model leave the same: G4, G5.
+
+Two logs get the same appends. One is cleaned on its disk, the other is copied and its bucket is
+compacted, by as many ranges of hashes as there may be.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.support.cleaning_bench import RETENTION_MS, CleaningBench, compacted
+from tests.support.cleaning_checks import check_exact, foretell
+from tests.support.cleaning_model import check_batches
+from tests.support.cold_compaction import ColdCompaction
+from tests.support.tier_bench import TierBench, tiered
+from varve.records import Codec, Record
+
+Shared = dict[str, Any]
+PHASES = set(Phase) - {Phase.explain}  # it traces every line, and a compaction runs many
+
+shared_settings = st.fixed_dictionaries(
+    {
+        "segment_bytes": st.sampled_from([400, 900, 2500, 1 << 20]),
+        "segment_index_bytes": st.sampled_from([24, 1000]),
+        "index_interval_bytes": st.sampled_from([0, 150]),
+        "min_compaction_lag_ms": st.sampled_from([0, 0, 200]),
+        "delete_retention_ms": st.sampled_from([0, 300, RETENTION_MS]),
+        "cleanup_policy": st.sampled_from([("compact",), ("compact", "delete")]),
+    }
+)
+
+
+@dataclass
+class Twins:
+    """Two logs with one history."""
+
+    plain: CleaningBench
+    cold: ColdCompaction
+
+    @property
+    def benches(self) -> tuple[CleaningBench, CleaningBench]:
+        return self.plain, self.cold.hot
+
+    def write(self, source: random.Random) -> None:
+        """A segment of batches of every kind over few keys."""
+        for _ in range(source.randint(1, 8)):
+            producer_id = source.choice([-1, -1, 1, 2, 3])
+            if producer_id > 0 and source.random() < 0.4:
+                is_committed, bumps = source.random() < 0.5, source.random() < 0.2
+                for bench in self.benches:
+                    bench.end_transaction(producer_id, committed=is_committed, bumps=bumps)
+                continue
+            records = [
+                Record(
+                    b"key-%d" % source.randrange(12),
+                    None if source.random() < 0.25 else source.randbytes(source.randrange(30)),
+                    timestamp=self.plain.now_ms - source.randrange(50),
+                )
+                for _ in range(source.randint(1, 4))
+            ]
+            codec = source.choice(list(Codec))
+            is_transactional = producer_id > 0 and source.random() < 0.6
+            for bench in self.benches:
+                bench.append(
+                    records, codec=codec, producer_id=producer_id, transactional=is_transactional
+                )
+        self.roll()
+
+    def roll(self) -> None:
+        for bench in self.benches:
+            bench.roll()
+
+    def decide(self) -> None:
+        for bench in self.benches:
+            for one in bench.log._state.producers.ongoing:
+                bench.end_transaction(one.producer_id, committed=True)
+        self.roll()
+
+    def advance(self, milliseconds: int) -> None:
+        for bench in self.benches:
+            bench.advance(milliseconds)
+
+
+def make(shared: Shared, range_bytes: int) -> Twins:
+    cold = ColdCompaction(TierBench(tiered(**shared)), range_bytes)
+    return Twins(CleaningBench(compacted(**shared)), cold)
+
+
+@settings(max_examples=8, deadline=None, phases=PHASES)
+@given(shared_settings, st.sampled_from([64, 200, 1 << 20]), st.integers(0, 10_000))
+def test_local_cleaning_cold_compaction_and_the_model_agree(
+    shared: Shared, range_bytes: int, seed: int
+) -> None:
+    source = random.Random(seed)
+    twins = make(shared, range_bytes)
+    for _ in range(3):
+        for _ in range(source.randint(1, 4)):
+            twins.write(source)
+        twins.decide()
+        twins.cold.copy()
+        twins.advance(source.choice([1, 201, 400, RETENTION_MS]))
+        foretold = foretell(twins.plain)
+        check_exact(twins.plain, foretold, twins.plain.clean())
+        result = twins.cold.compact()
+        assert result.error is None
+        end = foretold.run.first_uncleanable
+        assert result.cleaned_up_to == end
+        found = [one for one in twins.cold.batches() if one.base_offset < end]
+        check_batches(found, foretold.outcome.batches)
+        assert [one.data for one in twins.cold.batches()] == [
+            one.data for one in twins.plain.batches()
+        ]
+        aborted = sorted(twins.cold.aborted(), key=lambda one: one.last_offset)
+        assert aborted == sorted(foretold.outcome.aborted, key=lambda one: one.last_offset)
+        twins.cold.check()
+
+
+@settings(max_examples=8, deadline=None, phases=PHASES)
+@given(shared_settings, st.sampled_from([0.0, 0.3]), st.integers(0, 10_000))
+def test_a_reader_of_the_compacted_bucket_finds_the_state_of_the_history(
+    shared: Shared, min_stale_ratio: float, seed: int
+) -> None:
+    """Open transactions and stale segments that are not worth a rewrite included."""
+    source = random.Random(seed)
+    twins = make({**shared, "min_stale_ratio": min_stale_ratio}, 200)
+    cold = twins.cold
+    appended = {}
+    for _ in range(6):
+        twins.write(source)
+        if source.random() < 0.3:
+            twins.decide()
+        twins.cold.copy()
+        twins.advance(source.choice([1, 201, RETENTION_MS]))
+        assert cold.compact().error is None
+        cold.check()
+        batches = cold.hot.history.batches
+        appended = {record.offset: record for batch in batches for record in batch.records}
+        found = [record for batch in cold.batches() for record in batch.records]
+        assert all(appended[record.offset] == record for record in found)
+        end = cold.bench.manifests().load().highest_offset + 1
+        if cold.hot.log.last_stable_offset == cold.hot.log.end_offset == end:
+            assert cold.state() == cold.true_state()

@@ -1,0 +1,113 @@
+"""A topic that is cleaned locally and, appended alike, compacted in the cold tier."""
+
+import random
+from dataclasses import dataclass, field
+
+from tests.support.cleaning_bench import PARTITION, CleaningBench, fold
+from tests.support.cleaning_model import ModelBatch
+from tests.support.log_model import filter_committed, split_batches
+from tests.support.tier_bench import TierBench
+from varve.commit_log import LogSettings
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.jobs.compact import compact_partitions
+from varve.jobs.compact_report import PartitionResult
+from varve.jobs.compact_settings import CompactSettings
+from varve.jobs.distributor import Distributor, LocalDistributor
+from varve.jobs.tier_reach import StoreReach
+from varve.object_store import ObjectStore
+from varve.records import Record
+from varve.tiering.cold_segment import SegmentState
+
+
+@dataclass
+class ColdCompaction:
+    """A tiered log whose bucket is compacted by `compact`; its local part is left alone."""
+
+    bench: TierBench
+    range_bytes: int = 1 << 20
+    distributor: Distributor = field(default_factory=LocalDistributor)
+    seed: int = 1000
+
+    @property
+    def hot(self) -> CleaningBench:
+        return self.bench.hot
+
+    def settings(self, log: LogSettings | None = None) -> CompactSettings:
+        return CompactSettings(
+            log=log or self.bench.settings,
+            is_forced=True,
+            buffer_bytes=1 << 20,
+            range_bytes=self.range_bytes,
+            replaced_ms=5000,
+        )
+
+    def compact(
+        self, objects: ObjectStore | None = None, settings: CompactSettings | None = None
+    ) -> PartitionResult:
+        """A job as a new process runs it."""
+        self.seed += 1
+        reach = StoreReach(objects or self.bench.bucket, random.Random(self.seed))
+        result = compact_partitions(
+            reach,
+            [self.bench.home],
+            settings=settings or self.settings(),
+            distributor=self.distributor,
+            clock=self.hot.clock,
+            random=random.Random(-self.seed),
+        )
+        (partition,) = result.partitions
+        return partition
+
+    def copy(self) -> None:
+        """A round of copying that goes well."""
+        assert self.bench.copier.copy(PARTITION, self.hot.now_ms).error is None
+
+    # What the bucket shows
+
+    def batches(self) -> list[ModelBatch]:
+        """All batches of readable segments."""
+        found = []
+        for segment in self.bench.readable():
+            data = self.bench.bucket.get(self.bench.home.part_key(segment, "log"))
+            assert len(data) == segment.size
+            found += [ModelBatch.of(one) for one in split_batches(data)]
+        return found
+
+    def aborted(self) -> list[AbortedTransaction]:
+        found: list[AbortedTransaction] = []
+        for segment in self.bench.readable():
+            if segment.find_part("txnindex") is not None:
+                data = self.bench.bucket.get(self.bench.home.part_key(segment, "txnindex"))
+                found += TransactionIndex.decode(data, segment.base_offset).entries()
+        return found
+
+    def state(self) -> dict[bytes, Record]:
+        """What a reader of committed records ends up with."""
+        data = [one.data for one in self.batches() if one.data is not None]
+        ranges = [(one.producer_id, one.first_offset) for one in self.aborted()]
+        return fold(filter_committed(data, ranges))
+
+    def true_state(self) -> dict[bytes, Record]:
+        """The same of the offsets that the bucket has, had nothing ever been compacted."""
+        manifest = self.bench.manifests().load()
+        start, end = manifest.log_start_offset, manifest.highest_offset + 1
+        return fold(one for one in self.history() if start <= one.offset < end)
+
+    def history(self) -> list[Record]:
+        return self.hot.history.committed_records(self.hot.log.last_stable_offset)
+
+    def check(self) -> None:
+        """No hole, no overlap, every part as listed, and no object that no manifest names."""
+        named = set()
+        for segment in self.bench.segments():
+            for part in segment.parts:
+                key = self.bench.home.part_key(segment, part.name)
+                named.add(key)
+                if segment.is_readable:
+                    assert len(self.bench.bucket.get(key)) == part.size
+        keys = {entry.key for entry in self.bench.bucket.list(self.bench.home.segment_folder)}
+        assert keys <= named, "an object that no manifest names"
+        self.bench.check_offsets()
+
+    def pending(self, state: SegmentState) -> int:
+        return sum(one.state is state for one in self.bench.segments())

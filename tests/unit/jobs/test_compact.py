@@ -1,0 +1,170 @@
+"""Compaction of the cold tier: what stays, what goes, and what is told of it: G4, G5."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.cleaning_bench import RETENTION_MS
+from tests.support.cold_compaction import ColdCompaction
+from tests.support.tier_bench import TierBench, tiered
+from varve.cleaning.balance import Reason
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.compact_settings import CompactSettings
+from varve.tiering.cold_segment import SegmentState
+
+
+def make(*segments: int, **settings: Any) -> ColdCompaction:
+    cold = ColdCompaction(TierBench(tiered(**settings)))
+    cold.bench.fill(*segments)
+    cold.copy()
+    return cold
+
+
+def test_the_latest_record_of_each_key_stays() -> None:
+    cold = make(4, 4, 4)
+    result = cold.compact()
+    assert result.error is None
+    assert result.records[Reason.SUPERSEDED] == 8
+    assert [one.offset for batch in cold.batches() for one in batch.records] == [8, 9, 10, 11]
+    assert cold.state() == cold.true_state()
+    cold.check()
+
+
+def test_one_manifest_replaces_what_was_read() -> None:
+    cold = make(4, 5, 4)
+    version = cold.bench.manifests().load().version
+    result = cold.compact()
+    manifest = cold.bench.manifests().load()
+    assert manifest.version == version + 2, "one announcement, one commit"
+    assert manifest.cleaned_up_to == 13 == result.cleaned_up_to
+    assert (result.segments_before, result.segments_after) == (3, 2)
+    assert result.bytes_after < result.bytes_before
+    gone = [one for one in manifest.segments if one.state is SegmentState.DELETE_STARTED]
+    assert {one.replaced_until_ms for one in gone} == {cold.hot.now_ms + 5000}
+    assert len(gone) == 2
+    new, untouched = cold.bench.readable()
+    assert (new.key_count, new.stale_bytes, new.record_count) == (1, 0, 1)
+    assert (new.base_offset, new.end_offset, untouched.base_offset) == (0, 8, 9)
+
+
+def test_evidence_is_in_the_bucket() -> None:
+    cold = make(4, 4)
+    cold.compact()
+    keys = [one.key for one in cold.bench.bucket.list(f"{cold.bench.home.prefix}evidence/")]
+    assert len(keys) == 1
+    assert b'"superseded":4' in cold.bench.bucket.get(keys[0])
+
+
+def test_replaced_objects_go_with_a_run_after_their_time() -> None:
+    cold = make(4, 4)
+    cold.compact()
+    assert cold.compact().swept == 0
+    assert cold.pending(SegmentState.DELETE_STARTED) == 1
+    cold.hot.advance(5000)
+    assert cold.compact().swept == 1
+    assert cold.pending(SegmentState.DELETE_STARTED) == 0
+    cold.check()
+    assert len(cold.bench.segments()) == 2
+
+
+def test_a_tombstone_goes_after_its_horizon_and_not_before() -> None:
+    cold = make(2)
+    cold.hot.put("key-0", None)
+    cold.hot.roll()
+    cold.copy()
+    cold.compact()
+    assert [one.offset for batch in cold.batches() for one in batch.records] == [1, 2]
+    (new,) = cold.bench.readable()
+    assert new.delete_horizon_ms == cold.hot.now_ms + RETENTION_MS
+    cold.hot.advance(RETENTION_MS)
+    result = cold.compact()
+    assert result.records[Reason.TOMBSTONE_EXPIRED] == 1
+    assert [one.offset for batch in cold.batches() for one in batch.records] == [1]
+
+
+def test_what_an_undecided_transaction_touches_waits() -> None:
+    cold = make(2, 2)
+    cold.hot.put("key-0", "open", producer_id=5, transactional=True)
+    cold.hot.roll()
+    cold.bench.fill(2)
+    cold.hot.end_transaction(5, committed=True)
+    cold.copy()
+    result = cold.compact()
+    assert result.cleaned_up_to == 4
+    assert "undecided" in result.note
+    cold.hot.roll()
+    cold.copy()
+    assert cold.compact().cleaned_up_to == cold.hot.log.end_offset
+    assert cold.state() == cold.true_state()
+
+
+def test_a_segment_without_a_key_index_gets_one() -> None:
+    cold = make(4, cleanup_policy=("delete",))
+    assert cold.bench.readable()[0].find_part("keys") is None
+    cold.bench.fill(4)
+    cold.copy()
+    settings = CompactSettings(log=tiered(), is_forced=True, replaced_ms=5000)
+    assert cold.compact(settings=settings).records[Reason.SUPERSEDED] == 4
+    assert all(one.find_part("keys") is not None for one in cold.bench.segments())
+    cold.check()
+
+
+def test_a_damaged_key_index_is_made_anew() -> None:
+    cold = make(4, 4)
+    key = cold.bench.home.part_key(cold.bench.readable()[0], "keys")
+    data = bytearray(cold.bench.bucket.get(key))
+    data[140] ^= 1
+    cold.bench.bucket.put(key, bytes(data))
+    assert cold.compact().records[Reason.SUPERSEDED] == 4
+    assert cold.state() == cold.true_state()
+
+
+def test_damaged_data_is_left_alone_and_told() -> None:
+    cold = make(4, 4, segment_bytes=600)
+    first = cold.bench.readable()[0]
+    key = cold.bench.home.part_key(first, "log")
+    data = bytearray(cold.bench.bucket.get(key))
+    data[-1] ^= 1
+    cold.bench.bucket.put(key, bytes(data))
+    cold.bench.bucket.delete([cold.bench.home.part_key(first, "keys")])
+    result = cold.compact()
+    assert result.held == (0,)
+    assert result.cleaned_up_to == 0
+    assert first.id in {one.id for one in cold.bench.readable()}
+
+
+def test_what_is_not_dirty_enough_waits_unless_forced() -> None:
+    cold = make(4, 4, min_cleanable_dirty_ratio=0.6)
+    cold.compact()
+    cold.bench.fill(1)
+    cold.copy()
+    calm = replace(cold.settings(), is_forced=False)
+    result = cold.compact(settings=calm)
+    assert "not due" in result.note
+    assert result.segments_rewritten == 0
+    assert cold.compact().segments_rewritten > 0
+
+
+def test_young_records_wait_for_the_lag() -> None:
+    cold = make(4, 4, min_compaction_lag_ms=1000)
+    result = cold.compact()
+    assert result.segments_rewritten == 0
+    assert "min.compaction.lag.ms" in result.note
+    cold.hot.advance(1001)
+    assert cold.compact().records[Reason.SUPERSEDED] == 4
+
+
+def test_keys_are_planned_by_ranges_as_at_once() -> None:
+    cold = make(*[40] * 5)
+    cold.range_bytes = 32 * 10
+    result = cold.compact()
+    stage = next(one for one in result.stages if one.name == "plan")
+    assert stage.tasks == 20
+    assert result.records[Reason.SUPERSEDED] == 160
+    assert cold.state() == cold.true_state()
+
+
+def test_a_topic_that_is_not_compacted_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="compact"):
+        CompactSettings(log=replace(tiered(), cleanup_policy=("delete",)))
