@@ -11,6 +11,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from varve.jobs.java import get_java
+from varve.jobs.source import register
 
 LOCAL: Final = "local[*]"
 
@@ -47,6 +48,7 @@ def get_session(
     for name, value in {**_ALWAYS, **(_EMBEDDED if is_embedded else {}), **(conf or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    register(spark)
     if is_embedded:
         spark.sparkContext.setLogLevel("ERROR")
     return spark

@@ -1,0 +1,258 @@
+"""Stretches of log data as blocks of parsed records: fetched ahead, scanned and cut by kernels.
+
+Invariant  a block holds whole batches that passed their checksum; control batches and those of
+           aborted transactions are left out, and so are batches that cannot hold a wanted record.
+Threads    one reads; another fetches the next chunks meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.key_tables import aborted_table
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.foundation.settings import LONG_MAX
+from varve.kernels.batch_marks import find_aborted
+from varve.kernels.batch_scan import FIELD_COUNT, HEADER_SIZE, Field, scan_batches
+from varve.kernels.gather import PLACE_COUNT, parse_batches
+from varve.kernels.record_parse import (
+    NO_LOG_APPEND_TIMESTAMP,
+    RECORD_SIZE_MIN,
+    RecordField,
+    record_table,
+)
+from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.records.compression import decompress_to_array
+from varve.records.header import CODEC_MASK, LOG_APPEND_TIME_BIT, Codec
+
+Bytes = npt.NDArray[np.uint8]
+Table = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+CHUNK_BYTES: Final = 4 << 20
+"""One request to the store; also about what one Arrow batch holds."""
+
+_AHEAD_COUNT: Final = 2
+_ROWS: Final = 4096
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_REMEDY: Final = "`varve tier fsck` checks the objects"
+
+
+class ByteSource(Protocol):
+    """Log data by position; `name` is for messages."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self, start: int, end: int) -> memoryview:
+        """All bytes [start, end), or it raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are wanted: by offset, by time (both inclusive), and without these.
+
+    Times are milliseconds. `aborted` are the transactions whose data is left out.
+    """
+
+    start_offset: int = 0
+    end_offset: int = LONG_MAX
+    min_ms: int = -LONG_MAX
+    max_ms: int = LONG_MAX
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    def choose_batches(self, rows: Table) -> Flags:
+        attributes = rows[:, Field.ATTRIBUTES]
+        chosen: Flags = (attributes & _CONTROL) == 0
+        chosen &= rows[:, Field.LAST_OFFSET] >= self.start_offset
+        chosen &= rows[:, Field.BASE_OFFSET] < self.end_offset
+        chosen &= rows[:, Field.MAX_TIMESTAMP] >= self.min_ms
+        chosen &= rows[:, Field.RECORD_COUNT] != 0
+        if self.aborted:
+            is_candidate = (chosen & ((attributes & _TRANSACTIONAL) != 0)).astype(np.uint8)
+            is_aborted = np.empty(len(rows), np.uint8)
+            find_aborted(rows, is_candidate, aborted_table(self.aborted), is_aborted)
+            chosen &= is_aborted == 0
+        return chosen
+
+    def choose_records(self, records: Table) -> Flags:
+        offsets = records[:, RecordField.OFFSET]
+        chosen: Flags = (offsets >= self.start_offset) & (offsets < self.end_offset)
+        if self.min_ms > -LONG_MAX or self.max_ms < LONG_MAX:
+            timestamps = records[:, RecordField.TIMESTAMP]
+            chosen &= (timestamps >= self.min_ms) & (timestamps <= self.max_ms)
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Batches [start, end) of a partition's data, from which records are wanted."""
+
+    source: ByteSource
+    partition: int
+    start: int
+    end: int
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBlock:
+    """Records of consecutive batches: a row each in `records`, whose starts lie in `payload`.
+
+    `batches` are the rows of their batches, `owners` names the batch of each record.
+    """
+
+    payload: Bytes
+    records: Table
+    batches: Table
+    owners: npt.NDArray[np.int64]
+    stretch: Stretch
+
+    def chosen(self) -> Flags:
+        return self.stretch.wanted.choose_records(self.records)
+
+
+def read_blocks(
+    stretches: Iterable[Stretch], *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[RecordBlock]:
+    """The records of all stretches in order, a block or more per chunk."""
+    tail = np.empty(0, np.uint8)
+    for stretch, end, data in _fetch_ahead(_chunks(stretches, chunk_bytes)):
+        fetched = np.frombuffer(data, np.uint8)
+        buffer = np.concatenate([tail, fetched]) if tail.size else fetched
+        start = end - buffer.size
+        for rows, behind in _scan(buffer, stretch, start):
+            tail = buffer[behind:]
+            block = _parse(buffer, rows, stretch)
+            if block is not None:
+                yield block
+        if end == stretch.end and tail.size:
+            raise Corrupt(
+                f"{stretch.source.name}: position {end - tail.size}: the batch that begins here "
+                f"goes on behind position {end}, where batches should end; {_REMEDY}"
+            )
+
+
+def _chunks(stretches: Iterable[Stretch], chunk_bytes: int) -> Iterator[tuple[Stretch, int, int]]:
+    for stretch in stretches:
+        for start in range(stretch.start, stretch.end, chunk_bytes):
+            yield stretch, start, min(start + chunk_bytes, stretch.end)
+
+
+def _fetch_ahead(
+    chunks: Iterator[tuple[Stretch, int, int]],
+) -> Iterator[tuple[Stretch, int, memoryview]]:
+    """Each chunk's bytes, with its end; the next ones are on their way meanwhile."""
+    with ThreadPoolExecutor(_AHEAD_COUNT, thread_name_prefix="varve-fetch") as pool:
+        flights: deque[tuple[Stretch, int, Future[memoryview]]] = deque()
+        try:
+            for stretch, start, end in chunks:
+                flights.append((stretch, end, pool.submit(stretch.source.read, start, end)))
+                if len(flights) > _AHEAD_COUNT:
+                    first, first_end, flight = flights.popleft()
+                    yield first, first_end, flight.result()
+            while flights:
+                first, first_end, flight = flights.popleft()
+                yield first, first_end, flight.result()
+        finally:
+            for _, _, flight in flights:
+                flight.cancel()
+
+
+def _scan(buffer: Bytes, stretch: Stretch, start: int) -> Iterator[tuple[Table, int]]:
+    """Rows of the whole batches in a buffer, and the position in it behind them."""
+    position, status = 0, int(ScanStatus.FULL)
+    while status == ScanStatus.FULL:
+        rows = np.empty((_ROWS, FIELD_COUNT), np.int64)
+        count, position, status = scan_batches(buffer, position, buffer.size, True, rows)
+        if status not in (ScanStatus.END, ScanStatus.FULL, ScanStatus.INCOMPLETE):
+            where = f"{stretch.source.name}: position {start + position}"
+            kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
+            raise kind(f"{where}: {describe(status)}; {_REMEDY}")
+        yield rows[:count], position
+
+
+def _parse(buffer: Bytes, rows: Table, stretch: Stretch) -> RecordBlock | None:
+    batches = rows[stretch.wanted.choose_batches(rows)]
+    if not len(batches):
+        return None
+    payload, places = _place_records(buffer, batches, stretch.source.name)
+    _check_counts(places, stretch.source.name)
+    counts = places[:, 2]
+    records = record_table(int(counts.sum()))
+    status, batch, record = parse_batches(payload, places, records)
+    if status != RecordStatus.OK:
+        raise Corrupt(
+            f"{stretch.source.name}: batch with offset {int(places[batch, 3])}, record {record}: "
+            f"{describe(status)}; {_REMEDY}"
+        )
+    owners = np.repeat(np.arange(len(batches)), counts)
+    return RecordBlock(payload, records, batches, owners, stretch)
+
+
+def _place_records(buffer: Bytes, batches: Table, where: str) -> tuple[Bytes, Table]:
+    """The bytes that hold the records, and where in them those of each batch lie."""
+    places = np.empty((len(batches), PLACE_COUNT), np.int64)
+    attributes = batches[:, Field.ATTRIBUTES]
+    places[:, 0] = batches[:, Field.POSITION] + HEADER_SIZE
+    places[:, 1] = batches[:, Field.POSITION] + batches[:, Field.SIZE]
+    places[:, 2] = batches[:, Field.RECORD_COUNT]
+    places[:, 3] = batches[:, Field.BASE_OFFSET]
+    places[:, 4] = batches[:, Field.BASE_TIMESTAMP]
+    is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
+    times = batches[:, Field.MAX_TIMESTAMP]
+    places[:, 5] = np.where(is_append_time, times, NO_LOG_APPEND_TIMESTAMP)
+    codecs = attributes & CODEC_MASK
+    if not codecs.any():
+        return buffer, places
+    pieces = [
+        _unpacked(buffer[start:end], codec, f"{where}: batch with offset {offset}")
+        for start, end, codec, offset in zip(
+            places[:, 0].tolist(),
+            places[:, 1].tolist(),
+            codecs.tolist(),
+            places[:, 3].tolist(),
+            strict=True,
+        )
+    ]
+    ends = np.cumsum([piece.size for piece in pieces])
+    places[:, 1] = ends
+    places[0, 0] = 0
+    places[1:, 0] = ends[:-1]
+    return np.concatenate(pieces), places
+
+
+def _unpacked(data: Bytes, codec: int, where: str) -> Bytes:
+    try:
+        known = Codec(codec)
+    except ValueError:
+        raise Corrupt(f"{where}: codec {codec} is none that is known; {_REMEDY}") from None
+    return data if known is Codec.NONE else decompress_to_array(known, data.data, where=where)
+
+
+def _check_counts(places: Table, where: str) -> None:
+    """Refuses counts that the bytes cannot hold, before room is made for them."""
+    rooms = (places[:, 1] - places[:, 0]) // RECORD_SIZE_MIN
+    is_wrong = (places[:, 2] < 0) | (places[:, 2] > rooms)
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        raise Corrupt(
+            f"{where}: batch with offset {int(places[row, 3])} has {int(places[row, 2])} records "
+            f"in {int(places[row, 1] - places[row, 0])} bytes; {_REMEDY}"
+        )
+
+
+def aborted_within(
+    aborted: Sequence[AbortedTransaction], *, start_offset: int, end_offset: int
+) -> tuple[AbortedTransaction, ...]:
+    """Those that touch [start, end)."""
+    return tuple(
+        one for one in aborted if one.last_offset >= start_offset and one.first_offset < end_offset
+    )

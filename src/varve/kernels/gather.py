@@ -1,0 +1,209 @@
+"""Records of many batches into a table, and chosen cells of it into columns without gaps.
+
+A column is what Arrow calls a variable-size binary layout: the bytes of all cells one after the
+other, and 32-bit offsets of where each begins.
+
+Invariant  nothing outside the given buffers is read or written, whatever tables and bytes say.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.kernels.batch_build import address_of, copy_bytes
+from varve.kernels.compile import byte_buffers, kernel
+from varve.kernels.loads import Bytes
+from varve.kernels.record_parse import (
+    NO_LOG_APPEND_TIMESTAMP,
+    RECORD_FIELD_COUNT,
+    RecordField,
+    Table,
+    parse_records,
+    record_table,
+)
+from varve.kernels.status import RecordStatus
+from varve.kernels.varint import read_varint
+
+Numbers = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+Hashes = npt.NDArray[np.uint64]
+
+PLACE_COUNT = 6
+"""Columns of the places of batches: start and end of the records in the payload, their count, base
+offset, base timestamp, and the log append time or NO_LOG_APPEND_TIMESTAMP."""
+HEADER_CELL_COUNT = 4
+"""Columns of header cells: start and size of the key, start and size of the value; -1 is null."""
+COLUMN_BYTES_MAX = (1 << 31) - 1
+
+_OK = int(RecordStatus.OK)
+_FIELD_OVERRUN = int(RecordStatus.FIELD_OVERRUN)
+_KEY_SIZE = int(RecordField.KEY_SIZE)
+_HEADERS_START = int(RecordField.HEADERS_START)
+_HEADERS_COUNT = int(RecordField.HEADERS_COUNT)
+_RECORD_END = int(RecordField.RECORD_END)
+
+
+@kernel
+def parse_batches(payload: Bytes, places: Table, out: Table) -> tuple[int, int, int]:
+    """Fill a row of `out` per record of all batches: RecordStatus, the batch and record at fault.
+
+    Starts in the rows count from the payload's first byte.
+    """
+    if places.shape[1] != PLACE_COUNT:
+        raise IndexError("places have too few columns")
+    at = 0
+    for batch in range(places.shape[0]):
+        count = places[batch, 2]
+        if count < 0 or count > out.shape[0] - at:
+            raise IndexError("out has too few rows for the records")
+        status, record = parse_records(
+            payload,
+            places[batch, 0],
+            places[batch, 1],
+            count,
+            places[batch, 3],
+            places[batch, 4],
+            places[batch, 5],
+            out[at : at + count],
+        )
+        if status != _OK:
+            return status, batch, record
+        at += count
+    return _OK, -1, -1
+
+
+@kernel
+def lay_cells(cells: Table, size_field: int, chosen: Numbers, out: Offsets) -> int:
+    """Where each chosen cell begins in a column, and its end last; gives the bytes of all.
+
+    -1 when they are more than 32-bit offsets can tell.
+    """
+    if size_field < 0 or size_field >= cells.shape[1] or out.size < chosen.size + 1:
+        raise IndexError("the field is not there, or out has too few places")
+    total = 0
+    for index in range(chosen.size):
+        row = chosen[index]
+        if row < 0 or row >= cells.shape[0]:
+            raise IndexError("chosen names a row that is not there")
+        out[index] = total
+        total += max(cells[row, size_field], 0)
+        if total > COLUMN_BYTES_MAX:
+            return -1
+    out[chosen.size] = total
+    return total
+
+
+@kernel
+def copy_cells(
+    payload: Bytes, cells: Table, start_field: int, chosen: Numbers, offsets: Offsets, out: Bytes
+) -> None:
+    """Copy the chosen cells to where `lay_cells` has put them."""
+    if start_field < 0 or start_field >= cells.shape[1] or offsets.size < chosen.size + 1:
+        raise IndexError("the field is not there, or offsets are too few")
+    source, target = address_of(payload), address_of(out)
+    for index in range(chosen.size):
+        row = chosen[index]
+        if row < 0 or row >= cells.shape[0]:
+            raise IndexError("chosen names a row that is not there")
+        begin = offsets[index]
+        size = offsets[index + 1] - begin
+        if size == 0:
+            continue
+        start = cells[row, start_field]
+        if start < 0 or size < 0 or start > payload.size - size:
+            raise IndexError("a cell lies outside the payload")
+        if begin < 0 or begin > out.size - size:
+            raise IndexError("out has no room for a cell")
+        copy_bytes(target + begin, source + start, size)
+
+
+@kernel
+def find_header_cells(payload: Bytes, records: Table, chosen: Numbers, out: Table) -> int:
+    """A row of `out` per header of the chosen records, in order; gives a RecordStatus."""
+    if records.shape[1] < RECORD_FIELD_COUNT or out.shape[1] != HEADER_CELL_COUNT:
+        raise IndexError("records or out have too few columns")
+    at = 0
+    for index in range(chosen.size):
+        row = chosen[index]
+        if row < 0 or row >= records.shape[0]:
+            raise IndexError("chosen names a row that is not there")
+        position, end = records[row, _HEADERS_START], records[row, _RECORD_END]
+        if position < 0 or end > payload.size:
+            raise IndexError("a record lies outside the payload")
+        for _ in range(records[row, _HEADERS_COUNT]):
+            if at >= out.shape[0]:
+                raise IndexError("out has too few rows for the headers")
+            for side in range(2):
+                size, position = read_varint(payload, position, end)
+                if position < 0 or size > end - position:
+                    return _FIELD_OVERRUN
+                out[at, 2 * side] = position
+                out[at, 2 * side + 1] = max(size, -1)
+                position += max(size, 0)
+            at += 1
+    return _OK
+
+
+@kernel
+def add_hashes(hashes: Hashes, slots: Hashes) -> None:
+    """Put hashes into a set that has room for them and more; a hash of zeros stands for none."""
+    mask = np.uint64(slots.shape[0] - 1)
+    for row in range(hashes.shape[0]):
+        if hashes[row, 0] == 0 and hashes[row, 1] == 0:
+            continue
+        slot = hashes[row, 0] & mask
+        while slots[slot, 0] != 0 or slots[slot, 1] != 0:
+            if slots[slot, 0] == hashes[row, 0] and slots[slot, 1] == hashes[row, 1]:
+                break
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot, 0] = hashes[row, 0]
+        slots[slot, 1] = hashes[row, 1]
+
+
+@kernel
+def mark_latest(hashes: Hashes, records: Table, keep: Flags, slots: Hashes) -> int:
+    """From the last record to the first: keep those whose key is not in the set, and put it in.
+
+    Records that are not to be kept, or have no key, are passed over. The number of slots is a power
+    of two, at least twice that of the hashes it will hold. Gives how many were new.
+    """
+    if hashes.shape[0] < records.shape[0] or keep.size < records.shape[0]:
+        raise IndexError("there are fewer hashes or flags than records")
+    mask = np.uint64(slots.shape[0] - 1)
+    added = 0
+    for row in range(records.shape[0] - 1, -1, -1):
+        if not keep[row]:
+            continue
+        keep[row] = False
+        if records[row, _KEY_SIZE] < 0:
+            continue
+        slot = hashes[row, 0] & mask
+        is_known = False
+        while slots[slot, 0] != 0 or slots[slot, 1] != 0:
+            if slots[slot, 0] == hashes[row, 0] and slots[slot, 1] == hashes[row, 1]:
+                is_known = True
+                break
+            slot = (slot + np.uint64(1)) & mask
+        if not is_known:
+            slots[slot, 0] = hashes[row, 0]
+            slots[slot, 1] = hashes[row, 1]
+            keep[row] = True
+            added += 1
+    return added
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    data = bytes([0x0C, 0, 0, 0, 1, 1, 0])
+    places = np.array([[0, len(data), 1, 0, 0, NO_LOG_APPEND_TIMESTAMP]], np.int64)
+    records = record_table(1)
+    chosen = np.zeros(1, np.int64)
+    offsets = np.empty(2, np.int32)
+    hashes, slots = np.ones((1, 2), np.uint64), np.zeros((4, 2), np.uint64)
+    for payload in byte_buffers(data):
+        parse_batches(payload, places, records)
+        lay_cells(records, _KEY_SIZE, chosen, offsets)
+        copy_cells(payload, records, _KEY_SIZE - 1, chosen, offsets, np.empty(8, np.uint8))
+        find_header_cells(payload, records, chosen, np.empty((0, HEADER_CELL_COUNT), np.int64))
+    mark_latest(hashes, records, np.ones(1, np.bool_), slots)
+    add_hashes(hashes, slots)

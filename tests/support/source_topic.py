@@ -1,0 +1,120 @@
+"""A topic on a real directory with a cold tier beside it, read as rows without Spark."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.log_bench import make_marker
+from varve.commit_log import Origin, TopicPartition
+from varve.foundation.settings import GivenValue
+from varve.jobs.arrow_columns import ArrowColumns
+from varve.jobs.source_columns import make_schema
+from varve.jobs.source_filters import SourceFilters
+from varve.jobs.source_options import SourceOptions, parse_options
+from varve.jobs.source_plan import plan_tasks
+from varve.jobs.source_read import read_task
+from varve.object_store import open_object_store
+from varve.records import Codec, Record, build_batch
+from varve.testing import VirtualStore
+
+NAME = "orders"
+Row = dict[str, Any]
+
+
+class SourceTopic:
+    """A topic whose closed segments go to the bucket when told; nothing happens by itself."""
+
+    def __init__(self, root: Path, *, partitions: int = 1, **settings: GivenValue) -> None:
+        self.url = f"file://{root}/cold"
+        self.kit = VirtualStore(
+            directory=f"{root}/data",
+            settings={"varve.tier.url": self.url, "varve.tier.grace.ms": 1_000},
+            objects=open_object_store(self.url),
+        )
+        given: dict[str, GivenValue] = {
+            "remote.storage.enable": True,
+            "retention.ms": -1,
+            "file.delete.delay.ms": 0,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        self.topic = self.kit.store.create_topic(NAME, partitions=partitions, settings=given)
+        self._sequences: dict[int, int] = {}
+
+    def append(
+        self, records: Sequence[Record], *, partition: int = 0, codec: Codec = Codec.NONE
+    ) -> None:
+        """One batch outside of transactions."""
+        self.topic.partition(partition).log.append(build_batch(records, codec=codec))
+
+    def put(self, *pairs: tuple[str, str | None], partition: int = 0) -> None:
+        """Keys and values in one batch, at the time of the kit's clock."""
+        self.append(
+            [
+                Record(key.encode(), None if value is None else value.encode(), timestamp=self.now)
+                for key, value in pairs
+            ],
+            partition=partition,
+        )
+
+    def write(self, records: Sequence[Record], *, producer_id: int, partition: int = 0) -> None:
+        """Part of a transaction, to be ended by `end`."""
+        sequence = self._sequences.get(producer_id, 0)
+        self._sequences[producer_id] = sequence + len(records)
+        self.topic.partition(partition).log.append(
+            build_batch(
+                records,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=True,
+            )
+        )
+
+    def end(self, *, producer_id: int, committed: bool, partition: int = 0) -> None:
+        self.topic.partition(partition).log.append(
+            make_marker(committed, producer_id=producer_id), origin=Origin.COORDINATOR
+        )
+
+    @property
+    def now(self) -> int:
+        return self.kit.now_ms
+
+    def roll(self, partition: int = 0) -> None:
+        self.topic.partition(partition).log.roll()
+        self.kit.advance(minutes=1)
+
+    def copy(self, partition: int = 0) -> None:
+        tier = self.kit.store.tier
+        assert tier is not None
+        report = tier.copy(TopicPartition(NAME, partition), self.kit.now_ms)
+        assert report.error is None, report.error
+
+    def flush(self) -> None:
+        for number in range(len(self.topic.partitions)):
+            self.topic.partition(number).log.flush()
+
+    def options(self, *, is_hot: bool = False, **more: str) -> SourceOptions:
+        given = {"url": self.url, "topic": NAME, **more}
+        if is_hot:
+            given["directory"] = self.kit.path
+        return parse_options(given)
+
+    def rows(
+        self, filters: SourceFilters | None = None, *, is_hot: bool = False, **more: str
+    ) -> list[Row]:
+        """The rows of a read, task after task."""
+        options = self.options(is_hot=is_hot, **more)
+        return read_rows(options, filters or SourceFilters())
+
+    def close(self) -> None:
+        self.kit.close()
+
+
+def read_rows(options: SourceOptions, filters: SourceFilters) -> list[Row]:
+    columns = ArrowColumns(make_schema(options.columns))
+    return [
+        row
+        for task in plan_tasks(options, filters)
+        for batch in read_task(task, columns, options, filters)
+        for row in batch.to_pylist()
+    ]

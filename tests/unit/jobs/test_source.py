@@ -1,0 +1,306 @@
+"""A topic as rows: both tiers, transactions, ranges, filters, splits and the latest state."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
+from varve.commit_log import TopicPartition
+from varve.commit_log.offset_index import OffsetIndex
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
+from varve.jobs.source_estimate import estimate
+from varve.jobs.source_filters import SourceFilters
+from varve.jobs.source_options import parse_options
+from varve.jobs.source_pieces import ColdPiece, cut_positions
+from varve.jobs.source_plan import plan_read, plan_tasks
+from varve.records import Codec, Record, build_batch_from_columns
+from varve.records.columns import BinaryColumn, HeaderColumns
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[SourceTopic]:
+    made = SourceTopic(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Iterator[SourceTopic]:
+    made = SourceTopic(tmp_path, cleanup_policy="compact")
+    yield made
+    made.close()
+
+
+def fill(topic: SourceTopic, *counts: int) -> None:
+    """So many records to each segment; all but the last are copied."""
+    for number, count in enumerate(counts):
+        if number:
+            topic.roll()
+        for index in range(count):
+            topic.put((f"k{index}", f"s{number}"))
+    topic.copy()
+
+
+def offsets(rows: list[Row]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+def test_every_column_of_a_record_is_there(topic: SourceTopic) -> None:
+    headers = (("trace", b"1"), ("empty", None))
+    topic.append([Record(b"k", b"v", headers, START_MS + 5), Record(None, None)], codec=Codec.ZSTD)
+    topic.roll()
+    topic.copy()
+    first, second = topic.rows(columns="producerId,sequence,isTransactional,batchOffset,size")
+    assert first == {
+        "topic": NAME,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": datetime.fromtimestamp((START_MS + 5) / 1000, UTC),
+        "timestampType": 0,
+        "key": b"k",
+        "value": b"v",
+        "headers": [{"key": "trace", "value": b"1"}, {"key": "empty", "value": None}],
+        "producerId": None,
+        "sequence": None,
+        "isTransactional": False,
+        "batchOffset": 0,
+        "size": 24,
+    }
+    assert (second["offset"], second["key"], second["value"]) == (1, None, None)
+    assert second["timestamp"] is None
+    assert second["headers"] == []
+
+
+def test_a_header_key_that_is_no_text_is_shown_as_kafka_shows_it(topic: SourceTopic) -> None:
+    headers = HeaderColumns([1], BinaryColumn.of([b"\xffa"]), BinaryColumn.of([b"1"]))
+    batch = build_batch_from_columns(None, BinaryColumn.of([b"v"]), [START_MS], headers)
+    topic.topic.partition(0).append_batch(batch)
+    topic.roll()
+    topic.copy()
+    assert topic.rows()[0]["headers"] == [{"key": "\ufffda", "value": b"1"}]
+
+
+def test_cold_and_hot_join_without_repeats(topic: SourceTopic) -> None:
+    fill(topic, 3, 4, 5)
+    assert offsets(topic.rows()) == list(range(7))
+    assert offsets(topic.rows(is_hot=True)) == list(range(12))
+
+
+def test_a_directory_alone_is_read(topic: SourceTopic) -> None:
+    fill(topic, 3, 4)
+    options = parse_options({"directory": topic.kit.path, "topic": NAME})
+    assert offsets(read_rows(options, SourceFilters())) == list(range(7))
+
+
+def test_offsets_bound_a_read(topic: SourceTopic) -> None:
+    fill(topic, 5, 5, 5)
+    assert offsets(topic.rows(startingOffset="3", endingOffset="8")) == [3, 4, 5, 6, 7]
+    start, end = '{"orders": {"0": 4}}', '{"0": 6}'
+    assert offsets(topic.rows(startingOffsets=start, endingOffsets=end)) == [4, 5]
+    assert offsets(topic.rows(is_hot=True, startingOffset="12")) == [12, 13, 14]
+
+
+def test_times_bound_a_read_as_offsets_do(topic: SourceTopic) -> None:
+    fill(topic, 2, 2, 2)  # a minute between segments
+    minute = START_MS + 60_000
+    assert offsets(topic.rows(startingTimestamp=str(minute))) == [2, 3]
+    assert offsets(topic.rows(endingTimestamp=str(minute))) == [0, 1]
+    hot = topic.rows(is_hot=True, startingTimestamp=str(minute + 1))
+    assert offsets(hot) == [4, 5]
+
+
+def test_aborted_records_are_left_out_and_undecided_ones_wait(topic: SourceTopic) -> None:
+    topic.write([Record(b"a", b"1", timestamp=START_MS)], producer_id=1)
+    topic.write([Record(b"b", b"2", timestamp=START_MS)], producer_id=2)
+    topic.roll()
+    topic.end(producer_id=1, committed=False)
+    topic.end(producer_id=2, committed=True)
+    topic.put(("c", "3"))
+    topic.write([Record(b"d", b"4", timestamp=START_MS)], producer_id=3)
+    topic.put(("e", "5"))
+    topic.flush()
+    assert [row["key"] for row in topic.rows(is_hot=True)] == [b"b", b"c"]
+    uncommitted = topic.rows(is_hot=True, isolation="read_uncommitted")
+    assert [row["key"] for row in uncommitted] == [b"a", b"b", b"c", b"d", b"e"]
+    topic.end(producer_id=3, committed=True)
+    topic.roll()
+    topic.copy()
+    assert [row["key"] for row in topic.rows()] == [b"b", b"c", b"d", b"e"]
+
+
+def test_a_marker_that_is_not_copied_yet_holds_back_what_it_decides(topic: SourceTopic) -> None:
+    topic.put(("a", "1"))
+    topic.write([Record(b"b", b"2", timestamp=START_MS)], producer_id=1)
+    topic.roll()
+    topic.end(producer_id=1, committed=False)
+    topic.copy()
+    assert len(topic.rows(isolation="read_uncommitted")) == 2
+    assert [row["key"] for row in topic.rows()] == [b"a"]
+
+
+def test_filters_narrow_what_is_read(tmp_path: Path) -> None:
+    topic = SourceTopic(tmp_path, partitions=3)
+    for number in range(3):
+        topic.put(("a", "1"), ("b", "2"), partition=number)
+        topic.roll(number)
+        topic.copy(number)
+    assert {row["partition"] for row in topic.rows()} == {0, 1, 2}
+    only = SourceFilters(partitions=frozenset({1}), start_offset=1)
+    assert [(row["partition"], row["offset"]) for row in topic.rows(only)] == [(1, 1)]
+    assert {piece.partition for piece in plan_read(topic.options(), only).pieces} == {1}
+    topic.close()
+
+
+def test_segments_before_a_time_are_not_read(topic: SourceTopic) -> None:
+    fill(topic, 2, 2, 2, 2)
+    late = SourceFilters(min_ms=START_MS + 90_000)
+    plan = plan_read(topic.options(), late)
+    assert [piece.start_offset for piece in plan.pieces] == [4]
+    assert offsets(topic.rows(late)) == [4, 5]
+
+
+def test_a_key_is_found_through_the_key_indexes(keyed: SourceTopic) -> None:
+    fill(keyed, 3, 5, 2, 1)
+    wanted = SourceFilters(keys=frozenset({b"k4"}))
+    assert offsets(keyed.rows(wanted)) == [7]
+    assert offsets(keyed.rows(SourceFilters(keys=frozenset({b"k0"})))) == [0, 3, 8]
+    assert keyed.rows(SourceFilters(keys=frozenset({b"none"}))) == []
+    assert keyed.rows(SourceFilters(keys=frozenset())) == []
+
+
+def test_a_segment_without_the_key_is_not_read(keyed: SourceTopic) -> None:
+    fill(keyed, 1, 3, 1)
+    pieces = plan_read(keyed.options(), SourceFilters()).pieces
+    assert isinstance(pieces[0], ColdPiece)
+    key = pieces[0].home.part_key(pieces[0].segment, "log")
+    keyed.kit.objects.delete([key])
+    wanted = SourceFilters(keys=frozenset({b"k2"}))
+    assert offsets(keyed.rows(wanted)) == [3]
+    with pytest.raises(ObjectNotFound, match="replaced or expired"):
+        keyed.rows()
+
+
+def test_the_latest_state_has_one_row_for_each_key(keyed: SourceTopic) -> None:
+    keyed.put(("a", "1"), ("b", "1"), ("a", "2"))
+    keyed.roll()
+    keyed.put(("b", None), ("c", "1"))
+    keyed.roll()
+    keyed.put(("c", "2"), ("d", "1"))
+    keyed.roll()
+    keyed.copy()
+    state = {row["key"]: row["value"] for row in keyed.rows(mode="latest")}
+    assert state == {b"a": b"2", b"c": b"2", b"d": b"1"}
+    assert len(keyed.rows(mode="latest")) == 3
+    earlier = keyed.rows(mode="latest", endingOffset="3")
+    assert {row["key"]: row["value"] for row in earlier} == {b"a": b"2", b"b": b"1"}
+    keyed.put(("a", "3"))
+    keyed.flush()
+    hot = {row["key"]: row["value"] for row in keyed.rows(is_hot=True, mode="latest")}
+    assert hot == {b"a": b"3", b"c": b"2", b"d": b"1"}
+
+
+def test_the_latest_record_of_a_key_is_looked_up(keyed: SourceTopic) -> None:
+    fill(keyed, 3, 2, 2, 1)
+    for key, expected in ((b"k0", [5]), (b"k2", [2]), (b"none", [])):
+        wanted = SourceFilters(keys=frozenset({key}))
+        assert offsets(keyed.rows(wanted, mode="latest")) == expected
+    within = keyed.rows(SourceFilters(keys=frozenset({b"k1"})), mode="latest", endingOffset="4")
+    assert offsets(within) == [1]
+
+
+def test_an_older_manifest_shows_what_was_there(topic: SourceTopic) -> None:
+    fill(topic, 2, 2)
+    before = topic.now
+    topic.kit.advance(minutes=5)
+    fill(topic, 2, 2)
+    assert len(topic.rows(asOf=str(before))) == 2
+    assert len(topic.rows()) > 2
+    with pytest.raises(NotFound, match="version 999"):
+        topic.rows(version="999")
+
+
+def test_records_before_the_log_start_are_not_rows(topic: SourceTopic) -> None:
+    fill(topic, 4, 4)
+    topic.topic.delete_records(2)
+    tier = topic.kit.store.tier
+    assert tier is not None
+    tier.expire(TopicPartition(NAME, 0), topic.now)
+    assert offsets(topic.rows(is_hot=True)) == list(range(2, 8))
+
+
+def test_splits_have_like_sizes_and_lose_nothing(topic: SourceTopic) -> None:
+    for number in range(40):
+        topic.append([Record(b"k", bytes(5_000), timestamp=START_MS)] * 2)
+        if number % 13 == 12:
+            topic.roll()
+    topic.roll()
+    topic.copy()
+    tasks = plan_tasks(topic.options(splitBytes="60000"), SourceFilters())
+    sizes = [sum(piece.size for piece in task.pieces) for task in tasks]
+    assert len(sizes) == 6
+    assert max(sizes) < 1.8 * min(sizes)
+    assert offsets(topic.rows(splitBytes="60000")) == list(range(80))
+
+
+def test_large_segments_are_cut_at_index_entries() -> None:
+    index = OffsetIndex(100, 1 << 20)
+    for number in range(1, 10):
+        index.append(100 + 10 * number + 9, 1000 * number)
+    whole = cut_positions(index, size=10_000, start_offset=100, end_offset=300, piece_bytes=3000)
+    assert whole == [(0, 4000), (4000, 7000), (7000, 10_000)]
+    part = cut_positions(index, size=10_000, start_offset=125, end_offset=140, piece_bytes=10**6)
+    assert part == [(1000, 4000)]
+    none = cut_positions(OffsetIndex(0, 8), size=50, start_offset=0, end_offset=9, piece_bytes=10)
+    assert none == [(0, 50)]
+
+
+def test_an_estimate_tells_requests_and_bytes(topic: SourceTopic) -> None:
+    fill(topic, 3, 4, 5)
+    found = estimate(topic.options())
+    assert (found.partitions, found.segments, found.records) == (1, 2, 7)
+    assert found.requests >= 2
+    assert found.cold_bytes == plan_read(topic.options(), SourceFilters()).size
+    assert (found.cost, found.hot_bytes) == (0.0, 0)
+    assert estimate(topic.options(is_hot=True)).hot_bytes > 0
+
+
+def test_damaged_data_is_a_named_error(topic: SourceTopic) -> None:
+    fill(topic, 3, 1)
+    (piece,) = plan_read(topic.options(), SourceFilters()).pieces
+    assert isinstance(piece, ColdPiece)
+    key = piece.home.part_key(piece.segment, "log")
+    data = np.frombuffer(bytearray(topic.kit.objects.get(key)), np.uint8)
+    data[70] ^= 1
+    topic.kit.objects.put(key, data.tobytes())
+    with pytest.raises(Corrupt, match=r"log.*position 0.*CRC"):
+        topic.rows()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topc": "x"}, "no option 'topc'"),
+        ({"topic": "x"}, "url, or directory"),
+        ({"url": "memory:", "topic": "x", "mode": "all"}, "mode"),
+        ({"url": "memory:"}, "topic is missing"),
+        ({"url": "memory:", "topic": "x", "splitBytes": "0"}, "at least 1"),
+        (
+            {"url": "memory:", "topic": "x", "startingOffset": "1", "startingOffsets": "2"},
+            "not both",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        parse_options(given)
+
+
+def test_an_unknown_topic_names_those_there_are(topic: SourceTopic) -> None:
+    fill(topic, 1, 1)
+    with pytest.raises(NotFound, match=NAME):
+        plan_read(parse_options({"url": topic.url, "topic": "none"}), SourceFilters())
