@@ -127,7 +127,7 @@ def _check_all(
                 log_start_offset=starts.get(partition),
                 local_start_offset=one.first_base_offset,
                 end_offset=one.end_offset,
-                epochs=one.epochs.entries,
+                epochs=one.history.entries,
             )
             manifests = open_manifests(objects, home)
             manifest = manifests.load()

@@ -73,6 +73,9 @@ class PartitionFacts:
     first_base_offset: int
     end_offset: int
     epochs: LeaderEpochs
+    """As the batches tell it."""
+    history: LeaderEpochs
+    """As the stored file tells it, which knows of what is no longer here as well."""
     topic_id: UUID | None
     losses: list[Loss] = field(default_factory=list)
     segments: list[SegmentFacts] = field(default_factory=list)
@@ -109,12 +112,8 @@ class PartitionCheck:
         self._check_orphans(plain, bases)
         topic_id = self._check_metadata(names)
         epoch_path = f"{self._directory}/{LEADER_EPOCH_FILE}"
-        epochs = EpochCheck(
-            self._found,
-            epoch_path,
-            read_epochs(self._fs, epoch_path, self._found),
-            self._context.log_start_offset,
-        )
+        stored = read_epochs(self._fs, epoch_path, self._found)
+        epochs = EpochCheck(self._found, epoch_path, stored, self._context.log_start_offset)
         producers = ProducerCheck(
             self._found,
             self._read_snapshots(plain, bases),
@@ -135,6 +134,7 @@ class PartitionCheck:
             first_base_offset=first_base,
             end_offset=end_offset,
             epochs=epochs.rebuilt,
+            history=stored or epochs.rebuilt,
             topic_id=topic_id,
             losses=losses,
             segments=segments,

@@ -82,6 +82,19 @@ def test_a_check_of_both_tiers_finds_nothing_wrong_with_what_is_well(data: Path)
     assert found.stdout.count("nothing found") == 2
 
 
+def test_a_check_of_both_tiers_finds_nothing_wrong_when_the_local_log_is_empty(data: Path) -> None:
+    with varve.open(data, maintain=False) as store:
+        store.alter_topic("scores", {"local.retention.ms": 0, "local.retention.bytes": 0})
+        log = store.topic("scores").partition(0).log
+        log.roll()
+        assert store.tier.copy(log.topic_partition, 0).error is None
+    assert run("clean", data, "scores").exit_code == 0
+    (row,) = lines(run("log", "offsets", "scores", "--dir", data, "--json"))
+    assert row["local_start"] == row["end"] > row["log_start"]
+    found = run("check", "--tier", data)
+    assert found.exit_code == 0, found.output
+
+
 def findings(*arguments: object) -> dict[str, str]:
     result = run("check", "--tier", "--json", *arguments)
     assert result.exit_code == 1, result.output
