@@ -20,6 +20,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
     InvalidRequest,
+    StoreDenied,
     StoreError,
     StoreUnavailable,
     Unavailable,
@@ -38,6 +39,8 @@ PATIENCE_MS: Final = 5_000
 """How long a thread may be busy with the object store when that is to be closed."""
 CATCH_UP_MS: Final = 10_000
 """How long a round of copies goes on with what the mirror lacks."""
+MENDABLE: Final = (Unavailable, StoreDenied)
+"""What an object store says that is down or refuses us; the log goes on without it meanwhile."""
 RETRY_MS: Final = 1_000
 """How long a store that could not be opened is not asked again."""
 
@@ -86,7 +89,7 @@ class ColdTier:
             raise self._failure.again()
         try:
             return self._opening.open()
-        except Unavailable as error:
+        except MENDABLE as error:
             self._failure, self._retry_ms = error, self._clock.now_ms() + RETRY_MS
             raise
 
@@ -94,7 +97,7 @@ class ColdTier:
         """What serves the part of a log that is not on the local disk."""
         try:
             return self.get().reads.side_of(partition)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, StoreDenied) as error:
             raise type(error)(
                 f"{partition}: what lies before its local start is in the cold tier, which cannot "
                 f"be asked now: {error}. What is on the local disk is still served"
@@ -174,12 +177,12 @@ class ColdTier:
         """Before a topic enters the tier, under the lock of who makes topics.
 
         Raises InvalidSetting or InvalidRequest where the tier can never be opened as it is; one
-        that is down may come up again.
+        that is down, or refuses us, may come up again.
         """
         self._opening.prepare(maker)
         try:
             self.get()
-        except Unavailable as error:
+        except MENDABLE as error:
             logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
 
     def remove(self, partition: TopicPartition) -> None:
@@ -257,7 +260,7 @@ class ColdTier:
         """Brings the figures up to now where a topic is in the tier; a store may be down."""
         try:
             tier = self.find()
-        except Unavailable as error:
+        except MENDABLE as error:
             logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
             return
         if tier is not None:

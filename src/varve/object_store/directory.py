@@ -89,7 +89,8 @@ class DirectoryObjectStore:
                 self._give_name(operation, key, aside)
                 self._sync_upwards(os.path.dirname(self._path(key)))
         finally:
-            with suppress(FileNotFoundError):
+            # What a disk that fails does not let go is a leftover; its first error is the one told.
+            with suppress(OSError):
                 os.unlink(aside)
         return _info(key, status)
 
@@ -106,7 +107,8 @@ class DirectoryObjectStore:
                 _sync(descriptor)
                 return os.fstat(descriptor)
         finally:
-            os.close(descriptor)
+            with self._translated(operation, key):
+                os.close(descriptor)
 
     def _give_name(self, operation: str, key: str, aside: str) -> None:
         """Rename or link to the key's path; again while a delete takes its directory away."""
@@ -249,7 +251,7 @@ class DirectoryObjectStore:
         with os.scandir(self._writing) as entries:
             for entry in entries:
                 # Others may clean up too, and whoever only reads here cannot.
-                with suppress(FileNotFoundError, PermissionError):
+                with suppress(OSError):
                     if entry.stat().st_mtime_ns // 1_000_000 < too_old_ms:
                         os.unlink(entry.path)
 
@@ -283,13 +285,17 @@ class DirectoryObjectStore:
 
 
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_IN_THE_WAY: Final = frozenset({errno.ENOTDIR, errno.EEXIST})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EROFS})
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV})
 _WRITES: Final = frozenset({"put", "put parts", "create"})
+_RIGHTS: Final = "mount it for writing, and give this user the right to read and write below it"
 
 
 def _sort(error: OSError, operation: str) -> tuple[type[StoreError], str]:
+    if operation == "open" and error.errno in _IN_THE_WAY:
+        return StoreUnavailable, "a file is where a directory has to be: mount it, or move the file"
     if isinstance(error, FileExistsError) and operation == "create":
         return ObjectExists, ""
     if operation in _WRITES and error.errno in _NOT_THERE | {errno.EEXIST, errno.ENOTEMPTY}:
@@ -301,7 +307,7 @@ def _sort(error: OSError, operation: str) -> tuple[type[StoreError], str]:
     if operation == "create" and error.errno in _NO_LINKS:
         return StoreUnsupported, "creating needs hard links: choose another file system"
     if error.errno in _FORBIDDEN or isinstance(error, PermissionError):
-        return StoreDenied, "give this user the right to read and write below the directory"
+        return StoreDenied, _RIGHTS
     return StoreUnavailable, "check the disk"
 
 

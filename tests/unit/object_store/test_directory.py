@@ -158,6 +158,27 @@ def test_what_the_disk_says_becomes_a_named_error(
     assert store.name in str(caught.value)
 
 
+def test_what_cannot_be_cleaned_up_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryObjectStore(str(tmp_path))
+
+    def refuse(*given: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StoreDenied, match="mount it for writing"):
+        store.put("a", b"1")
+
+
+@pytest.mark.parametrize("below", ["", "/deeper"])
+def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match="a file is where a directory has to be"):
+        DirectoryObjectStore(f"{tmp_path}/file{below}")
+
+
 def test_a_file_system_without_hard_links_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
