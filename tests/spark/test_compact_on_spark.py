@@ -1,0 +1,85 @@
+"""Compaction by Spark tasks leaves what it leaves in one process; failures come back as words."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from tests.support.cold_compaction import ColdCompaction
+from tests.support.spark_session import spark as spark
+from tests.support.tier_bench import TierBench, tiered
+from varve.foundation.errors import StoreUnavailable
+from varve.jobs.compact import compact
+from varve.jobs.distributor import TaskFailure
+from varve.jobs.spark_distributor import SparkDistributor
+from varve.jobs.tier_address import TierAddress
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+def make() -> ColdCompaction:
+    """Segments that make two groups, with a tombstone and an aborted transaction."""
+    cold = ColdCompaction(TierBench(tiered(segment_bytes=300)), range_bytes=32 * 6)
+    cold.bench.fill(5, 6)
+    cold.hot.put("key-1", None)
+    cold.hot.put("key-2", "void", producer_id=7, transactional=True)
+    cold.hot.end_transaction(7, committed=False)
+    cold.hot.roll()
+    cold.bench.fill(3)
+    cold.copy()
+    return cold
+
+
+def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:
+    cold = make()
+    address = TierAddress(f"file:{tmp_path}/bucket")
+    for entry in cold.bench.bucket.list(""):
+        address.open().put(entry.key, cold.bench.bucket.get(entry.key))
+    alone = cold.compact()
+    result = compact(
+        address,
+        ["orders"],
+        settings=cold.settings(),
+        distributor=SparkDistributor(spark),
+        clock=cold.hot.clock,
+    )
+    (partition,) = result.partitions
+    assert partition.error is None
+    assert {one.name: one.tasks for one in partition.stages} == {
+        one.name: one.tasks for one in alone.stages
+    }
+    assert {one.name: one.tasks for one in partition.stages}["plan"] > 1
+    assert (partition.records, partition.bytes) == (alone.records, alone.bytes)
+    assert partition.cleaned_up_to == alone.cleaned_up_to
+    found = {one.key: address.open().get(one.key) for one in address.open().list("")}
+    expected = cold.batches()
+    cold.bench.bucket.delete([one.key for one in cold.bench.bucket.list("")])
+    for key, data in found.items():
+        cold.bench.bucket.put(key, data)
+    assert [one.data for one in cold.batches()] == [one.data for one in expected]
+    cold.check()
+
+
+@dataclass(frozen=True)
+class Where:
+    """Tells where it runs and, every third time, fails."""
+
+    number: int
+
+    def run(self) -> object:
+        if self.number % 3 == 2:
+            raise StoreUnavailable(f"task {self.number} found the store down")
+        context = TaskContext.get()
+        assert context is not None
+        return self.number, context.partitionId()
+
+
+def test_outcomes_come_in_order_and_failures_as_words(spark: SparkSession) -> None:
+    outcomes = SparkDistributor(spark).run("test", [Where(number) for number in range(7)])
+    assert [one for one in outcomes if isinstance(one, TaskFailure)] == [
+        TaskFailure(f"task {number} found the store down", False) for number in (2, 5)
+    ]
+    done = [one for one in outcomes if isinstance(one, tuple)]
+    assert done == [(number, number) for number in (0, 1, 3, 4, 6)], "each is a task of its own"
