@@ -45,28 +45,49 @@ def find_place(
 ) -> TierPlace:
     """The place that is given, or remembered; else manifests and objects beside the logs.
 
-    Empty texts are not given. Raises InvalidSetting for a place that is not the remembered one.
+    Empty texts are not given. Raises InvalidSetting for a place that is not the remembered one,
+    and for one that cannot keep what leaves the disk; InvalidRequest for a wrong URL.
     """
+    from varve.object_store.urls import normal_url
+
     known = _read(fs, directories)
     where = directories[0].path
+    url, mirror = (normal_url(given) if given else "" for given in (url, mirror))
     if known is None:
-        return TierPlace(url or _default_url(fs, where), metadata or DEFAULT_METADATA, mirror)
+        place = TierPlace(url or _default_url(fs, where), metadata or DEFAULT_METADATA, mirror)
+        _check_outlasts(fs, place)
+        return place
     for name, given, remembered in (
         ("varve.tier.url", url, known.url),
         ("varve.tier.metadata", metadata, known.metadata),
         ("varve.tier.mirror.url", mirror, known.mirror or mirror),
     ):
         check_remembered(name, given, remembered, where)
-    return replace(known, mirror=known.mirror or mirror)
+    place = replace(known, mirror=known.mirror or mirror)
+    _check_outlasts(fs, place)
+    return place
+
+
+def _check_outlasts(fs: FileSystem, place: TierPlace) -> None:
+    """Raises InvalidSetting for a store that ends with this process, under logs that do not."""
+    for name, url in (("varve.tier.url", place.url), ("varve.tier.mirror.url", place.mirror)):
+        if url.startswith("memory:") and isinstance(fs, RealFileSystem):
+            raise InvalidSetting(
+                f"{name} is {url}, which is gone when this process ends, and with it the records "
+                "that left the disk for it: name a store that stays, such as file:/path; a test "
+                "gives `objects` to `open`"
+            )
 
 
 def check_remembered(name: str, given: str, remembered: str, where: str) -> None:
     """Raises InvalidSetting for a setting that is given and not the remembered one."""
-    if given and given != remembered:
+    from varve.object_store.urls import hide_secrets, normal_url
+
+    if given and normal_url(given) != remembered:
         raise InvalidSetting(
-            f"{name} is {given}, but the cold tier of {where} has {remembered}: leave the "
-            "setting out, or move all that is there and then write the new one into "
-            f"{TIER_FILE} of every log directory"
+            f"{name} is {hide_secrets(given)}, but the cold tier of {where} has "
+            f"{hide_secrets(remembered)}: leave the setting out, or move all that is there and "
+            f"then write the new one into {TIER_FILE} of every log directory"
         )
 
 

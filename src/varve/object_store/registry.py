@@ -6,14 +6,13 @@ installed packages are looked up in the entry point group `varve.object_stores` 
 Threads    any; `_lock` guards the registered openers.
 """
 
-import os
 import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Final, NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from varve.foundation.errors import InvalidRequest, StoreUnavailable
 from varve.foundation.settings import GivenValue
@@ -21,12 +20,12 @@ from varve.object_store.azure import AzureObjectStore, AzureSettings
 from varve.object_store.directory import DirectoryObjectStore
 from varve.object_store.gcs import GcsObjectStore, GcsSettings
 from varve.object_store.http_settings import parse_http_settings
-from varve.object_store.keys import find_fault
 from varve.object_store.lazy import LazyObjectStore
 from varve.object_store.memory import MemoryObjectStore
 from varve.object_store.object_store import ObjectStore
 from varve.object_store.retrying import RetryPolicy
 from varve.object_store.s3 import OPEN_RETRIES, S3ObjectStore, S3Settings
+from varve.object_store.urls import find_scheme, split_bucket, split_directory
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9]*")
 
@@ -51,7 +50,7 @@ class _Prepared(NamedTuple):
 
 def open_object_store(url: str, settings: Mapping[str, GivenValue] | None = None) -> ObjectStore:
     """The store that a URL names: file:, memory:, s3:, gs:, az:, or one registered."""
-    scheme = _scheme(url)
+    scheme = find_scheme(url)
     prepare = _BUILT_IN.get(scheme)
     if prepare is not None:
         return prepare(url, settings or {}).connect(OPEN_RETRIES)
@@ -65,7 +64,7 @@ def open_lazily(url: str, settings: Mapping[str, GivenValue] | None = None) -> O
     that is unavailable again at its first request.
     """
     given = settings or {}
-    scheme = _scheme(url)
+    scheme = find_scheme(url)
     prepare = _BUILT_IN.get(scheme)
     if prepare is not None:
         prepared = prepare(url, given)
@@ -77,10 +76,6 @@ def open_lazily(url: str, settings: Mapping[str, GivenValue] | None = None) -> O
         parts = urlsplit(url)
         name = f"{scheme}:{f'//{parts.hostname}' if parts.hostname else ''}{parts.path}"
         return LazyObjectStore(name, partial(opener, url, given))
-
-
-def _scheme(url: str) -> str:
-    return url.partition(":")[0].lower() if ":" in url else ""
 
 
 def _get_opener(scheme: str) -> Opener:
@@ -119,13 +114,8 @@ def _find_opener(scheme: str) -> Opener | None:
 
 
 def _prepare_directory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    parts = _split(url)
+    root = split_directory(url)
     _refuse_settings("file:", settings)
-    if parts.netloc not in ("", "localhost") or not parts.path:
-        raise InvalidRequest(
-            f"{url} names no directory of this machine: write file:/path or file:///path"
-        )
-    root = os.path.abspath(unquote(parts.path))
     return _Prepared(f"file://{root}", lambda _: DirectoryObjectStore(root))
 
 
@@ -135,7 +125,7 @@ def _prepare_memory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
 
 
 def _prepare_s3(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    bucket, prefix = _bucket_and_prefix(url)
+    bucket, prefix = split_bucket(url)
     store = S3ObjectStore(bucket, prefix, settings=parse_http_settings(S3Settings, settings, url))
 
     def connect(retries: RetryPolicy | None) -> ObjectStore:
@@ -146,13 +136,13 @@ def _prepare_s3(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
 
 
 def _prepare_gcs(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    bucket, prefix = _bucket_and_prefix(url)
+    bucket, prefix = split_bucket(url)
     given = parse_http_settings(GcsSettings, settings, url)
     return _made(GcsObjectStore(bucket, prefix, settings=given))
 
 
 def _prepare_azure(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
-    container, prefix = _bucket_and_prefix(url)
+    container, prefix = split_bucket(url)
     given = parse_http_settings(AzureSettings, settings, url)
     return _made(AzureObjectStore(container, prefix, settings=given))
 
@@ -169,28 +159,6 @@ _BUILT_IN: Final[Mapping[str, Callable[[str, Mapping[str, GivenValue]], _Prepare
     "gs": _prepare_gcs,
     "az": _prepare_azure,
 }
-
-
-def _split(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise InvalidRequest(
-            f"a {parts.scheme}: URL of an object store takes no user, password, '?' or '#': "
-            "credentials and options are settings"
-        )
-    return parts
-
-
-def _bucket_and_prefix(url: str) -> tuple[str, str]:
-    parts = _split(url)
-    prefix = parts.path.strip("/")
-    fault = find_fault(prefix) if prefix else None
-    if not parts.netloc or fault is not None:
-        raise InvalidRequest(
-            f"{url} names no place in an object store: write {parts.scheme}://bucket/prefix"
-            + (f"; its prefix {fault}" if fault else "")
-        )
-    return parts.netloc, prefix
 
 
 def _refuse_settings(scheme: str, settings: Mapping[str, GivenValue]) -> None:

@@ -163,6 +163,20 @@ def test_without_a_place_the_tier_is_beside_the_logs_of_a_real_disk(tmp_path: Pa
         find(fs, directories(fs, "/a"))
 
 
+@pytest.mark.parametrize("given", [{"url": "memory:"}, {"url": "s3://b", "mirror": "Memory:x"}])
+def test_memory_is_no_tier_of_logs_on_a_real_disk(
+    tmp_path: Path, fs: Unreadable, given: dict[str, str]
+) -> None:
+    """Records would leave the disk for what is gone when the process ends."""
+    logs = directories(RealFileSystem(), str(tmp_path / "data"))
+    with pytest.raises(InvalidSetting, match=r"is memory:.* gone when this process ends.*objects"):
+        find(RealFileSystem(), logs, **given)
+    remember_place(RealFileSystem(), logs, TierPlace("memory:", "object"))
+    with pytest.raises(InvalidSetting, match="gone when this process ends"):
+        find(RealFileSystem(), logs)
+    assert find(fs, directories(fs, "/a"), "memory:").url == "memory:"
+
+
 def test_no_secret_is_written_and_a_directory_that_is_offline_is_left_out(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
     logs[1].take_offline(DirectoryOffline("broken"))
