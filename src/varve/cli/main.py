@@ -43,6 +43,7 @@ COMMANDS = {
     "metrics": _Entry("metrics", "Print the metrics of a log directory for Prometheus."),
     "audit": _Entry("audit", "Show every removal on record, and hold it against the disk."),
     "tier": _Entry("tier", "Copy segments to object storage, and account for what is there."),
+    "job": _Entry("job", "Query and rework the cold tier on Spark, here or on a cluster."),
     "demo": _Entry("demo", "Write a keyed stream, crash it, recover, compact, show the segments."),
 }
 

@@ -1,0 +1,81 @@
+"""What all commands of `varve job` take: where the cold tier is, and which Spark does the work."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varve.cli.store_access import parse_setting
+from varve.cli.tier_access import find_url, split_settings
+
+if TYPE_CHECKING:
+    from varve.jobs.tier_address import TierAddress
+
+LogDirectory = Annotated[
+    str | None,
+    typer.Option(
+        "--dir",
+        "-d",
+        envvar="VARVE_DIR",
+        metavar="PATH",
+        help="The log directory whose cold tier is meant, in place of --store.",
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        envvar="VARVE_SPARK_MASTER",
+        metavar="URL",
+        help="The Spark cluster, such as spark://host:7077 or yarn; left out it is this machine, "
+        "local[*].",
+    ),
+]
+Conf = Annotated[
+    list[str],
+    typer.Option(
+        "--conf",
+        metavar="NAME=VALUE",
+        help="A setting of Spark's, such as spark.driver.memory=4g; repeatable.",
+    ),
+]
+ReportPath = Annotated[
+    str | None,
+    typer.Option(
+        "--report",
+        metavar="PATH",
+        help="Write what the job did to this file: rows, bytes and time of each stage, as JSON.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Which Spark, and what it is told."""
+
+    master: str | None
+    conf: dict[str, str]
+
+
+def spark_options(master: str | None, conf: list[str]) -> SparkOptions:
+    """As they were given; raises InvalidSetting for what is no setting."""
+    return SparkOptions(master, dict(parse_setting(text) for text in conf))
+
+
+def find_address(
+    url: str, settings: list[str], directory: str | None, cluster: str | None
+) -> "TierAddress":
+    """Where the cold tier is, as a job takes it; raises InvalidRequest where nothing tells."""
+    from varve.jobs.tier_address import TierAddress
+
+    given = split_settings(settings)[0]
+    return TierAddress(_absolute(find_url(url, directory)), tuple(given.items()), cluster)
+
+
+def _absolute(url: str) -> str:
+    """Executors need not stand where this process does."""
+    scheme, found, path = url.partition(":")
+    if scheme == "file" and found and not path.startswith("/"):
+        return f"file:{os.path.abspath(path)}"
+    return url

@@ -1,0 +1,302 @@
+"""`varve job query`: a topic as rows, filtered and joined by Spark's SQL."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from varve.cli.job_options import (
+    Conf,
+    LogDirectory,
+    Master,
+    ReportPath,
+    find_address,
+    spark_options,
+)
+from varve.cli.job_rows import (
+    TABLE_ROWS,
+    RowFormat,
+    print_csv,
+    print_json,
+    print_table,
+    with_text,
+    write_files,
+)
+from varve.cli.job_run import open_job, tell_report, write_report
+from varve.cli.store_access import parse_setting, parse_wanted
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.foundation.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from varve.jobs.source_options import SourceOptions
+
+VIEW: Final = "records"
+"""What the topic is called in SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked of the rows that the source gives."""
+
+    partition: int | None
+    key: str | None
+    select: str
+    where: str | None
+    sql: str | None
+    limit: int | None
+
+    def apply(self, spark: "SparkSession", frame: "DataFrame") -> "DataFrame":
+        """The rows that come out."""
+        from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+        if self.partition is not None:
+            frame = frame.where(F.col("partition") == self.partition)
+        if self.key is not None:
+            frame = frame.where(F.col("key") == F.lit(self.key.encode()))
+        if self.where is not None:
+            # By itself: in a statement `offset IN (1, 2)` would be taken for an OFFSET clause.
+            frame = frame.where(self.where)
+        frame.createOrReplaceTempView(VIEW)
+        found = spark.sql(self.sql or f"SELECT {self.select} FROM {VIEW}")
+        return found if self.limit is None else found.limit(self.limit)
+
+
+def command(
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="The topic, or one of its partitions."),
+    ],
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    directory: LogDirectory = None,
+    cluster: Cluster = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="OFFSET", help="Begin at this offset of each partition."),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="OFFSET", help="End before this offset of each partition."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Begin at this time; UTC if it says nothing."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="End before this time.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="Only records of this key.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help="Only rows for which this is true."),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option("--select", metavar="SQL", help="These columns, in place of all."),
+    ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="SQL",
+            help=f"A whole statement over the table `{VIEW}`, in place of --select and --where.",
+        ),
+    ] = None,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Only the last record of each key, without deleted.")
+    ] = False,
+    only_estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Read nothing: tell what requests and bytes it would take, and their cost.",
+        ),
+    ] = False,
+    read_options: Annotated[
+        list[str],
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="Any option of the data source, such as columns=producerId; repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="COUNT",
+            min=1,
+            help=f"At most so many rows; for a table {TABLE_ROWS}, else all.",
+        ),
+    ] = None,
+    format: Annotated[
+        RowFormat | None, typer.Option("--format", help="How rows are given out; first a table.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="A directory that executors write JSON, CSV or Parquet files to.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per row, as --format json.")
+    ] = False,
+    master: Master = None,
+    conf: Conf = [],  # noqa: B006
+    report: ReportPath = None,
+) -> None:
+    """Show a topic as rows: the records in the cold tier, filtered and joined by SQL.
+
+    Executors read object storage straight, and only what the filters on partition, offset,
+    timestamp and key leave. With --dir they read the files of that log directory too, beside a
+    store that has it open; without, what was not copied yet is not seen.
+
+    Columns: topic, partition, offset, timestamp, timestampType, key, value, headers. Key and value
+    are bytes; `CAST(value AS STRING)` makes text of them, and
+    `get_json_object(CAST(value AS STRING), '$.field')` looks inside. They are shown as UTF-8, else
+    as base64 behind `base64:`; Parquet keeps the bytes. In --sql write the column offset as
+    `records.offset`: OFFSET is a word of SQL as well.
+
+    \b
+    Examples:
+      varve job query orders --dir data --since 2026-03-01 --where "key = 'customer-17'"
+      varve job query orders:0 --store s3://bucket/varve --from 1000 --to 2000 --json
+      varve job query orders --dir data --latest --format parquet --output /tmp/orders
+      varve job query orders --dir data --sql "SELECT partition, count(*) FROM records GROUP BY 1"
+    """
+    name, partition = parse_wanted(topic)
+    chosen = _choose_format(format, as_json=as_json, output=output)
+    if sql is not None and (where is not None or select is not None):
+        raise typer.BadParameter("--sql is a whole statement: leave --where and --select out")
+    options = {
+        "topic": name,
+        **_place(store_url, store_settings, directory, cluster),
+        "startingOffset": start,
+        "endingOffset": end,
+        "startingTimestamp": since,
+        "endingTimestamp": until,
+        "mode": "latest" if latest else None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= dict(parse_setting(text) for text in read_options)
+    query = Query(
+        partition,
+        key,
+        select or "*",
+        where,
+        sql,
+        limit if chosen is not RowFormat.TABLE else None,
+    )
+    source = parse_source(given)
+    if only_estimate:
+        print_estimate(source, query.partition, query.key, as_json=as_json)
+        return
+    with open_job("query", spark_options(master, conf)) as job:
+        spark = job.spark
+
+        def work() -> int:
+            frame = query.apply(spark, spark.read.format("varve").options(**given).load())
+            return _give_out(frame, chosen, output, limit)
+
+        rows = job.run(work)
+        done = job.report(rows)
+    if report is not None:
+        write_report(done, report)
+    tell_report(done)
+
+
+def _choose_format(format: RowFormat | None, *, as_json: bool, output: str | None) -> RowFormat:
+    if as_json and format not in (None, RowFormat.JSON):
+        raise typer.BadParameter(f"--json and --format {format} are two formats: give one")
+    chosen = RowFormat.JSON if as_json else format or RowFormat.TABLE
+    if chosen is RowFormat.PARQUET and output is None:
+        raise typer.BadParameter("--format parquet needs --output, the directory to write")
+    if chosen is RowFormat.TABLE and output is not None:
+        raise typer.BadParameter("--output needs --format json, csv or parquet")
+    return chosen
+
+
+def _place(
+    url: str, settings: list[str], directory: str | None, cluster: str | None
+) -> dict[str, str | None]:
+    """Where the source finds the topic: a cold tier, a log directory, or both."""
+    place: dict[str, str | None] = {}
+    if directory is not None:
+        place["directory"] = os.path.abspath(directory)
+    if directory is not None and not url and not _is_tiered(directory):
+        return place
+    address = find_address(url, settings, directory, cluster)
+    place |= {"url": address.url, "cluster": address.cluster}
+    return place | {f"store.{name}": str(value) for name, value in address.settings}
+
+
+def _is_tiered(directory: str) -> bool:
+    from varve.disk import RealFileSystem
+    from varve.embedded.tier_place import read_place
+
+    return read_place(RealFileSystem(), directory) is not None
+
+
+def parse_source(given: dict[str, str]) -> "SourceOptions":
+    """What the source is asked, refused before Spark is started where it is wrong."""
+    from varve.jobs.source_options import parse_options
+
+    return parse_options(given)
+
+
+def print_estimate(
+    source: "SourceOptions", partition: int | None, key: str | None, *, as_json: bool
+) -> None:
+    """What the read would take at most; SQL is not looked at."""
+    from varve.cli.screen import make_console, print_details
+    from varve.jobs.source_estimate import estimate
+    from varve.jobs.source_filters import SourceFilters
+
+    found = estimate(
+        source,
+        SourceFilters(
+            partitions=None if partition is None else frozenset([partition]),
+            keys=None if key is None else frozenset([key.encode()]),
+        ),
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+        return
+    cost = f"{found.currency} {found.cost:.4f}".strip()
+    details = [
+        ("partitions", f"{found.partitions:,}"),
+        ("segments", f"{found.segments:,}, {found.records:,} records"),
+        ("tasks", f"{found.tasks:,}"),
+        ("requests", f"{found.requests:,}"),
+        ("from the object store", show_bytes(found.cold_bytes)),
+        ("from local files", show_bytes(found.hot_bytes)),
+        ("cost", f"{cost} (prices: {found.prices})"),
+    ]
+    print_details(make_console(), details, indent=0)
+
+
+def _give_out(frame: "DataFrame", format: RowFormat, output: str | None, limit: int | None) -> int:
+    if format is RowFormat.PARQUET:
+        if output is None:
+            raise InvalidRequest("Parquet needs a directory")
+        return write_files(frame, format, output)
+    text = with_text(frame, flat=format is not RowFormat.JSON)
+    if output is not None:
+        return write_files(text, format, output)
+    if format is RowFormat.TABLE:
+        return print_table(text, limit or TABLE_ROWS)
+    printers: dict[RowFormat, Callable[[DataFrame], int]] = {
+        RowFormat.JSON: print_json,
+        RowFormat.CSV: print_csv,
+    }
+    return printers[format](text)

@@ -1,0 +1,218 @@
+"""How a command runs its work on Spark: start, progress, interrupt, failure, report.
+
+Invariant  Spark writes to a file beside, never to the terminal; the file stays only where a job
+           failed for a reason that it alone may tell.
+Threads    the work runs in a thread of its own, so that an interrupt finds the first one waiting,
+           cancels what Spark runs, and ends the session.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import typer
+
+from varve.cli.interrupts import told_when_interrupted
+from varve.cli.job_options import SparkOptions
+from varve.cli.spark_log import SparkLog
+from varve.foundation.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from varve.jobs.job_progress import JobProgress
+    from varve.jobs.job_report import JobReport
+
+T = TypeVar("T")
+
+_POLL_SECONDS: Final = 0.2
+_CANCEL_SECONDS: Final = 15
+_SPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They write all of an error to standard error that is raised as well."""
+_NOTHING_CHANGED: Final = "stopped; the Spark job is cancelled"
+
+
+class Job:
+    """A session of Spark for one command."""
+
+    def __init__(self, name: str, spark: "SparkSession") -> None:
+        from varve.jobs.job_report import read_stages
+
+        self.name = name
+        self.spark = spark
+        self._clock = SystemClock()
+        self._started_ms = self._clock.now_ms()
+        self._before = {report.stage for report in read_stages(spark)}
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Does the work with its progress shown; an interrupt cancels it."""
+        from varve.jobs.job_progress import ProgressWatch
+
+        watch = ProgressWatch(self.spark.sparkContext.statusTracker())
+        running = _Running(work)
+        try:
+            with _progress() as show:
+                return running.wait(lambda: show(watch.look()))
+        except KeyboardInterrupt:
+            self.spark.sparkContext.cancelAllJobs()
+            running.thread.join(_CANCEL_SECONDS)
+            raise
+
+    def report(self, rows: int | None) -> "JobReport":
+        """What was done so far."""
+        from varve.jobs.job_report import JobReport, read_stages
+
+        return JobReport(
+            job=self.name,
+            application=self.spark.sparkContext.applicationId,
+            started_ms=self._started_ms,
+            duration_ms=self._clock.now_ms() - self._started_ms,
+            rows=rows,
+            stages=read_stages(self.spark, before=self._before),
+        )
+
+
+@contextlib.contextmanager
+def open_job(
+    name: str, options: SparkOptions, *, when_interrupted: str = _NOTHING_CHANGED
+) -> Iterator[Job]:
+    """Starts Spark, gives the job, ends Spark; what fails in it becomes an error of one line."""
+    from varve.jobs.job_errors import SPARK_ERRORS, JobFailed, explain_failure
+
+    for logger in _SPARK_LOGGERS:
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+
+    with told_when_interrupted(when_interrupted), SparkLog() as log:
+        try:
+            spark, is_ours = _start(name, options, log)
+            try:
+                yield Job(name, spark)
+            finally:
+                if is_ours:
+                    spark.stop()
+        except SPARK_ERRORS as error:
+            failure = explain_failure(error)
+            if not isinstance(failure, JobFailed):
+                raise failure from error
+            raise JobFailed(f"{failure}; Spark's own log is {log.keep()}") from error
+
+
+def write_report(report: "JobReport", path: str) -> None:
+    """The report as a JSON file."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(report.to_document(), file, indent=2)
+        file.write("\n")
+
+
+def tell_report(report: "JobReport") -> None:
+    """The report in a line, on standard error."""
+    from varve.cli.moments import show_span
+    from varve.cli.tier_access import show_bytes
+
+    rows = "" if report.rows is None else f"{_count(report.rows, 'row')}, "
+    shuffled = f", {show_bytes(report.shuffled_bytes)} shuffled" if report.shuffled_bytes else ""
+    failed = f", {report.failed_tasks} failed" if report.failed_tasks else ""
+    typer.secho(
+        f"{rows}{_count(len(report.stages), 'stage')}, {_count(report.tasks, 'task')}{failed}"
+        f"{shuffled} in {show_span(report.duration_ms)}",
+        dim=True,
+        err=True,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class _Running(Generic[T]):
+    """Work in a thread of its own, which the end of the process need not wait for."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._future: Future[T] = Future()
+        self.thread = threading.Thread(target=self._fulfil, daemon=True)
+        self.thread.start()
+
+    def wait(self, look: Callable[[], None]) -> T:
+        """What the work gives or raises; looks now and then."""
+        while not wait([self._future], timeout=_POLL_SECONDS).done:
+            look()
+        return self._future.result()
+
+    def _fulfil(self) -> None:
+        try:
+            self._future.set_result(self._work())
+        except BaseException as error:  # who waits raises it
+            self._future.set_exception(error)
+
+
+def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[SparkSession, bool]":
+    """A session whose Java writes to the log, and whether it was made here.
+
+    It is made in another thread: Spark then leaves SIGINT alone, and an interrupt that comes before
+    Java has answered ends this process, on which Java ends too. Java that is not waited for by
+    anybody in a living process would stay.
+    """
+    from pyspark import SparkContext
+
+    from varve.jobs.session import get_session
+
+    is_ours = SparkContext._active_spark_context is None
+    with _spinner("starting Spark"), log.catching():
+        starting = _Running(
+            lambda: get_session(master=options.master, conf=options.conf, app=f"varve {name}")
+        )
+        return starting.wait(lambda: None), is_ours
+
+
+@contextlib.contextmanager
+def _spinner(title: str) -> Iterator[None]:
+    """Shown on a terminal only, by a descriptor of its own."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with (
+        open(os.dup(2), "w", encoding=sys.stderr.encoding) as terminal,
+        Console(file=terminal).status(title),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _progress() -> "Iterator[Callable[[JobProgress], None]]":
+    """Gives the function that shows how far it is; it does nothing where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("planning", total=None)
+
+        def show(progress: "JobProgress") -> None:
+            if progress.tasks:
+                failed = f", {progress.failed_tasks} failed" if progress.failed_tasks else ""
+                bars.update(
+                    task,
+                    description=f"stage {progress.stages_done + 1}{failed}",
+                    completed=progress.tasks_done,
+                    total=progress.tasks,
+                )
+
+        yield show

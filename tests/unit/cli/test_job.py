@@ -1,0 +1,113 @@
+"""`varve job` as far as it needs no Spark: what it refuses, what a read would cost."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import varve
+from varve.cli.main import app
+from varve.foundation.errors import Unavailable
+from varve.foundation.settings import GivenValue
+from varve.jobs import session
+from varve.jobs.java import Java
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["job", *arguments], env={"COLUMNS": "200"})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topic of twenty records, ten of them in the cold tier."""
+    path = tmp_path_factory.mktemp("job")
+    settings: dict[str, GivenValue] = {"remote.storage.enable": True, "cleanup.policy": "compact"}
+    with varve.open(path / "data", maintain=False) as store:
+        topic = store.create_topic("orders", settings=settings)
+        for number in range(10):
+            topic.append(key=f"k{number}", value=f"value {number}")
+    assert CliRunner().invoke(app, ["tier", "copy", str(path / "data"), "--roll"]).exit_code == 0
+    with varve.open(path / "data", maintain=False) as store:
+        for number in range(10):
+            store.topic("orders").append(key=f"k{number}", value=f"newer {number}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--format", "parquet"), "--format parquet needs --output"),
+        (("--output", "x"), "--output needs --format json, csv or parquet"),
+        (("--json", "--format", "csv"), "are two formats"),
+        (("--sql", "SELECT 1", "--where", "true"), "--sql is a whole statement"),
+    ],
+)
+def test_options_that_do_not_go_together_are_wrong_usage(
+    place: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    found = run("query", "orders", "--dir", str(place / "data"), *arguments)
+    assert found.exit_code == 2
+    assert message in found.stderr
+
+
+def test_a_tier_must_be_named() -> None:
+    found = run("query", "orders")
+    assert found.exit_code == 1
+    assert "--store" in found.stderr
+    assert "--dir" in found.stderr
+
+
+def test_what_the_source_would_refuse_is_refused_before_spark_starts(place: Path) -> None:
+    data = str(place / "data")
+    wrong = run("query", "orders", "--dir", data, "--from", "x")
+    assert wrong.exit_code == 1
+    assert "startingOffset" in wrong.stderr
+    unknown = run("query", "orders", "--dir", data, "--option", "no.such=1")
+    assert "no.such" in unknown.stderr
+
+
+def test_the_estimate_tells_what_both_tiers_give(place: Path) -> None:
+    both = run("query", "orders", "--dir", str(place / "data"), "--estimate", "--json")
+    assert both.exit_code == 0, both.stderr
+    document = json.loads(both.stdout)
+    assert (document["partitions"], document["segments"]) == (1, 1)
+    assert document["cold_bytes"] > 0
+    assert document["hot_bytes"] > 0
+    assert document["requests"] > 0
+    cold = run("query", "orders", "--store", f"file:{place / 'data.cold'}", "--estimate", "--json")
+    assert json.loads(cold.stdout)["hot_bytes"] == 0
+    table = run("query", "orders", "--dir", str(place / "data"), "--estimate")
+    assert "from the object store" in table.stdout
+
+
+def test_a_topic_that_is_not_there_is_named(place: Path) -> None:
+    found = run("query", "nope", "--store", f"file:{place / 'data.cold'}", "--estimate")
+    assert found.exit_code == 1
+    assert "orders" in found.stderr
+
+
+def test_without_java_a_query_is_one_line_and_leaves_no_log(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Java:
+        raise Unavailable("Spark needs Java")
+
+    monkeypatch.setattr(session, "get_java", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = run("query", "orders", "--dir", str(place / "data"))
+    assert found.exit_code == 1
+    assert found.stderr == "error: Spark needs Java\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_commands_are_listed_without_spark() -> None:
+    script = (
+        "import sys; from typer.testing import CliRunner; from varve.cli.main import app; "
+        "found = CliRunner().invoke(app, sys.argv[1:]); "
+        "sys.exit(found.exit_code or 'pyspark' in sys.modules)"
+    )
+    for arguments in (["--help"], ["job", "--help"], ["job", "query", "--help"]):
+        subprocess.run([sys.executable, "-c", script, *arguments], check=True)
