@@ -55,6 +55,13 @@ def command(
             help="Let a repair delete what the second store alone has; asks nothing.",
         ),
     ] = False,
+    delete_last_copies: Annotated[
+        bool,
+        typer.Option(
+            "--delete-last-copies",
+            help="Let --delete-extra do so although the first store has less than what would go.",
+        ),
+    ] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="Read all objects in both and compare their bytes.")
     ] = False,
@@ -64,7 +71,9 @@ def command(
 
     The lists of both are compared by key and size. The first store is the truth: what the second
     lacks or has otherwise is copied by --repair, what it has too much may be the last copy and is
-    deleted only if told so. Nothing is ever written to the first.
+    deleted only if told so. Where that is more than the first has at all, the first is rather the
+    wrong store, not mounted or lost, and nothing is deleted unless --delete-last-copies says that
+    it is none of these. Nothing is ever written to the first.
 
     It may run beside an open store; what that writes or deletes at the moment may be shown as
     different, and is no longer by the next run. Ctrl-C stops it between two pieces, and what was
@@ -79,6 +88,8 @@ def command(
     """
     if delete_extra and not repair:
         raise typer.BadParameter("--delete-extra has a meaning with --repair only")
+    if delete_last_copies and not delete_extra:
+        raise typer.BadParameter("--delete-last-copies has a meaning with --delete-extra only")
     mirror = _open(directory, store_url, mirror_url, store_settings)
     try:
         with (
@@ -88,6 +99,8 @@ def command(
         ):
             found = mirror.compare(deep=deep, progress=progress)
             done = None
+            if delete_extra and not delete_last_copies:
+                _check_first(mirror, found)
             if repair:
                 done = mirror.mend(found.differences, delete_extra=delete_extra, progress=progress)
     finally:
@@ -120,6 +133,29 @@ def _open(
     return open_mirrored(url, mirror_url, settings=first, second_settings=second)
 
 
+def _check_first(mirror: MirroredObjectStore, found: MirrorComparison) -> None:
+    if found.is_first_poor:
+        raise InvalidRequest(
+            f"nothing was changed: {_sides(mirror, found)}. {_POOR}; if the first is right, and "
+            "these may be the last copies of what they hold, say --delete-last-copies"
+        )
+
+
+_POOR: Final = (
+    "The second alone has more than the first at all: check that the first is the right store, "
+    "that it is mounted and was not emptied; if it was lost, copy the second back to it"
+)
+
+
+def _sides(mirror: MirroredObjectStore, found: MirrorComparison) -> str:
+    extra = _of(found, Fault.EXTRA)
+    return (
+        f"{mirror.first_name} has {found.object_count:,} objects, {show_bytes(found.total_bytes)}; "
+        f"{mirror.second_name} has {found.second_count:,}, {show_bytes(found.second_bytes)}, of "
+        f"them {len(extra):,} alone, {show_bytes(sum(one.size for one in extra))}"
+    )
+
+
 def _is_level(found: MirrorComparison, done: MirrorRepair | None) -> bool:
     return not found.differences if done is None else not done.extra
 
@@ -142,6 +178,9 @@ def _documents(
         "second": mirror.second_name,
         "objects": found.object_count,
         "bytes": found.total_bytes,
+        "second_objects": found.second_count,
+        "second_bytes": found.second_bytes,
+        "is_first_poor": found.is_first_poor,
         **{str(fault): len(_of(found, fault)) for fault in Fault},
         "copied": 0 if done is None else len(done.copied),
         "deleted": 0 if done is None else len(done.deleted),
@@ -174,18 +213,26 @@ def _print(mirror: MirroredObjectStore, found: MirrorComparison, done: MirrorRep
             size = show_bytes(sum(one.size for one in some))
             parts.append(f"{len(some):,} {words} {mirror.second_name} ({size})")
     typer.echo(f"{mirror.first_name} has {all_objects}; {', '.join(parts)}")
+    if found.is_first_poor:
+        typer.secho(f"{_sides(mirror, found)}. {_POOR}", fg="yellow")
     typer.echo(_outcome(found, done))
+
+
+_DELETE_HINT: Final = "; --repair --delete-extra deletes what is too much"
 
 
 def _outcome(found: MirrorComparison, done: MirrorRepair | None) -> str:
     if done is None:
         if len(_of(found, Fault.EXTRA)) == len(found.differences):
-            return "nothing was changed; --repair --delete-extra deletes what is too much"
+            what = "" if found.is_first_poor else _DELETE_HINT
+            return f"nothing was changed{what}"
         return "nothing was changed; --repair copies what is missing or different"
     text = f"{len(done.copied):,} copied, {len(done.deleted):,} deleted"
     if done.extra:
         text += (
             f"; {len(done.extra):,} that only the second store has are left, as they may be the "
-            "last copy: --delete-extra deletes them"
+            "last copy"
         )
+        if not found.is_first_poor:
+            text += ": --delete-extra deletes them"
     return text

@@ -45,11 +45,22 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class MirrorComparison:
-    """The objects of the first store, their bytes, and what the second has otherwise, by key."""
+    """The objects of both stores, their bytes, and what the second has otherwise, by key."""
 
     object_count: int
     total_bytes: int
+    second_count: int
+    second_bytes: int
     differences: tuple[Difference, ...]
+
+    @property
+    def is_first_poor(self) -> bool:
+        """Whether the second alone has more than the first has at all.
+
+        The first is then rather another store, not mounted or lost, than the truth.
+        """
+        extra = [one.size for one in self.differences if one.fault is Fault.EXTRA]
+        return len(extra) > self.object_count or sum(extra) > self.total_bytes
 
 
 def compare(
@@ -65,12 +76,14 @@ def compare(
 
     Suspect objects count as different however they look.
     """
-    count = total_bytes = 0
+    count = total_bytes = second_count = second_bytes = 0
     found: list[Difference] = []
     alike: list[ObjectInfo] = []
     for seen, (mine, other) in enumerate(_pair(first.list(prefix), second.list(prefix))):
         if seen % _SHOWN_COUNT == 0:
             progress(f"{count:,} objects", 0, 0)
+        if other is not None:
+            second_count, second_bytes = second_count + 1, second_bytes + other.size
         if mine is None:
             if other is not None:
                 found.append(Difference(Fault.EXTRA, other.key, other.size))
@@ -84,7 +97,7 @@ def compare(
             alike.append(mine)
     found += _compare_bytes(first, second, alike, progress)
     found.sort(key=lambda difference: difference.key)
-    return MirrorComparison(count, total_bytes, tuple(found))
+    return MirrorComparison(count, total_bytes, second_count, second_bytes, tuple(found))
 
 
 def _compare_bytes(

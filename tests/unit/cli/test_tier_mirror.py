@@ -126,6 +126,32 @@ def test_json_has_a_line_per_difference_and_a_summary(mirrored: Place) -> None:
     assert mirrored.mirror("--deep").exit_code == 0
 
 
+def test_an_empty_first_store_makes_nobody_delete_the_last_copy(mirrored: Place) -> None:
+    mirrored.mirror("--repair")
+    first = open_object_store(mirrored.first)
+    keys = mirrored.keys(mirrored.first)
+    first.delete(keys)
+    found = mirrored.mirror()
+    assert found.exit_code == 1
+    text = " ".join(found.stdout.split())
+    assert "/first has 0 objects, 0 B;" in text
+    assert f"/second has {len(keys)}," in text
+    assert "copy the second back to it" in text
+    assert "--delete-extra" not in text
+    assert "--delete-extra" not in mirrored.mirror("--repair").stdout
+    refused = mirrored.mirror("--repair", "--delete-extra")
+    assert refused.exit_code == 1
+    assert "nothing was changed" in refused.stderr
+    assert "--delete-last-copies" in refused.stderr
+    assert mirrored.keys(mirrored.second) == keys
+    _, summary = lines(mirrored.mirror("--json"))
+    assert (summary["objects"], summary["second_objects"]) == (0, len(keys))
+    assert summary["is_first_poor"]
+    assert mirrored.mirror("--delete-last-copies").exit_code == 2
+    assert mirrored.mirror("--repair", "--delete-extra", "--delete-last-copies").exit_code == 0
+    assert mirrored.keys(mirrored.second) == []
+
+
 def test_an_interrupted_repair_goes_on_where_it_was(
     mirrored: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

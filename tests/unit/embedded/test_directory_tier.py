@@ -11,7 +11,7 @@ import pytest
 import varve
 from varve.foundation.errors import StoreDenied, StoreUnavailable, Unavailable
 
-TIERED = {"remote.storage.enable": True, "segment.bytes": 2_000, "retention.ms": -1}
+TIERED = {"remote.storage.enable": True, "segment.bytes": 1_000, "retention.ms": -1}
 
 
 class ReadOnly:
@@ -54,7 +54,7 @@ def store(tmp_path: Path, cold: ReadOnly) -> Iterator[varve.Store]:
 
 
 def fill(store: varve.Store) -> None:
-    for number in range(200):
+    for number in range(40):
         store.topic("t").append(value=b"value-%d" % number * 5)
 
 
@@ -68,7 +68,7 @@ def test_a_tier_that_turns_read_only_fails_the_copy_alone(
     assert not health.offline
     assert "Read-only file system; mount it for writing" in "".join(map(str, health.tier.values()))
     store.topic("other").append(value=b"goes on")
-    assert len(list(store.topic("t").read(0))) == 400
+    assert len(list(store.topic("t").read(0))) == 80
     cold.is_on = False
     store.run_once(10**15)
     assert store.health().tier == {}
@@ -94,7 +94,7 @@ def test_a_plain_file_in_the_place_of_the_tier_fails_the_tier_alone(
     with varve.open(tmp_path / "data", maintain=False) as again:
         again.run_once()
         again.topic("other").append(value=b"goes on")
-        assert len(list(again.topic("t").read(0))) == 200
+        assert len(list(again.topic("t").read(0))) == 40
         assert not again.health().offline
         with pytest.raises(StoreUnavailable, match="a file is where a directory has to be"):
             _ = again.tier
@@ -119,7 +119,7 @@ def test_a_tier_that_may_not_be_opened_fails_the_tier_alone(
     monkeypatch.setattr(os, "scandir", refuse)
     with varve.open(tmp_path / "data", maintain=False) as again:
         again.run_once()
-        assert len(list(again.topic("t").read(0))) == 200
+        assert len(list(again.topic("t").read(0))) == 40
         assert "Permission denied" in "".join(map(str, again.health().tier.values()))
         with pytest.raises((StoreDenied, Unavailable)):
             _ = again.tier
