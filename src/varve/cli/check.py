@@ -34,6 +34,7 @@ from varve.commit_log.names import LOG
 from varve.commit_log.quarantine import Quarantine
 from varve.commit_log.repair import RepairReport, RepairTools, repair_directory
 from varve.disk import FileSystem, RealFileSystem
+from varve.embedded.lost_settings import find_lost_settings, tell_lost
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import StoreError
@@ -116,14 +117,15 @@ def check_path(
 def _check_topics(fs: FileSystem, directory: str) -> list[Finding]:
     """What is wrong with the table of topics, which a repair leaves alone: it cannot be guessed."""
     path = f"{directory}/{TOPICS_FILE}"
-    if not fs.exists(path):
-        return []
     try:
-        decode_topics(fs.read(path), path)
+        known = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
     except StoreError as error:
         message = str(error).removeprefix(f"{path}: ")
         return [Finding(Severity.ERROR, path, None, "topics-corrupt", message)]
-    return []
+    return [
+        Finding(Severity.ERROR, path, None, "topics-lost", tell_lost(topic))
+        for topic in sorted(find_lost_settings(fs, [directory], known))
+    ]
 
 
 def _data_bytes(fs: FileSystem, path: str) -> int:

@@ -25,6 +25,7 @@ from varve.tiering.tier_join import LocalPart, find_holes, find_lost
 from varve.tiering.tiered_partition import find_home
 
 TIER_RULES: Final = {
+    "topics-lost": "Every topic with a part in the cold tier has its settings.",
     "tier-file": "The file that tells where the cold tier is can be read.",
     "tier-unavailable": "The cold tier can be asked (with --tier).",
     "tier-hole": "Every offset from the log start on is in one of the tiers (with --tier).",

@@ -9,6 +9,7 @@ import typer
 from varve.cli.store_access import parse_setting
 from varve.commit_log import LogSettings
 from varve.disk import FileSystem, RealFileSystem
+from varve.embedded.lost_settings import find_lost_settings
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
 from varve.embedded.tier_place import DEFAULT_METADATA, TierPlace, read_place
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
@@ -111,14 +112,15 @@ def check_manifests_beside(place: TierPlace, directory: str) -> None:
 
 
 def find_tiered(fs: FileSystem, directory: str) -> set[str]:
-    """The topics of a log directory that are in the cold tier, by the table of topics alone."""
+    """The topics of a log directory that are in the cold tier, without opening it."""
     path = f"{directory}/{TOPICS_FILE}"
     table = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
-    return {
+    enabled = {
         name
         for name, entry in table.items()
         if parse_settings(LogSettings, entry.settings, f"topic {name}").remote_storage_enable
     }
+    return enabled | find_lost_settings(fs, [directory], table)
 
 
 def open_tier(url: str, settings: list[str]) -> "ObjectStore":

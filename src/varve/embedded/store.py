@@ -18,6 +18,7 @@ from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import ColdTier
 from varve.embedded.insight import Insight
+from varve.embedded.lost_settings import tell_lost
 from varve.embedded.partition import Partition
 from varve.embedded.store_metrics import StoreMetrics
 from varve.embedded.store_settings import parse_store_settings
@@ -202,13 +203,15 @@ class Store:
 
     @property
     def recovered(self) -> dict[str, list[str]]:
-        """By partition, what the open had to cut, drop or rebuild after a crash."""
-        return {
+        """By partition, what the open had to cut, drop or rebuild after a crash; and by topic, that
+        its settings are lost."""
+        found = {
             str(partition): log.recovered
             for directory in self._logs.directories
             for partition, log in sorted(directory.logs.items())
             if log.recovered
         }
+        return found | {topic: [tell_lost(topic)] for topic in sorted(self._admin.lost)}
 
     def _check_open(self) -> None:
         self._logs.check_process()

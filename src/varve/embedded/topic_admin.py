@@ -16,6 +16,7 @@ from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.commit_log.names import validate_topic_name
 from varve.commit_log.partition_metadata import random_topic_id
 from varve.embedded.cold_tier import ColdTier
+from varve.embedded.lost_settings import tell_lost
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry, TopicState, TopicTable
 from varve.foundation.errors import (
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 PARTITION_COUNT_MAX: Final = 10_000
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
+_TIERED: Final = "remote.storage.enable"
 
 
 class TopicAdmin:
@@ -63,7 +65,18 @@ class TopicAdmin:
     def settings_of(self, topic: str) -> LogSettings:
         """The topic's own settings over the store's defaults."""
         entry = self._table.topics.get(topic)
-        return self._parse(topic, self._foreign if entry is None else entry.settings)
+        return self._parse(topic, self._untold(topic) if entry is None else entry.settings)
+
+    def _untold(self, topic: str) -> Mapping[str, str]:
+        """The settings of a topic that is in no table: what is in the tier stays there."""
+        if topic not in self._catalog.lost:
+            return self._foreign
+        return {**self._foreign, _TIERED: "true"}
+
+    @property
+    def lost(self) -> set[str]:
+        """The topics whose settings are lost while a part of them is in the cold tier."""
+        return self._catalog.lost
 
     def _parse(self, topic: str, given: Mapping[str, str]) -> LogSettings:
         return parse_settings(LogSettings, given, f"topic {topic}", base=self._defaults)
@@ -143,6 +156,8 @@ class TopicAdmin:
             if key not in known:
                 parse_settings(LogSettings, {key: ""}, f"topic {name}")  # raises, naming the near
         _check_not_internal(name, "altered")
+        if name in self.lost and _TIERED not in settings:
+            raise InvalidRequest(tell_lost(name))
         entry = self.get(name)
         kept = {key: text for key, text in entry.settings.items() if key not in settings}
         altered = replace(entry, settings={**kept, **wanted})
@@ -240,7 +255,9 @@ class TopicAdmin:
                 counts[topic] = max(counts.get(topic, 0), partition.partition + 1)
                 ids[topic] = ids.get(topic) or self._logs.topic_id(partition)
         return {
-            name: TopicEntry(name=name, id=ids[name], partition_count=count, settings=self._foreign)
+            name: TopicEntry(
+                name=name, id=ids[name], partition_count=count, settings=self._untold(name)
+            )
             for name, count in counts.items()
         }
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from varve.commit_log import LogDirectory
 from varve.disk import FileSystem, write_atomically
+from varve.embedded.lost_settings import find_lost_settings
 from varve.embedded.topic_table import (
     TOPICS_FILE,
     TopicTable,
@@ -27,6 +28,12 @@ class TopicCatalog:
         self._fs = fs
         self._directories = directories
         self.table = TopicTable()
+        self._lost: frozenset[str] = frozenset()
+
+    @property
+    def lost(self) -> set[str]:
+        """The topics with a part in the cold tier that the table does not have."""
+        return {topic for topic in self._lost if topic not in self.table.topics}
 
     @property
     def is_complete(self) -> bool:
@@ -40,6 +47,8 @@ class TopicCatalog:
     def load(self) -> None:
         """Reads the newest table; raises Corrupt where one cannot be understood."""
         self.table = self._read()
+        paths = [directory.path for directory in self._directories]
+        self._lost = find_lost_settings(self._fs, paths, self.table.topics)
 
     def check_unchanged(self) -> None:
         """Raises Unavailable when another process wrote since `load`, before the locks."""

@@ -117,6 +117,28 @@ def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path
     assert "does not tell where" in findings(data)["tier-file"]
 
 
+def test_a_topic_whose_settings_are_lost_is_read_from_both_tiers_and_told_of(data: Path) -> None:
+    assert run("clean", data, "scores").exit_code == 0
+    (data / "varve-topics.json").unlink()
+    assert "settings of scores are lost" in findings(data)["topics-lost"]
+    found = run("log", "read", "scores", "--dir", data)
+    assert (found.exit_code, len(found.stdout.splitlines())) == (0, 60)
+    assert "log configure scores remote.storage.enable=true" in found.stderr
+    assert run("get", data, "scores", "k0").exit_code == 0
+    (row,) = lines(run("log", "offsets", "scores", "--dir", data, "--json"))
+    assert row["log_start"] == 0 < row["local_start"]
+    refused = run("log", "configure", "scores", "--dir", data, "retention.ms=1")
+    assert refused.exit_code == 1
+    assert "remote.storage.enable=true" in refused.stderr
+    assert run("clean", data, "scores").exit_code == 0
+    given = ("remote.storage.enable=true", "cleanup.policy=compact", "local.retention.bytes=2000")
+    done = run("log", "configure", "scores", "--dir", data, *given)
+    assert done.exit_code == 0, done.output
+    again = run("log", "read", "scores", "--dir", data)
+    assert (len(again.stdout.splitlines()), again.stderr) == (60, "")
+    assert run("check", "--tier", data).exit_code == 0
+
+
 def test_reads_of_a_tier_that_lost_an_object_fail_with_its_name(data: Path) -> None:
     assert run("clean", data).exit_code == 0
     for path in Path(f"{data}.cold").rglob("*/log"):

@@ -1,0 +1,81 @@
+"""Topics whose settings are lost while a part of them is in the cold tier.
+
+The table of topics tells which topics are in the tier. Where a topic is in no table, its evidence
+still tells that segments left the local disk for object storage.
+
+Invariant  reads only.
+"""
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from varve.cleaning.balance import BalanceKind
+from varve.cleaning.evidence import EVIDENCE_FILE, read_evidence
+from varve.commit_log.checkpoints import decode_offsets
+from varve.commit_log.names import (
+    LOG,
+    LOG_START_OFFSET_FILE,
+    DirectoryState,
+    TopicPartition,
+    parse_file_name,
+    parse_partition_directory,
+)
+from varve.disk import FileSystem
+from varve.embedded.topic_table import TOPICS_FILE
+from varve.foundation.errors import StoreError
+
+
+def find_lost_settings(
+    fs: FileSystem, directories: Sequence[str], known: Collection[str]
+) -> frozenset[str]:
+    """The topics that are not among the known ones and have a part in the cold tier.
+
+    A directory that cannot be read, or a file in it, tells of none: who opens it says why.
+    """
+    lost: set[str] = set()
+    for directory in directories:
+        with suppress(OSError, StoreError):
+            starts = _read_starts(fs, directory)
+            for entry in fs.scan(directory):
+                partition = _find_partition(entry.name) if entry.is_directory else None
+                if partition is None or partition.topic in known or partition.topic in lost:
+                    continue
+                path = f"{directory}/{entry.name}"
+                if _has_cold_part(fs, path, starts.get(partition)):
+                    lost.add(partition.topic)
+    return frozenset(lost)
+
+
+def tell_lost(topic: str) -> str:
+    """What to say of such a topic."""
+    return (
+        f"the settings of {topic} are lost, {TOPICS_FILE} does not have it; a part of it is in the "
+        "cold tier, where it is still read, and nothing of it expires: give its settings again "
+        f"with `varve log configure {topic} remote.storage.enable=true NAME=VALUE ...`"
+    )
+
+
+def _find_partition(name: str) -> TopicPartition | None:
+    with suppress(StoreError):
+        found = parse_partition_directory(name)
+        return found.topic_partition if found.state is DirectoryState.ACTIVE else None
+    return None
+
+
+def _read_starts(fs: FileSystem, directory: str) -> dict[TopicPartition, int]:
+    path = f"{directory}/{LOG_START_OFFSET_FILE}"
+    return decode_offsets(fs.read(path), where=path) if fs.exists(path) else {}
+
+
+def _has_cold_part(fs: FileSystem, directory: str, log_start: int | None) -> bool:
+    """Whether the local part begins where segments left it, and the log starts before that."""
+    if not fs.exists(f"{directory}/{EVIDENCE_FILE}"):
+        return False
+    entries = read_evidence(fs, directory).entries
+    moved = [one.balance for one in entries if one.balance.kind is BalanceKind.MOVED]
+    names = [parse_file_name(entry.name) for entry in fs.scan(directory)]
+    bases = [name.offset for name in names if name and name.kind == LOG and not name.state]
+    if not moved or not bases:
+        return False
+    first = min(bases)
+    return moved[-1].end_offset >= first and (log_start is None or log_start < first)
