@@ -2,6 +2,7 @@
 
 import json
 import posixpath
+import random
 import sys
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -20,10 +21,16 @@ from varve.cli.tier_access import (
     open_tier,
     show_bytes,
 )
-from varve.commit_log import LogSettings
+from varve.commit_log import LogSettings, LogStore
 from varve.commit_log.names import parse_partition_directory
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import FileSystem, RealFileSystem, write_atomically
+from varve.embedded.tier_place import (
+    DEFAULT_METADATA,
+    TierPlace,
+    read_place,
+    remember_place,
+)
 from varve.embedded.topic_table import (
     TOPICS_FILE,
     TopicEntry,
@@ -91,7 +98,9 @@ def command(
     does not exist is made.
 
     Without --setting a topic that the directory does not know keeps its records until `varve log
-    configure` says otherwise.
+    configure` says otherwise. A directory that has no cold tier remembers the object store, unless
+    only a part or an older state was restored: with remote.storage.enable=true copying goes on
+    there.
 
     \b
     Examples:
@@ -108,7 +117,8 @@ def command(
     fs = RealFileSystem()
     path = posixpath.abspath(directory)
     _check_directory(fs, path)
-    objects = open_tier(find_url(store_url, path), store_settings)
+    url = find_url(store_url, path)
+    objects = open_tier(url, store_settings)
     cluster = choose_cluster(objects, cluster)
     homes = choose_partitions(
         list_partitions(objects, cluster), topic=topic, topic_id=topic_id, partition=partition
@@ -128,6 +138,8 @@ def command(
                 _print(report, as_json=as_json)
         if settings and topic not in table.topics:
             _write_topic(fs, path, table, homes, settings)
+        if version is None and as_of is None and until_offset is None:
+            _remember_store(fs, path, url, cluster)
 
 
 def _check_directory(fs: FileSystem, path: str) -> None:
@@ -202,6 +214,17 @@ def _write_topic(
         settings=settings,
     )
     write_atomically(fs, f"{path}/{TOPICS_FILE}", encode_topics(table.with_topics(entry)))
+
+
+def _remember_store(fs: FileSystem, path: str, url: str, cluster: str) -> None:
+    """Lets copies go on where the topic came from: not those of another cluster, whose objects
+    have other names.
+    """
+    from varve.object_store.urls import normal_url
+
+    if read_place(fs, path) is None and read_cluster(fs, path) == cluster:
+        logs = LogStore([path], fs=fs, clock=SystemClock(), random=random.Random())
+        remember_place(fs, logs.directories, TierPlace(normal_url(url), DEFAULT_METADATA))
 
 
 def _print(report: RestoreReport, *, as_json: bool) -> None:

@@ -29,6 +29,7 @@ from varve.foundation.worker import Worker, WorkerHealth
 
 if TYPE_CHECKING:
     from varve.object_store import MirroredObjectStore
+    from varve.tiering.manifest_store import ManifestStore
     from varve.tiering.metadata_topic import TopicMaker
     from varve.tiering.metrics import TierMetrics
     from varve.tiering.tier import Tier
@@ -185,6 +186,10 @@ class ColdTier:
         except MENDABLE as error:
             logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
 
+    def check_removable(self, partition: TopicPartition) -> None:
+        """Raises StoreError where the object store cannot, or will not, let a partition go."""
+        self.get().check_removable(partition)
+
     def remove(self, partition: TopicPartition) -> None:
         """Takes a partition's objects out of the tier: its topic goes."""
         self.get().remove(partition, self._clock.now_ms())
@@ -192,19 +197,13 @@ class ColdTier:
     def enter(self, logs: Sequence[Log]) -> None:
         """Lets logs into the tier, once `prepare` was called.
 
-        Raises InvalidRequest when the tier has segments of one: their log started before where it
-        starts now, so that they would be taken for expired ones. One that is down is not asked.
+        Raises InvalidRequest when the tier has segments that are not of one's history from where
+        it starts: those before that would be taken for expired ones. One that is down is not asked.
         """
         try:
             tier = self.get()
             for log in logs:
-                manifest = tier.partitions.get(log.topic_partition).manifests.load()
-                if manifest.readable_count:
-                    raise InvalidRequest(
-                        f"{log.topic_partition}: the cold tier has {manifest.readable_count} "
-                        "segments of it from before it left the tier: save them with `varve tier "
-                        f"restore`, then remove what is below {manifest.home.prefix}"
-                    )
+                _check_same_history(log, tier.partitions.get(log.topic_partition).manifests)
         except Unavailable as error:
             logger.warning("the cold tier cannot be asked", extra={"error": str(error)})
         self.stay(logs)
@@ -293,6 +292,26 @@ class ColdTier:
     def _close(self, tier: "Tier") -> None:
         if self._opening.owns_objects:
             tier.objects.close()
+
+
+def _check_same_history(log: Log, manifests: "ManifestStore") -> None:
+    from varve.tiering.tier_join import LocalPart, is_same_history
+
+    manifest = manifests.load()
+    local = LocalPart(
+        log_start_offset=log.log_start_offset,
+        local_start_offset=log.local_start_offset,
+        end_offset=log.end_offset,
+        epochs=log.epochs,
+    )
+    if manifest.readable_count and not is_same_history(manifests, manifest, local):
+        raise InvalidRequest(
+            f"{log.topic_partition}: the cold tier has {manifest.readable_count} segments of it up "
+            f"to offset {manifest.highest_offset}, and not all of them are of this log, which "
+            f"holds {log.log_start_offset} to {log.end_offset}: `varve tier restore` into another "
+            "directory brings back a whole log that goes on with them. Only if they are not wanted "
+            f"any more, remove what is below {manifest.home.prefix}"
+        )
 
 
 def _find_mirror(tier: "Tier") -> "MirroredObjectStore | None":

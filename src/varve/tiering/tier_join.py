@@ -41,6 +41,17 @@ def find_holes(
     return holes
 
 
+def is_same_history(manifests: ManifestStore, manifest: Manifest, local: LocalPart) -> bool:
+    """Whether all that is copied is of the local log, and none of it lies before its start."""
+    start = local.log_start_offset or 0
+    readable = (one for one in manifests.segments(manifest) if one.is_readable)
+    return all(
+        one.end_offset >= start
+        and is_in_lineage(one, local.epochs, log_end_offset=local.end_offset)
+        for one in readable
+    )
+
+
 def _shared(
     manifests: ManifestStore, manifest: Manifest, local: LocalPart, from_offset: int
 ) -> Iterator[ColdSegment]:

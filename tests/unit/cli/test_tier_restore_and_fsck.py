@@ -13,6 +13,8 @@ from typer.testing import CliRunner, Result
 import varve
 from tests.support.cold_log import HOME, ColdLog, copy_log, make_log
 from varve.cli.main import app
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.settings import GivenValue
 from varve.object_store import DirectoryObjectStore
 
 
@@ -61,6 +63,42 @@ def test_settings_that_are_given_go_into_the_table_of_topics(
     table = json.loads((target / "varve-topics.json").read_text())
     assert table["topics"]["topic"]["id"] == HOME.topic_id
     assert table["topics"]["topic"]["settings"]["retention.ms"] == "-1"
+
+
+@pytest.mark.parametrize("is_given_at_once", [True, False])
+def test_copying_goes_on_in_the_store_that_was_restored_from(
+    tmp_path: Path, cold: ColdLog, url: str, is_given_at_once: bool
+) -> None:
+    target, tiered = tmp_path / "data", "remote.storage.enable=true"
+    given = ("--setting", tiered) if is_given_at_once else ()
+    assert run("restore", target, "topic", "--store", url, *given).exit_code == 0
+    assert json.loads((target / "varve-tier.json").read_text())["url"] == url
+    if not is_given_at_once:
+        log = ["log", "configure", "topic", "--dir", str(target), tiered]
+        done = CliRunner().invoke(app, log)
+        assert done.exit_code == 0, done.output
+    with varve.open(target, maintain=False) as store:
+        store.topic("topic").append(value="more")
+    done = run("copy", target, "--roll", "--json")
+    assert done.exit_code == 0, done.output
+    assert not (tmp_path / "data.cold").exists()
+    assert run("fsck", "--store", url, "--deep").exit_code == 0
+    again = run("restore", tmp_path / "again", "topic", "--store", url, "--json")
+    assert json.loads(again.stdout)["segments"] == 4
+
+
+def test_a_part_that_was_restored_is_not_let_into_the_tier_that_has_more(
+    tmp_path: Path, cold: ColdLog, url: str
+) -> None:
+    target = tmp_path / "data"
+    assert run("restore", target, "topic", "--store", url, "--until-offset", "5").exit_code == 0
+    assert not (target / "varve-tier.json").exists()
+    settings: dict[str, GivenValue] = {"varve.tier.url": url}
+    with (
+        varve.open(target, maintain=False, settings=settings) as store,
+        pytest.raises(InvalidRequest, match="not all of them are of this log"),
+    ):
+        store.alter_topic("topic", {"remote.storage.enable": True})
 
 
 @pytest.mark.parametrize(
