@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -98,3 +99,34 @@ def test_what_is_wrong_is_named(spark: SparkSession, topic: SourceTopic) -> None
 def test_an_empty_range_has_no_rows(spark: SparkSession, topic: SourceTopic) -> None:
     assert load(spark, topic, startingOffset="1000").collect() == []
     assert load(spark, topic).where("partition = 7").collect() == []
+
+
+def stream_sizes(spark: SparkSession, topic: SourceTopic, place: Path, **options: str) -> list[int]:
+    """The rows of each batch of a query that reads what there is now."""
+    sizes: list[int] = []
+    given = {"url": topic.url, "Topic": NAME, "directory": topic.kit.path, **options}
+    frame = spark.readStream.format("varve").options(**given).load()
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: sizes.append(batch.count()))
+        .option("checkpointLocation", str(place))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    assert query.exception() is None
+    return sizes
+
+
+def test_a_stream_goes_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
+    topic = SourceTopic(tmp_path / "store")
+    topic.put(*[(f"k{number}", "1") for number in range(50)])
+    topic.roll()
+    topic.copy()
+    topic.put(*[(f"k{number}", "2") for number in range(10)])
+    topic.flush()
+    place = tmp_path / "checkpoint"
+    assert stream_sizes(spark, topic, place, maxOffsetsPerTrigger="25") == [25, 25, 10]
+    topic.put(("late", "3"), ("later", "4"))
+    topic.flush()
+    assert stream_sizes(spark, topic, place) == [2]
+    topic.close()

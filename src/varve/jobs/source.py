@@ -17,8 +17,10 @@ from varve.jobs.arrow_columns import ArrowColumns
 from varve.jobs.source_columns import check_schema, make_schema
 from varve.jobs.source_filters import SourceFilters
 from varve.jobs.source_options import Mode, SourceOptions, parse_options
+from varve.jobs.source_partition import TaskPartition
 from varve.jobs.source_plan import plan_tasks
-from varve.jobs.source_read import TaskRead, read_task
+from varve.jobs.source_read import read_task
+from varve.jobs.source_stream import VarveStreamReader
 
 FORMAT: Final = "varve"
 
@@ -36,13 +38,8 @@ class VarveSource(DataSource):
     def reader(self, schema: StructType) -> "VarveReader":
         return VarveReader(parse_options(self.options), schema)
 
-
-class TaskPartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, task: TaskRead) -> None:
-        super().__init__(None)
-        self.task = task
+    def streamReader(self, schema: StructType) -> VarveStreamReader:  # noqa: N802
+        return VarveStreamReader(parse_options(self.options), schema)
 
 
 class VarveReader(DataSourceReader):

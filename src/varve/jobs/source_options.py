@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from varve.foundation.errors import InvalidRequest
+from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier_address import TierAddress
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ _NAMES: Final = (
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
 )
+
+_KAFKA_WORDS: Final = {-2: 0, -1: LONG_MAX}  # the beginning and the end
 
 
 class Mode(StrEnum):
@@ -170,8 +173,9 @@ def _read_offsets(options: Mapping[str, str], side: str) -> Offsets:
 
 def _parse_by_partition(text: str) -> int | Mapping[int, int] | None:
     """A number, a word for the beginning or the end, or JSON: {"0": 5} or {"topic": {"0": 5}}."""
-    if text.strip().lower() in (EARLIEST, LATEST):
-        return None
+    words = {EARLIEST: 0, LATEST: LONG_MAX}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
     if not text.strip().startswith("{"):
         return int(text)
     table = json.loads(text)
@@ -181,8 +185,7 @@ def _parse_by_partition(text: str) -> int | Mapping[int, int] | None:
     for partition, offset in table.items():
         if not isinstance(offset, int):
             raise ValueError(f"{offset!r:.40} of partition {partition} is no integer")
-        if offset >= 0:  # Kafka's words: -2 the beginning, -1 the end
-            found[int(partition)] = offset
+        found[int(partition)] = _KAFKA_WORDS.get(offset, offset)
     return found
 
 

@@ -99,7 +99,7 @@ class PartitionSource:
         if options.ending_ms is not None:
             found = self.find_by_time(options.ending_ms, first)
             end = end if found is None else min(end, found)
-        start = max(start, given_start or 0, filters.start_offset)
+        start = max(start, min(given_start or 0, last), filters.start_offset)
         end = min(end, last if given_end is None else given_end, filters.end_offset)
         return start, max(start, end)
 
