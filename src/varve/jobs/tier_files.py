@@ -115,11 +115,14 @@ class TierFile:
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         wanted = max(min(len(buffer), self._size - position), 0)
-        if wanted < BLOCK_BYTES:
+        if wanted < BLOCK_BYTES and not self._is_ahead(position):
             self._read_blocks(position, buffer[:wanted])
         else:
             self._read_through(position, buffer[:wanted])
         return wanted
+
+    def _is_ahead(self, position: int) -> bool:
+        return self._next is not None and self._next[0] == position
 
     def _read_blocks(self, position: int, buffer: memoryview) -> None:
         filled = 0

@@ -1,0 +1,80 @@
+"""Objects read as files: by blocks, by whole ranges, ahead of a walk."""
+
+import pickle
+import random
+
+import pytest
+
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.jobs.tier_files import BLOCK_BYTES, TierFiles
+from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
+
+DATA = random.Random(1).randbytes(5 * BLOCK_BYTES + 77)
+_stores: dict[str, ObjectStore] = {}
+
+
+def open_store() -> ObjectStore:
+    return _stores["now"]
+
+
+def make(size: int = len(DATA)) -> tuple[TierFiles, FaultyObjectStore]:
+    objects = FaultyObjectStore(MemoryObjectStore())
+    objects.put("a/log", DATA)
+    _stores["now"] = objects
+    return TierFiles(open_store, {"a/log": size}), objects
+
+
+def test_any_range_is_what_the_object_holds() -> None:
+    files, _ = make()
+    source = random.Random(2)
+    with files, files.open("a/log") as file:
+        for _ in range(200):
+            start = source.randrange(len(DATA) + 10)
+            size = source.choice([0, 1, 100, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES])
+            assert file.read_at(start, size) == DATA[start : start + size]
+
+
+def test_small_reads_of_a_block_ask_once() -> None:
+    files, objects = make()
+    before = objects.steps
+    with files:
+        for start in range(0, 1000, 100):
+            with files.open("a/log") as file:
+                file.read_at(start, 100)
+    assert objects.steps == before + 1
+
+
+def test_a_large_read_is_one_request_and_a_walk_is_fetched_ahead() -> None:
+    files, objects = make()
+    before = objects.steps
+    with files:
+        file = files.open("a/log")
+        found = file.read_at(0, 2 * BLOCK_BYTES)
+        assert objects.steps == before + 1
+        position = len(found)
+        while piece := file.read_at(position, BLOCK_BYTES):
+            found += piece
+            position += len(piece)
+    assert found == DATA
+    ranges = [step for step in objects.trace[before:] if step.operation == "get range"]
+    assert len(ranges) == 5
+
+
+def test_an_object_that_is_too_short_is_corrupt() -> None:
+    files, _ = make(len(DATA) + 1)
+    with files, files.open("a/log") as file, pytest.raises(Corrupt, match="a/log"):
+        file.read_at(len(DATA) - 5, 100)
+
+
+def test_it_travels_and_opens_its_store_where_it_arrives() -> None:
+    files, _ = make()
+    with pickle.loads(pickle.dumps(files)) as arrived, arrived.open("a/log") as file:
+        assert file.read_at(3, 5) == DATA[3:8]
+
+
+def test_what_is_not_named_is_not_found_and_nothing_is_written() -> None:
+    files, _ = make()
+    with files, pytest.raises(FileNotFoundError):
+        files.open("a/index")
+    with files.open("a/log") as file, pytest.raises(InvalidRequest, match="never changes"):
+        file.write_at(0, b"x")
