@@ -14,13 +14,14 @@ from varve.cli.store_access import (
     find_topic,
     open_existing,
     parse_setting,
+    tell_deleting,
     tell_recovery,
 )
 from varve.cli.tier_access import StoreSettings, tier_settings
-from varve.foundation.errors import InvalidRequest, TopicExists
+from varve.foundation.errors import InvalidRequest, StoreError, TopicExists
 
 if TYPE_CHECKING:
-    from varve.embedded import Topic
+    from varve.embedded import Store, Topic
 
 
 def create(
@@ -66,6 +67,9 @@ def topics(
 ) -> None:
     """List the topics with their partitions, offsets in use, bytes and settings.
 
+    Bytes are those on the local disk. A topic that is half deleted has neither offsets nor bytes,
+    and is told of.
+
     \b
     Examples:
       varve log topics
@@ -82,6 +86,7 @@ def topics(
             size = sum(log.size for log in logs)
             changed = to_kafka_names(topic.settings, only_changed=True)
             rows.append([topic.name, topic.partition_count, used, size, changed])
+        rows += [[name, None, None, None, {}] for name in tell_deleting(store)]
     print_rows(["topic", "partitions", "offsets", "bytes", "settings"], rows, as_json=as_json)
 
 
@@ -159,7 +164,8 @@ def delete(
     """Delete a topic with all its records, also in the cold tier; this cannot be undone.
 
     On a terminal it asks first, elsewhere it wants --yes. The files go at once, without waiting
-    for file.delete.delay.ms: nobody reads them now.
+    for file.delete.delay.ms: nobody reads them now. The object store of a topic in the cold tier is
+    asked before anything changes; a deletion that stops later is gone on with by this command.
 
     \b
     Examples:
@@ -168,12 +174,27 @@ def delete(
     """
     given = tier_settings("", store_settings)
     with open_existing(directories, maintain=False, settings=given) as store:
-        found = find_topic(store, topic)
-        size = sum(partition.log.size for partition in found.partitions)
+        held = "what was left of it"
+        if topic not in store.deleting():
+            held = _show_held(store, find_topic(store, topic))
         if not yes:
-            _confirm(f"delete {topic} with {size:,} bytes of records")
+            _confirm(f"delete {topic} with {held}")
         store.delete_topic(topic, at_once=True)
-    typer.echo(f"deleted {topic} with {size:,} bytes of records")
+    typer.echo(f"deleted {topic} with {held}")
+
+
+def _show_held(store: "Store", topic: "Topic") -> str:
+    """What goes with a topic, in both tiers; what is in both counts in both."""
+    size = sum(partition.log.size for partition in topic.partitions)
+    if not topic.settings.remote_storage_enable:
+        return f"{size:,} bytes of records"
+    local = f"{size:,} bytes of records on the local disk"
+    try:
+        known = [store.tier.partitions.get(one) for one in store.partitions(topic.name)]
+        cold = sum(one.manifests.load().log_bytes for one in known)
+    except StoreError:
+        return f"{local} and all that is in the cold tier, which cannot be asked now"
+    return f"{local} and {cold:,} in the cold tier"
 
 
 def _confirm(deed: str) -> None:

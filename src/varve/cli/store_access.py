@@ -105,6 +105,19 @@ def tell_recovery(store: "Store") -> None:
             typer.secho(f"recovered {partition}: {message}", fg="yellow", err=True)
 
 
+def tell_deleting(store: "Store") -> list[str]:
+    """The topics whose deletion could not be finished, told on standard error."""
+    names = store.deleting()
+    for name in names:
+        typer.secho(
+            f"{name} is out of service and half deleted: `varve log delete {name}` goes on with "
+            "it, as does any command that opens the store while its disks and object store answer",
+            fg="yellow",
+            err=True,
+        )
+    return names
+
+
 def parse_setting(text: str) -> tuple[str, str]:
     """A setting as it is written on the command line."""
     name, found, value = text.partition("=")

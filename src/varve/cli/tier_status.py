@@ -17,7 +17,14 @@ from rich.text import Text
 
 from varve.cli.moments import show_moment
 from varve.cli.screen import make_console, print_rows_with_details
-from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
+from varve.cli.store_access import (
+    Directory,
+    Wanted,
+    find_topic,
+    open_existing,
+    parse_wanted,
+    tell_deleting,
+)
 from varve.cli.tier_access import StoreSettings, TierUrl, show_bytes, show_cost, tier_settings
 from varve.commit_log import TopicPartition
 from varve.disk import RealFileSystem
@@ -84,6 +91,7 @@ def command(
     files, and what is in both counts in both. Stored are all bytes of objects that manifests name,
     the basis of the cost per month by the declared list prices of the store. Lag is what is closed
     but not copied. Topics outside of the cold tier are shown, and the store is not asked for them.
+    Those that are half deleted are named on standard error.
 
     A topic that cannot be asked for is shown with its local side and the error, and the exit status
     is 1. With --json every line has the sums of one topic, `errors` by partition, and `partitions`
@@ -107,11 +115,12 @@ def command(
             for name in dict.fromkeys(one.topic for one in chosen)
         ]
         prices = default_prices(look.store_name)
+        is_deleting = topic is None and bool(tell_deleting(store))
     if as_json:
         for one in found:
             document = {**_document(one, prices), **look.mirror_document(one.is_enabled)}
             sys.stdout.write(json.dumps(document) + "\n")
-    else:
+    elif found or not is_deleting:
         console = make_console()
         _print(console, found, prices, look.store_name)
         if look.mirror is not None:

@@ -192,14 +192,20 @@ class Store:
         """Removes a topic; its files go after `file.delete.delay.ms`.
 
         With `at_once` they go now, and with them what earlier deletions left waiting: for when no
-        thread is reading. Where a directory or the object store fails it raises Unavailable, and
-        may be called again to go on.
+        thread is reading. The object store of a topic in the cold tier is asked first: where it
+        cannot or may not delete, nothing has changed. Where it or a directory fails later, the
+        topic is out of service (`deleting`), and this may be called again to go on.
         """
         with self._changes:
             self._check_open()
             self._admin.delete(name, at_once=at_once)
             with self._lock:
                 self._topics.pop(name, None)
+
+    def deleting(self) -> list[str]:
+        """The names of topics whose deletion was begun and could not be finished yet."""
+        self._check_open()
+        return self._admin.deleting()
 
     @property
     def recovered(self) -> dict[str, list[str]]:

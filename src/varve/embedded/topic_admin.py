@@ -192,17 +192,25 @@ class TopicAdmin:
     def delete(self, name: str, *, at_once: bool) -> None:
         """Takes a topic's partitions out of service; their files go after a delay, or at once.
 
-        Goes on with a deletion that could not be finished.
+        Goes on with a deletion that could not be finished. The object store is asked before one is
+        begun: where it fails, nothing has changed.
         """
         _check_not_internal(name, "deleted")
         known = self._table.topics.get(name)
         is_begun = known is not None and known.state is TopicState.DELETING
         entry = known if known is not None and is_begun else self.get(name)
         for partition in self.partitions_of(name):
-            self._logs.get(partition)
+            if self._logs.get(partition).settings.remote_storage_enable and not is_begun:
+                self._tier.check_removable(partition)
         doomed = entry.in_state(TopicState.DELETING)
         self._catalog.write(self._table.with_topics(doomed))
-        self._remove_partitions(doomed)
+        try:
+            self._remove_partitions(doomed)
+        except StoreError as error:
+            raise type(error)(
+                f"topic {name} is out of service and half deleted, and goes for good when it is "
+                f"deleted again or the store reopened: {error}"
+            ) from error
         if at_once:
             self._logs.remove_doomed()
 
@@ -244,6 +252,11 @@ class TopicAdmin:
         return [
             entry for _, entry in sorted(known.items()) if entry.state is not TopicState.DELETING
         ]
+
+    def deleting(self) -> list[str]:
+        """The topics whose deletion could not be finished, by name."""
+        known = sorted(self._table.topics.items())
+        return [name for name, entry in known if entry.state is TopicState.DELETING]
 
     def _derived(self) -> dict[str, TopicEntry]:
         """Topics that only their partitions' directories tell of, as Kafka leaves them."""

@@ -17,6 +17,19 @@ logger = logging.getLogger(__name__)
 
 _SEGMENTS_MAX: Final = 256
 _KEYS_MAX: Final = 1000
+_PROBE: Final = "removal"
+
+
+def check_removable(partitions: TieredPartitions, tiered: TieredPartition) -> None:
+    """Raises StoreError where the store could not be asked to remove a partition, or refuses it.
+
+    Where there is something to remove, an object is written and deleted: a store may well be read
+    and not be written to.
+    """
+    if tiered.manifests.load().version:
+        probe = f"{tiered.home.prefix}{_PROBE}"
+        partitions.objects.put(probe, b"")
+        partitions.objects.delete([probe])
 
 
 def remove_partition(partitions: TieredPartitions, tiered: TieredPartition, now_ms: int) -> int:

@@ -31,7 +31,7 @@ from varve.tiering.local_retention import Moved, apply_local_retention, find_mov
 from varve.tiering.manifest_backends import BackendContext, open_backend
 from varve.tiering.metadata_topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
-from varve.tiering.partition_removal import remove_partition
+from varve.tiering.partition_removal import check_removable, remove_partition
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, note_cold, note_lag, observe_tiers
 from varve.tiering.tiered_partition import (
@@ -262,6 +262,10 @@ class Tier:
         if tiered.log.settings.copies_to_tier:
             movable = find_movable(tiered.log, get_copied_offset(tiered), now_ms)
         return TierPass(partition, Moved(movable.segments if movable else ()), expiry)
+
+    def check_removable(self, partition: TopicPartition) -> None:
+        """Raises StoreError where `remove` would fail by what the store says now."""
+        check_removable(self.partitions, self.partitions.get(partition))
 
     def remove(self, partition: TopicPartition, now_ms: int) -> int:
         """Takes a partition out of the tier, all its objects; gives how many segments it had.

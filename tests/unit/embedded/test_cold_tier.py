@@ -11,7 +11,7 @@ import pytest
 
 import varve
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
-from varve.commit_log import Log
+from varve.commit_log import Log, TopicPartition
 from varve.commit_log.names import LOG_START_OFFSET_FILE
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -21,6 +21,7 @@ from varve.foundation.errors import (
     InvalidSetting,
     NotFound,
     OffsetOutOfRange,
+    StoreDenied,
     StoreUnavailable,
     TopicExists,
     Unavailable,
@@ -259,11 +260,55 @@ def test_a_deleted_topic_leaves_no_object_and_its_name_is_free(either: TieredTop
     assert either.cold_bases() == [0]
 
 
-def test_a_deletion_that_the_store_keeps_from_its_end_can_be_repeated(orders: TieredTopic) -> None:
+def begin_deletion(topic: TieredTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deletes a topic whose store goes down once it was asked whether it lets it go."""
+    check = topic.tier.check_removable
+
+    def check_and_go_down(partition: TopicPartition) -> None:
+        check(partition)
+        topic.objects.go_down()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(topic.tier, "check_removable", check_and_go_down)
+        with pytest.raises(Unavailable, match="out of service and half deleted"):
+            topic.kit.store.delete_topic("orders")
+    assert topic.kit.store.deleting() == ["orders"]
+
+
+def test_a_deletion_changes_nothing_when_the_store_cannot_be_asked(either: TieredTopic) -> None:
+    before = either.offsets()
+    with either.down(), pytest.raises(Unavailable):
+        either.kit.store.delete_topic("orders")
+    assert either.kit.store.deleting() == []
+    assert either.offsets() == before
+    either.kit.crash_now()
+    either.kit.reopen()
+    assert either.offsets() == before
+
+
+def test_a_deletion_changes_nothing_when_the_store_may_be_read_only(
+    orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise StoreDenied("read only")
+
+    before = orders.offsets()
+    for name in ("put", "delete"):
+        with monkeypatch.context() as patch:
+            patch.setattr(orders.objects, name, refuse)
+            with pytest.raises(StoreDenied):
+                orders.kit.store.delete_topic("orders")
+        assert orders.offsets() == before
+    orders.kit.store.delete_topic("orders")
+    assert orders.object_keys() == []
+
+
+def test_a_deletion_that_the_store_keeps_from_its_end_can_be_repeated(
+    orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = orders.kit.store
+    begin_deletion(orders, monkeypatch)
     with orders.down():
-        with pytest.raises(Unavailable):
-            store.delete_topic("orders")
         with pytest.raises(Unavailable, match=r"is being deleted.*object store.*delete it again"):
             store.topic("orders")
         with pytest.raises(Unavailable, match="is being deleted"):
@@ -277,10 +322,10 @@ def test_a_deletion_that_the_store_keeps_from_its_end_can_be_repeated(orders: Ti
     assert store.health().tier == {}
 
 
-def test_a_deletion_is_finished_at_the_next_open(either: TieredTopic) -> None:
-    either.objects.go_down(from_step=either.requests() + 2)
-    with pytest.raises(Unavailable):
-        either.kit.store.delete_topic("orders")
+def test_a_deletion_is_finished_at_the_next_open(
+    either: TieredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_deletion(either, monkeypatch)
     either.objects.come_up()
     either.kit.crash_now()
     either.kit.reopen()
@@ -290,11 +335,10 @@ def test_a_deletion_is_finished_at_the_next_open(either: TieredTopic) -> None:
 
 
 def test_an_open_while_the_store_is_down_leaves_the_deletion_for_later(
-    orders: TieredTopic,
+    orders: TieredTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begin_deletion(orders, monkeypatch)
     with orders.down():
-        with pytest.raises(Unavailable):
-            orders.kit.store.delete_topic("orders")
         orders.kit.crash_now()
         orders.kit.reopen()
         with pytest.raises(Unavailable, match="is being deleted"):
