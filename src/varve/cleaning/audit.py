@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from varve.cleaning.balance import Balance, BalanceKind, SegmentFigure, hex_digest
+from varve.cleaning.balance import Balance, BalanceKind, Reason, SegmentFigure, hex_digest
 from varve.cleaning.evidence import EVIDENCE_FILE, EvidenceEntry, read_evidence
 from varve.cleaning.live_segments import Listing, LiveSegment, LiveSegments, list_data
 from varve.commit_log import TopicPartition, partition_metadata
@@ -87,6 +87,16 @@ class AuditReport:
     head: str
     segments_verified: int
     bytes_verified: int
+
+    @property
+    def carried_out(self) -> list[Balance]:
+        done = (Outcome.DONE, Outcome.DONE_UNMARKED)
+        return [entry.balance for entry in self.entries if entry.outcome in done]
+
+    @property
+    def moved_records(self) -> int:
+        """Records that left the local disk for object storage, which tells what became of them."""
+        return sum(balance.records.get(Reason.MOVED, 0) for balance in self.carried_out)
 
     @property
     def is_clean(self) -> bool:

@@ -14,7 +14,9 @@ import typer
 from varve.cleaning.audit import AUDIT_RULES, AuditedEntry, AuditReport, audit_partition
 from varve.cleaning.balance_json import encode_balance
 from varve.cli.audit_table import print_report
+from varve.cli.audit_tier import print_cold_removals
 from varve.cli.byte_progress import byte_progress
+from varve.cli.tier_access import StoreSettings
 from varve.commit_log.check import find_partition, is_partition_directory
 from varve.commit_log.names import LOG, TopicPartition
 from varve.disk import FileSystem, RealFileSystem
@@ -115,6 +117,11 @@ def command(
             help="The head of an earlier audit of this partition, which must still be there.",
         ),
     ] = None,
+    tier: Annotated[
+        bool,
+        typer.Option("--tier", help="Show what went from object storage as well, as it has it."),
+    ] = False,
+    store_settings: StoreSettings = [],  # noqa: B006, typer reads it once
     show_all: Annotated[
         bool, typer.Option("--all", help=f"Show all removals, not the newest {SHOWN} only.")
     ] = False,
@@ -133,15 +140,20 @@ def command(
     segments that came out of it again. It may run while the directory is in use, and writes
     nothing.
 
+    Records that were moved to the cold tier are gone from the local disk only. What expiry and
+    jobs took from there is on record in the bucket, and --tier shows it. A topic that left the
+    tier took its record there along.
+
     The exit status is 0 when nothing of severity error is found, 1 otherwise. With --json every
-    line has `type` (removal, finding or summary), `topic` and `partition`. Lines taken off the
-    end of the record leave no trace in it: note the `head` of the summary that --json prints
-    elsewhere, and give it to a later audit; tables show only its beginning.
+    line has `type` (removal, cold_removal, finding or summary), `topic` and `partition`. Lines
+    taken off the end of the record leave no trace in it: note the `head` of the summary that --json
+    prints elsewhere, and give it to a later audit; tables show only its beginning.
 
     \b
     Examples:
       varve audit data
       varve audit data orders
+      varve audit --tier data orders
       varve audit --deep --json data orders:0
       varve audit --head "$(cat noted-head)" data orders:0
     """
@@ -167,5 +179,7 @@ def command(
             _print_json(report)
         else:
             print_report(report, last=None if show_all else SHOWN)
+        if tier:
+            print_cold_removals(fs, report, store_settings, as_json=as_json)
     if not is_clean:
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varve.cleaning.audit import AuditedEntry, AuditReport, Outcome
-from varve.cleaning.balance import Reason
+from varve.cleaning.balance import Balance, Reason
 from varve.cli.screen import WIDE, Details, make_console, print_rows_with_details
 from varve.commit_log.finding import Severity
 
@@ -34,39 +34,49 @@ def print_report(report: AuditReport, *, last: int | None) -> None:
     """The newest `last` removals, None for all, the findings, and a line that sums up."""
     console = make_console()
     shown = report.entries if last is None else report.entries[-last:]
-    if shown:
-        _print_removals(console, shown)
+    print_entries(shown)
     if len(shown) < len(report.entries):
-        hidden = _count(len(report.entries) - len(shown), "earlier removal")
+        hidden = count_noun(len(report.entries) - len(shown), "earlier removal")
         console.print(Text(f"{hidden} not shown: --all shows all"), style="dim")
     if report.findings:
         console.print(_findings(report))
     console.print(Text(summarise(report)), soft_wrap=not sys.stdout.isatty())
 
 
+def print_entries(entries: Sequence[AuditedEntry]) -> None:
+    """A table of removals; nothing where there are none."""
+    if entries:
+        _print_removals(make_console(), entries)
+
+
+def cold_entry(balance: Balance, *, is_done: bool) -> AuditedEntry:
+    """A removal from object storage, as one of the table."""
+    return AuditedEntry(balance, Outcome.DONE if is_done else Outcome.NOT_DONE, 0)
+
+
 def summarise(report: AuditReport) -> str:
     """One line of what was looked at and what came of it."""
-    carried_out = [
-        entry.balance
-        for entry in report.entries
-        if entry.outcome in (Outcome.DONE, Outcome.DONE_UNMARKED)
-    ]
-    removed = sum(balance.records_removed for balance in carried_out)
+    removed = sum(balance.records_removed for balance in report.carried_out)
     parts = [
-        f"{_count(len(report.entries), 'removal')} on record",
-        f"{_count(removed, 'record')} removed",
-        f"{_count(report.segments_verified, 'segment')} of {report.bytes_verified} bytes verified",
+        f"{count_noun(len(report.entries), 'removal')} on record",
+        f"{count_noun(removed, 'record')} removed",
+        f"{count_noun(report.segments_verified, 'segment')} of {report.bytes_verified} bytes "
+        "verified",
     ]
+    if report.moved_records:
+        moved = count_noun(report.moved_records, "record")
+        parts.insert(2, f"{moved} moved to object storage, of which --tier tells more")
     for severity in _SEVERITIES:
         count = sum(finding.severity is severity for finding in report.findings)
         if count:
-            parts.append(_count(count, severity))
+            parts.append(count_noun(count, severity))
     if not report.findings:
         parts.append("nothing wrong")
     return f"{report.partition}: {', '.join(parts)}; head {report.head[:_HEAD_SHOWN]}..."
 
 
-def _count(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
+    """A number of things."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

@@ -149,6 +149,24 @@ def test_reads_of_a_tier_that_lost_an_object_fail_with_its_name(data: Path) -> N
     assert "the newest manifest names an object that is not there" in found.stderr
 
 
+def test_an_audit_tells_what_moved_and_with_tier_what_went_from_the_bucket(data: Path) -> None:
+    assert run("clean", data).exit_code == 0
+    assert "moved to object storage, of which --tier tells more" in run("audit", data).stdout
+    (row,) = lines(run("log", "offsets", "orders", "--dir", data, "--json"))
+    found = lines(run("audit", data, "orders", "--tier", "--json"))
+    (removal,) = [one for one in found if one["type"] == "cold_removal"]
+    assert removal["is_done"]
+    assert sum(removal["records"].values()) == row["log_start"] > 0
+    text = run("audit", data, "--tier").stdout
+    gone = f"1 removal on record, {row['log_start']} records removed"
+    assert f"orders-0 in object storage: {gone}" in text
+    assert "scores-0 in object storage: 0 removals on record" in text
+    assert "plain-0 in object storage" not in text
+    leave = ("remote.storage.enable=false", "remote.log.delete.on.disable=true")
+    assert run("log", "configure", "orders", "--dir", data, *leave).exit_code == 0
+    assert "nothing is there: it left the tier" in run("audit", data, "orders", "--tier").stdout
+
+
 def test_offsets_show_where_the_local_part_begins(data: Path) -> None:
     assert run("clean", data).exit_code == 0
     (row,) = lines(run("log", "offsets", "orders", "--dir", data, "--json"))
