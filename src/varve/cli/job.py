@@ -10,6 +10,7 @@ import typer
 
 COMMANDS: Final[dict[str, str]] = {
     "query": "job_query",
+    "compact": "job_compact",
 }
 """Modules of this package by the names of the commands they hold."""
 

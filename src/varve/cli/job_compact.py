@@ -1,0 +1,222 @@
+"""`varve job compact`: the latest record of each key stays in the cold tier, on Spark.
+
+Crash      a partition is as it was or compacted; the next run sweeps what was left.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from varve.cli.job_options import (
+    Conf,
+    LogDirectory,
+    Master,
+    ReportPath,
+    find_address,
+    spark_options,
+)
+from varve.cli.job_run import open_job, tell_report, write_report
+from varve.cli.store_access import AsJson, parse_setting
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.commit_log import LogSettings
+from varve.disk import FileSystem, RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.settings import GivenValue, parse_settings
+
+if TYPE_CHECKING:
+    from varve.cli.job_run import Job
+    from varve.jobs.compact_report import CompactionResult, PartitionResult
+    from varve.jobs.compact_settings import CompactSettings
+    from varve.jobs.tier_address import TierAddress
+
+_POLICY: Final = "cleanup.policy"
+_WHEN_INTERRUPTED: Final = (
+    "stopped; every partition is as it was or compacted, and the next run sweeps what was left"
+)
+
+
+def command(
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="The topics; with --dir they may be left out, and all compacted ones are meant.",
+            show_default=False,
+        ),
+    ] = None,
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    directory: LogDirectory = None,
+    cluster: Cluster = None,
+    topic_settings: Annotated[
+        list[str],
+        typer.Option(
+            "--setting",
+            "-s",
+            metavar="NAME=VALUE",
+            help="A setting of the topics, such as min.compaction.lag.ms=3600000; repeatable. It "
+            "outranks what the log directory says.",
+        ),
+    ] = [],  # noqa: B006
+    force: Annotated[
+        bool, typer.Option("--force", help="Compact what is not due, be ever so little stale.")
+    ] = False,
+    as_json: AsJson = False,
+    master: Master = None,
+    conf: Conf = [],  # noqa: B006
+    report: ReportPath = None,
+) -> None:
+    """Compact topics in the cold tier: the latest record of each key stays.
+
+    The rules are those of the local cleaner: min.cleanable.dirty.ratio, min.compaction.lag.ms and
+    max.compaction.lag.ms, tombstones and transaction markers until their horizon. Keys are planned
+    from the key indexes, values are never shuffled, and a partition changes by one commit of its
+    manifest. A store may go on copying meanwhile; two compactions of one partition may not run at
+    once. Replaced objects stay for the grace time of readers.
+
+    The bucket does not hold the settings of topics. With --dir they are those of the log directory;
+    without, name the topics, whose policy is then compact, and give the rest with --setting.
+
+    The exit status is 1 when a partition failed or has a damaged segment that had to be left alone.
+    With --json every line has `type`: partition or report.
+
+    \b
+    Examples:
+      varve job compact --dir data
+      varve job compact orders --store s3://bucket/varve --setting min.cleanable.dirty.ratio=0.2
+      varve job compact orders --dir data --force --json
+    """
+    given = dict(parse_setting(text) for text in topic_settings)
+    address = find_address(store_url, store_settings, directory, cluster)
+    chosen = choose_topics(RealFileSystem(), topics or [], directory, given)
+    groups = _group(chosen, force=force)
+    options = spark_options(master, conf)
+    with open_job("compact", options, when_interrupted=_WHEN_INTERRUPTED) as job:
+        results = [_compact(job, address, names, settings) for settings, names in groups]
+        done = job.report(None)
+    partitions = [one for result in results for one in result.partitions]
+    if report is not None:
+        write_report(done, report)
+    if as_json:
+        for one in partitions:
+            typer.echo(json.dumps({"type": "partition", **one.to_json()}))
+        jobs = [result.job_id for result in results]
+        typer.echo(json.dumps({"type": "report", "jobs": jobs, **done.to_document()}))
+    else:
+        print_partitions(partitions)
+        tell_report(done)
+    if any(one.error is not None or one.held for one in partitions):
+        raise typer.Exit(1)
+
+
+def choose_topics(
+    fs: FileSystem, topics: Sequence[str], directory: str | None, given: Mapping[str, GivenValue]
+) -> dict[str, LogSettings]:
+    """The topics to compact and their settings; raises InvalidRequest where they are not known."""
+    if directory is None:
+        if not topics:
+            raise InvalidRequest(
+                "name the topics, or give --dir: an object store does not tell which are compacted"
+            )
+        values = {_POLICY: "compact", **given}
+        return {name: parse_settings(LogSettings, values, f"topic {name}") for name in topics}
+    path = f"{directory}/{TOPICS_FILE}"
+    table = decode_topics(fs.read(path), path).topics if fs.exists(path) else {}
+    known = {
+        name: parse_settings(LogSettings, {**entry.settings, **given}, f"topic {name}")
+        for name, entry in table.items()
+    }
+    if topics:
+        for name in topics:
+            if name not in known:
+                there = ", ".join(known) or "none"
+                raise NotFound(f"{directory} has no topic {name!r:.260} (topics: {there:.400})")
+        return {name: known[name] for name in topics}
+    chosen = {
+        name: settings
+        for name, settings in known.items()
+        if settings.remote_storage_enable and settings.is_compacted
+    }
+    if not chosen:
+        raise InvalidRequest(f"{directory} has no compacted topic in the cold tier")
+    return chosen
+
+
+def print_partitions(partitions: "Sequence[PartitionResult]") -> None:
+    """A line for each partition before and after, and below it what there is to say."""
+    from varve.cli.screen import make_console, print_rows_with_details
+
+    columns = ("partition", "segments", "after", "bytes", "after", "saved", "records", "kept")
+    print_rows_with_details(
+        make_console(),
+        columns,
+        [_cells(one) for one in partitions],
+        [list(_details(one)) for one in partitions],
+        left=("partition",),
+    )
+
+
+def _compact(
+    job: "Job", address: "TierAddress", topics: Sequence[str], settings: "CompactSettings"
+) -> "CompactionResult":
+    from varve.jobs.compact import compact
+    from varve.jobs.spark_distributor import SparkDistributor
+
+    distributor = SparkDistributor(job.spark)
+    return job.run(lambda: compact(address, topics, settings=settings, distributor=distributor))
+
+
+def _group(
+    chosen: Mapping[str, LogSettings], *, force: bool
+) -> "list[tuple[CompactSettings, list[str]]]":
+    """Topics of the same settings together, so that their tasks run at once."""
+    from varve.jobs.compact_settings import CompactSettings
+
+    groups: list[tuple[CompactSettings, list[str]]] = []
+    for name, log in chosen.items():
+        settings = CompactSettings(log=log, is_forced=force)
+        names = next((names for known, names in groups if known == settings), None)
+        if names is None:
+            groups.append((settings, [name]))
+        else:
+            names.append(name)
+    return groups
+
+
+def _cells(one: "PartitionResult") -> tuple[str, ...]:
+    from varve.cleaning.balance import Reason
+
+    saved = one.bytes_before - one.bytes_after
+    share = f"{saved / one.bytes_before:.0%}" if one.bytes_before else "-"
+    return (
+        f"{one.home.topic}-{one.home.partition}",
+        f"{one.segments_before:,}",
+        f"{one.segments_after:,}",
+        show_bytes(one.bytes_before),
+        show_bytes(one.bytes_after),
+        share,
+        f"{sum(one.records.values()):,}",
+        f"{one.records.get(Reason.KEPT, 0):,}",
+    )
+
+
+def _details(one: "PartitionResult") -> Iterator[tuple[str, Any]]:
+    from varve.cleaning.balance import Reason
+
+    for reason, count in one.records.items():
+        if reason is not Reason.KEPT and count:
+            yield "removed", f"{count:,} records, {show_bytes(one.bytes.get(reason, 0))}: {reason}"
+    if one.held:
+        bases = ", ".join(map(str, one.held[:10]))
+        yield "damaged", f"segments left alone at base offsets {bases}"
+    if one.voided_groups:
+        yield "left", f"{one.voided_groups} groups whose segments were changed meanwhile"
+    if one.swept:
+        yield "swept", f"{one.swept} leftovers of a run that was killed"
+    if one.note:
+        yield "note", one.note
+    if one.error is not None:
+        yield "failed", one.error

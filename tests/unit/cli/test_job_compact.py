@@ -1,0 +1,89 @@
+"""`varve job compact` without Spark: which topics, with which settings, what is shown."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import varve
+from varve.cleaning.balance import Reason
+from varve.cli.job_compact import choose_topics, print_partitions
+from varve.cli.main import app
+from varve.disk import RealFileSystem
+from varve.foundation.errors import InvalidRequest, InvalidSetting, NotFound
+from varve.jobs.compact_report import PartitionResult
+from varve.tiering.cold_keys import ColdPartition
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["job", "compact", *arguments])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("compact") / "data"
+    with varve.open(path, maintain=False) as store:
+        tiered = {"remote.storage.enable": "true"}
+        compacted = {"cleanup.policy": "compact", "min.compaction.lag.ms": "5"}
+        store.create_topic("state", settings={**tiered, **compacted})
+        store.create_topic("events", settings=tiered)
+        store.create_topic("local", settings=compacted)
+    return str(path)
+
+
+def test_all_compacted_topics_of_the_tier_are_meant_where_none_is_named(data: str) -> None:
+    chosen = choose_topics(RealFileSystem(), [], data, {})
+    assert {name: one.min_compaction_lag_ms for name, one in chosen.items()} == {"state": 5}
+
+
+def test_a_setting_given_outranks_that_of_the_directory(data: str) -> None:
+    given = {"min.compaction.lag.ms": "7"}
+    assert choose_topics(RealFileSystem(), ["state"], data, given)["state"].is_compacted
+    assert choose_topics(RealFileSystem(), [], data, given)["state"].min_compaction_lag_ms == 7
+    with pytest.raises(InvalidSetting, match=r"no\.such"):
+        choose_topics(RealFileSystem(), [], data, {"no.such": "1"})
+
+
+def test_without_a_directory_topics_are_named_and_their_policy_is_compact() -> None:
+    fs = RealFileSystem()
+    assert choose_topics(fs, ["any"], None, {})["any"].is_compacted
+    with pytest.raises(InvalidRequest, match=r"name the topics, or give --dir"):
+        choose_topics(fs, [], None, {})
+
+
+def test_a_topic_that_is_not_there_or_not_compacted_is_refused(data: str) -> None:
+    with pytest.raises(NotFound, match=r"no topic 'nope' \(topics: events, local, state\)"):
+        choose_topics(RealFileSystem(), ["nope"], data, {})
+    found = run("events", "--dir", data, "--store", "file:/nowhere")
+    assert found.exit_code == 1
+    assert "cleanup.policy is delete" in found.stderr.replace("\n", " ")
+
+
+def test_a_directory_without_any_is_told(tmp_path: Path) -> None:
+    found = run("--dir", str(tmp_path), "--store", "file:/nowhere")
+    assert found.exit_code == 1
+    assert "has no compacted topic" in found.stderr
+
+
+def test_partitions_are_shown_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
+    print_partitions(
+        [
+            PartitionResult(
+                home=ColdPartition("c", "state", "id", 3),
+                segments_before=8,
+                segments_after=1,
+                bytes_before=4096,
+                bytes_after=1024,
+                records={Reason.KEPT: 10, Reason.SUPERSEDED: 30, Reason.NO_KEY: 0},
+                bytes={Reason.SUPERSEDED: 3000},
+                held=(70,),
+                note="40% stale, below min.cleanable.dirty.ratio",
+                error="the store is down",
+            )
+        ]
+    )
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert " ".join(lines[1]) == "state-3 8 1 4.0 KiB 1.0 KiB 75% 40 10"
+    assert " ".join(lines[2]) == "removed 30 records, 2.9 KiB: superseded"
+    assert " ".join(lines[3]) == "damaged segments left alone at base offsets 70"
+    assert [line[0] for line in lines[4:]] == ["note", "failed"]
