@@ -16,7 +16,7 @@ from varve.embedded.tier_place import (
     DEFAULT_METADATA,
     TierPlace,
     find_place,
-    is_remembered,
+    recall_place,
     remember_place,
 )
 from varve.foundation.clock import Clock
@@ -81,9 +81,10 @@ class TierOpening:
         live = [one for one in self._logs.directories if one.failure is None]
         if not live:
             raise DirectoryOffline("no log directory is online to hold indexes of the cold tier")
+        known = recall_place(self._logs.fs, self._logs.directories)
         return Tier(
             self._logs,
-            self._objects or self._open_objects(place, [one.path for one in live]),
+            self._objects or self._open_objects(place, known, [one.path for one in live]),
             cleaner=self._cleaner(),
             clock=self._clock,
             random=self._random,
@@ -92,10 +93,13 @@ class TierOpening:
             backend=place.metadata,
             metadata_topic=self._open_metadata_topic,
             before_first_copy=lambda: self._remember(place),
-            may_be_new=not is_remembered(self._logs.fs, self._logs.directories),
+            may_be_new=known is None,
         )
 
-    def _open_objects(self, place: TierPlace, directories: Sequence[str]) -> "ObjectStore":
+    def _open_objects(
+        self, place: TierPlace, known: TierPlace | None, directories: Sequence[str]
+    ) -> "ObjectStore":
+        """What was remembered may have been copied to: its directory is never made anew."""
         from varve.object_store import RetryingObjectStore, open_mirrored, open_object_store
 
         if place.mirror:
@@ -106,13 +110,17 @@ class TierOpening:
                 second_settings=self._mirror_settings,
                 clock=self._clock,
                 mark=MirrorMark(self._logs.fs, directories, url=place.url, mirror=place.mirror),
+                must_exist=known is not None,
+                second_must_exist=known is not None and bool(known.mirror),
             )
         if self._mirror_settings:
             raise InvalidSetting(
                 f"{', '.join(f'{MIRROR_STORE_PREFIX}{name}' for name in self._mirror_settings)} "
                 f"given, but the cold tier at {place.url} has no mirror: set varve.tier.mirror.url"
             )
-        return RetryingObjectStore(open_object_store(place.url, self._store_settings))
+        return RetryingObjectStore(
+            open_object_store(place.url, self._store_settings, must_exist=known is not None)
+        )
 
     def _find_place(self) -> TierPlace:
         settings = self.settings

@@ -50,7 +50,7 @@ def find_place(
     """
     from varve.object_store.urls import normal_url
 
-    known = _read(fs, directories)
+    known = recall_place(fs, directories)
     where = directories[0].path
     url, mirror = (normal_url(given) if given else "" for given in (url, mirror))
     if known is None:
@@ -91,11 +91,6 @@ def check_remembered(name: str, given: str, remembered: str, where: str) -> None
         )
 
 
-def is_remembered(fs: FileSystem, directories: Sequence[LogDirectory]) -> bool:
-    """Whether something was, or was about to be, copied to the cold tier of these directories."""
-    return _read(fs, directories) is not None
-
-
 def _default_url(fs: FileSystem, directory: str) -> str:
     if not isinstance(fs, RealFileSystem):
         raise InvalidSetting(
@@ -134,9 +129,10 @@ def read_place(fs: FileSystem, directory: str) -> TierPlace | None:
     return _decode(data, path)
 
 
-def _read(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPlace | None:
+def recall_place(fs: FileSystem, directories: Sequence[LogDirectory]) -> TierPlace | None:
     """What the directories remember, those that are online and those whose file can be read.
 
+    One that is remembered was, or was about to be, copied to.
     Raises Unavailable when none tells and one could not be read: another place would be another
     tier, and what was copied would seem to be lost.
     """

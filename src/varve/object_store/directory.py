@@ -2,7 +2,8 @@
 
 Layout     the key is the path below the root; `.varve-writing` holds files being written.
 Invariant  a file has its final name only when its bytes are complete and synced: put renames it
-           there, create links it there, which fails if the name exists.
+           there, create links it there, which fails if the name exists. A root that is missing, or
+           empty as a mount point without its disk, is unavailable, not a store without objects.
 Crash      file, then every directory from its own up to the root is synced before a write returns;
            leftovers of a crash are removed when the store is opened a day later or more.
 Threads    any; nothing is shared in Python.
@@ -37,6 +38,8 @@ from varve.object_store.ranges import Range, check_range
 
 WRITING: Final = f"{RESERVED}writing"
 _LEFTOVER_AGE_MS: Final = 24 * 60 * 60 * 1000
+_LOST_AND_FOUND: Final = "lost+found"
+"""What a file system has in its root from the beginning."""
 _ATTEMPT_COUNT: Final = 100
 """How often a name is tried while others remove its emptied directory."""
 _CHUNK_BYTES: Final = 1 << 30
@@ -44,13 +47,15 @@ _CHUNK_BYTES: Final = 1 << 30
 
 
 class DirectoryObjectStore:
-    """An ObjectStore below a directory, which is made if missing."""
+    """An ObjectStore below a directory, which is made if missing, unless it `must_exist`."""
 
-    def __init__(self, root: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, root: str, *, clock: Clock | None = None, must_exist: bool = False) -> None:
         self._root = os.path.abspath(root)
         self.name = f"file://{self._root}"
         self._writing = f"{self._root}/{WRITING}"
         with self._translated("open", ""):
+            if must_exist:
+                self._check_root("open", "")
             self._make_root()
             self._remove_leftovers(clock or SystemClock())
 
@@ -65,6 +70,27 @@ class DirectoryObjectStore:
         while directory != there:
             directory = os.path.dirname(directory)
             _sync_directory(directory)
+
+    def _check_root(self, operation: str, key: str) -> None:
+        """Raise StoreUnavailable where the root is not what it was once made to be."""
+        if os.path.isdir(self._writing):
+            return
+        try:
+            if set(os.listdir(self._root)) - {_LOST_AND_FOUND}:
+                return
+            cause = f"the directory {self._root} is there, but empty"
+        except FileNotFoundError:
+            cause = f"the directory {self._root} is missing"
+        except OSError:
+            return  # What comes next says what is wrong with it.
+        raise failure(
+            StoreUnavailable,
+            store=self.name,
+            operation=operation,
+            key=key,
+            cause=cause,
+            remedy="mount or put it back; nothing is made anew in its place",
+        )
 
     # Writing
 
@@ -191,7 +217,10 @@ class DirectoryObjectStore:
                         if not entry.name.startswith(RESERVED)
                     ]
             except (FileNotFoundError, NotADirectoryError):
+                self._check_root("list", prefix)
                 return []
+        if not found:
+            self._check_root("list", prefix)
         found.sort(key=lambda name: f"{name[0]}/" if name[1] else name[0])
         return found
 
@@ -226,6 +255,7 @@ class DirectoryObjectStore:
                 try:
                     os.unlink(self._path(key))
                 except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    self._check_root("delete", key)
                     continue
             directories.add(os.path.dirname(self._path(key)))
         with self._translated("delete", keys[0] if keys else ""):
@@ -274,6 +304,8 @@ class DirectoryObjectStore:
         try:
             yield
         except OSError as error:
+            if error.errno == errno.ENOENT and operation != "open":
+                self._check_root(operation, key)
             raise self._translate(error, operation, key) from error
 
     def _translate(self, error: OSError, operation: str, key: str) -> StoreError:

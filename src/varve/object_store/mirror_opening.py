@@ -26,13 +26,16 @@ def open_mirrored(
     second_settings: Mapping[str, GivenValue],
     clock: Clock | None = None,
     mark: LevelMark | None = None,
+    must_exist: bool = False,
+    second_must_exist: bool = False,
 ) -> MirroredObjectStore:
     """The mirror of two stores, asked for nothing before its first request.
 
     Raises InvalidRequest or InvalidSetting for a URL or settings that are wrong, and for a second
-    store that is the first, or a part of it.
+    store that is the first, or a part of it. Directories that must exist are not made anew.
     """
-    first, second = open_lazily(url, settings), open_lazily(second_url, second_settings)
+    first = open_lazily(url, settings, must_exist=must_exist)
+    second = open_lazily(second_url, second_settings, must_exist=second_must_exist)
     is_one_server = all(settings.get(name) == second_settings.get(name) for name in _SERVERS)
     if is_one_server and _overlap(first.name, second.name):
         raise InvalidSetting(

@@ -48,16 +48,23 @@ class _Prepared(NamedTuple):
     connect: Callable[[RetryPolicy | None], ObjectStore]
 
 
-def open_object_store(url: str, settings: Mapping[str, GivenValue] | None = None) -> ObjectStore:
-    """The store that a URL names: file:, memory:, s3:, gs:, az:, or one registered."""
+def open_object_store(
+    url: str, settings: Mapping[str, GivenValue] | None = None, *, must_exist: bool = False
+) -> ObjectStore:
+    """The store that a URL names: file:, memory:, s3:, gs:, az:, or one registered.
+
+    A directory is made if missing, or StoreUnavailable where it `must_exist`.
+    """
     scheme = find_scheme(url)
-    prepare = _BUILT_IN.get(scheme)
+    prepare = _find_built_in(scheme, must_exist=must_exist)
     if prepare is not None:
         return prepare(url, settings or {}).connect(OPEN_RETRIES)
     return _get_opener(scheme)(url, settings or {})
 
 
-def open_lazily(url: str, settings: Mapping[str, GivenValue] | None = None) -> ObjectStore:
+def open_lazily(
+    url: str, settings: Mapping[str, GivenValue] | None = None, *, must_exist: bool = False
+) -> ObjectStore:
     """The store that a URL names, which is asked for nothing before its first request.
 
     A URL or settings that are wrong raise at once. A registered store is opened at once, and where
@@ -65,7 +72,7 @@ def open_lazily(url: str, settings: Mapping[str, GivenValue] | None = None) -> O
     """
     given = settings or {}
     scheme = find_scheme(url)
-    prepare = _BUILT_IN.get(scheme)
+    prepare = _find_built_in(scheme, must_exist=must_exist)
     if prepare is not None:
         prepared = prepare(url, given)
         return LazyObjectStore(prepared.name, partial(prepared.connect, None))
@@ -113,10 +120,12 @@ def _find_opener(scheme: str) -> Opener | None:
     return opener
 
 
-def _prepare_directory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
+def _prepare_directory(
+    url: str, settings: Mapping[str, GivenValue], *, must_exist: bool = False
+) -> _Prepared:
     root = split_directory(url)
     _refuse_settings("file:", settings)
-    return _Prepared(f"file://{root}", lambda _: DirectoryObjectStore(root))
+    return _Prepared(f"file://{root}", lambda _: DirectoryObjectStore(root, must_exist=must_exist))
 
 
 def _prepare_memory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
@@ -152,13 +161,21 @@ def _made(store: ObjectStore) -> _Prepared:
     return _Prepared(store.name, lambda _: store)
 
 
-_BUILT_IN: Final[Mapping[str, Callable[[str, Mapping[str, GivenValue]], _Prepared]]] = {
+_Preparer = Callable[[str, Mapping[str, GivenValue]], _Prepared]
+
+_BUILT_IN: Final[Mapping[str, _Preparer]] = {
     "file": _prepare_directory,
     "memory": _prepare_memory,
     "s3": _prepare_s3,
     "gs": _prepare_gcs,
     "az": _prepare_azure,
 }
+
+
+def _find_built_in(scheme: str, *, must_exist: bool) -> "_Preparer | None":
+    if scheme == "file":
+        return partial(_prepare_directory, must_exist=must_exist)
+    return _BUILT_IN.get(scheme)
 
 
 def _refuse_settings(scheme: str, settings: Mapping[str, GivenValue]) -> None:

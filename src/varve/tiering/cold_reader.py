@@ -218,9 +218,10 @@ class ColdReader:
             end = min(end, behind.base_offset)
         raise Corrupt(
             f"{self._home}: offsets {offset} to {end - 1} are in no segment of the cold tier, and "
-            "before those on the local disk: they are lost unless an older manifest names their "
-            f"objects; `varve tier fsck` tells more. Read on from {end}, or give them up with "
-            f"`varve log delete-records --before {end}`"
+            f"before those on the local disk: the bucket of {self._store_name} may be unmounted, "
+            "emptied or another one, so put back what was there; an older manifest may name their "
+            f"objects, as `varve tier fsck` tells. Read on from {end}; only what is gone for good "
+            f"is given up, with `varve log delete-records --before {end}`"
         )
 
     def _find_segment(self, offset: int) -> ColdSegment | None:

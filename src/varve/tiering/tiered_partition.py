@@ -93,17 +93,19 @@ class TieredPartition:
         start, local_start = self.log.log_start_offset, self.log.local_start_offset
         if start >= local_start or manifest.highest_offset + 1 >= local_start:
             return
-        where = f"the cold tier has no segment of {self.home.prefix}: check varve.tier.url"
+        where = f"the cold tier has no segment of {self.home.prefix}"
+        checks = "check varve.tier.url"
         if not self.log.is_start_known:
-            where = f"{where} and the checkpoint of log starts"
+            checks = f"{checks} and the checkpoint of log starts"
         if manifest.readable_count:
-            where = (
-                f"the cold tier ends with offset {manifest.highest_offset}: run `varve tier fsck`"
-            )
+            where = f"the cold tier ends with offset {manifest.highest_offset}"
+            checks = "run `varve tier fsck`"
         raise Corrupt(
             f"{self.log.topic_partition}: the log starts at offset {start} and its local part at "
-            f"{local_start}, but {where}, or give up what is gone with `varve log delete-records "
-            f"--before {local_start}` (of a compacted topic by remote.storage.enable=false)"
+            f"{local_start}, but {where}: the bucket may be unmounted, emptied or another one; "
+            f"{checks}, and put back what was there. Only what is gone for good is given up, with "
+            f"`varve log delete-records --before {local_start}` (of a compacted topic by "
+            "remote.storage.enable=false)"
         )
 
     def commit(self, change: Change, now_ms: int) -> Manifest:

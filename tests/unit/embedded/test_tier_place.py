@@ -14,8 +14,8 @@ from varve.embedded.tier_place import (
     TIER_FILE,
     TierPlace,
     find_place,
-    is_remembered,
     read_place,
+    recall_place,
     remember_place,
 )
 from varve.foundation.clock import ManualClock
@@ -58,13 +58,13 @@ def test_a_place_that_is_given_is_taken_and_nothing_is_written(fs: Unreadable) -
     assert find(fs, logs, "s3://bucket/prefix") == PLACE
     assert find(fs, logs, "s3://bucket/prefix", "topic").metadata == "topic"
     assert read_place(fs, "/a") is None
-    assert not is_remembered(fs, logs)
+    assert recall_place(fs, logs) is None
 
 
 def test_a_remembered_place_need_not_be_given_again(fs: Unreadable) -> None:
     logs = directories(fs, "/a", "/b")
     remember_place(fs, logs, PLACE)
-    assert is_remembered(fs, logs)
+    assert recall_place(fs, logs) == PLACE
     assert find(fs, logs) == PLACE
     assert find(fs, logs, PLACE.url, "object") == PLACE
     fs.remove(f"/a/{TIER_FILE}")

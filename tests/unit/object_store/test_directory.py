@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,46 @@ def test_large_ranges_are_read_in_several_calls(
     store.put("a", data)
     assert store.get("a") == data
     assert bytes(store.get_range("a", 3, 60)) == data[3:60]
+
+
+@pytest.mark.parametrize("is_mount_point", [False, True])
+def test_a_root_that_goes_away_is_unavailable_for_every_request(
+    tmp_path: Path, is_mount_point: bool
+) -> None:
+    """Not a store without objects: readers would take all for lost, and writers begin anew."""
+    root, away = tmp_path / "root", tmp_path / "away"
+    store = DirectoryObjectStore(str(root))
+    store.put("a/b", b"1")
+    root.rename(away)
+    if is_mount_point:
+        root.mkdir()
+    requests: list[Callable[[], object]] = [
+        lambda: store.get("a/b"),
+        lambda: store.get_range("a/b", 0, 1),
+        lambda: store.head("a/b"),
+        lambda: list(store.list("")),
+        lambda: list(store.list("a")),
+        lambda: store.list_directories(""),
+        lambda: store.put("a/c", b"2"),
+        lambda: store.create("a/c", b"2"),
+        lambda: store.delete(["a/b"]),
+        lambda: DirectoryObjectStore(str(root), must_exist=True),
+    ]
+    for request in requests:
+        with pytest.raises(StoreUnavailable, match=r"root is .*; mount or put it back"):
+            request()
+    assert root.exists() == is_mount_point
+    if is_mount_point:
+        root.rmdir()
+    away.rename(root)
+    assert store.get("a/b") == DirectoryObjectStore(str(root), must_exist=True).get("a/b") == b"1"
+
+
+def test_a_root_that_must_exist_may_lack_the_directory_of_files_being_written(
+    tmp_path: Path,
+) -> None:
+    """As one that was brought back by a tool that leaves empty directories out."""
+    (tmp_path / "a").write_bytes(b"1")
+    store = DirectoryObjectStore(str(tmp_path), must_exist=True)
+    store.put("b", b"2")
+    assert [info.key for info in store.list("")] == ["a", "b"]
