@@ -18,6 +18,7 @@ from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import ColdTier
 from varve.embedded.insight import Insight
+from varve.embedded.lost_cluster import check_cluster_is_told
 from varve.embedded.lost_settings import tell_lost
 from varve.embedded.partition import Partition
 from varve.embedded.store_metrics import StoreMetrics
@@ -102,6 +103,7 @@ class Store:
 
     def open(self, *, maintain: bool) -> Self:
         """Opens the directories, finishes what a crash cut, and starts the maintenance."""
+        check_cluster_is_told(self._fs, [one.path for one in self._logs.directories])
         self._catalog.load()
         self._logs.open()
         try:

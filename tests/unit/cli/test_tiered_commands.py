@@ -139,6 +139,20 @@ def test_a_topic_whose_settings_are_lost_is_read_from_both_tiers_and_told_of(dat
     assert run("check", "--tier", data).exit_code == 0
 
 
+def test_no_new_cluster_is_made_up_for_logs_that_have_a_cold_tier(data: Path) -> None:
+    assert run("clean", data, "scores").exit_code == 0
+    meta = data / "meta.properties"
+    (cluster,) = [line for line in meta.read_text().splitlines() if "cluster.id" in line]
+    meta.unlink()
+    refused = run("log", "read", "scores", "--dir", data)
+    assert (refused.exit_code, meta.exists()) == (1, False)
+    assert f"the folder at the top of file:{data}.cold" in refused.stderr
+    assert cluster.partition("=")[2] in [path.name for path in Path(f"{data}.cold").iterdir()]
+    meta.write_text(f"version=1\nnode.id=1\n{cluster}\n")
+    found = run("log", "read", "scores", "--dir", data)
+    assert (found.exit_code, len(found.stdout.splitlines())) == (0, 60), found.stderr
+
+
 def test_reads_of_a_tier_that_lost_an_object_fail_with_its_name(data: Path) -> None:
     assert run("clean", data).exit_code == 0
     for path in Path(f"{data}.cold").rglob("*/log"):
