@@ -90,7 +90,7 @@ def command(
     if as_json:
         for one in found:
             sys.stdout.write(json.dumps(one.to_json()) + "\n")
-    else:
+    elif found or not failures:
         _print(found, tried, find_prices(directory))
     for name, failure in failures.items():
         typer.secho(f"{name}: {failure}", fg="red", err=True)

@@ -143,11 +143,13 @@ def _tell(report: CopyReport, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(document) + "\n")
     else:
         count = len(report.segments)
-        what = "nothing to copy"
+        what = "nothing to copy" if report.error is None else "nothing was copied: it failed"
         if count:
             what = f"{count} segment{'' if count == 1 else 's'} copied, {report.log_bytes:,} bytes"
+        if report.copied_offset is not None:
+            what += f"; copied up to offset {report.copied_offset}"
         typer.secho(f"{report.partition}  ", bold=True, nl=False)
-        typer.echo(f"{what}; copied up to offset {report.copied_offset}")
+        typer.echo(what)
         if report.resumed_count:
             typer.echo(f"    {report.resumed_count} had been uploaded before")
         if report.removed_count:

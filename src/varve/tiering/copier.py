@@ -178,10 +178,9 @@ class TierCopier:
             error = failure
             self._refusals += isinstance(failure, StoreUnavailable)
             self._note_failure(partition, log, failure, now_ms)
-        offset = None if tiered is None else tiered.copied_offset
         return CopyReport(
             partition=partition,
-            copied_offset=log.log_start_offset if offset is None else offset,
+            copied_offset=None if tiered is None else tiered.copied_offset,
             segments=tuple(copied),
             resumed_count=counts["resumed"],
             removed_count=counts["removed"],

@@ -20,13 +20,14 @@ class CopyProgress:
 class CopyReport:
     """What was copied of one partition.
 
-    `copied_offset` is where the next copy begins. `resumed_count` of the segments had been uploaded
+    `copied_offset` is where the next copy begins, None where an error kept that from being known.
+    `resumed_count` of the segments had been uploaded
     before and were only finished. `removed_count` announced, replaced or unfinished ones have gone
     with their objects. `error` ended the round early; what was copied before it stays.
     """
 
     partition: TopicPartition
-    copied_offset: int
+    copied_offset: int | None
     segments: tuple[ColdSegment, ...] = ()
     resumed_count: int = 0
     removed_count: int = 0

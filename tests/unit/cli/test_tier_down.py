@@ -82,3 +82,27 @@ def test_a_topic_that_is_half_deleted_is_told_of(tier: Tier) -> None:
     tier.come_up()
     assert run("log", "topics", "--dir", tier.data).stderr == ""
     assert "there is no topic" in run("log", "read", "t", "--dir", tier.data).stderr
+
+
+def test_a_copy_that_fails_does_not_say_that_there_is_nothing_to_copy(tier: Tier) -> None:
+    with varve.open(tier.data, maintain=False) as store:
+        (manifest,) = tier.data.parent.glob("data.cold/**/manifest/*2.json")
+        damaged = manifest.read_bytes()
+        assert store.tier
+    manifest.write_bytes(b"{}")
+    found = run("tier", "copy", tier.data)
+    assert found.exit_code == 1
+    assert "nothing was copied: it failed\n" in found.stdout
+    assert "copied up to" not in found.stdout
+    shown = json.loads(run("tier", "copy", tier.data, "--json").stdout)
+    assert (shown["copied_offset"], shown["segments"]) == (None, 0)
+    manifest.write_bytes(damaged)
+    assert "1 segment copied" in run("tier", "copy", tier.data).stdout
+
+
+def test_a_forecast_that_cannot_be_made_does_not_say_that_there_are_no_topics(tier: Tier) -> None:
+    tier.go_down()
+    found = run("forecast", tier.data)
+    assert found.exit_code == 1
+    assert found.stdout == ""
+    assert "t-0: " in found.stderr
