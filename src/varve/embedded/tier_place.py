@@ -15,10 +15,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from varve.commit_log import LogDirectory
 from varve.disk import FileSystem, RealFileSystem, write_atomically
-from varve.foundation.errors import Corrupt, InvalidSetting, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, Unavailable
 
 TIER_FILE: Final = "varve-tier.json"
 DEFAULT_METADATA: Final = "object"
@@ -56,6 +57,7 @@ def find_place(
     if known is None:
         place = TierPlace(url or _default_url(fs, where), metadata or DEFAULT_METADATA, mirror)
         _check_outlasts(fs, place)
+        _check_apart(fs, directories, url=place.url, mirror=place.mirror)
         return place
     for name, given, remembered in (
         ("varve.tier.url", url, known.url),
@@ -65,6 +67,7 @@ def find_place(
         check_remembered(name, given, remembered, where)
     place = replace(known, mirror=known.mirror or mirror)
     _check_outlasts(fs, place)
+    _check_apart(fs, directories, url="", mirror="" if known.mirror else mirror)
     return place
 
 
@@ -77,6 +80,26 @@ def _check_outlasts(fs: FileSystem, place: TierPlace) -> None:
                 "that left the disk for it: name a store that stays, such as file:/path; a test "
                 "gives `objects` to `open`"
             )
+
+
+def _check_apart(
+    fs: FileSystem, directories: Sequence[LogDirectory], *, url: str, mirror: str
+) -> None:
+    """Raises InvalidSetting for a directory of objects that is, holds or is in one of logs."""
+    from varve.object_store.urls import find_scheme, split_directory
+
+    for name, given in (("varve.tier.url", url), ("varve.tier.mirror.url", mirror)):
+        if find_scheme(given) != "file" or not isinstance(fs, RealFileSystem):
+            continue
+        cold = os.path.realpath(split_directory(given))
+        for directory in directories:
+            logs = os.path.realpath(directory.path)
+            if os.path.commonpath((cold, logs)) in (cold, logs):
+                raise InvalidSetting(
+                    f"{name} is {given}, and {directory.path} is a log directory: one must not be "
+                    "the other or lie inside it, as the files of each would be taken for the "
+                    f"other's; name a directory beside it, such as {logs}.cold"
+                )
 
 
 def check_remembered(name: str, given: str, remembered: str, where: str) -> None:
@@ -97,7 +120,7 @@ def _default_url(fs: FileSystem, directory: str) -> str:
             "a store that is not on a real disk has no default place for its cold tier: set "
             "varve.tier.url, or give an object store to `open`"
         )
-    return f"file:{os.path.abspath(directory)}.cold"
+    return f"file:{quote(os.path.abspath(directory))}.cold"
 
 
 def remember_place(fs: FileSystem, directories: Sequence[LogDirectory], place: TierPlace) -> None:
@@ -179,4 +202,19 @@ def _decode(data: bytes, path: str) -> TierPlace:
             f'{{"format": {_FORMAT}, "url": "...", "metadata": "{DEFAULT_METADATA}"}} with the URL '
             "of its object store"
         )
-    return TierPlace(*texts)
+    url, metadata, *mirrors = texts
+    return TierPlace(
+        _remembered_url(url, path), metadata, *(_remembered_url(m, path) for m in mirrors)
+    )
+
+
+def _remembered_url(url: str, path: str) -> str:
+    """Raises Corrupt for one that names no place, or another one in each working directory."""
+    from varve.object_store.urls import normal_url
+
+    try:
+        if url[:5].lower() == "file:" and not url[5:].startswith("/"):
+            raise InvalidRequest(f"{url} is no absolute path: write file:/path")
+        return normal_url(url)
+    except InvalidRequest as error:
+        raise Corrupt(f"{path} does not tell where the cold tier is: {error}") from error

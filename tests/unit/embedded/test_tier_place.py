@@ -19,7 +19,13 @@ from varve.embedded.tier_place import (
     remember_place,
 )
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidSetting, Unavailable
+from varve.foundation.errors import (
+    Corrupt,
+    DirectoryOffline,
+    InvalidRequest,
+    InvalidSetting,
+    Unavailable,
+)
 
 PLACE = TierPlace("s3://bucket/prefix", "object")
 EIO = OSError(errno.EIO, "Input/output error")
@@ -161,6 +167,73 @@ def test_without_a_place_the_tier_is_beside_the_logs_of_a_real_disk(tmp_path: Pa
     fs: Any = MemoryFileSystem(ManualClock())
     with pytest.raises(InvalidSetting, match=r"set varve\.tier\.url"):
         find(fs, directories(fs, "/a"))
+
+
+@pytest.mark.parametrize("given", ["file:/p/q", "file:///p/q/", "FILE:/p/./q"])
+def test_a_remembered_directory_may_be_written_otherwise(fs: Unreadable, given: str) -> None:
+    logs = directories(fs, "/a")
+    remember_place(fs, logs, TierPlace("file:///p/q", "object"))
+    assert find(fs, logs, given) == find(fs, logs) == TierPlace("file:/p/q", "object")
+    with pytest.raises(InvalidSetting, match="leave the setting out"):
+        find(fs, logs, "file:/p/other")
+
+
+def test_a_remembered_prefix_may_be_written_otherwise(fs: Unreadable) -> None:
+    logs = directories(fs, "/a")
+    remember_place(fs, logs, PLACE)
+    assert find(fs, logs, "S3://bucket/prefix/") == PLACE
+
+
+def test_a_secret_in_a_url_is_refused_before_it_could_be_shown(fs: Unreadable) -> None:
+    logs = directories(fs, "/a")
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="credentials and options are settings") as caught:
+            find(fs, logs, "s3://AKIA:TOPSECRET@b/x")
+        assert "TOPSECRET" not in str(caught.value)
+        remember_place(fs, logs, PLACE)
+    with pytest.raises(InvalidSetting, match="leave the setting out") as refused:
+        find(fs, logs, "own://AKIA:TOPSECRET@b/x?TOPSECRET")
+    assert "TOPSECRET" not in str(refused.value)
+
+
+def test_a_relative_directory_is_absolute_before_it_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = directories(RealFileSystem(), str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    place = find(RealFileSystem(), logs, "file:cold")
+    assert place.url == f"file:{tmp_path}/cold"
+    remember_place(RealFileSystem(), logs, place)
+    monkeypatch.chdir("/")
+    assert find(RealFileSystem(), logs) == place
+
+
+@pytest.mark.parametrize("url", ["file:cold", "file:", "s3://", "s3://a:b@c"])
+def test_a_remembered_url_that_names_no_one_place_is_corrupt(fs: Unreadable, url: str) -> None:
+    logs = directories(fs, "/a")
+    remember_place(fs, logs, PLACE)
+    document = json.dumps({"format": 1, "url": url, "metadata": "object"}).encode()
+    with fs.open_writable(f"/a/{TIER_FILE}") as file:
+        file.truncate(0)
+        file.write_at(0, document)
+    with pytest.raises(
+        Corrupt, match=f"/a/{TIER_FILE} does not tell where the cold tier is: .*write|takes"
+    ):
+        find(fs, logs)
+
+
+@pytest.mark.parametrize("below", ["", "data", "data/t-0", "link/x"])
+def test_a_tier_and_a_log_directory_lie_apart(tmp_path: Path, below: str) -> None:
+    fs = RealFileSystem()
+    logs = directories(fs, str(tmp_path / "other"), str(tmp_path / "data"))
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for given in (
+        {"url": f"file:{tmp_path}/{below}"},
+        {"url": "s3://b", "mirror": f"file:{tmp_path}/{below}"},
+    ):
+        with pytest.raises(InvalidSetting, match="must not be the other or lie inside it"):
+            find(fs, logs, **given)
+    assert find(fs, logs, f"file:{tmp_path}/data2").url == f"file:{tmp_path}/data2"
 
 
 @pytest.mark.parametrize("given", [{"url": "memory:"}, {"url": "s3://b", "mirror": "Memory:x"}])
