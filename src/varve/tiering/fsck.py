@@ -140,12 +140,20 @@ class _PartitionCheck:
 
     def _read_named(self) -> NamedObjects | None:
         try:
+            # The hint is older than the list that then finds the newest.
+            hinted = self._manifests.find_hinted()
             newest = self._manifests.load()
             if newest.version == 0:
                 raise Corrupt(
                     f"{self._objects.name}: {self._home.manifest_folder} holds no version, so what "
                     "the partition's objects are for cannot be told: put the newest version back, "
                     "or remove the objects if the topic is gone"
+                )
+            if hinted > newest.version:
+                raise Corrupt(
+                    f"{self._objects.name}: {self._home.hint_key} says that version {hinted} was "
+                    f"there, and {newest.version} is the newest: what the lost ones name is not "
+                    "known, and nothing is swept. Put them back, or remove the hint if it is wrong"
                 )
             self.result.manifest_version = newest.version
             return collect_named(self._objects, self._home, newest)

@@ -123,6 +123,10 @@ class ObjectManifestStore:
     def find_known(self) -> Manifest | None:
         return self._newest.find_kept()
 
+    def find_hinted(self) -> int:
+        """The version that the hint says was there once; 0 without a hint."""
+        return self._versions.read_hint()
+
     def commit(
         self, change: Change, *, leader_epoch: int | None, writer: str, now_ms: int
     ) -> Manifest:

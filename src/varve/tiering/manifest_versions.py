@@ -74,7 +74,7 @@ class ManifestVersions:
         Raises Unavailable when a list without any version is contradicted by one that can be read:
         a partition would otherwise be taken for one that was never copied.
         """
-        start = self._read_hint() if known is None else known
+        start = self.read_hint() if known is None else known
         versions = self.list_after(start - 1) if start > 0 else []
         if not versions:
             versions = self.list_after(0)
@@ -103,7 +103,8 @@ class ManifestVersions:
     def remove(self, versions: list[int]) -> None:
         self._objects.delete([self.home.manifest_key(version) for version in versions])
 
-    def _read_hint(self) -> int:
+    def read_hint(self) -> int:
+        """A version that was there once, if the hint is right; 0 without one."""
         try:
             text = self._objects.get(self.home.hint_key)
         except ObjectNotFound:

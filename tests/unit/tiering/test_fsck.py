@@ -22,6 +22,7 @@ from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.fsck import SETTLE_MS, FsckOptions, fsck
 from varve.tiering.fsck_report import FsckReport, ObjectClass
 from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_versions import HINT_INTERVAL
 
 LATER_MS = NOW_MS + 10 * SETTLE_MS
 
@@ -195,6 +196,27 @@ def test_a_damaged_manifest_is_damage_and_stops_the_sweep(
     report = run(objects, sweep=True)
     assert len(report.damage) == 1
     assert keys(objects) == before
+
+
+def test_a_version_that_the_hint_knows_and_that_is_gone_is_damage_and_stops_the_sweep(
+    objects: MemoryObjectStore, cold: ColdLog
+) -> None:
+    manifests = open_manifests(objects)
+    while manifests.load().version % HINT_INTERVAL:
+        manifests.commit(_touch, leader_epoch=None, writer="test", now_ms=NOW_MS)
+    newest = manifests.load().version
+    assert run(objects).is_clean
+    objects.delete([HOME.manifest_key(newest)])
+    before = keys(objects)
+    report = run(objects, sweep=True)
+    (damage,) = report.damage
+    assert f"version {newest} was there, and {newest - 1} is the newest" in damage.message
+    assert not report.is_clean
+    assert keys(objects) == before
+
+
+def _touch(manifest: Manifest) -> Manifest:
+    return replace(manifest, log_start_offset=manifest.log_start_offset ^ 1)
 
 
 def test_versions_go_only_when_a_retention_is_given(
