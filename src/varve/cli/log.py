@@ -19,7 +19,7 @@ from varve.cli.store_access import (
     open_existing,
     tell_recovery,
 )
-from varve.cli.tier_access import StoreSettings, tier_settings
+from varve.cli.tier_access import StoreSettings, is_place_open, tier_settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -133,7 +133,8 @@ def append(
         parse = log_input.key_value_parser(_separator(key_separator))
     settings = tier_settings("", store_settings)
     open_store = varve.open if create else open_existing
-    with open_store(directories, settings=settings) as store:
+    is_waiting = is_place_open(directories)
+    with open_store(directories, settings=settings, maintain=not is_waiting) as store:
         if create:
             tell_recovery(store)
             store.create_topic(topic, exist_ok=True)
@@ -144,6 +145,12 @@ def append(
         )
     if not quiet:
         typer.echo(f"appended {count} record{'' if count == 1 else 's'} to {topic}", err=True)
+        if is_waiting and found.settings.copies_to_tier:
+            typer.echo(
+                f"{topic} is not copied yet: `varve tier copy {directories[0]} --store URL` tells "
+                "where to, once",
+                err=True,
+            )
 
 
 @app.command()
@@ -237,7 +244,7 @@ def delete_records(
     Examples:
       varve log delete-records orders --partition 0 --before 1000
     """
-    with open_existing(directories) as store:
+    with open_existing(directories, maintain=False) as store:
         log_start = find_topic(store, topic).delete_records(before, partition)
     typer.echo(f"{topic}-{partition or 0} now begins at offset {log_start}")
 

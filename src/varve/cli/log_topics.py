@@ -49,7 +49,7 @@ def create(
     """
 
     given = dict(parse_setting(text) for text in settings)
-    with varve.open(directories) as store:
+    with varve.open(directories, maintain=False) as store:
         tell_recovery(store)
         try:
             store.create_topic(topic, partitions=partitions, settings=given)

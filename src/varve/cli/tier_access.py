@@ -2,6 +2,8 @@
 
 import random
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -121,6 +123,18 @@ def find_tiered(fs: FileSystem, directory: str) -> set[str]:
         if parse_settings(LogSettings, entry.settings, f"topic {name}").remote_storage_enable
     }
     return enabled | find_lost_settings(fs, [directory], table)
+
+
+def is_place_open(directories: Sequence[Path]) -> bool:
+    """Whether topics wait for a first copy, and the place of the cold tier is still to be named.
+
+    Nothing is to be copied meanwhile: what is copied first decides where the tier is.
+    """
+    fs = RealFileSystem()
+    paths = [str(path) for path in directories if path.is_dir()]
+    if any(read_place(fs, path) is not None for path in paths):
+        return False
+    return any(find_tiered(fs, path) for path in paths)
 
 
 def open_tier(url: str, settings: list[str]) -> "ObjectStore":

@@ -153,6 +153,24 @@ def test_no_new_cluster_is_made_up_for_logs_that_have_a_cold_tier(data: Path) ->
     assert (found.exit_code, len(found.stdout.splitlines())) == (0, 60), found.stderr
 
 
+def test_nothing_is_copied_before_the_place_of_the_tier_was_named(tmp_path: Path) -> None:
+    data, bucket = tmp_path / "data", f"file:{tmp_path}/bucket"
+    given = ("--set", "remote.storage.enable=true", "--set", "segment.bytes=1000")
+    assert run("log", "create", "t", "--dir", data, *given).exit_code == 0
+    text = "".join(f"{number:080}\n" for number in range(60))
+    for _ in range(2):
+        append = ["log", "append", "t", "--dir", str(data), "--codec", "none"]
+        done = CliRunner().invoke(app, append, input=text)
+        assert done.exit_code == 0, done.output
+        assert "t is not copied yet" in done.stderr
+    assert run("log", "delete-records", "t", "--dir", data, "--before", 1).exit_code == 0
+    assert not (data / "varve-tier.json").exists()
+    assert not [path for path in Path(f"{data}.cold").rglob("*") if path.is_file()]
+    assert run("tier", "copy", data, "--store", bucket).exit_code == 0
+    again = CliRunner().invoke(app, append, input=text)
+    assert "not copied yet" not in again.stderr
+
+
 def test_reads_of_a_tier_that_lost_an_object_fail_with_its_name(data: Path) -> None:
     assert run("clean", data).exit_code == 0
     for path in Path(f"{data}.cold").rglob("*/log"):
