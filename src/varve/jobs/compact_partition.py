@@ -6,6 +6,9 @@
 4. One task per group rewrites it and uploads it under an announced id.
 5. Balances are checked and put on record, and one manifest makes the groups readable.
 
+Where the data of a segment turns out to be damaged, what lies before it goes in, and another pass
+leaves that one alone.
+
 Invariant  only the last step changes what is read, and it changes all at once.
 Crash      before the last step the old state is read, and the next run sweeps what was announced.
 Threads    one; the tasks of a stage run wherever the distributor has them run.
@@ -15,7 +18,7 @@ import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from varve.cleaning.key_index import KeyIndexHeader
 from varve.cleaning.key_plan import ENTRY_BYTES, HASH_END, HashRange, KeyPlan, merge_plans
@@ -57,6 +60,9 @@ from varve.tiering.segment_parts import KEYS_PART
 
 T = TypeVar("T")
 
+PASSES_MAX: Final = 8
+"""Passes over a partition: each begins anew without a segment that turned out to be damaged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -77,6 +83,7 @@ class _Found:
     records_of: list[SegmentPlan] = field(default_factory=list)
     stages: list[StageTime] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
+    is_cut: bool = False
     notes: list[str] = field(default_factory=list)
     swept: int = 0
     voided: int = 0
@@ -114,14 +121,21 @@ class PartitionCompaction:
         """The run; what fails on purpose is told in its result."""
         error: str | None = None
         try:
-            yield from self._run()
+            for number in range(PASSES_MAX):
+                known = len(self._found.held)
+                yield from self._run(number)
+                if len(self._found.held) == known or not self._found.is_cut:
+                    break
         except StoreError as failure:
             error = str(failure)
         return self._result(error)
 
-    def _run(self) -> Generator[Stage, list[object], None]:
+    def _run(self, number: int) -> Generator[Stage, list[object], None]:
+        """One pass; another follows without the segment whose damage cut it short."""
+        self._found.is_cut = False
         manifest = self._sweep()
-        self._before = self._after = manifest
+        self._before = self._before or manifest
+        self._after = manifest
         chain = find_chain(manifest, self._manifests.segments(manifest))
         if not chain:
             self._found.notes.append("the cold tier holds nothing of it")
@@ -144,7 +158,8 @@ class PartitionCompaction:
             groups = yield from self._rewrite(scope, plan)
         if len(groups) < len(plan.groups):
             clean_end = min(clean_end, plan.groups[len(groups)][0].segment.base_offset)
-        self._commit(scope, plan, groups, clean_end)
+        evidence_id = f"{self._job_id}-{number}" if number else self._job_id
+        self._commit(scope, plan, groups, clean_end, evidence_id)
 
     def _sweep(self) -> Manifest:
         manifest = self._manifests.load()
@@ -152,7 +167,7 @@ class PartitionCompaction:
         remove_leftovers(
             self._reach.objects(), self._manifests, self._home, leftovers, now_ms=self._now_ms
         )
-        self._found.swept = len(leftovers)
+        self._found.swept += len(leftovers)
         return self._manifests.load() if leftovers else manifest
 
     def _is_due(self, scope: Scope) -> bool:
@@ -201,16 +216,18 @@ class PartitionCompaction:
                 self._settings.buffer_bytes,
             )
             for one in scope.segments
+            if one.base_offset not in self._found.held
         ]
         outcomes = yield from self._carry_out("index", tasks)
-        headers: list[KeyIndexHeader | None] = []
+        headers: dict[int, KeyIndexHeader] = {}
         made: dict[str, ColdSegment] = {}
-        for segment, outcome in zip(scope.segments, outcomes, strict=True):
-            indexed = None if self._is_damage(outcome) else _expect(outcome, IndexedSegment)
-            headers.append(None if indexed is None else indexed.header)
-            if indexed is None:
-                self._found.held.append(segment.base_offset)
-            elif indexed.part is not None:
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            segment = task.segment
+            if self._is_damage(outcome, segment.base_offset):
+                continue
+            indexed = _expect(outcome, IndexedSegment)
+            headers[segment.base_offset] = indexed.header
+            if indexed.part is not None:
                 others = tuple(one for one in segment.parts if one.name != KEYS_PART)
                 made[segment.id] = replace(
                     segment,
@@ -219,14 +236,20 @@ class PartitionCompaction:
                 )
         add_parts(self._manifests, self._home, made, now_ms=self._now_ms)
         chain = tuple(made.get(one.id, one) for one in scope.chain)
-        return Scope(chain, scope.dirtiness), tuple(headers)
+        return Scope(chain, scope.dirtiness), tuple(
+            headers.get(one.base_offset) for one in scope.segments
+        )
 
-    def _is_damage(self, outcome: object) -> bool:
+    def _is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
         """Whether a task found a segment damaged: that one is held, with a word on it."""
-        if isinstance(outcome, TaskFailure) and outcome.is_corrupt:
-            self._found.notes.append(outcome.message)
-            return True
-        return False
+        if not isinstance(outcome, TaskFailure) or not outcome.is_corrupt:
+            return False
+        found = outcome.damaged_offset if base_offset is None else base_offset
+        if found is None:
+            return False
+        self._found.held.append(found)
+        self._found.notes.append(outcome.message)
+        return True
 
     def _plan(
         self,
@@ -270,10 +293,11 @@ class PartitionCompaction:
         done: list[DoneGroup] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
             if self._is_damage(outcome):
+                self._found.is_cut = True
                 break
             written = _expect(outcome, WrittenGroup)
             done.append(DoneGroup(task.inputs, task.plans, written))
-        self._found.voided = len(tasks) - len(done)
+        self._found.voided += len(tasks) - len(done)
         return done
 
     def _group_task(
@@ -302,7 +326,12 @@ class PartitionCompaction:
     # The end
 
     def _commit(
-        self, scope: Scope, plan: CleaningPlan, groups: Sequence[DoneGroup], clean_end: int
+        self,
+        scope: Scope,
+        plan: CleaningPlan,
+        groups: Sequence[DoneGroup],
+        clean_end: int,
+        evidence_id: str,
     ) -> None:
         partition = TopicPartition(self._home.topic, self._home.partition)
         balances = [
@@ -316,7 +345,7 @@ class PartitionCompaction:
             for number, group in enumerate(groups, 1)
         ]
         if balances:
-            key = self._home.evidence_key(self._job_id)
+            key = self._home.evidence_key(evidence_id)
             self._reach.objects().put(key, encode_evidence(self._job_id, balances))
         rewritten = {one.base_offset for group in groups for one in group.inputs}
         ids = {one.base_offset: one.id for one in scope.segments}

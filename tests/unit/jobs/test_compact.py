@@ -134,6 +134,33 @@ def test_damaged_data_is_left_alone_and_told() -> None:
     assert first.id in {one.id for one in cold.bench.readable()}
 
 
+def test_damage_that_a_rewrite_meets_holds_that_segment_alone() -> None:
+    cold = make(4)
+    for number in range(3):
+        cold.hot.put(f"key-{number}", "stale")
+    cold.hot.put("only", "here")
+    cold.hot.roll()
+    cold.bench.fill(5, 5)
+    cold.copy()
+    bad = cold.bench.readable()[1]
+    key = cold.bench.home.part_key(bad, "log")
+    data = cold.bench.bucket.get(key)
+    cold.bench.bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    result = cold.compact()
+    assert result.error is None
+    assert result.held == (bad.base_offset,)
+    assert "CRC" in result.note
+    assert result.cleaned_up_to == bad.base_offset
+    assert result.segments_rewritten == 2, "those before and behind it"
+    assert bad.id in {one.id for one in cold.bench.readable()}
+    cold.check()
+    cold.bench.bucket.put(key, data)
+    assert cold.state() == cold.true_state()
+    assert cold.compact().cleaned_up_to == cold.hot.log.end_offset
+    assert cold.state() == cold.true_state()
+    assert cold.pending(SegmentState.COPY_STARTED) == 0
+
+
 def test_what_is_not_dirty_enough_waits_unless_forced() -> None:
     cold = make(4, 4, min_cleanable_dirty_ratio=0.6)
     cold.compact()
