@@ -89,6 +89,14 @@ class SourceTopic:
         report = tier.copy(TopicPartition(NAME, partition), self.kit.now_ms)
         assert report.error is None, report.error
 
+    def move(self) -> None:
+        """Lets all that is copied go from the local disk."""
+        tier = self.kit.store.tier
+        assert tier is not None
+        manifest = tier.partitions.get(TopicPartition(NAME, 0)).manifests.load()
+        log = self.topic.partition(0).log
+        log.drop_local_segments_before(manifest.highest_offset + 1, now_ms=self.now)
+
     def flush(self) -> None:
         for number in range(len(self.topic.partitions)):
             self.topic.partition(number).log.flush()

@@ -12,7 +12,7 @@ from typing import Final
 
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.txn_index import AbortedTransaction
-from varve.foundation.errors import InconsistentTopicId, InvalidRequest, NotFound
+from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
 from varve.jobs.cold_plan import ColdPlan, check_versions
 from varve.jobs.hot_log import HotLog, find_hot_partitions
 from varve.jobs.source_filters import SourceFilters
@@ -128,6 +128,7 @@ class PartitionSource:
                 aborted=aborted,
             )
         if hot is not None and end_offset > border:
+            self._check_joined(hot, max(start_offset, border))
             made += hot.pieces(
                 start_offset=max(start_offset, border),
                 end_offset=end_offset,
@@ -136,6 +137,15 @@ class PartitionSource:
                 aborted=aborted,
             )
         return made
+
+    def _check_joined(self, hot: HotLog, offset: int) -> None:
+        first = hot.segments[0].base_offset
+        if first > offset:
+            raise Corrupt(
+                f"{self.topic}-{self.number}: offsets {offset} to {first - 1} are neither in the "
+                f"cold tier nor in {hot.directory}; `varve tier fsck` tells more. Read on from "
+                f"{first} with startingOffset"
+            )
 
     def _aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         if not self._options.is_committed:
@@ -168,12 +178,13 @@ def open_partitions(
         if wanted is not None and number not in wanted:
             continue
         cold = log = None
-        if number in homes:
-            assert options.address is not None
-            cold = ColdPlan(options.address, homes[number], options)
+        # The local log first: what leaves it afterwards, the newest manifest has.
         if number in hot:
             log = HotLog(hot[number], TopicPartition(name, number))
             _check_topic(log, topic)
+        if number in homes:
+            assert options.address is not None
+            cold = ColdPlan(options.address, homes[number], options)
         opened.append(PartitionSource(number, cold, log, options))
     return opened
 

@@ -21,7 +21,7 @@ codec = st.sampled_from([Codec.NONE, Codec.ZSTD, Codec.LZ4])
 plain = st.tuples(st.just("plain"), st.lists(st.tuples(key, value), min_size=1, max_size=5), codec)
 part = st.tuples(st.just("part"), st.integers(1, 3), st.tuples(key, value))
 end = st.tuples(st.just("end"), st.integers(1, 3), st.booleans())
-other = st.tuples(st.sampled_from(["roll", "copy"]))
+other = st.tuples(st.sampled_from(["roll", "copy", "move", "clean"]))
 steps = st.lists(st.one_of(plain, plain, part, end, other, other), max_size=25)
 
 
@@ -41,6 +41,11 @@ def play(topic: SourceTopic, script: Script) -> None:
                 topic.roll()
             case ("copy",):
                 topic.copy()
+            case ("move",):
+                topic.copy()
+                topic.move()
+            case ("clean",):
+                topic.kit.clean_now(roll=False)
             case _:
                 pass
     topic.flush()
