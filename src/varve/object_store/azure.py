@@ -11,6 +11,7 @@ from obstore.store import AzureStore
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.settings import setting
 from varve.object_store.http_settings import NO_RETRIES, PART_RETRIES, HttpSettings
+from varve.object_store.obstore_errors import configured
 from varve.object_store.obstore_store import ObstoreObjectStore
 
 if TYPE_CHECKING:
@@ -53,17 +54,18 @@ class AzureObjectStore(ObstoreObjectStore):
         name = f"az://{container}/{prefix}".rstrip("/")
         if settings.endpoint:
             settings.check_endpoint(settings.endpoint, "endpoint", name)
-        client, parts_client = (
-            AzureStore(
-                container,
-                prefix=prefix or None,
-                config=_config(settings),
-                client_options=settings.client_options(),
-                retry_config=retries,
-                credential_provider=credentials,
+        with configured(name):
+            client, parts_client = (
+                AzureStore(
+                    container,
+                    prefix=prefix or None,
+                    config=_config(settings),
+                    client_options=settings.client_options(),
+                    retry_config=retries,
+                    credential_provider=credentials,
+                )
+                for retries in (NO_RETRIES, PART_RETRIES)
             )
-            for retries in (NO_RETRIES, PART_RETRIES)
-        )
         super().__init__(
             name,
             client,

@@ -11,6 +11,7 @@ from obstore.store import GCSStore
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.settings import setting
 from varve.object_store.http_settings import NO_RETRIES, PART_RETRIES, HttpSettings
+from varve.object_store.obstore_errors import configured
 from varve.object_store.obstore_store import ObstoreObjectStore
 
 if TYPE_CHECKING:
@@ -56,17 +57,18 @@ class GcsObjectStore(ObstoreObjectStore):
         name = f"gs://{bucket}/{prefix}".rstrip("/")
         if settings.base_url:
             settings.check_endpoint(settings.base_url, "base.url", name)
-        client, parts_client = (
-            GCSStore(
-                bucket,
-                prefix=prefix or None,
-                config=_config(settings),
-                client_options=settings.client_options(),
-                retry_config=retries,
-                credential_provider=credentials,
+        with configured(name):
+            client, parts_client = (
+                GCSStore(
+                    bucket,
+                    prefix=prefix or None,
+                    config=_config(settings),
+                    client_options=settings.client_options(),
+                    retry_config=retries,
+                    credential_provider=credentials,
+                )
+                for retries in (NO_RETRIES, PART_RETRIES)
             )
-            for retries in (NO_RETRIES, PART_RETRIES)
-        )
         super().__init__(
             name,
             client,

@@ -1,5 +1,6 @@
 """What all stores over HTTP can be told, and how obstore is told it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -25,6 +26,10 @@ PART_RETRIES: "Final[RetryConfig]" = {
 }
 """For the parts of an upload only: writing a part twice changes nothing."""
 
+
+_ENDPOINT: Final = re.compile(
+    r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/%-]*)?"
+)
 
 _SECRETS: Final = frozenset(
     {
@@ -86,10 +91,11 @@ class HttpSettings:
 
     def check_endpoint(self, endpoint: str, name: str, where: str) -> None:
         """Raise InvalidSetting for an endpoint that is no http URL, or plain http unallowed."""
-        if not endpoint.startswith(("http://", "https://")) or "@" in endpoint:
+        if _ENDPOINT.fullmatch(endpoint) is None:
+            # It is not shown: what is wrong in it may be a secret.
             raise InvalidSetting(
-                f"{name} of {where} must be a URL such as https://host:port, without user and "
-                "password: credentials have settings of their own"
+                f"{name} of {where} must be a URL such as https://host:port, without user, "
+                "password and query: credentials and options have settings of their own"
             )
         if endpoint.startswith("http://") and not self.allow_http:
             raise InvalidSetting(

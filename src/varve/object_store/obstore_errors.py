@@ -13,6 +13,7 @@ from typing import Final
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    GenericError,
     NotFoundError,
     NotSupportedError,
     PermissionDeniedError,
@@ -22,6 +23,7 @@ from obstore.exceptions import (
 from varve.foundation.errors import (
     BucketNotFound,
     InvalidRequest,
+    InvalidSetting,
     ObjectExists,
     ObjectNotFound,
     StoreDenied,
@@ -125,6 +127,38 @@ _REMEDIES: Final = {
 }
 
 
+_QUOTED: Final = re.compile(r'"[^"]*"?')
+"""What the reader of a key's JSON shows of it."""
+
+_SETTING_REMEDIES: Final = {
+    "Account must be specified": "name the storage account by the setting account.name, or by "
+    "AZURE_STORAGE_ACCOUNT_NAME in the environment",
+    "Invalid Access Key": "account.key is base64, as the portal shows it",
+    "SAS": "sas.token is written as in the query of a URL, name=value joined by '&'",
+    "AccessKeyId": "give access.key.id and secret.access.key together",
+    "SecretAccessKey": "give access.key.id and secret.access.key together",
+    "service account": "give the JSON of a service account by service.account.file or "
+    "service.account.key, or by GOOGLE_APPLICATION_CREDENTIALS",
+    "pem file": "private_key of the service account must be PEM",
+    "root_certificate": "ca.file must hold PEM certificates",
+}
+
+
+@contextmanager
+def configured(store: str) -> Iterator[None]:
+    """Raise what obstore raises when a client is made, before any request, as InvalidSetting."""
+    try:
+        yield
+    except OBSTORE_ERRORS as error:
+        text = str(error).partition("\n\nDebug source:")[0]
+        cause = _shorten(_QUOTED.sub('"..."', _hide(text)))
+        remedy = next(
+            (remedy for part, remedy in _SETTING_REMEDIES.items() if part in text),
+            "mend the store's settings, or the variables of the environment that stand for them",
+        )
+        raise InvalidSetting(f"{store}: open failed: {cause}; {remedy}") from None
+
+
 @contextmanager
 def translated(store: str, operation: str, key: str) -> Iterator[None]:
     """Raise what obstore raises inside as one of varve's errors."""
@@ -138,7 +172,7 @@ def translate(error: Exception, *, store: str, operation: str, key: str) -> Stor
     """The error of ours that an exception of obstore stands for."""
     text, _, debug = str(error).partition("\n\nDebug source:")
     kind, remedy = _sort(error, text, operation)
-    cause = _shorten(_USER.sub(r"\1", _QUERY.sub(r"\1", text)))
+    cause = _shorten(_hide(text))
     if "HTTP error" in text:
         cause += _network_cause(debug)
     return failure(kind, store=store, operation=operation, key=key, cause=cause, remedy=remedy)
@@ -152,6 +186,8 @@ def is_past_end(error: Exception) -> bool:
 
 def _sort(error: Exception, text: str, operation: str) -> tuple[type[StoreError], str]:
     status, code = _status(text), _first(_CODE, text)
+    if isinstance(error, GenericError) and any(path in text for path in _METADATA_SERVICES):
+        return _sort_missing_credentials(status)
     if isinstance(error, AlreadyExistsError):
         if status == 409 and code not in _EXISTS:
             return StoreUnavailable, "another write was under way: try again"
@@ -193,12 +229,16 @@ def _sort_by_status(
     return StoreUnavailable, _unavailable_remedy(text)
 
 
+def _sort_missing_credentials(status: int) -> tuple[type[StoreError], str]:
+    """A metadata service that refuses has none for us; one that fails or is silent may have."""
+    is_refusal = 400 <= status < 500 and status not in (408, 429)
+    return StoreDenied if is_refusal else StoreUnavailable, (
+        "no credentials were given, so the machine's metadata service was asked for them: "
+        "set them in settings or environment"
+    )
+
+
 def _unavailable_remedy(text: str) -> str:
-    if any(path in text for path in _METADATA_SERVICES):
-        return (
-            "no credentials were given, so the machine's metadata service was asked for them: "
-            "set them in settings or environment"
-        )
     if "DeleteObjects response" in text:
         return "if it stays, the server does not delete in bulk: set `bulk.delete` to false"
     if "builder error" in text:
@@ -222,6 +262,10 @@ def _status(text: str) -> int:
 def _first(pattern: re.Pattern[str], text: str) -> str:
     found = pattern.search(text)
     return found.group(1) if found else ""
+
+
+def _hide(text: str) -> str:
+    return _USER.sub(r"\1", _QUERY.sub(r"\1", text))
 
 
 def _shorten(text: str) -> str:

@@ -19,6 +19,7 @@ from varve.foundation.settings import setting
 from varve.object_store.failure import failure
 from varve.object_store.http_settings import NO_RETRIES, PART_RETRIES, HttpSettings
 from varve.object_store.keys import RESERVED
+from varve.object_store.obstore_errors import configured
 from varve.object_store.obstore_store import ObstoreObjectStore
 from varve.object_store.retrying import RetryingObjectStore, RetryPolicy
 
@@ -107,17 +108,18 @@ class S3ObjectStore(ObstoreObjectStore):
         if endpoint:
             settings.check_endpoint(endpoint, "endpoint", name)
         _check_bucket(name, bucket)
-        client, parts_client = (
-            S3Store(
-                bucket,
-                prefix=prefix or None,
-                config=_config(settings, endpoint),
-                client_options=settings.client_options(),
-                retry_config=retries,
-                credential_provider=credentials,
+        with configured(name):
+            client, parts_client = (
+                S3Store(
+                    bucket,
+                    prefix=prefix or None,
+                    config=_config(settings, endpoint),
+                    client_options=settings.client_options(),
+                    retry_config=retries,
+                    credential_provider=credentials,
+                )
+                for retries in (NO_RETRIES, PART_RETRIES)
             )
-            for retries in (NO_RETRIES, PART_RETRIES)
-        )
         super().__init__(
             name,
             client,
