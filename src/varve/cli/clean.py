@@ -19,7 +19,14 @@ from varve.cleaning.retention_rules import ExpiredSegment, Expiry
 from varve.cli.byte_progress import phase_progress
 from varve.cli.clean_tier import tier_document, tier_lines
 from varve.cli.interrupts import interrupts_between, told_when_interrupted
-from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
+from varve.cli.store_access import (
+    Directory,
+    Wanted,
+    find_topic,
+    open_existing,
+    parse_wanted,
+    tell_failure,
+)
 from varve.cli.tier_access import StoreSettings, tier_settings
 from varve.foundation.errors import StoreError
 from varve.foundation.settings import GivenValue
@@ -136,7 +143,7 @@ def _tell_failure(partition: str, failure: str, *, dry_run: bool, as_json: bool)
             "tier": None,
         }
         sys.stdout.write(json.dumps(document) + "\n")
-    typer.secho(f"{partition}: {failure}", fg="red", err=True)
+    tell_failure(partition, failure)
 
 
 def _document(cleaned: "Cleaned", *, dry_run: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from varve.cli.store_access import (
     open_existing,
     parse_setting,
     parse_wanted,
+    tell_failure,
 )
 from varve.cli.tier_access import StoreSettings, tier_settings
 from varve.foundation.errors import Unavailable
@@ -93,7 +94,7 @@ def command(
     elif found or not failures:
         _print(found, tried, find_prices(directory))
     for name, failure in failures.items():
-        typer.secho(f"{name}: {failure}", fg="red", err=True)
+        tell_failure(name, failure)
     if failures:
         raise typer.Exit(1)
 

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from varve.cli.store_access import Directory, open_existing
+from varve.cli.store_access import Directory, open_existing, tell_failure
 from varve.cli.tier_access import StoreSettings, tier_settings
 
 
@@ -34,6 +34,6 @@ def command(
         sys.stdout.write(exposition(store.metrics))
         failures = store.health().tier
     for partition, failure in failures.items():
-        typer.secho(f"{partition}: {failure}", fg="red", err=True)
+        tell_failure(partition, failure)
     if failures:
         raise typer.Exit(1)

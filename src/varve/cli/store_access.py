@@ -118,6 +118,11 @@ def tell_deleting(store: "Store") -> list[str]:
     return names
 
 
+def tell_failure(name: object, failure: str) -> None:
+    """What went wrong with a partition or topic, on standard error, named once."""
+    typer.secho(f"{name}: {failure.removeprefix(f'{name}: ')}", fg="red", err=True)
+
+
 def parse_setting(text: str) -> tuple[str, str]:
     """A setting as it is written on the command line."""
     name, found, value = text.partition("=")

@@ -11,7 +11,14 @@ import typer
 
 from varve.cli.byte_progress import phase_progress
 from varve.cli.interrupts import interrupts_between, told_when_interrupted
-from varve.cli.store_access import Directory, Wanted, find_topic, open_existing, parse_wanted
+from varve.cli.store_access import (
+    Directory,
+    Wanted,
+    find_topic,
+    open_existing,
+    parse_wanted,
+    tell_failure,
+)
 from varve.cli.tier_access import MirrorUrl, StoreSettings, TierUrl, tier_settings
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
@@ -92,8 +99,8 @@ def _copy(
             _look_after_mirror(store)
     if not chosen:
         typer.secho(
-            "no topic is to be copied: `varve log configure TOPIC remote.storage.enable=true` "
-            "makes one so",
+            "no topic is to be copied: `varve log configure TOPIC remote.storage.enable=true "
+            "remote.log.copy.disable=false` makes one so",
             fg="yellow",
             err=True,
         )
@@ -155,4 +162,4 @@ def _tell(report: CopyReport, *, as_json: bool) -> None:
         if report.removed_count:
             typer.echo(f"    {report.removed_count} unfinished or replaced ones removed")
     if report.error is not None:
-        typer.secho(f"{report.partition}: {report.error}", fg="red", err=True)
+        tell_failure(report.partition, report.error)

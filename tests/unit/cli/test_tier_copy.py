@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 import varve
 from varve.cli.main import app
+from varve.cli.store_access import tell_failure
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import StoreUnavailable
 from varve.tiering.tier import Tier
@@ -53,6 +54,19 @@ def test_a_named_topic_that_is_not_tiered_is_refused_with_the_remedy(place: Path
     found = run("copy", str(place / "data"), "local", "--store", f"file:{place / 'bucket'}")
     assert found.exit_code == 1
     assert "remote.storage.enable=true" in found.stderr.replace("\n", "")
+
+
+def test_where_copying_rests_the_remedy_names_what_makes_it_rest(place: Path) -> None:
+    with varve.open(place / "data", maintain=False) as store:
+        store.alter_topic("orders", {"remote.log.copy.disable": True})
+    found = run("copy", str(place / "data"))
+    assert "remote.log.copy.disable=false" in found.stderr.replace("\n", "")
+
+
+def test_a_failure_names_its_partition_once(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_failure("t-0", "t-0: the log starts at 3")
+    tell_failure("t-0", "no connection")
+    assert capsys.readouterr().err == "t-0: the log starts at 3\nt-0: no connection\n"
 
 
 def test_an_interrupted_copy_leaves_all_to_be_resumed_and_exits_with_130(
