@@ -235,14 +235,30 @@ def test_leaving_that_fails_on_the_way_can_be_repeated() -> None:
     assert failed
 
 
-def test_what_is_left_of_an_older_stay_is_not_taken_for_expired(orders: TieredTopic) -> None:
-    """As after the table of topics was lost: the log is then what is local, the tier is not."""
-    before = orders.object_keys()
+def forget_the_settings(orders: TieredTopic) -> None:
     orders.log.configure(varve.commit_log.LogSettings(remote_storage_enable=False, retention_ms=-1))
     orders.kit.store._admin._catalog.write(orders.kit.store._admin._table.without("orders"))
+
+
+def test_what_is_left_of_an_older_stay_is_not_taken_for_expired(orders: TieredTopic) -> None:
+    before = orders.object_keys()
+    forget_the_settings(orders)
+    orders.log.raise_log_start(orders.log.local_start_offset)
     with pytest.raises(InvalidRequest, match=r"has 3 segments .* `varve tier restore`"):
         orders.alter(remote_storage_enable=True)
     assert orders.object_keys() == before
+
+
+def test_a_log_whose_own_history_is_in_the_tier_is_let_in_again(orders: TieredTopic) -> None:
+    before = orders.object_keys()
+    forget_the_settings(orders)
+    orders.alter(remote_storage_enable=True)
+    orders.expire()
+    assert orders.offsets() == list(range(6))
+    assert orders.object_keys() == before
+    orders.fill(1)
+    orders.copy()
+    assert orders.cold_bases() == [0, 2, 4, 6]
 
 
 # Deletion
