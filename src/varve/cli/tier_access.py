@@ -43,7 +43,8 @@ StoreSettings = Annotated[
         envvar="VARVE_TIER_SETTINGS",
         metavar="NAME=VALUE",
         help="A setting of the object store, such as endpoint=http://localhost:9000; repeatable. "
-        "One of the store that mirrors it begins with mirror., as in mirror.region=eu-west-1.",
+        "One of the store that mirrors it begins with mirror., as in mirror.region=eu-west-1. The "
+        "variable VARVE_TIER_SETTINGS has several separated by spaces.",
     ),
 ]
 MirrorUrl = Annotated[
@@ -138,10 +139,11 @@ def is_place_open(directories: Sequence[Path]) -> bool:
 
 
 def open_tier(url: str, settings: list[str]) -> "ObjectStore":
-    """The store behind a URL, with failed requests repeated."""
+    """The store behind a URL, with failed requests repeated; a missing directory is not made."""
     from varve.object_store import RetryingObjectStore, open_object_store
 
-    return RetryingObjectStore(open_object_store(url, split_settings(settings)[0]))
+    objects = open_object_store(url, split_settings(settings)[0], must_exist=True)
+    return RetryingObjectStore(objects)
 
 
 def open_manifests(objects: "ObjectStore", home: "ColdPartition") -> "ObjectManifestStore":
