@@ -174,12 +174,15 @@ class ColdTier:
         except StoreError as error:
             logger.warning("the cold tier cannot be opened", extra={"error": str(error)})
 
-    def prepare(self, maker: "TopicMaker") -> None:
+    def prepare(self, maker: "TopicMaker", topic: str = "") -> None:
         """Before a topic enters the tier, under the lock of who makes topics.
 
         Raises InvalidSetting or InvalidRequest where the tier can never be opened as it is; one
         that is down, or refuses us, may come up again.
         """
+        from varve.tiering.cold_keys import check_topic_fits
+
+        check_topic_fits(topic)
         self._opening.prepare(maker)
         try:
             self.get()

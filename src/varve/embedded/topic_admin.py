@@ -121,7 +121,7 @@ class TopicAdmin:
         entry = self.find(name)
         if entry is None:
             if is_tiered:
-                self._tier.prepare(self)
+                self._tier.prepare(self, name)
             entry = TopicEntry(
                 name=name,
                 id=random_topic_id(self._random),
@@ -178,7 +178,7 @@ class TopicAdmin:
         self, name: str, logs: Sequence[Log], old: LogSettings, new: LogSettings
     ) -> None:
         if new.remote_storage_enable and not old.remote_storage_enable:
-            self._tier.prepare(self)
+            self._tier.prepare(self, name)
             self._tier.enter(logs)
         if old.remote_storage_enable and not new.remote_storage_enable:
             if not new.remote_log_delete_on_disable:

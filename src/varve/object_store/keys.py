@@ -32,7 +32,8 @@ def check_key(key: str, *, store: str, operation: str) -> None:
             operation=operation,
             key=shown,
             cause=f"the key {reason}",
-            remedy="use names of letters, digits and -_.=+@,:!() joined by '/'",
+            remedy=f"use names of at most {_NAME_BYTES_MAX} letters, digits and -_.=+@,:!() joined "
+            f"by '/', {_KEY_BYTES_MAX} characters in all",
         )
 
 

@@ -15,9 +15,22 @@ from varve.tiering.cold_segment import ColdSegment
 DIGITS: Final = 20
 """Digits of an offset or version in a key: as many as the largest of 64 bits has."""
 
+TOPIC_SIZE_MAX: Final = 177
+"""Characters of a topic's name: with '.' and the 22 of its id they are one name of a key."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _VERSION: Final = re.compile(rf"([0-9]{{{DIGITS}}})\.json")
 _PAGE: Final = re.compile(rf"[0-9]{{{DIGITS}}}-([A-Za-z0-9_-]{{1,64}})\.json")
+
+
+def check_topic_fits(topic: str) -> None:
+    """Raises InvalidRequest for a topic whose name is too long for the keys of its objects."""
+    if len(topic) > TOPIC_SIZE_MAX:
+        raise InvalidRequest(
+            f"topic {topic[:40]}... cannot be in the cold tier: its name has {len(topic)} "
+            f"characters, and the keys of its objects have room for {TOPIC_SIZE_MAX}; leave out "
+            "remote.storage.enable, or take a shorter name"
+        )
 
 
 @dataclass(frozen=True, slots=True)
