@@ -112,6 +112,8 @@ def test_a_check_names_a_missing_object_a_hole_and_a_broken_tier_file(data: Path
     assert "neither on the local disk nor in the cold tier" in findings(data)["tier-hole"]
     (data.parent / "tier.json").rename(data / "varve-tier.json")
     shutil.rmtree(cold)
+    assert "mount or put it back" in findings(data)["tier-unavailable"]
+    (cold / ".varve-writing").mkdir(parents=True)
     assert "offsets 0 to " in findings(data, data / "scores-0")["tier-hole"]
     (data / "varve-tier.json").write_text("{")
     assert "does not tell where" in findings(data)["tier-file"]
