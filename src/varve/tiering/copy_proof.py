@@ -1,4 +1,4 @@
-"""Makes sure that what is about to leave the local disk is in the cold tier.
+"""Makes sure that what is about to leave the local disk is in the cold tier, and is this log's.
 
 Invariant  every offset lies in a readable segment of the log's own history. A local segment with
            the bounds of a cold one holds its very bytes, unless compaction has rewritten it here.
@@ -22,6 +22,42 @@ from varve.tiering.segment_parts import CHUNK_BYTES, LOG_PART
 from varve.tiering.tiered_partition import TieredPartition
 
 
+def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
+    """Raises Corrupt when the newest cold segment holds other records than the local log has there.
+
+    So it is when a copy of the log directory writes to the same bucket. Reads the local segment
+    only where its size and times leave a doubt; what was compacted in either tier tells nothing.
+    """
+    log = tiered.log
+    newest = tiered.manifests.find(manifest, manifest.highest_offset)
+    if newest is None or not is_in_lineage(newest, log.epochs, log_end_offset=log.end_offset):
+        return
+    cleaned_up_to = tiered.directory.cleaner_offset(log.topic_partition) or 0
+    if newest.base_offset < max(cleaned_up_to, manifest.cleaned_up_to):
+        return
+    closed = [one for one in find_closed(log, 0) if one[0].base_offset == newest.base_offset]
+    for segment, next_offset in closed:
+        if not _begins_alike(segment, next_offset, newest):
+            raise Corrupt(
+                f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} "
+                f"bytes is not what the cold tier holds as {newest} of {newest.size} bytes: most "
+                "likely a copy of this log directory writes to the same object store. Nothing is "
+                "copied, and what is local stays: let only one of them go on, the other with a "
+                "store of its own after `varve tier restore`"
+            )
+
+
+def _begins_alike(segment: Segment, next_offset: int, copy: ColdSegment) -> bool:
+    """Whether a segment is what was copied, or has grown since."""
+    if next_offset == copy.end_offset + 1:
+        if segment.size != copy.size or segment.max_timestamp == copy.max_timestamp:
+            return segment.size == copy.size
+    elif next_offset <= copy.end_offset or segment.size < copy.size:
+        return False
+    part = copy.find_part(LOG_PART)
+    return part is None or _crc(segment, copy.size) == part.crc32c
+
+
 def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int) -> None:
     """Raises Corrupt unless the cold tier holds the local segments before an offset.
 
@@ -35,7 +71,8 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
     cold = _find_cold(tiered, manifest, start, before_offset)
     _check_covered(log, cold, start, before_offset)
     by_bounds = {(one.base_offset, one.end_offset + 1): one for one in cold}
-    cleaned_up_to = tiered.directory.cleaner_offset(log.topic_partition) or 0
+    local = tiered.directory.cleaner_offset(log.topic_partition) or 0
+    cleaned_up_to = max(local, manifest.cleaned_up_to)
     for segment, next_offset in leaving:
         copy = by_bounds.get((segment.base_offset, next_offset))
         if copy is not None and segment.base_offset >= cleaned_up_to:
@@ -77,7 +114,7 @@ def _check_alike(log: Log, segment: Segment, copy: ColdSegment) -> None:
     part = copy.find_part(LOG_PART)
     is_alike = segment.size == copy.size
     if is_alike and part is not None:
-        is_alike = _crc(segment) == part.crc32c
+        is_alike = _crc(segment, segment.size) == part.crc32c
     if not is_alike:
         raise Corrupt(
             f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} bytes "
@@ -87,9 +124,9 @@ def _check_alike(log: Log, segment: Segment, copy: ColdSegment) -> None:
         )
 
 
-def _crc(segment: Segment) -> int:
+def _crc(segment: Segment, size: int) -> int:
     crc, file = 0, segment.file()
-    for position in range(0, segment.size, CHUNK_BYTES):
-        data = file.read_at(position, min(CHUNK_BYTES, segment.size - position))
+    for position in range(0, size, CHUNK_BYTES):
+        data = file.read_at(position, min(CHUNK_BYTES, size - position))
         crc = int(extend_crc32c(crc, np.frombuffer(data, np.uint8), 0, len(data)))
     return crc
