@@ -10,6 +10,9 @@ from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 
+ABANDONED_MS: Final = 86_400_000
+"""From then on nobody is taken to be at work on a segment that was announced."""
+
 
 class SegmentState(StrEnum):
     """Where a segment stands in its life; one whose deletion is finished is no longer listed."""

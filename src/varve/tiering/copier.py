@@ -29,7 +29,7 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import LONG_MAX
-from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, SegmentState
 from varve.tiering.copied_offset import find_closed
 from varve.tiering.copy_proof import check_same_history
 from varve.tiering.copy_report import CopyProgress, CopyReport
@@ -296,7 +296,9 @@ class TierCopier:
         removed = 0
         for one in pending:
             if one.state is SegmentState.COPY_STARTED:
-                is_stale = not any(_is_copy_of(one, segment, end) for segment, end in waiting)
+                is_stale = not any(
+                    _is_copy_of(one, segment, end) for segment, end in waiting
+                ) and not _may_be_of_a_job(one, get_copied_offset(tiered), now_ms)
             else:
                 is_stale = one.replaced_until_ms is None or one.replaced_until_ms <= now_ms
             if is_stale:
@@ -353,6 +355,11 @@ class TierCopier:
         tiered = self._partitions.get(partition)
         tiered.load()
         return get_copied_offset(tiered)
+
+
+def _may_be_of_a_job(segment: ColdSegment, copied_offset: int, now_ms: int) -> bool:
+    """Whether a job that compacts the cold tier may still be writing it: not a copy of ours."""
+    return segment.end_offset < copied_offset and now_ms - segment.at_ms < ABANDONED_MS
 
 
 def _is_copy_of(cold: ColdSegment, segment: Segment, next_offset: int) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 from varve.cleaning.balance import Balance, BalanceKind, Reason, SegmentFigure
 from varve.cleaning.balance_json import encode_balance
 from varve.commit_log import Log
-from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, SegmentState
 from varve.tiering.expiry_rules import ColdLogFacts, ExpiredColdSegment, find_expired
 from varve.tiering.manifest import Manifest
 from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
@@ -205,7 +205,7 @@ def remove_segments(
 
 def _is_due(segment: ColdSegment, log: Log, now_ms: int) -> bool:
     if segment.state is SegmentState.COPY_STARTED:
-        return not log.settings.copies_to_tier
+        return not log.settings.copies_to_tier and now_ms - segment.at_ms >= ABANDONED_MS
     return segment.replaced_until_ms is None or segment.replaced_until_ms <= now_ms
 
 
