@@ -141,3 +141,10 @@ def test_output_that_the_terminal_cannot_show_ends_no_command(
     )
     assert (result.returncode, result.stderr) == (0, b"")
     assert b"missing-meta-properties" in result.stdout
+
+
+def test_the_package_runs_as_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "varve", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip()
