@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -19,6 +19,7 @@ from varve.cli.job_options import (
 from varve.cli.job_rows import (
     TABLE_ROWS,
     RowFormat,
+    collect_table,
     print_csv,
     print_json,
     print_table,
@@ -28,7 +29,6 @@ from varve.cli.job_rows import (
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import parse_setting, parse_wanted
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
-from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -204,12 +204,19 @@ def command(
     with open_job("query", spark_options(master, conf)) as job:
         spark = job.spark
 
-        def work() -> int:
-            frame = query.apply(spark, spark.read.format("varve").options(**given).load())
-            return _give_out(frame, chosen, output, limit)
+        def find() -> "DataFrame":
+            return query.apply(spark, spark.read.format("varve").options(**given).load())
 
-        rows = job.run(work)
-        done = job.report(rows)
+        if chosen is RowFormat.TABLE:
+            table = job.run(
+                lambda: collect_table(with_text(find(), flat=True), limit or TABLE_ROWS)
+            )
+            print_table(table)
+            done = job.report(len(table.rows))
+        else:
+            # A bar and rows on one terminal would overwrite each other.
+            is_shown = output is not None or not sys.stdout.isatty()
+            done = job.report(job.run(lambda: _give_out(find(), chosen, output), is_shown=is_shown))
     if report is not None:
         write_report(done, report)
     tell_report(done)
@@ -285,18 +292,11 @@ def print_estimate(
     print_details(make_console(), details, indent=0)
 
 
-def _give_out(frame: "DataFrame", format: RowFormat, output: str | None, limit: int | None) -> int:
-    if format is RowFormat.PARQUET:
-        if output is None:
-            raise InvalidRequest("Parquet needs a directory")
-        return write_files(frame, format, output)
-    text = with_text(frame, flat=format is not RowFormat.JSON)
+def _give_out(frame: "DataFrame", format: RowFormat, output: str | None) -> int:
+    """Files, or rows on standard output as they come; gives how many there were."""
+    is_csv = format is RowFormat.CSV
     if output is not None:
-        return write_files(text, format, output)
-    if format is RowFormat.TABLE:
-        return print_table(text, limit or TABLE_ROWS)
-    printers: dict[RowFormat, Callable[[DataFrame], int]] = {
-        RowFormat.JSON: print_json,
-        RowFormat.CSV: print_csv,
-    }
-    return printers[format](text)
+        rows = frame if format is RowFormat.PARQUET else with_text(frame, flat=is_csv)
+        return write_files(rows, format, output)
+    print_rows = print_csv if is_csv else print_json
+    return print_rows(with_text(frame, flat=is_csv))

@@ -7,6 +7,7 @@ Invariant  bytes are shown as text where they are UTF-8 and else as `base64:` an
 import csv
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,15 @@ class RowFormat(StrEnum):
     JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """Rows of a table, with the names and types of its columns."""
+
+    columns: list[tuple[str, str]]
+    rows: list[tuple[object, ...]]
+    has_more: bool
 
 
 def print_json(frame: "DataFrame") -> int:
@@ -42,13 +52,9 @@ def print_csv(frame: "DataFrame") -> int:
     return _print_lines(frame.select(F.to_csv(row, {"escape": '"'})))
 
 
-def print_table(frame: "DataFrame", limit: int) -> int:
-    """The first rows as a table, and whether there are more."""
+def collect_table(frame: "DataFrame", limit: int) -> RowTable:
+    """The first rows, and one more where there are more."""
     from pyspark.sql import functions as F  # noqa: N812
-    from rich.table import Table
-    from rich.text import Text
-
-    from varve.cli.screen import make_console
 
     # Spark gives moments to Python in local time; as text they are in the session's, which is UTC.
     moments = {
@@ -57,23 +63,31 @@ def print_table(frame: "DataFrame", limit: int) -> int:
         if kind == "timestamp"
     }
     rows = frame.withColumns(moments).limit(limit + 1).collect()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    numeric = [kind not in ("string", "timestamp") for _, kind in frame.dtypes]
-    for name, is_number in zip(frame.columns, numeric, strict=True):
-        is_short = is_number or name in ("topic", "timestamp")
-        table.add_column(
+    return RowTable(frame.dtypes, [tuple(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def print_table(table: RowTable) -> None:
+    """The rows below their names, and whether there are more."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from varve.cli.screen import make_console
+
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for name, kind in table.columns:
+        is_number = kind not in ("string", "timestamp")
+        grid.add_column(
             Text(name),
             justify="right" if is_number else "left",
             overflow="fold",
-            no_wrap=is_short,
+            no_wrap=is_number or name in ("topic", "timestamp"),
         )
-    for row in rows[:limit]:
-        table.add_row(*(Text(_shown(cell)) for cell in row))
+    for row in table.rows:
+        grid.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
     console = make_console()
-    console.print(table)
-    if len(rows) > limit:
-        console.print(f"... and more rows than the {limit} that --limit allows")
-    return len(rows[:limit])
+    console.print(grid)
+    if table.has_more:
+        console.print(f"... and more rows than the {len(table.rows)} that --limit allows")
 
 
 def write_files(frame: "DataFrame", format: RowFormat, path: str) -> int:
@@ -139,7 +153,3 @@ def _print_lines(frame: "DataFrame") -> int:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _shown(cell: object) -> str:
-    return "-" if cell is None else str(cell)

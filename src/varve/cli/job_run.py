@@ -50,14 +50,14 @@ class Job:
         self._started_ms = self._clock.now_ms()
         self._before = {report.stage for report in read_stages(spark)}
 
-    def run(self, work: Callable[[], T]) -> T:
-        """Does the work with its progress shown; an interrupt cancels it."""
+    def run(self, work: Callable[[], T], *, is_shown: bool = True) -> T:
+        """Does the work, with its progress shown if wanted; an interrupt cancels it."""
         from varve.jobs.job_progress import ProgressWatch
 
         watch = ProgressWatch(self.spark.sparkContext.statusTracker())
         running = _Running(work)
         try:
-            with _progress() as show:
+            with _progress(is_wanted=is_shown) as show:
                 return running.wait(lambda: show(watch.look()))
         except KeyboardInterrupt:
             self.spark.sparkContext.cancelAllJobs()
@@ -187,9 +187,9 @@ def _spinner(title: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress() -> "Iterator[Callable[[JobProgress], None]]":
+def _progress(*, is_wanted: bool) -> "Iterator[Callable[[JobProgress], None]]":
     """Gives the function that shows how far it is; it does nothing where there is no terminal."""
-    if not sys.stderr.isatty():
+    if not is_wanted or not sys.stderr.isatty():
         yield lambda progress: None
         return
     from rich.console import Console
