@@ -130,7 +130,13 @@ def _open(
         )
     first, second = split_settings(settings)
     url = find_url(store_url, str(directory))
-    return open_mirrored(url, mirror_url, settings=first, second_settings=second)
+    return open_mirrored(
+        url,
+        mirror_url,
+        settings=first,
+        second_settings=second,
+        must_exist=place is not None,
+    )
 
 
 def _check_first(mirror: MirroredObjectStore, found: MirrorComparison) -> None:

@@ -106,7 +106,7 @@ def check_remembered(name: str, given: str, remembered: str, where: str) -> None
     """Raises InvalidSetting for a setting that is given and not the remembered one."""
     from varve.object_store.urls import hide_secrets, normal_url
 
-    if given and normal_url(given) != remembered:
+    if given and normal_url(given) != normal_url(remembered):
         raise InvalidSetting(
             f"{name} is {hide_secrets(given)}, but the cold tier of {where} has "
             f"{hide_secrets(remembered)}: leave the setting out, or move all that is there and "

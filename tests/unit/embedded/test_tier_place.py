@@ -13,6 +13,7 @@ from varve.disk import FaultyFileSystem, FileSystem, MemoryFileSystem, RealFileS
 from varve.embedded.tier_place import (
     TIER_FILE,
     TierPlace,
+    check_remembered,
     find_place,
     read_place,
     recall_place,
@@ -176,6 +177,11 @@ def test_a_remembered_directory_may_be_written_otherwise(fs: Unreadable, given: 
     assert find(fs, logs, given) == find(fs, logs) == TierPlace("file:/p/q", "object")
     with pytest.raises(InvalidSetting, match="leave the setting out"):
         find(fs, logs, "file:/p/other")
+
+
+def test_what_is_remembered_may_be_told_in_any_spelling() -> None:
+    check_remembered("--mirror", "file:///p/q/", "file:///p/q/", "/a")
+    check_remembered("--mirror", "file:///p/q/", "file:/p/q", "/a")
 
 
 def test_a_remembered_prefix_may_be_written_otherwise(fs: Unreadable) -> None:
