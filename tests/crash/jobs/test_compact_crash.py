@@ -1,5 +1,6 @@
 """A compaction of the cold tier is killed at every request, or beset by others: G3, G5, G6."""
 
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +11,9 @@ from varve.foundation.errors import PowerLoss
 from varve.jobs.distributor import LocalDistributor, Task
 from varve.object_store import FaultKind, FaultyObjectStore
 from varve.tiering.cold_segment import SegmentState
+
+STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
+"""Between the requests at which a run is cut; a long run takes every one."""
 
 
 def prepare() -> ColdCompaction:
@@ -48,7 +52,7 @@ def test_a_kill_at_any_request_leaves_the_old_state_or_the_new(is_after: bool) -
     result = whole.compact(objects)
     assert {one.name: one.tasks for one in result.stages}["rewrite"] == 2
     new = contents(whole)
-    for step in range(1, objects.steps + 1):
+    for step in range(1, objects.steps + 1, STRIDE):
         cold = prepare()
         faulty = FaultyObjectStore(cold.bench.bucket)
         faulty.crash_at(step, after=is_after)
@@ -66,7 +70,7 @@ def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
     objects = FaultyObjectStore(whole.bench.bucket)
     whole.compact(objects)
     new = contents(whole)
-    for step in range(1, objects.steps + 1, 3):
+    for step in range(1, objects.steps + 1, 3 * STRIDE):
         cold = prepare()
         faulty = FaultyObjectStore(cold.bench.bucket)
         faulty.fail_at(step, kind)

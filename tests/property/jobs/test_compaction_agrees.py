@@ -89,7 +89,7 @@ def make(shared: Shared, range_bytes: int) -> Twins:
     return Twins(CleaningBench(compacted(**shared)), cold)
 
 
-@settings(max_examples=8, deadline=None, phases=PHASES)
+@settings(max_examples=5, deadline=None, phases=PHASES)
 @given(shared_settings, st.sampled_from([64, 200, 1 << 20]), st.integers(0, 10_000))
 def test_local_cleaning_cold_compaction_and_the_model_agree(
     shared: Shared, range_bytes: int, seed: int
@@ -118,7 +118,7 @@ def test_local_cleaning_cold_compaction_and_the_model_agree(
         twins.cold.check()
 
 
-@settings(max_examples=8, deadline=None, phases=PHASES)
+@settings(max_examples=5, deadline=None, phases=PHASES)
 @given(shared_settings, st.sampled_from([0.0, 0.3]), st.integers(0, 10_000))
 def test_a_reader_of_the_compacted_bucket_finds_the_state_of_the_history(
     shared: Shared, min_stale_ratio: float, seed: int

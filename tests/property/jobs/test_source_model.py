@@ -55,7 +55,7 @@ def content(rows: list[Row]) -> list[tuple[Any, ...]]:
     return [(row["offset"], row["key"], row["value"]) for row in rows]
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(steps, st.integers(0, 30), st.integers(0, 30), st.sampled_from(KEYS[1:4]))
 def test_rows_are_what_the_store_reads(
     script: Script, start: int, length: int, wanted: bytes
@@ -89,7 +89,7 @@ def _is_copied(topic: SourceTopic) -> bool:
     return bool(topic.kit.objects.list_directories(""))
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(steps, st.integers(0, 40), st.sampled_from(KEYS[1:4]))
 def test_the_latest_state_is_what_a_dict_would_hold(
     script: Script, end: int, wanted: bytes
