@@ -31,7 +31,9 @@ class TierAddress:
         """The store, with failed requests repeated; the same one for every call in a process."""
         with _lock:
             if self not in _open:
-                _open[self] = RetryingObjectStore(open_object_store(self.url, dict(self.settings)))
+                _open[self] = RetryingObjectStore(
+                    open_object_store(self.url, dict(self.settings), must_exist=True)
+                )
             return _open[self]
 
 
