@@ -1,5 +1,6 @@
 """Compaction by Spark tasks leaves what it leaves in one process; failures come back as words."""
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from varve.jobs.compact import compact
 from varve.jobs.distributor import TaskFailure
 from varve.jobs.spark_distributor import SparkDistributor
 from varve.jobs.tier_address import TierAddress
+from varve.object_store import open_object_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -35,8 +37,9 @@ def make() -> ColdCompaction:
 def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:
     cold = make()
     address = TierAddress(f"file:{tmp_path}/bucket")
-    for entry in cold.bench.bucket.list(""):
-        address.open().put(entry.key, cold.bench.bucket.get(entry.key))
+    with closing(open_object_store(address.url)) as bucket:
+        for entry in cold.bench.bucket.list(""):
+            bucket.put(entry.key, cold.bench.bucket.get(entry.key))
     alone = cold.compact()
     result = compact(
         address,
