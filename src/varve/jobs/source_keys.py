@@ -5,17 +5,16 @@ Invariant  a segment whose index has none of the hashes holds no committed recor
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NoReturn, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from varve.cleaning.key_index import KeyEntry, KeyIndex
 from varve.commit_log.partition_metadata import decode_topic_id
-from varve.disk import Buffer
-from varve.disk.closing import Closing
-from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.foundation.errors import Corrupt
 from varve.jobs.record_blocks import RecordBlock
+from varve.jobs.tier_files import TierFiles
 from varve.kernels.key_hash import hash_bytes, hash_keys
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
@@ -23,8 +22,6 @@ from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.segment_parts import KEYS_PART
 
 Hashes = npt.NDArray[np.uint64]
-
-_BLOCK_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,59 +77,13 @@ def find_keys(
     if segment.key_count == 0:
         return {}
     key = home.part_key(segment, KEYS_PART)
-    with KeyIndex(_ObjectFile(objects, key, part.size)) as index:
+    files = TierFiles(lambda: objects, {key: part.size})
+    with files, KeyIndex(files.open(key)) as index:
         header = index.header
         if (header.base_offset, header.log_size) != (segment.base_offset, segment.size):
-            raise Corrupt(f"{objects.name}: {key!r} is of another segment; `varve tier fsck`")
+            raise Corrupt(
+                f"{objects.name}: {key!r} is of another segment; `varve tier fsck --deep` tells "
+                "which objects are not what the manifest says"
+            )
         found = ((wanted, index.find(*wanted)) for wanted in sorted(keys.hashes))
         return {wanted: entry for wanted, entry in found if entry is not None}
-
-
-class _ObjectFile(Closing):
-    """An object as a file to read from, in blocks that are kept."""
-
-    def __init__(self, objects: ObjectStore, key: str, size: int) -> None:
-        self.path = key
-        self._objects = objects
-        self._size = size
-        self._blocks: dict[int, memoryview] = {}
-
-    def size(self) -> int:
-        return self._size
-
-    def read_at(self, position: int, size: int) -> bytes:
-        end = min(position + size, self._size)
-        pieces = []
-        while position < end:
-            number, start = divmod(position, _BLOCK_BYTES)
-            block = self._block(number)
-            piece = block[start : start + end - position]
-            if not len(piece):
-                raise Corrupt(f"{self._objects.name}: {self.path!r} ends at {position}")
-            pieces.append(piece)
-            position += len(piece)
-        return b"".join(pieces)
-
-    def read_into(self, position: int, buffer: memoryview) -> int:
-        data = self.read_at(position, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _block(self, number: int) -> memoryview:
-        if number not in self._blocks:
-            start = number * _BLOCK_BYTES
-            end = min(start + _BLOCK_BYTES, self._size)
-            self._blocks[number] = self._objects.get_range(self.path, start, end)
-        return self._blocks[number]
-
-    def write_at(self, position: int, *buffers: Buffer) -> NoReturn:
-        raise InvalidRequest(f"{self.path!r} is an object and cannot be written")
-
-    def truncate(self, size: int) -> NoReturn:
-        raise InvalidRequest(f"{self.path!r} is an object and cannot be truncated")
-
-    def sync(self) -> None:
-        """An object is durable from the first."""
-
-    def close(self) -> None:
-        """Holds nothing open."""

@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, Self
 
-from varve.disk import Buffer
-from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.foundation.errors import Corrupt
 from varve.object_store import ObjectStore
+from varve.tiering.unchanging_file import UnchangingFile
 
 BLOCK_BYTES: Final = 64 << 10
 _BLOCKS_MAX: Final = 256
@@ -95,7 +95,7 @@ class TierFiles:
         self.close()
 
 
-class TierFile:
+class TierFile(UnchangingFile):
     """One object; reads only."""
 
     def __init__(self, files: TierFiles, path: str, size: int) -> None:
@@ -149,29 +149,6 @@ class TierFile:
             stop = min(end + len(buffer), self._size)
             self._next = end, stop, self._files.fetch_ahead(self.path, end, stop)
 
-    def write_at(self, position: int, *buffers: Buffer) -> NoReturn:
-        raise self._unchangeable("written")
-
-    def truncate(self, size: int) -> NoReturn:
-        raise self._unchangeable("truncated")
-
-    def sync(self) -> None:
-        """An object is durable from the first."""
-
     def close(self) -> None:
-        """Holds nothing open."""
+        """Lets go of what was fetched ahead."""
         self._next = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _unchangeable(self, what: str) -> InvalidRequest:
-        return InvalidRequest(f"object {self.path!r} cannot be {what}: it never changes")

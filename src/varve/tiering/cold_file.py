@@ -7,21 +7,20 @@ Threads    any.
 
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final
 
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
-from varve.disk import Buffer
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.foundation.errors import Corrupt
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.extent_cache import Extent, ExtentCache
 from varve.tiering.index_cache import IndexCache
 from varve.tiering.read_pool import ReadPool
+from varve.tiering.unchanging_file import UnchangingFile
 
 LOG_PART: Final = "log"
 LONG_WAIT_MS: Final = 2
@@ -114,7 +113,7 @@ class ExtentSource:
         return data
 
 
-class ColdFile:
+class ColdFile(UnchangingFile):
     """A log object as a file to read from; `fetch_bytes` is the least to ask of the store."""
 
     __slots__ = ("_source", "fetch_bytes", "path", "segment")
@@ -169,32 +168,6 @@ class ColdFile:
             buffer[filled : filled + len(piece)] = piece
             filled += len(piece)
         return filled
-
-    def write_at(self, position: int, *buffers: Buffer) -> NoReturn:
-        raise self._unchangeable("written")
-
-    def truncate(self, size: int) -> NoReturn:
-        raise self._unchangeable("truncated")
-
-    def sync(self) -> None:
-        """An object is durable from the first."""
-
-    def close(self) -> None:
-        """Holds nothing open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _unchangeable(self, what: str) -> InvalidRequest:
-        return InvalidRequest(f"{self._source.name}: {self.path!r} cannot be {what}: never changes")
 
 
 class ColdSegmentView:

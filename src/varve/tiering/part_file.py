@@ -4,16 +4,12 @@ Invariant  an object never changes and has the size its manifest says.
 Threads    any.
 """
 
-from types import TracebackType
-from typing import NoReturn, Self
-
-from varve.disk import Buffer
-from varve.foundation.errors import InvalidRequest
 from varve.tiering.cold_file import ExtentSource
 from varve.tiering.extent_cache import Extent
+from varve.tiering.unchanging_file import UnchangingFile
 
 
-class PartFile:
+class PartFile(UnchangingFile):
     """Reads ask the store for whole blocks of `block_bytes`."""
 
     __slots__ = ("_block_bytes", "_size", "_source", "path")
@@ -51,29 +47,3 @@ class PartFile:
         while extent.end <= position:
             extent = self._source.claim(self.path, extent.end, end)
         return extent
-
-    def write_at(self, position: int, *buffers: Buffer) -> NoReturn:
-        raise self._unchangeable("written")
-
-    def truncate(self, size: int) -> NoReturn:
-        raise self._unchangeable("truncated")
-
-    def sync(self) -> None:
-        """An object is durable from the first."""
-
-    def close(self) -> None:
-        """Holds nothing open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _unchangeable(self, what: str) -> InvalidRequest:
-        return InvalidRequest(f"{self._source.name}: {self.path!r} cannot be {what}: never changes")

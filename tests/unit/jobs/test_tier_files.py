@@ -76,5 +76,5 @@ def test_what_is_not_named_is_not_found_and_nothing_is_written() -> None:
     files, _ = make()
     with files, pytest.raises(FileNotFoundError):
         files.open("a/index")
-    with files.open("a/log") as file, pytest.raises(InvalidRequest, match="never changes"):
+    with files.open("a/log") as file, pytest.raises(InvalidRequest, match="never change"):
         file.write_at(0, b"x")
