@@ -1,1 +1,1 @@
-"""PySpark jobs over the cold tier: a topic as rows, compaction, verification."""
+"""PySpark jobs over both tiers: a topic as rows, sink, compaction, erasure, snapshot, table, dedup, verification."""

@@ -1,0 +1,156 @@
+"""What jobs made of a topic and where: so that an erasure finds every copy it must reach.
+
+Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store of a topic in the
+           cold tier, `varve-outputs.json` in the log directory of one that is not.
+           docs/formats/outputs.md
+Invariant  an output is noted before the first of its records is written. No credential is noted.
+Crash      a note without an output is harmless; an output without a note does not come to be.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final, Protocol
+
+from varve.disk import FileSystem, RealFileSystem, write_atomically
+from varve.foundation.errors import Corrupt
+from varve.object_store import ObjectStore
+
+OUTPUTS_FILE: Final = "varve-outputs.json"
+_FOLDER: Final = "output"
+_FORMAT: Final = 1
+
+
+class OutputKind(StrEnum):
+    """What was made of the topic."""
+
+    SNAPSHOT = "snapshot"
+    TABLE = "table"
+    TOPIC = "topic"
+    FILES = "files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One copy of a topic's records.
+
+    `place` is a URL of an object store, a path, or a topic; `name` tells which thing there, such as
+    a table's identifier; `how` what it takes to open it again, without credentials.
+    """
+
+    kind: OutputKind
+    topic: str
+    topic_id: str
+    place: str
+    name: str
+    how: tuple[tuple[str, str], ...] = ()
+    noted_ms: int = 0
+
+    @property
+    def id(self) -> str:
+        """The same for the same output, however often it is noted."""
+        words = "\0".join((self.kind, self.topic_id, self.place, self.name))
+        return f"{self.kind}-{sha256(words.encode()).hexdigest()[:32]}"
+
+
+class Outputs(Protocol):
+    """Where outputs of topics are noted."""
+
+    def note(self, output: Output) -> None: ...
+    def find(self, topic: str, topic_id: str) -> list[Output]: ...
+    def forget(self, output: Output) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierOutputs:
+    """In the object store of a cluster, beside the partitions of each topic."""
+
+    objects: ObjectStore
+    cluster: str
+
+    def note(self, output: Output) -> None:
+        self.objects.put(self._key(output), _encode([output]))
+
+    def find(self, topic: str, topic_id: str) -> list[Output]:
+        folder = f"{self.cluster}/{topic}.{topic_id}/{_FOLDER}/"
+        found = [
+            one
+            for entry in self.objects.list(folder)
+            for one in _decode(bytes(self.objects.get(entry.key)), entry.key)
+        ]
+        return sorted(found, key=lambda one: one.id)
+
+    def forget(self, output: Output) -> None:
+        self.objects.delete([self._key(output)])
+
+    def _key(self, output: Output) -> str:
+        topic = f"{output.topic}.{output.topic_id}"
+        return f"{self.cluster}/{topic}/{_FOLDER}/{output.id}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryOutputs:
+    """In one file of a log directory; one process at a time notes there."""
+
+    directory: str
+    fs: FileSystem
+
+    @classmethod
+    def of(cls, directory: str) -> "DirectoryOutputs":
+        return cls(directory, RealFileSystem())
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{OUTPUTS_FILE}"
+
+    def note(self, output: Output) -> None:
+        known = {one.id: one for one in self._read()}
+        self._write({**known, output.id: output}.values())
+
+    def find(self, topic: str, topic_id: str) -> list[Output]:
+        wanted = (topic, topic_id)
+        found = [one for one in self._read() if (one.topic, one.topic_id) == wanted]
+        return sorted(found, key=lambda one: one.id)
+
+    def forget(self, output: Output) -> None:
+        self._write(one for one in self._read() if one.id != output.id)
+
+    def _read(self) -> list[Output]:
+        if not self.fs.exists(self.path):
+            return []
+        return _decode(self.fs.read(self.path), self.path)
+
+    def _write(self, outputs: Iterable[Output]) -> None:
+        write_atomically(self.fs, self.path, _encode(outputs))
+
+
+def _encode(outputs: Iterable[Output]) -> bytes:
+    documents = [{**asdict(one), "how": dict(one.how)} for one in outputs]
+    return json.dumps({"format": _FORMAT, "outputs": documents}, indent=1).encode()
+
+
+def _decode(data: bytes, where: str) -> list[Output]:
+    try:
+        document: dict[str, Any] = json.loads(data)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}, this varve knows {_FORMAT}")
+        return [_read_output(one) for one in document["outputs"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{where}: cannot be read as a note of outputs ({error}): put it back from a copy; "
+            "without it an erasure would miss a table or a snapshot"
+        ) from error
+
+
+def _read_output(document: dict[str, Any]) -> Output:
+    return Output(
+        kind=OutputKind(document["kind"]),
+        topic=str(document["topic"]),
+        topic_id=str(document["topic_id"]),
+        place=str(document["place"]),
+        name=str(document["name"]),
+        how=tuple((str(name), str(value)) for name, value in document["how"].items()),
+        noted_ms=int(document["noted_ms"]),
+    )
