@@ -20,7 +20,7 @@ from varve.commit_log.log_start import LogStart
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_loading import ProducerSnapshots, read_snapshot
-from varve.commit_log.producer_state import Origin, ProducerShell
+from varve.commit_log.producer_state import OpenTransaction, Origin, ProducerShell
 from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import ReadableSegment, Segment
 from varve.commit_log.segment_drop import SegmentDrop
@@ -289,6 +289,11 @@ class Log:
         with self._state.lock:
             entries = self._state.producers.entries
             return {producer_id: entry.shell for producer_id, entry in entries.items()}
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The transactions without a marker yet, by first offset."""
+        with self._state.lock:
+            return self._state.producers.ongoing
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
         """The largest known epoch up to the asked one, and the offset where it ends."""
