@@ -14,6 +14,9 @@ _TOPIC: Final = re.compile(r"(.{1,249})\.([A-Za-z0-9_-]{22})")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _SEGMENT: Final = re.compile(rf"segment/([0-9]{{{DIGITS}}})-([A-Za-z0-9_-]{{1,64}})/([^/]+)")
 
+_TOPIC_FOLDERS: Final = ("output", "receipt")
+"""Beside the partitions of a topic: notes of what jobs made of it, receipts of erasures."""
+
 PARTS: Final = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
 """The objects that a segment may have."""
 
@@ -38,6 +41,16 @@ def find_home(key: str) -> ColdPartition | None:
         return ColdPartition(cluster, match[1], match[2], int(number))
     except InvalidRequest:
         return None
+
+
+def is_of_topic(key: str) -> bool:
+    """Whether a key is of an object that a topic has besides its partitions."""
+    cluster, _, rest = key.partition("/")
+    topic, _, rest = rest.partition("/")
+    folder, _, name = rest.partition("/")
+    return (
+        bool(cluster and name) and _TOPIC.fullmatch(topic) is not None and folder in _TOPIC_FOLDERS
+    )
 
 
 def find_part(home: ColdPartition, key: str) -> PartKey | None:

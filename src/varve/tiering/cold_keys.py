@@ -1,7 +1,7 @@
 """Which partition a part of the cold tier belongs to, and the keys of its objects.
 
 Layout     `<cluster>/<topic>.<topic id>/<partition>/` and below it `manifest/`, `page/`,
-           `segment/` and `evidence/`. docs/formats/manifest.md
+           `segment/`, `evidence/` and `lease.json`. docs/formats/manifest.md
 Invariant  within a folder the order of keys is the order of versions or offsets.
 """
 
@@ -90,6 +90,11 @@ class ColdPartition:
 
     def evidence_key(self, job_id: str) -> str:
         return f"{self.prefix}evidence/{job_id}.json"
+
+    @property
+    def lease_key(self) -> str:
+        """Says which job is at work on the partition."""
+        return f"{self.prefix}lease.json"
 
     def find_version(self, key: str) -> int | None:
         """The version a key below `manifest/` stands for; None for the hint and foreign ones."""

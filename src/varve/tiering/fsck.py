@@ -8,7 +8,7 @@ Threads    any, beside writers of the same partitions and other sweeps.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -18,7 +18,7 @@ import numpy as np
 from varve.foundation.errors import Corrupt, ObjectNotFound
 from varve.kernels.crc import extend_crc32c
 from varve.object_store import ObjectInfo, ObjectStore, PriceTable, default_prices
-from varve.tiering.cold_inventory import PartKey, find_home, find_part
+from varve.tiering.cold_inventory import PartKey, find_home, find_part, is_of_topic
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.fsck_named import NamedObjects, collect_named, find_now
@@ -66,7 +66,7 @@ def fsck(
     )
     for home, entries in groupby(objects.list(f"{cluster}/"), lambda entry: find_home(entry.key)):
         if home is None:
-            report.foreign += entries
+            _note_outside(report, entries)
             continue
         manifests = ObjectManifestStore(objects, home, random=random, wait=wait)
         check = _PartitionCheck(objects, home, manifests, now_ms=now_ms, options=options)
@@ -96,6 +96,14 @@ def fsck_partition(
     if deep:
         check.verify(progress)
     return check.result
+
+
+def _note_outside(report: FsckReport, entries: Iterable[ObjectInfo]) -> None:
+    for entry in entries:
+        if is_of_topic(entry.key):
+            report.of_topics.add(ObjectClass.LIVE, entry.size)
+        else:
+            report.foreign.append(entry)
 
 
 class _PartitionCheck:
@@ -175,11 +183,12 @@ class _PartitionCheck:
         part = find_part(home, key)
         is_evidence = key.startswith(f"{home.prefix}evidence/") and key.endswith(".json")
         is_page = home.find_page_id(key) is not None
-        if not (version or part or is_evidence or is_page or key == home.hint_key):
+        is_single = key in (home.hint_key, home.lease_key)
+        if not (version or part or is_evidence or is_page or is_single):
             return ObjectClass.FOREIGN, "not a name of varve's"
         if named is None:
             return ObjectClass.RETAINED, "its manifest cannot be read"
-        if is_evidence or key == home.hint_key:
+        if is_evidence or is_single:
             return ObjectClass.LIVE, ""
         if version is not None:
             return _classify_version(version, named)

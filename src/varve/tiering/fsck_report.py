@@ -12,7 +12,7 @@ class ObjectClass(StrEnum):
     """What an object is there for."""
 
     LIVE = "live"
-    """The newest manifest, what it names as readable, and evidence."""
+    """The newest manifest, what it names as readable, evidence, notes of outputs and receipts."""
     PENDING = "pending"
     """Of a copy that was announced, or of a commit that may be under way."""
     RETAINED = "retained"
@@ -80,6 +80,8 @@ class FsckReport:
     prices: PriceTable
     partitions: list[PartitionAccount] = field(default_factory=list)
     foreign: list[ObjectInfo] = field(default_factory=list)
+    of_topics: Account = field(default_factory=Account)
+    """What topics have besides their partitions."""
     verified_bytes: int = 0
 
     @property
@@ -87,6 +89,7 @@ class FsckReport:
         total = Account()
         for partition in self.partitions:
             total.include(partition.account)
+        total.include(self.of_topics)
         for entry in self.foreign:
             total.add(ObjectClass.FOREIGN, entry.size)
         return total

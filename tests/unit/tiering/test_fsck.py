@@ -249,3 +249,17 @@ def test_a_segment_that_older_versions_name_is_retained(
         "of a segment that no version names"
     }
     assert segment.state is SegmentState.COPY_FINISHED
+
+
+def test_notes_of_outputs_receipts_and_leases_are_live(
+    objects: MemoryObjectStore, cold: ColdLog
+) -> None:
+    before = count(run(objects), ObjectClass.LIVE)
+    topic = f"{HOME.cluster}/{HOME.topic}.{HOME.topic_id}"
+    for key in (f"{topic}/output/a.json", f"{topic}/receipt/b.html", HOME.lease_key):
+        objects.put(key, b"{}")
+    report = run(objects, sweep=True)
+    assert count(report, ObjectClass.LIVE) == before + 3
+    assert report.is_clean
+    objects.put(f"{topic}/else/a.json", b"{}")
+    assert count(run(objects), ObjectClass.FOREIGN) == 1

@@ -1,4 +1,4 @@
-"""The key indexes of closed segments, as `varve check --deep` looks at them.
+"""What is wrong with the key indexes of closed segments on the local disk.
 
 Invariant  reads only. Whatever is wrong with a key index is a note: it is made of the data file
            and is built again at its next use.
