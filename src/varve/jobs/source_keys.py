@@ -33,11 +33,16 @@ class TopicHash:
 
     @classmethod
     def of(cls, topic_id: str) -> Self:
-        secret = decode_topic_id(topic_id).bytes
+        secret = cls.secret(topic_id)
         return cls(
             np.uint64(int.from_bytes(secret[:8], "little")),
             np.uint64(int.from_bytes(secret[8:], "little")),
         )
+
+    @staticmethod
+    def secret(topic_id: str) -> bytes:
+        """A topic id as key indexes name it."""
+        return decode_topic_id(topic_id).bytes
 
     def hash(self, key: bytes) -> tuple[int, int]:
         data = np.frombuffer(key, np.uint8)

@@ -7,7 +7,7 @@ Invariant  a piece begins and ends where batches do; pieces of a partition do no
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.jobs.record_blocks import CHUNK_BYTES
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
+
+Bits = NDArray[np.uint8]
 
 SLACK: Final = 1.25
 """A segment so much larger than a split is still read by one task."""
@@ -69,7 +71,52 @@ class HotPiece:
         return 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPiece:
+    """Batches [start, end) of a cold segment, by number, of which some records are wanted.
+
+    `keep` has a bit for each record of these batches, as its key index numbers them; `size` is
+    about what reading the batches takes in which a bit is set.
+    """
+
+    home: ColdPartition
+    segment: ColdSegment
+    start: int
+    end: int
+    start_offset: int
+    keep: Bits
+    size: int
+
+    @property
+    def partition(self) -> int:
+        return self.home.partition
+
+    @property
+    def end_offset(self) -> int:
+        return self.segment.end_offset + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPiece:
+    """The records of these offsets, in order, of a piece whose keys no index tells."""
+
+    piece: "ColdPiece | HotPiece"
+    offsets: NDArray[np.int64]
+
+    @property
+    def partition(self) -> int:
+        return self.piece.partition
+
+    @property
+    def size(self) -> int:
+        return self.piece.size
+
+
 Piece = ColdPiece | HotPiece
+PlannedPiece = KeptPiece | ChosenPiece
+"""Of which it was found out what the latest records are."""
+AnyPiece = Piece | PlannedPiece
+P = TypeVar("P", bound=AnyPiece)
 
 
 def cut_positions(
@@ -100,11 +147,11 @@ def _end_position(entries: NDArray[np.int64], end_offset: int, size: int) -> int
     return int(entries[behind, 1]) if behind < len(entries) else size
 
 
-def pack(pieces: Sequence[Piece], *, split_bytes: int) -> list[tuple[Piece, ...]]:
+def pack(pieces: Sequence[P], *, split_bytes: int) -> list[tuple[P, ...]]:
     """Pieces in runs of about the same bytes, in their order."""
     total = sum(piece.size for piece in pieces)
     count = max(1, -(-total // split_bytes))
-    packed: list[list[Piece]] = [[] for _ in range(count)]
+    packed: list[list[P]] = [[] for _ in range(count)]
     done = 0
     for piece in pieces:
         middle = done + piece.size // 2

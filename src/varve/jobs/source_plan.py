@@ -6,7 +6,7 @@ Invariant  with read_committed nothing at or above an undecided transaction is p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -15,6 +15,16 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
 from varve.jobs.cold_plan import ColdPlan, check_versions
 from varve.jobs.hot_log import HotLog, find_hot_partitions
+from varve.jobs.latest_keys import scan_keys
+from varve.jobs.latest_plan import (
+    LatestRequest,
+    Planned,
+    ThreadDistributor,
+    is_indexed,
+    plan_latest,
+    read_headers,
+)
+from varve.jobs.piece_stretches import open_objects
 from varve.jobs.source_filters import SourceFilters
 from varve.jobs.source_options import Mode, SourceOptions, for_partition
 from varve.jobs.source_pieces import ColdPiece, HotPiece, Piece, pack
@@ -22,6 +32,10 @@ from varve.jobs.source_read import TaskRead
 from varve.jobs.tier_address import ColdTopic, find_topic
 from varve.tiering.cold_keys import ColdPartition
 
+LOOSE_BYTES_MAX: Final = 256 << 20
+"""Data without a key index that is read for its keys while a read of the latest state is planned.
+
+A partition with more of it, such as one that is in no cold tier, is read by a task as a whole."""
 KEYS_PER_TASK: Final = 32 << 20
 """Keys that one task remembers at most, in one to two gigabytes; with more it reads again."""
 
@@ -124,7 +138,7 @@ class PartitionSource:
                 start_offset=start_offset,
                 end_offset=min(end_offset, border),
                 min_ms=filters.min_ms,
-                is_keyed=filters.keys is not None and self._options.is_committed,
+                is_keyed=self._is_keyed(filters),
                 aborted=aborted,
             )
         if hot is not None and end_offset > border:
@@ -137,6 +151,11 @@ class PartitionSource:
                 aborted=aborted,
             )
         return made
+
+    def _is_keyed(self, filters: SourceFilters) -> bool:
+        """Whether key indexes tell what is wanted of a segment; they leave out what was aborted."""
+        is_asked = filters.keys is not None or self._options.mode is Mode.LATEST
+        return is_asked and self._options.is_committed
 
     def _check_joined(self, hot: HotLog, offset: int) -> None:
         first = hot.segments[0].base_offset
@@ -226,7 +245,48 @@ def plan_read(options: SourceOptions, filters: SourceFilters) -> SourcePlan:
 
 def plan_tasks(options: SourceOptions, filters: SourceFilters) -> list[TaskRead]:
     """What each task of a batch read does."""
-    return make_tasks(plan_read(options, filters), options)
+    plan = plan_read(options, filters)
+    if options.mode is Mode.LATEST and options.is_committed and filters.keys is None:
+        return _plan_latest(plan, options)
+    return make_tasks(plan, options)
+
+
+def _plan_latest(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
+    """The latest state of partitions that are worth it is planned; of others a task finds it."""
+    rest: list[Piece] = []
+    requests: list[LatestRequest] = []
+    loose_bytes_left = LOOSE_BYTES_MAX
+    for _, group in groupby(plan.pieces, key=lambda piece: piece.partition):
+        pieces = list(group)
+        loose_bytes = sum(one.size for one in pieces if not is_indexed(one))
+        size = sum(one.size for one in pieces)
+        if loose_bytes == size or loose_bytes > loose_bytes_left or size <= options.split_bytes:
+            rest += pieces
+            continue
+        loose_bytes_left -= loose_bytes
+        requests.append(_make_request(plan, options, pieces))
+    made = plan_latest(
+        requests,
+        distributor=ThreadDistributor(),
+        split_bytes=options.split_bytes,
+        with_tombstones=False,
+    )
+    runs = pack([one for some in made for one in some], split_bytes=options.split_bytes)
+    tasks = make_tasks(replace(plan, pieces=tuple(rest)), options)
+    return [*tasks, *(TaskRead(plan.topic, plan.topic_id, run) for run in runs)]
+
+
+def _make_request(
+    plan: SourcePlan, options: SourceOptions, pieces: Sequence[Piece]
+) -> LatestRequest:
+    headers = read_headers(options.address, plan.topic_id, pieces)
+    planned: list[Planned] = []
+    for one in pieces:
+        if isinstance(one, ColdPiece) and is_indexed(one):
+            planned.append(headers[one.segment.id])
+        else:
+            planned.append(scan_keys(one, plan.topic_id, lambda: open_objects(options.address)))
+    return LatestRequest(options.address, tuple(planned))
 
 
 def make_tasks(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:

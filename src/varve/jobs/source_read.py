@@ -15,19 +15,26 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from varve.cleaning.key_index import KeyEntry
-from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound
 from varve.jobs.arrow_columns import ArrowColumns
 from varve.jobs.cold_plan import read_offset_index
-from varve.jobs.hot_log import open_piece
+from varve.jobs.latest_read import read_planned
+from varve.jobs.piece_stretches import log_source, open_objects, open_stretches, wanted_of
 from varve.jobs.record_blocks import CHUNK_BYTES, RecordBlock, Stretch, Wanted, read_blocks
 from varve.jobs.source_filters import SourceFilters
 from varve.jobs.source_keys import TopicHash, WantedKeys, find_keys
 from varve.jobs.source_options import Mode, SourceOptions
-from varve.jobs.source_pieces import ColdPiece, HotPiece, Piece, cut_positions
+from varve.jobs.source_pieces import (
+    AnyPiece,
+    ChosenPiece,
+    ColdPiece,
+    HotPiece,
+    KeptPiece,
+    Piece,
+    cut_positions,
+)
 from varve.kernels.gather import add_hashes, mark_latest
 from varve.kernels.record_parse import RecordField
 from varve.object_store import ObjectStore
-from varve.tiering.segment_parts import LOG_PART
 
 Flags = npt.NDArray[np.bool_]
 
@@ -35,58 +42,42 @@ _SLOTS_MIN: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectSource:
-    """The log object of a segment."""
-
-    objects: ObjectStore
-    key: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.objects.name}: {self.key!r}"
-
-    def read(self, start: int, end: int) -> memoryview:
-        try:
-            data = self.objects.get_range(self.key, start, end)
-        except ObjectNotFound as error:
-            raise ObjectNotFound(
-                f"{error}; its segment was replaced or expired since the read was planned: read "
-                "again. If it fails again the object is lost, `varve tier fsck` tells more"
-            ) from error
-        if len(data) != end - start:
-            raise Corrupt(
-                f"{self.name} ends at {start + len(data)}, the manifest says it goes on to {end} "
-                "at least; `varve tier fsck` finds such ones"
-            )
-        return data
-
-
-@dataclass(frozen=True, slots=True)
 class TaskRead:
-    """What one task reads: pieces of a topic, and of the latest state one of `parts` by hash."""
+    """What one task reads: pieces of a topic, and of the latest state one of `parts` by hash.
+
+    Where it is planned which records are the latest, the pieces say so and come first to last. All
+    others are read from the last to the first, and give the latest record of each key in them.
+    """
 
     topic: str
     topic_id: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[AnyPiece, ...]
     part: int = 0
     parts: int = 1
+    with_tombstones: bool = False
 
 
 def read_task(
     task: TaskRead, columns: ArrowColumns, options: SourceOptions, filters: SourceFilters
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task; one whose filters let no key through reads nothing."""
+    for block, chosen in read_rows(task, options, filters):
+        yield from columns.batches(
+            block,
+            np.flatnonzero(chosen),
+            topic=task.topic,
+            partition=block.stretch.partition,
+        )
+
+
+def read_rows(
+    task: TaskRead, options: SourceOptions, filters: SourceFilters
+) -> Iterator[tuple[RecordBlock, Flags]]:
+    """Blocks of records, and which of them are rows of the task."""
     if filters.keys is not None and not filters.keys:
         return
     with ExitStack() as stack:
-        reader = _TaskReader(task, options, filters, stack)
-        for block, chosen in reader.blocks():
-            yield from columns.batches(
-                block,
-                np.flatnonzero(chosen),
-                topic=task.topic,
-                partition=block.stretch.partition,
-            )
+        yield from _TaskReader(task, options, filters, stack).blocks()
 
 
 class _TaskReader:
@@ -106,16 +97,24 @@ class _TaskReader:
 
     def blocks(self) -> Iterator[tuple[RecordBlock, Flags]]:
         """Blocks of records, and which of them are rows."""
+        for one in self._task.pieces:
+            if isinstance(one, KeptPiece | ChosenPiece):
+                yield from read_planned(one, self._objects, self._stack)
         if self._options.mode is Mode.LATEST:
             yield from self._latest()
             return
-        pieces = (piece for piece in self._task.pieces if self._may_hold(piece))
+        pieces = (piece for piece in self._pieces if self._may_hold(piece))
         stretches = (stretch for piece in pieces for stretch in self._stretches(piece))
         for block in read_blocks(stretches):
             chosen = block.chosen()
             if self._keys is not None:
                 chosen &= self._keys.choose(self._hash.hash_block(block))
             yield block, chosen
+
+    @property
+    def _pieces(self) -> list[Piece]:
+        """Those that are not planned."""
+        return [one for one in self._task.pieces if isinstance(one, ColdPiece | HotPiece)]
 
     def _may_hold(self, piece: Piece) -> bool:
         """Whether a piece may hold a wanted key, as far as the key index tells."""
@@ -127,36 +126,20 @@ class _TaskReader:
         return find_keys(self._objects(), piece.home, piece.segment, self._keys)
 
     def _objects(self) -> ObjectStore:
-        if self._options.address is None:
-            raise InvalidRequest("a piece lies in object storage, and no url was given")
-        return self._options.address.open()
+        return open_objects(self._options.address)
 
     def _wanted(self, piece: Piece) -> Wanted:
-        return Wanted(
-            piece.start_offset,
-            piece.end_offset,
-            self._filters.min_ms,
-            self._filters.max_ms,
-            piece.aborted,
-        )
+        return wanted_of(piece, min_ms=self._filters.min_ms, max_ms=self._filters.max_ms)
 
     def _stretches(self, piece: Piece) -> Sequence[Stretch]:
-        wanted = self._wanted(piece)
-        if isinstance(piece, HotPiece):
-            return open_piece(piece).stretches(wanted, self._stack)
-        return [Stretch(self._source(piece), piece.partition, piece.start, piece.end, wanted)]
-
-    def _source(self, piece: ColdPiece) -> ObjectSource:
-        return ObjectSource(self._objects(), piece.home.part_key(piece.segment, LOG_PART))
+        return open_stretches(piece, self._wanted(piece), self._objects, self._stack)
 
     # The latest state
 
     def _latest(self) -> Iterator[tuple[RecordBlock, Flags]]:
         known = _KnownKeys()
         stretches = (
-            stretch
-            for piece in reversed(self._task.pieces)
-            for stretch in self._latest_stretches(piece)
+            stretch for piece in reversed(self._pieces) for stretch in self._latest_stretches(piece)
         )
         blocks = read_blocks(stretches, chunk_bytes=2 * CHUNK_BYTES)
         for _, group in groupby(blocks, key=lambda block: block.stretch):
@@ -169,7 +152,8 @@ class _TaskReader:
                     numbers = (hashes[:, 0] >> np.uint64(32)) % np.uint64(self._task.parts)
                     chosen &= numbers == self._task.part
                 known.keep_new(hashes, block, chosen)
-                chosen &= block.records[:, RecordField.VALUE_SIZE] >= 0
+                if not self._task.with_tombstones:
+                    chosen &= block.records[:, RecordField.VALUE_SIZE] >= 0
                 yield block, chosen
 
     def _latest_stretches(self, piece: Piece) -> Iterator[Stretch]:
@@ -189,7 +173,7 @@ class _TaskReader:
             ranges = [replace(wanted, start_offset=one, end_offset=one + 1) for one in offsets]
             self._sought -= found.keys()
         index = read_offset_index(self._objects(), piece.home, piece.segment)
-        source = self._source(piece)
+        source = log_source(self._objects(), piece.home, piece.segment)
         for narrowed in ranges:
             places = cut_positions(
                 index,
