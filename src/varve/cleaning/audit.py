@@ -1,7 +1,8 @@
 """Holds the evidence of a partition against its arithmetic, its chain, and what is on disk.
 
 The lines are gone through in order, keeping the segments that must be there by then: a compaction
-takes its inputs and leaves its outputs, an expiry and a move to object storage take their inputs.
+or an erasure takes its inputs and leaves its outputs, an expiry and a move to object storage take
+their inputs.
 What is left at the end is read again and compared. Whether object storage holds what was moved is
 for `varve tier fsck`.
 
@@ -334,7 +335,12 @@ class _Audit:
         self, balance: Balance, segments: Sequence[LiveSegment], topic_id: bytes
     ) -> None:
         try:
-            found = hex_digest(*(self._live.digest(one, topic_id) for one in segments))
+            # An erasure looks at what was aborted too, and at what may yet be.
+            with_aborted = balance.kind is BalanceKind.ERASURE
+            digests = [
+                self._live.digest(one, topic_id, with_aborted=with_aborted) for one in segments
+            ]
+            found = hex_digest(*digests)
         except Corrupt as error:
             self._error("output-damaged", str(error), balance.id)
             return

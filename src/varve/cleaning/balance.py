@@ -4,7 +4,7 @@ Segments that leave the local disk because object storage holds them are on reco
 though no record is removed.
 
 Invariant  a balance that passes `check` accounts for every record of its inputs by one reason, and
-           its outputs hold exactly the records, and after a compaction the keys, that were to stay.
+           its outputs hold exactly the records, and after a rewrite the keys, that were to stay.
 """
 
 from collections.abc import Sequence
@@ -35,15 +35,17 @@ class Reason(StrEnum):
     EXPIRED_SIZE = "beyond retention.bytes"
     BELOW_LOG_START = "below the log start offset"
     MOVED = "in object storage alone"
+    ERASED = "erased on request"
 
 
 class BalanceKind(StrEnum):
-    """A compaction replaces segments, an expiry lets whole segments go.
+    """A compaction and an erasure replace segments, an expiry lets whole segments go.
 
     Segments that were moved left the local disk, and their records stay in object storage.
     """
 
     COMPACTION = "compaction"
+    ERASURE = "erasure"
     EXPIRY = "expiry"
     MOVED = "moved"
 
@@ -54,6 +56,8 @@ _REASONS_OF_WHOLE: Final = {
     BalanceKind.MOVED: (Reason.MOVED,),
 }
 """Why whole segments go, by what that is called."""
+_REWRITES: Final = (BalanceKind.COMPACTION, BalanceKind.ERASURE)
+_ERASURE_REASONS: Final = (Reason.KEPT, Reason.ERASED)
 _STAYING: Final = (Reason.KEPT, Reason.MOVED)
 _WORD_MAX: Final = 2**64 - 1
 
@@ -156,7 +160,7 @@ class Balance:
     @property
     def takes_whole(self) -> bool:
         """Whether whole segments leave the local disk, and nothing takes their place."""
-        return self.kind != BalanceKind.COMPACTION
+        return self.kind not in _REWRITES
 
     def check(self) -> None:
         """Raises Unbalanced, naming the numbers, unless everything adds up."""
@@ -172,7 +176,7 @@ class Balance:
             or _find_disorder("inputs", self.inputs)
             or _find_disorder("outputs", self.outputs)
             or (
-                self._find_fault_of_compaction()
+                self._find_fault_of_rewrite()
                 if not self.takes_whole
                 else self._find_fault_of_whole(_REASONS_OF_WHOLE[self.kind])
             )
@@ -198,11 +202,9 @@ class Balance:
             return f"{kept} records were to stay, but the outputs hold {self.records_after}"
         return None
 
-    def _find_fault_of_compaction(self) -> str | None:
-        for kind, reasons in _REASONS_OF_WHOLE.items():
-            for reason in reasons:
-                if count := self.records.get(reason, 0):
-                    return f"{count} records are {reason.value!r}: that is for the kind {kind}"
+    def _find_fault_of_rewrite(self) -> str | None:
+        if fault := self._find_foreign_reason():
+            return fault
         if not self.inputs or not self.outputs:
             return f"{len(self.inputs)} inputs and {len(self.outputs)} outputs: both are needed"
         if self.outputs[0].base_offset < self.inputs[0].base_offset:
@@ -216,6 +218,18 @@ class Balance:
             )
         return None
 
+    def _find_foreign_reason(self) -> str | None:
+        """A reason that lets no record go in a rewrite of this kind."""
+        is_erasure = self.kind is BalanceKind.ERASURE
+        whole = [reason for reasons in _REASONS_OF_WHOLE.values() for reason in reasons]
+        for reason, count in self.records.items():
+            is_foreign = (
+                reason not in _ERASURE_REASONS if is_erasure else reason in (*whole, Reason.ERASED)
+            )
+            if count and is_foreign:
+                return f"{count} records are {reason.value!r}: that is for the kind {_kind(reason)}"
+        return None
+
     def _find_fault_of_whole(self, reasons: Sequence[Reason]) -> str | None:
         if not self.inputs:
             return "no segment is named"
@@ -225,6 +239,14 @@ class Balance:
             if count and reason not in reasons:
                 return f"{count} records are {reason.value!r}, which lets no segment go"
         return None
+
+
+def _kind(reason: Reason) -> BalanceKind:
+    """The kind of removal that has a reason."""
+    for kind, reasons in _REASONS_OF_WHOLE.items():
+        if reason in reasons:
+            return kind
+    return BalanceKind.ERASURE if reason is Reason.ERASED else BalanceKind.COMPACTION
 
 
 def _find_disorder(name: str, figures: Sequence[SegmentFigure]) -> str | None:

@@ -73,9 +73,12 @@ class KeyIndexBuilder:
         topic_id: bytes,
         buffer_bytes: int,
         aborted: Sequence[AbortedTransaction],
+        dropped: Bytes | None = None,
     ) -> None:
+        """`dropped` has the bits of records that are left out as if they were not there."""
         self._fs = fs
         self._path = path
+        self._dropped = dropped
         self._topic_id = topic_id
         self._base_offset = base_offset
         k0, k1 = _SECRET.unpack(topic_id)
@@ -147,7 +150,7 @@ class KeyIndexBuilder:
                 *self._secret,
                 self._entries[self._filled :],
             )
-            self._filled += entries
+            self._take(entries)
             self._record_count += records
             self._null_keys += null_keys
             self._record_bytes += record_bytes
@@ -160,6 +163,17 @@ class KeyIndexBuilder:
                     row += 1
             elif status != RecordStatus.OK:
                 raise self._corrupt(table.rows[row].tolist(), describe(status))
+
+    def _take(self, count: int) -> None:
+        """The entries just scanned, but for those that are dropped."""
+        if self._dropped is not None:
+            rows = self._entries[self._filled : self._filled + count]
+            numbers = (rows[:, 2] >> np.uint64(32)).astype(np.int64)
+            is_dropped = self._dropped[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1
+            kept = rows[is_dropped == 0]
+            rows[: len(kept)] = kept
+            count = len(kept)
+        self._filled += count
 
     def _decompress(self, table: BatchTable, fields: list[int]) -> Bytes:
         number = fields[_ATTRIBUTES] & CODEC_MASK
@@ -191,7 +205,7 @@ class KeyIndexBuilder:
                 *self._secret,
                 self._entries[self._filled :],
             )
-            self._filled += entries
+            self._take(entries)
             self._null_keys += null_keys
             if status != ScanStatus.FULL:
                 break

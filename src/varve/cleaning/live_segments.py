@@ -90,10 +90,13 @@ class LiveSegments:
             return False
         return self.measure(segment).figure.is_same(figure)
 
-    def digest(self, segment: LiveSegment, topic_id: bytes) -> tuple[int, int]:
+    def digest(
+        self, segment: LiveSegment, topic_id: bytes, *, with_aborted: bool = False
+    ) -> tuple[int, int]:
         """The digest of its keys, from its records; raises Corrupt when they cannot be read.
 
-        Memory for its key index is needed, as nothing is written to the directory.
+        Records of aborted transactions are left out unless they are asked for. Memory for its key
+        index is needed, as nothing is written to the directory.
         """
         memory = MemoryFileSystem(ManualClock())
         builder = KeyIndexBuilder(
@@ -102,7 +105,7 @@ class LiveSegments:
             base_offset=segment.base_offset,
             topic_id=topic_id,
             buffer_bytes=_DIGEST_BUFFER_BYTES,
-            aborted=self._aborted(segment),
+            aborted=() if with_aborted else self._aborted(segment),
         )
         with self._fs.open(self.path(segment)) as file:
             walk = BatchWalk(file, start=0, end=segment.size, verify_crc=True)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from varve.cleaning.balance import Balance, BalanceKind, SegmentFigure, hex_digest
+from varve.cleaning.balance import Balance, BalanceKind, hex_digest
 from varve.cleaning.border import KEPT_FOR_COLD
 from varve.cleaning.evidence import EvidenceFile
 from varve.cleaning.key_indexes import KeyIndexes
@@ -227,7 +227,7 @@ class PartitionRun:
             partition=self._log.topic_partition,
             kind=BalanceKind.COMPACTION,
             at_ms=self._now_ms,
-            inputs=tuple(_figure(one) for one in group),
+            inputs=tuple(one.figure for one in group),
             outputs=(written.figure,),
             records=sum_by_reason([one.records for one in group]),
             bytes=sum_by_reason([one.bytes for one in group]),
@@ -291,13 +291,3 @@ def _tell_kept_from(rules: RunRules) -> str:
     if rules.kept_from == LONG_MAX:
         return ""
     return f"below offset {rules.kept_from}, where the cold tier is clean, "
-
-
-def _figure(plan: SegmentPlan) -> SegmentFigure:
-    header = plan.keys.header
-    return SegmentFigure(
-        plan.segment.base_offset,
-        max(header.last_offset + 1, plan.segment.base_offset),
-        plan.segment.size,
-        header.record_count,
-    )

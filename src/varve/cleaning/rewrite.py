@@ -103,16 +103,22 @@ def write_group(
     buffer_bytes: int,
     modified_ms: int,
     pace: Callable[[int], None],
+    aborted: Sequence[AbortedTransaction] | None = None,
 ) -> WrittenSegment:
     """Writes the survivors of consecutive segments as one, all of it on disk when this returns.
 
+    `aborted` are the transactions whose records the new key index leaves out; without it those
+    that stay in the transaction index, as when no other is left with a record.
     `modified_ms` is what the data file of the last of them has as its modification time.
     `pace` is told of all bytes read and written and may raise to stop; what was written is then
     removed. Raises DamagedSegment when a batch is not what it was when its index was made.
     """
     base_offset = plans[0].segment.base_offset
-    aborted = [one for plan in plans for one in plan.aborted_kept]
-    output = _Output(fs, directory, base_offset, settings, topic_id, buffer_bytes, aborted, pace)
+    listed = [one for plan in plans for one in plan.aborted_kept]
+    left_out = listed if aborted is None else aborted
+    output = _Output(
+        fs, directory, base_offset, settings, topic_id, buffer_bytes, listed, left_out, pace
+    )
     try:
         for plan in plans:
             with plan.keys.open() as index:
@@ -136,6 +142,7 @@ class _Output:
         topic_id: bytes,
         buffer_bytes: int,
         aborted: Sequence[AbortedTransaction],
+        left_out: Sequence[AbortedTransaction],
         pace: Callable[[int], None],
     ) -> None:
         self._fs = fs
@@ -152,7 +159,7 @@ class _Output:
             base_offset=base_offset,
             topic_id=topic_id,
             buffer_bytes=buffer_bytes,
-            aborted=aborted,
+            aborted=left_out,
         )
         self._payloads: dict[int, Bytes] = {}
         self._payload_bytes = 0

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.balance import Reason
+from varve.cleaning.balance import Reason, SegmentFigure
 from varve.cleaning.input_segment import InputSegment
 from varve.cleaning.key_index import BATCH_ABORTED, NO_HORIZON, KeyIndexHeader
 from varve.cleaning.segment_keys import SegmentKeys
@@ -44,6 +44,8 @@ class RunRules:
     first_uncleanable: int
     shells: Mapping[int, ProducerShell]
     kept_from: int = LONG_MAX
+    keeps_emptied: bool = False
+    """Batches that had no record before the run stay."""
 
     @property
     def horizon_ms(self) -> int:
@@ -130,6 +132,13 @@ class SegmentPlan:
         left = self.planned_bytes - self.stamped_bytes
         return max(self.stale_share, 1 - left / self.segment.size if self.segment.size else 0.0)
 
+    @property
+    def figure(self) -> SegmentFigure:
+        """The segment as it goes in."""
+        header, base_offset = self.keys.header, self.segment.base_offset
+        end = max(header.last_offset + 1, base_offset)
+        return SegmentFigure(base_offset, end, self.segment.size, header.record_count)
+
     def decide(self, batches: Table, marks: Table) -> BatchDecisions:
         return decide_batches(
             batches,
@@ -190,6 +199,8 @@ def decide_batches(
     last_offsets = base_offset + batches["last"].astype(np.int64)
     is_protected = np.isin(last_offsets, rules.protected_ends())
     is_protected[_silent_markers(batches, marks, rules)] = True
+    if rules.keeps_emptied:
+        is_protected |= counts == 0
     needs_horizon = _need_horizon(batches, marks, discardable, kept, tombstones)
     needs_horizon &= last_offsets < rules.kept_from
     actions = np.where(kept == counts, Action.COPY, Action.FILTER).astype(np.uint8)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from varve.cleaning.balance import Balance, BalanceKind, SegmentFigure, hex_digest
+from varve.cleaning.balance import Balance, BalanceKind, hex_digest
 from varve.cleaning.balance_json import encode_balance
 from varve.cleaning.plan import sum_by_reason
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
@@ -55,7 +55,7 @@ def balance_group(
         partition=partition,
         kind=BalanceKind.COMPACTION,
         at_ms=rules.now_ms,
-        inputs=tuple(_figure(one) for one in group.plans),
+        inputs=tuple(one.figure for one in group.plans),
         outputs=(group.written.figure,),
         records=sum_by_reason([one.records for one in group.plans]),
         bytes=sum_by_reason([one.bytes for one in group.plans]),
@@ -70,13 +70,6 @@ def balance_group(
     )
     balance.check()
     return balance
-
-
-def _figure(plan: SegmentPlan) -> SegmentFigure:
-    header = plan.keys.header
-    base_offset = plan.segment.base_offset
-    end = max(header.last_offset + 1, base_offset)
-    return SegmentFigure(base_offset, end, plan.segment.size, header.record_count)
 
 
 def encode_evidence(job_id: str, balances: Sequence[Balance]) -> bytes:
@@ -98,7 +91,8 @@ class CompactCommit:
     """One commit; `committed` and `voided` tell how it went.
 
     `stale` has the bytes that are stale in segments which were not worth rewriting, by their ids.
-    `clean_end` is how far the partition is compacted if every group goes in.
+    `clean_end` is how far the partition is compacted if every group goes in. The groups lie in
+    [`start_offset`, `end_offset`). Those of an erasure stand each for itself (`is_ordered` false).
     """
 
     def __init__(
@@ -109,14 +103,20 @@ class CompactCommit:
         stale: Mapping[str, int],
         clean_end: int,
         start_offset: int,
+        end_offset: int,
         now_ms: int,
         replaced_ms: int,
+        writer: str = WRITER,
+        is_ordered: bool = True,
     ) -> None:
         self._manifests = manifests
         self._groups = groups
         self._stale = stale
         self._clean_end = clean_end
         self._start_offset = start_offset
+        self._end_offset = end_offset
+        self._writer = writer
+        self._is_ordered = is_ordered
         self._now_ms = now_ms
         self._replaced_ms = replaced_ms
         self.committed: list[DoneGroup] = []
@@ -124,22 +124,22 @@ class CompactCommit:
 
     def run(self) -> Manifest:
         return self._manifests.commit(
-            self._change, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
+            self._change, leader_epoch=None, writer=self._writer, now_ms=self._now_ms
         )
 
     def _change(self, manifest: Manifest) -> Manifest:
         near = self._manifests.unfold(
-            manifest, start_offset=self._start_offset, end_offset=self._clean_end
+            manifest, start_offset=self._start_offset, end_offset=self._end_offset
         )
         self.committed, self.voided = [], []
         clean_end = self._clean_end
         for number, group in enumerate(self._groups):
             standing = _judge(near, group)
-            if standing is _Standing.CHANGED:
+            if standing is _Standing.CHANGED and self._is_ordered:
                 clean_end = min(clean_end, group.base_offset)
                 self.voided += self._groups[number:]
                 break
-            if standing is _Standing.EXPIRED:
+            if standing in (_Standing.EXPIRED, _Standing.CHANGED):
                 self.voided.append(group)
                 continue
             self.committed.append(group)

@@ -145,12 +145,12 @@ class PartitionCompaction:
             scope = find_scope(self._home, manifest, chain, files, log, self._now_ms)
             if not self._is_due(scope):
                 return
-            aborted = read_aborted(self._home, scope, files)
+            aborted = read_aborted(self._home, chain, files, end_offset=scope.end_offset)
             rules = RunRules(
                 now_ms=self._now_ms,
                 delete_retention_ms=log.delete_retention_ms,
                 first_uncleanable=scope.end_offset,
-                shells=read_shells(self._home, scope, files),
+                shells=read_shells(self._home, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
         with open_files(self._reach.objects, self._home, scope.segments) as files:
@@ -359,6 +359,7 @@ class PartitionCompaction:
             },
             clean_end=clean_end,
             start_offset=scope.segments[0].base_offset,
+            end_offset=clean_end,
             now_ms=self._now_ms,
             replaced_ms=self._settings.replaced_ms,
         )

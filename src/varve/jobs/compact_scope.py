@@ -126,22 +126,26 @@ def _no_timestamp() -> int:
 
 
 def read_aborted(
-    home: ColdPartition, scope: Scope, files: TierFiles
+    home: ColdPartition, chain: Iterable[ColdSegment], files: TierFiles, *, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions that touch the scope; some of their markers may lie behind it."""
+    """The aborted transactions of a chain that begin before an offset; their markers may lie
+    behind it.
+    """
     found: list[AbortedTransaction] = []
-    for one in scope.chain:
+    for one in chain:
         if one.has_aborted:
             cold = ColdInput(home, one, files)
             data = cold.read_part(_TXN_INDEX_PART)
             index = TransactionIndex.decode(data, one.base_offset, cold.path(_TXN_INDEX_PART))
             found += index.entries()
-    return tuple(one for one in found if one.first_offset < scope.end_offset)
+    return tuple(one for one in found if one.first_offset < end_offset)
 
 
-def read_shells(home: ColdPartition, scope: Scope, files: TierFiles) -> dict[int, ProducerShell]:
-    """The producers that are known where the chain ends, and where the last data of each is."""
-    last = ColdInput(home, scope.chain[-1], files)
+def read_shells(
+    home: ColdPartition, segment: ColdSegment, files: TierFiles
+) -> dict[int, ProducerShell]:
+    """The producers that are known where a segment ends, and where the last data of each is."""
+    last = ColdInput(home, segment, files)
     entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
     return {
         one.producer_id: ProducerShell(one.epoch, None if one.last_offset < 0 else one.last_offset)

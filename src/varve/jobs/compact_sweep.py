@@ -38,6 +38,7 @@ def remove_leftovers(
     leftovers: Sequence[ColdSegment],
     *,
     now_ms: int,
+    writer: str = WRITER,
 ) -> None:
     """Takes these out of the store, and then off the manifest."""
     if not leftovers:
@@ -59,6 +60,6 @@ def remove_leftovers(
         near = manifests.unfold(manifest, start_offset=start, end_offset=end)
         return near.forget(list(going))
 
-    manifests.commit(begin, leader_epoch=None, writer=WRITER, now_ms=now_ms)
+    manifests.commit(begin, leader_epoch=None, writer=writer, now_ms=now_ms)
     objects.delete([home.part_key(one, part.name) for one in going.values() for part in one.parts])
-    manifests.commit(finish, leader_epoch=None, writer=WRITER, now_ms=now_ms)
+    manifests.commit(finish, leader_epoch=None, writer=writer, now_ms=now_ms)

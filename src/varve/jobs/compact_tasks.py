@@ -25,6 +25,7 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.cold_input import ColdInput, checksum, open_files
+from varve.jobs.compact_settings import WRITER
 from varve.jobs.group_upload import announce, gather_group, upload
 from varve.jobs.tier_files import TierFiles
 from varve.jobs.tier_reach import TierReach
@@ -154,7 +155,9 @@ class WrittenGroup:
 class GroupTask:
     """Rewrites a group of segments as one: into scratch, announced, uploaded, looked up.
 
-    The plans read through one TierFiles of their own.
+    The plans read through one TierFiles of their own. `aborted` are the transactions that the key
+    index leaves out, if they are not those that stay listed; `is_decided` tells that all of them
+    are known. Of an erasure stale records stay: `stale_bytes` are those of the input.
     """
 
     reach: TierReach
@@ -167,6 +170,10 @@ class GroupTask:
     topic_id: bytes
     buffer_bytes: int
     now_ms: int
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    is_decided: bool = True
+    stale_bytes: int | None = 0
+    writer: str = WRITER
 
     def run(self) -> WrittenGroup:
         fs = RealFileSystem()
@@ -180,12 +187,14 @@ class GroupTask:
                 buffer_bytes=self.buffer_bytes,
                 modified_ms=max(one.append_ms[1] for one in self.inputs),
                 pace=no_pace,
+                aborted=self.aborted,
             )
             last = ColdInput(self.home, self.inputs[-1], self.files)
-            contents = gather_group(fs, directory, written, last)
+            contents = gather_group(fs, directory, written, last, has_keys=self.is_decided)
             parts = tuple(content.part for content in contents)
             segment = self._describe(written, parts)
-            announce(self.reach.manifests(self.home), segment, now_ms=self.now_ms)
+            manifests = self.reach.manifests(self.home)
+            announce(manifests, segment, now_ms=self.now_ms, writer=self.writer)
             upload(self.reach.objects(), self.home, segment, contents)
         return WrittenGroup(segment, written.figure, written.digest, written.bytes_read)
 
@@ -207,8 +216,8 @@ class GroupTask:
             has_aborted=written.has_txn_index,
             state=SegmentState.COPY_STARTED,
             at_ms=self.now_ms,
-            key_count=header.entry_count,
-            stale_bytes=0,
+            key_count=header.entry_count if self.is_decided else None,
+            stale_bytes=self.stale_bytes,
             delete_horizon_ms=None if header.earliest_horizon < 0 else header.earliest_horizon,
             replaced_until_ms=None,
         )

@@ -31,16 +31,25 @@ from varve.tiering.segment_parts import (
 
 
 def gather_group(
-    fs: FileSystem, directory: str, written: WrittenSegment, last: ColdInput
+    fs: FileSystem,
+    directory: str,
+    written: WrittenSegment,
+    last: ColdInput,
+    *,
+    has_keys: bool = True,
 ) -> list[PartContent]:
-    """The objects of a new segment; producers and leader epochs are those of its last input."""
-    kinds = [LOG, INDEX, TIME_INDEX, *([TXN_INDEX] if written.has_txn_index else []), KEYS]
-    files = {
-        kind: _measure(fs, f"{directory}/{log_name(written.base_offset, kind)}{CLEANED}", kind)
-        for kind in kinds
-    }
+    """The objects of a new segment; producers and leader epochs are those of its last input.
+
+    It goes without its key index (`has_keys`) while a transaction in it is not decided.
+    """
+    kinds = [LOG, INDEX, TIME_INDEX, *([TXN_INDEX] if written.has_txn_index else [])]
+
+    def measure(kind: str) -> FileContent:
+        path = f"{directory}/{log_name(written.base_offset, kind)}{CLEANED}"
+        return _measure(fs, path, kind)
+
     carried = [_carry(last, name) for name in (SNAPSHOT_PART, EPOCHS_PART)]
-    return [*(files[kind] for kind in kinds[:-1]), *carried, files[KEYS]]
+    return [*map(measure, kinds), *carried, *([measure(KEYS)] if has_keys else [])]
 
 
 def _measure(fs: FileSystem, path: str, kind: str) -> FileContent:
@@ -60,9 +69,11 @@ def _carry(last: ColdInput, name: str) -> BytesContent:
     return BytesContent(data, part)
 
 
-def announce(manifests: ManifestStore, segment: ColdSegment, *, now_ms: int) -> None:
+def announce(
+    manifests: ManifestStore, segment: ColdSegment, *, now_ms: int, writer: str = WRITER
+) -> None:
     manifests.commit(
-        lambda manifest: manifest.announce(segment), leader_epoch=None, writer=WRITER, now_ms=now_ms
+        lambda manifest: manifest.announce(segment), leader_epoch=None, writer=writer, now_ms=now_ms
     )
 
 

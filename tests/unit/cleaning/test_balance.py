@@ -114,7 +114,24 @@ def test_an_empty_segment_has_a_figure() -> None:
 
 
 def test_a_kind_reads_as_its_word() -> None:
-    assert [str(kind) for kind in BalanceKind] == ["compaction", "expiry", "moved"]
+    assert [str(kind) for kind in BalanceKind] == ["compaction", "erasure", "expiry", "moved"]
+
+
+def test_an_erasure_accounts_for_what_was_asked_for_alone() -> None:
+    erasure = replace(
+        make_compaction(),
+        kind=BalanceKind.ERASURE,
+        records={Reason.KEPT: 8, Reason.ERASED: 4},
+        bytes={Reason.KEPT: 600, Reason.ERASED: 219},
+    )
+    erasure.check()
+    assert erasure.records_removed == 4
+    assert not erasure.takes_whole
+    for reason in (Reason.SUPERSEDED, Reason.TOMBSTONE_EXPIRED, Reason.ABORTED, Reason.MOVED):
+        with pytest.raises(Unbalanced, match="that is for the kind"):
+            replace(erasure, records={Reason.KEPT: 8, Reason.ERASED: 3, reason: 1}).check()
+    with pytest.raises(Unbalanced, match="for the kind erasure"):
+        replace(erasure, kind=BalanceKind.COMPACTION).check()
 
 
 def _measure(data: bytes) -> SegmentFigure:
