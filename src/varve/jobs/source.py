@@ -1,4 +1,5 @@
-"""The data source `varve`: a topic as rows, from the cold tier and from a local directory.
+"""The data source `varve`: a topic as rows, from the cold tier and from a local directory, and rows
+as a topic's records.
 
     spark.read.format("varve").option("url", "s3://bucket/prefix").option("topic", "orders").load()
 
@@ -14,6 +15,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from varve.jobs.arrow_columns import ArrowColumns
+from varve.jobs.sink import VarveStreamWriter, VarveWriter
+from varve.jobs.sink_options import parse_sink_options
 from varve.jobs.source_columns import check_schema, make_schema
 from varve.jobs.source_filters import SourceFilters
 from varve.jobs.source_options import Mode, SourceOptions, parse_options
@@ -26,7 +29,7 @@ FORMAT: Final = "varve"
 
 
 class VarveSource(DataSource):
-    """Made by Spark from the options of a read."""
+    """Made by Spark from the options of a read or a write."""
 
     @classmethod
     def name(cls) -> str:
@@ -40,6 +43,12 @@ class VarveSource(DataSource):
 
     def streamReader(self, schema: StructType) -> VarveStreamReader:  # noqa: N802
         return VarveStreamReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> VarveWriter:
+        return VarveWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> VarveStreamWriter:  # noqa: N802
+        return VarveStreamWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
 
 
 class VarveReader(DataSourceReader):
