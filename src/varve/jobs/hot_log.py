@@ -18,7 +18,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from varve.commit_log.checkpoints import LOG_START_OFFSET_FILE, decode_offsets
+from varve.commit_log.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    LOG_START_OFFSET_FILE,
+    decode_offsets,
+)
 from varve.commit_log.names import (
     INDEX,
     LOG,
@@ -134,12 +138,20 @@ class HotLog:
     def start_offset(self) -> int:
         """The log start as the checkpoint has it, or the first local offset if that is later."""
         first = self.segments[0].base_offset if self.segments else 0
-        path = f"{self.directory.rpartition('/')[0]}/{LOG_START_OFFSET_FILE}"
+        return max(first, self._read_checkpoint(LOG_START_OFFSET_FILE))
+
+    @property
+    def cleaned_up_to(self) -> int:
+        """How far the local cleaner has come, as its checkpoint has it."""
+        return self._read_checkpoint(CLEANER_OFFSET_FILE)
+
+    def _read_checkpoint(self, name: str) -> int:
+        """What a checkpoint beside the partition's directory says of it; 0 for nothing."""
+        path = f"{self.directory.rpartition('/')[0]}/{name}"
         try:
-            starts = decode_offsets(self._fs.read(path), path)
+            return decode_offsets(self._fs.read(path), path).get(self.owner, 0)
         except FileNotFoundError:
-            return first
-        return max(first, starts.get(self.owner, 0))
+            return 0
 
     @property
     def end_offset(self) -> int:

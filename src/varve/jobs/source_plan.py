@@ -100,6 +100,21 @@ class PartitionSource:
                 start = max(start, hot.start_offset)
         return min(start, end), end
 
+    @property
+    def manifest_version(self) -> int | None:
+        """That of the cold tier; None where there is none."""
+        return None if self._cold is None else self._cold.manifest.version
+
+    @property
+    def cleaned_up_to(self) -> int:
+        """Below it a compaction may have removed tombstones for good.
+
+        Of a partition in the cold tier they stay everywhere until they were cleaned there.
+        """
+        if self._cold is not None:
+            return self._cold.manifest.cleaned_up_to
+        return 0 if self._hot is None else self._hot.cleaned_up_to
+
     def wanted(self, filters: SourceFilters) -> tuple[int, int]:
         """The bounds narrowed by options and filters."""
         options = self._options
