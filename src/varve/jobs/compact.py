@@ -9,10 +9,11 @@ import random
 from collections.abc import Sequence
 
 from varve.foundation.clock import Clock, SystemClock
-from varve.jobs.compact_partition import PartitionCompaction, Stage, Stages
-from varve.jobs.compact_report import CompactionResult, PartitionResult
+from varve.jobs.compact_partition import PartitionCompaction
+from varve.jobs.compact_report import CompactionResult
 from varve.jobs.compact_settings import CompactSettings
 from varve.jobs.distributor import Distributor
+from varve.jobs.stages import run_together
 from varve.jobs.tier_address import TierAddress, find_topic
 from varve.jobs.tier_reach import AddressReach, TierReach
 from varve.tiering.cold_keys import ColdPartition
@@ -62,34 +63,5 @@ def compact_partitions(
         ).stages()
         for home in homes
     ]
-    results = _run_together(runs, distributor)
+    results = run_together(runs, distributor)
     return CompactionResult(job_id, tuple(results), clock.now_ms() - began_ms)
-
-
-def _run_together(runs: Sequence[Stages], distributor: Distributor) -> list[PartitionResult]:
-    """Takes all runs from stage to stage; the tasks of a stage go to the distributor at once."""
-    results: dict[int, PartitionResult] = {}
-    outcomes: dict[int, list[object] | None] = dict.fromkeys(range(len(runs)))
-    while outcomes:
-        stages: dict[int, Stage] = {}
-        for number, given in outcomes.items():
-            try:
-                stages[number] = next(runs[number]) if given is None else runs[number].send(given)
-            except StopIteration as end:
-                results[number] = end.value
-        outcomes = _carry_out(stages, distributor)
-    return [results[number] for number in range(len(runs))]
-
-
-def _carry_out(
-    stages: dict[int, Stage], distributor: Distributor
-) -> dict[int, list[object] | None]:
-    names = list(dict.fromkeys(stage.name for stage in stages.values()))
-    tasks = [task for stage in stages.values() for task in stage.tasks]
-    found = distributor.run(", ".join(names), tasks) if tasks else []
-    outcomes: dict[int, list[object] | None] = {}
-    start = 0
-    for number, stage in stages.items():
-        outcomes[number] = found[start : start + len(stage.tasks)]
-        start += len(stage.tasks)
-    return outcomes

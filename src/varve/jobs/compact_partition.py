@@ -18,7 +18,7 @@ import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final
 
 from varve.cleaning.key_index import KeyIndexHeader
 from varve.cleaning.key_plan import ENTRY_BYTES, HASH_END, HashRange, KeyPlan, merge_plans
@@ -28,7 +28,7 @@ from varve.commit_log import TopicPartition
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, StoreError, Unavailable
+from varve.foundation.errors import StoreError
 from varve.jobs.cold_input import ColdInput, open_files
 from varve.jobs.compact_commit import (
     CompactCommit,
@@ -50,6 +50,7 @@ from varve.jobs.compact_tasks import (
     make_sources,
 )
 from varve.jobs.distributor import Task, TaskFailure
+from varve.jobs.stages import Stage, expect
 from varve.jobs.tier_files import TierFiles
 from varve.jobs.tier_reach import TierReach
 from varve.tiering.cold_keys import ColdPartition
@@ -58,18 +59,8 @@ from varve.tiering.manifest import Manifest
 from varve.tiering.page_store import new_id
 from varve.tiering.segment_parts import KEYS_PART
 
-T = TypeVar("T")
-
 PASSES_MAX: Final = 8
 """Passes over a partition: each begins anew without a segment that turned out to be damaged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Tasks that may run at the same time."""
-
-    name: str
-    tasks: Sequence[Task]
 
 
 Stages = Generator[Stage, list[object], PartitionResult]
@@ -225,7 +216,7 @@ class PartitionCompaction:
             segment = task.segment
             if self._is_damage(outcome, segment.base_offset):
                 continue
-            indexed = _expect(outcome, IndexedSegment)
+            indexed = expect(outcome, IndexedSegment)
             headers[segment.base_offset] = indexed.header
             if indexed.part is not None:
                 others = tuple(one for one in segment.parts if one.name != KEYS_PART)
@@ -269,7 +260,7 @@ class PartitionCompaction:
             for one in cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
         ]
         outcomes = yield from self._carry_out("plan", tasks)
-        latest = merge_plans([_expect(one, KeyPlan) for one in outcomes])
+        latest = merge_plans([expect(one, KeyPlan) for one in outcomes])
         sources = make_sources(
             self._home, scope.segments, headers, files, first_dirty=scope.dirtiness.first_dirty
         )
@@ -295,7 +286,7 @@ class PartitionCompaction:
             if self._is_damage(outcome):
                 self._found.is_cut = True
                 break
-            written = _expect(outcome, WrittenGroup)
+            written = expect(outcome, WrittenGroup)
             done.append(DoneGroup(task.inputs, task.plans, written))
         self._found.voided += len(tasks) - len(done)
         return done
@@ -412,11 +403,3 @@ def cut_hashes(count: int) -> list[HashRange]:
 def _only_keys(segment: ColdSegment) -> ColdSegment:
     """What a task needs that reads key indexes alone: it travels once for each range."""
     return replace(segment, parts=tuple(one for one in segment.parts if one.name == KEYS_PART))
-
-
-def _expect(outcome: object, kind: type[T]) -> T:
-    """The outcome of a task; raises what it failed for."""
-    if isinstance(outcome, TaskFailure):
-        raise (Corrupt if outcome.is_corrupt else Unavailable)(outcome.message)
-    assert isinstance(outcome, kind), f"a task gave {type(outcome).__name__}, not {kind.__name__}"
-    return outcome
