@@ -114,13 +114,15 @@ class Measure(Protocol):
 class Suite:
     """The measures behind one NAME of the command line.
 
-    `batch_bytes` are the sizes of batches where none are asked for.
+    `batch_bytes` are the sizes of batches where none are asked for; `quick_seconds` is what a quick
+    run may take, where that is more than for others.
     """
 
     name: str
     title: str
     measures: tuple[Measure, ...]
     batch_bytes: tuple[int, ...] = (128 << 10, 1 << 20)
+    quick_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,5 +3,6 @@
 from benchmarks.cold_tier.suite import COLD_TIER
 from benchmarks.compaction.suite import COMPACTION
 from benchmarks.hot_log.suite import HOT_LOG
+from benchmarks.spark.suite import SPARK
 
-SUITES = (HOT_LOG, COMPACTION, COLD_TIER)
+SUITES = (HOT_LOG, COMPACTION, COLD_TIER, SPARK)

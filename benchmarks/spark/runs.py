@@ -1,0 +1,150 @@
+"""One run of a job or a query in a Spark session, timed there; starting the session is left out.
+
+Invariant  a run can be pickled: it is sent to the process that has the session.
+"""
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, max_by, struct
+
+from benchmarks.spark.cold_topic import TOPIC
+from benchmarks.spark.cpu_time import read_cpu_seconds
+from varve.cleaning.balance import Reason
+from varve.commit_log import LogSettings
+from varve.jobs.compact import compact
+from varve.jobs.compact_settings import CompactSettings
+from varve.jobs.distributor import Task
+from varve.jobs.job_report import read_stages
+from varve.jobs.spark_distributor import SparkDistributor
+from varve.jobs.tier_address import TierAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a run took: seconds by the wall and of the processor, and bytes between processes.
+
+    `sent_bytes` went from the driver to tasks and back.
+    """
+
+    wall_seconds: float
+    cpu_seconds: float
+    shuffled_bytes: int = 0
+    sent_bytes: int = 0
+
+
+class Run(Protocol):
+    """Work that travels to a session."""
+
+    def run(self, spark: SparkSession) -> Taken: ...
+
+
+class Timer:
+    """Measures from its making to `taken`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._before = {one.stage for one in read_stages(spark)}
+        self._cpu = read_cpu_seconds()
+        self._wall = time.perf_counter()
+
+    def taken(self) -> Taken:
+        wall, cpu = time.perf_counter() - self._wall, read_cpu_seconds() - self._cpu
+        stages = read_stages(self._spark, before=self._before)
+        return Taken(wall, cpu, sum(one.shuffle_written_bytes for one in stages))
+
+
+@dataclass(slots=True)
+class CountingDistributor:
+    """Hands tasks on, and remembers what was handed over in either direction."""
+
+    inner: SparkDistributor
+    handed: list[object] = field(default_factory=list)
+
+    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
+        outcomes = self.inner.run(stage, tasks)
+        self.handed += [*tasks, *outcomes]
+        return outcomes
+
+    def count_bytes(self) -> int:
+        return sum(len(pickle.dumps(one)) for one in self.handed)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactRun:
+    """Compacts a bucket, which is changed by it; raises unless one record of each key is left."""
+
+    url: str
+    key_count: int
+    segment_bytes: int
+
+    def run(self, spark: SparkSession) -> Taken:
+        log = LogSettings(cleanup_policy=("compact",), segment_bytes=self.segment_bytes)
+        settings = CompactSettings(log=log, is_forced=True)
+        distributor = CountingDistributor(SparkDistributor(spark))
+        timer = Timer(spark)
+        result = compact(TierAddress(self.url), [TOPIC], settings=settings, distributor=distributor)
+        taken = timer.taken()
+        kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
+        if result.has_failed or kept != self.key_count:
+            raise AssertionError(f"{kept} records of {self.key_count} keys: {result.to_json()}")
+        return Taken(
+            taken.wall_seconds, taken.cpu_seconds, taken.shuffled_bytes, distributor.count_bytes()
+        )
+
+
+def open_rows(spark: SparkSession, place: str, columns: Sequence[str] = ()) -> DataFrame:
+    """The rows of a topic by the URL of its bucket, or by a path where they are as Parquet."""
+    if not place.startswith("file:"):
+        rows = spark.read.parquet(place)
+        return rows.select(*columns) if columns else rows
+    reader = spark.read.format("varve").option("url", place).option("topic", TOPIC)
+    if columns:
+        every = reader.load().schema
+        reader = reader.schema(type(every)([every[name] for name in columns]))
+    return reader.load()
+
+
+@dataclass(frozen=True, slots=True)
+class LatestRun:
+    """What one would write without varve: the row of the highest offset per key, as Parquet."""
+
+    place: str
+    target: str
+
+    def run(self, spark: SparkSession) -> Taken:
+        timer = Timer(spark)
+        rows = open_rows(spark, self.place)
+        latest = rows.groupBy("key").agg(max_by(struct(*rows.columns), col("offset")).alias("row"))
+        latest.select("row.*").write.parquet(self.target)
+        return timer.taken()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRun:
+    """Reads all rows and lets them go."""
+
+    place: str
+    columns: tuple[str, ...] = ()
+
+    def run(self, spark: SparkSession) -> Taken:
+        timer = Timer(spark)
+        open_rows(spark, self.place, self.columns).write.format("noop").mode("overwrite").save()
+        return timer.taken()
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRun:
+    """Writes the rows of a topic as Parquet."""
+
+    url: str
+    target: str
+
+    def run(self, spark: SparkSession) -> Taken:
+        timer = Timer(spark)
+        open_rows(spark, self.url).write.parquet(self.target)
+        return timer.taken()

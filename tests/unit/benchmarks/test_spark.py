@@ -1,0 +1,124 @@
+"""The measures of the Spark jobs, without Spark: what is prepared, sent, asked and given back."""
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measure import Measure, MeasureSkipped, Scale
+from benchmarks.spark.cold_topic import PARTITION_COUNT, TOPIC, copied, shape_of, write_cold
+from benchmarks.spark.cpu_time import read_cpu_seconds
+from benchmarks.spark.figures import Remembered, seconds
+from benchmarks.spark.runs import CompactRun, LatestRun, ParquetRun, Run, ScanRun, Taken
+from benchmarks.spark.sessions import Sessions
+from benchmarks.spark.suite import SPARK
+from benchmarks.workspace import open_workspace
+from varve.cleaning.balance import Reason
+from varve.commit_log import LogSettings
+from varve.jobs.compact import compact
+from varve.jobs.compact_settings import CompactSettings
+from varve.jobs.distributor import LocalDistributor
+from varve.jobs.tier_address import TierAddress, find_topic
+
+SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,), segment_bytes=16 << 10)
+SIZES = {"shuffle": 800}
+TAKEN = [measure for measure in SPARK.measures if measure.name != "scan_kafka"]
+
+
+class NoSpark(Sessions):
+    """Answers at once; remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[type[Run], int]] = []
+
+    def run(self, run: Run, *, cores: int = 2) -> Taken:
+        assert pickle.loads(pickle.dumps(run)) == run
+        self.asked.append((type(run), cores))
+        if isinstance(run, LatestRun):
+            os.mkdir(run.target)
+        return Taken(2.0, 3.0, shuffled_bytes=10, sent_bytes=20)
+
+
+@pytest.mark.parametrize("measure", TAKEN, ids=lambda measure: measure.name)
+def test_measure_gives_figures_and_leaves_no_files(
+    measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = NoSpark()
+    monkeypatch.setattr(measure, "_sessions", sessions)
+    monkeypatch.setattr("benchmarks.spark.growing.FULL_BYTES", 64 << 10)
+    with open_workspace(tmp_path) as workspace:
+        with measure.prepare(SIZES.get(measure.name, 64 << 10), workspace, SMALL) as contests:
+            for contest in contests:
+                assert contest.ours() > 0
+                assert contest.baseline is not None
+                assert contest.baseline() > 0
+        gc.collect()
+        assert list(workspace.root.iterdir()) == []
+    assert sessions.asked
+
+
+@pytest.mark.parametrize("measure", SPARK.measures, ids=lambda measure: measure.name)
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_measure_shows_its_growth(measure: Measure, quick: bool) -> None:
+    assert len(measure.default_sizes(quick=quick)) >= 2
+
+
+def test_kafka_source_is_skipped_with_a_reason(tmp_path: Path) -> None:
+    (kafka,) = (measure for measure in SPARK.measures if measure.name == "scan_kafka")
+    with (
+        open_workspace(tmp_path) as workspace,
+        pytest.raises(MeasureSkipped, match="no server"),
+        kafka.prepare(1 << 20, workspace, SMALL),
+    ):
+        pass
+
+
+def test_each_copy_of_a_bucket_can_be_compacted_to_one_record_per_key(tmp_path: Path) -> None:
+    with open_workspace(tmp_path) as workspace, workspace.directory("topic") as parent:
+        topic = write_cold(parent, shape_of(SMALL, 100), 1000)
+        assert (topic.record_count, topic.key_count) == (1000, 200)
+        assert len(find_topic(TierAddress(topic.url), TOPIC).partitions) == PARTITION_COUNT
+        settings = CompactSettings(
+            log=LogSettings(cleanup_policy=("compact",), segment_bytes=16 << 10), is_forced=True
+        )
+        for _ in range(2):
+            with copied(topic, workspace) as url:
+                result = compact(
+                    TierAddress(url), [TOPIC], settings=settings, distributor=LocalDistributor()
+                )
+                assert sum(one.segments_rewritten for one in result.partitions) > PARTITION_COUNT
+                assert sum(one.records[Reason.KEPT] for one in result.partitions) == topic.key_count
+
+
+def test_cpu_time_counts_children_that_have_ended() -> None:
+    before = read_cpu_seconds()
+    spin = "import os\nwhile os.times().user < 0.2: pass"
+    subprocess.run([sys.executable, "-S", "-c", spin], check=True)
+    assert read_cpu_seconds() - before >= 0.15
+
+
+def test_figures_follow_the_clock_and_leave_out_the_first_cpu_time() -> None:
+    taken = Taken(2.0, 3.0)
+    assert seconds(taken, SMALL) == 2.0
+    assert seconds(taken, Scale(1, (1,), ticker=time.thread_time)) == 3.0
+    figures = iter([100.0, 2.0, 4.0])
+    runs = Remembered(lambda: Taken(1.0, next(figures)))
+    for _ in range(3):
+        runs()
+    assert runs.cpu_seconds() == 3.0
+
+
+def test_runs_can_travel() -> None:
+    for run in (
+        CompactRun("file:/b", 1, 2),
+        LatestRun("file:/b", "/t"),
+        ScanRun("/p", ("key",)),
+        ParquetRun("file:/b", "/t"),
+    ):
+        assert pickle.loads(pickle.dumps(run)) == run
