@@ -245,9 +245,8 @@ class _PartitionCheck:
         if found == wanted or not self._is_still_live(segment):
             return
         fault = "is missing" if found is None else f"has {found} bytes"
-        self.result.damage.append(
-            Damage(key, f"{fault}, the manifest says {wanted}: put it back from a mirror or a copy")
-        )
+        message = f"{fault}, the manifest says {wanted}: put it back from a mirror or a copy"
+        self.result.damage.append(Damage(key, message, wanted, found))
 
     def _is_still_live(self, segment: ColdSegment) -> bool:
         now = find_now(self._manifests, base_offset=segment.base_offset, id=segment.id)

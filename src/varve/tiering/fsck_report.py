@@ -51,10 +51,15 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that the newest manifest names and the store does not have as it says."""
+    """Something that the newest manifest names and the store does not have as it says.
+
+    For an object of another size than `expected_size`, `found_size` is its own, None without one.
+    """
 
     key: str
     message: str
+    expected_size: int | None = None
+    found_size: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

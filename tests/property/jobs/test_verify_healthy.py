@@ -1,0 +1,33 @@
+"""A bucket that was only ever copied to and compacted is found in order: G4, G6."""
+
+import random
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.property.jobs.test_compaction_agrees import Shared, make, shared_settings
+from tests.support.cleaning_bench import RETENTION_MS
+from tests.support.verification import verify_bench
+
+PHASES = set(Phase) - {Phase.explain}
+
+
+@settings(max_examples=5, deadline=None, phases=PHASES)
+@given(shared_settings, st.sampled_from([0.0, 0.3]), st.integers(0, 10_000))
+def test_a_healthy_bucket_has_no_findings(
+    shared: Shared, min_stale_ratio: float, seed: int
+) -> None:
+    """With open and aborted transactions, tombstones, and stale segments that were left."""
+    source = random.Random(seed)
+    twins = make({**shared, "min_stale_ratio": min_stale_ratio}, 200)
+    for _ in range(4):
+        twins.write(source)
+        if source.random() < 0.4:
+            twins.decide()
+        twins.cold.copy()
+        assert verify_bench(twins.cold.bench, task_bytes=900).findings == ()
+        twins.advance(source.choice([1, 201, RETENTION_MS]))
+        assert twins.cold.compact().error is None
+        found = verify_bench(twins.cold.bench, range_bytes=200)
+        assert found.findings == ()
+        assert len(found.segments) == len(twins.cold.bench.readable())

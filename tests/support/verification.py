@@ -1,0 +1,25 @@
+"""A verification of the bucket of a bench, in this process."""
+
+import random
+
+from tests.support.tier_bench import TierBench
+from varve.jobs.distributor import LocalDistributor
+from varve.jobs.tier_reach import StoreReach
+from varve.jobs.verify import verify_partitions
+from varve.jobs.verify_result import PartitionVerdict
+
+
+def verify_bench(
+    bench: TierBench, *, task_bytes: int = 1 << 20, range_bytes: int = 1 << 20
+) -> PartitionVerdict:
+    """What is found of the only partition of a bench."""
+    (found,) = verify_partitions(
+        StoreReach(bench.bucket, random.Random(5)),
+        [bench.home],
+        distributor=LocalDistributor(),
+        now_ms=bench.hot.now_ms,
+        task_bytes=task_bytes,
+        buffer_bytes=1 << 20,
+        range_bytes=range_bytes,
+    )
+    return found
