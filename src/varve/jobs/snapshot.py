@@ -25,7 +25,7 @@ from varve.jobs.distributor import Distributor
 from varve.jobs.latest_plan import LatestRequest, expect, is_indexed, plan_latest, read_headers
 from varve.jobs.outputs import DirectoryOutputs, Output, OutputKind, Outputs, TierOutputs
 from varve.jobs.snapshot_document import WORK_FOLDER, SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot_place import Opens, SnapshotPlace, make_place
+from varve.jobs.snapshot_place import Opens, SnapshotPlace, check_apart, make_place
 from varve.jobs.snapshot_result import PartitionState, SnapshotResult, SnapshotSettings
 from varve.jobs.snapshot_rows import column_types
 from varve.jobs.snapshot_scope import PartitionScope, Scope, find_scope
@@ -72,6 +72,7 @@ def take_snapshot(
     )
     if address is None and not directories:
         raise InvalidRequest("say where the topic is: an object store, a log directory, or both")
+    check_apart(place, [*directories, *([] if address is None else [address.url])])
     opened = make_place(place, place_settings)
     return SnapshotRun(
         options,

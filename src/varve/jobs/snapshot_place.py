@@ -6,12 +6,19 @@ Invariant  a snapshot exists when its document does. Files that no document name
            under way or to one that was killed; they go when they are older than a grace time.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
+from typing import Final, Protocol
 
-from varve.foundation.errors import NotFound, ObjectExists, ObjectNotFound, Unavailable
+from varve.foundation.errors import (
+    InvalidRequest,
+    NotFound,
+    ObjectExists,
+    ObjectNotFound,
+    Unavailable,
+)
 from varve.foundation.settings import GivenValue
 from varve.jobs.snapshot_document import (
     DATA_FOLDER,
@@ -25,6 +32,12 @@ from varve.jobs.tier_address import TierAddress
 from varve.object_store import ObjectInfo, ObjectStore, open_object_store
 from varve.object_store.urls import find_scheme, normal_url
 
+_OURS: Final = re.compile(
+    rf"{DATA_FOLDER}/[0-9]{{5,}}-[0-9]{{5,}}-[0-9a-f]{{32}}\.parquet"
+    rf"|{WORK_FOLDER}/[0-9a-f-]{{36}}/[0-9]{{6,}}"
+)
+"""What runs write besides documents; other files of a directory are left alone."""
+
 
 class Opens(Protocol):
     """How a process comes to the store of a place; it travels to other processes."""
@@ -35,6 +48,17 @@ class Opens(Protocol):
 def place_url(place: str) -> str:
     """The URL of a place that is given as one, or as a path."""
     return normal_url(place if find_scheme(place) else f"file:{place}")
+
+
+def check_apart(place: str, others: Collection[str]) -> None:
+    """Raises InvalidRequest for a place that lies in another of these, or around it."""
+    url = place_url(place)
+    for other in map(place_url, others):
+        if f"{url}/".startswith(f"{other}/") or f"{other}/".startswith(f"{url}/"):
+            raise InvalidRequest(
+                f"{url} and {other} lie one in the other: give snapshots a place apart from the "
+                "log and its cold tier"
+            )
 
 
 def make_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
@@ -141,6 +165,7 @@ class SnapshotPlace:
     def find_orphans(self) -> list[ObjectInfo]:
         """Files that no document names, and what tasks have handed to each other."""
         found = [*self.files(), *self.objects.list(f"{WORK_FOLDER}/")]
+        found = [one for one in found if _OURS.fullmatch(one.key)]
         # The documents last: a file that was there before them may have become one of theirs.
         named = named_files(self.documents())
         return [one for one in found if one.key not in named]

@@ -1,0 +1,377 @@
+"""`varve job snapshot`: the state of a topic as Parquet, with the offsets to read on from.
+
+Crash      there is a whole snapshot or none; a later run sweeps what was left.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from varve.cli.job_options import (
+    Conf,
+    LogDirectory,
+    Master,
+    ReportPath,
+    find_address,
+    spark_options,
+)
+from varve.cli.job_run import open_job, tell_report, write_report
+from varve.cli.store_access import AsJson, parse_setting
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.commit_log import LogSettings
+from varve.disk import RealFileSystem
+from varve.embedded.tier_place import read_place
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.foundation.settings import GivenValue, parse_settings
+
+if TYPE_CHECKING:
+    from varve.jobs.snapshot_document import SnapshotDocument
+    from varve.jobs.snapshot_place import SnapshotPlace
+    from varve.jobs.snapshot_result import SnapshotResult, SnapshotSettings
+    from varve.jobs.source_options import SourceOptions
+
+_DELETE_RETENTION: Final = "delete.retention.ms"
+_WHEN_INTERRUPTED: Final = "stopped; no snapshot was made, and a later run sweeps what was left"
+
+
+def command(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="Where the snapshots of the topic are: a directory, or the URL of an object store "
+            "such as s3://bucket/snapshots/orders.",
+        ),
+    ] = None,
+    at_offset: Annotated[
+        str | None,
+        typer.Option(
+            "--at-offset",
+            metavar="OFFSET",
+            help="The state before this offset of each partition, or as JSON by partition, such as "
+            '\'{"0": 5, "1": 7}\'; left out, at the end.',
+        ),
+    ] = None,
+    at_time: Annotated[
+        str | None,
+        typer.Option(
+            "--at-time",
+            metavar="TIME",
+            help="The state before the first record of this time or later; UTC if it says nothing.",
+        ),
+    ] = None,
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    directory: LogDirectory = None,
+    cluster: Cluster = None,
+    place_settings: Annotated[
+        list[str],
+        typer.Option(
+            "--place-setting",
+            metavar="NAME=VALUE",
+            help="A setting of the object store of the place; repeatable. Left out, they are those "
+            "of --store-setting where both URLs are of one kind.",
+        ),
+    ] = [],  # noqa: B006
+    full: Annotated[
+        bool, typer.Option("--full", help="Read everything, even where a snapshot is there.")
+    ] = False,
+    buckets: Annotated[
+        int | None,
+        typer.Option(
+            "--buckets",
+            metavar="COUNT",
+            min=1,
+            help="Into how many files a partition is parted; the first snapshot of a place decides "
+            "it, by the size if nothing is said.",
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep",
+            metavar="COUNT",
+            min=1,
+            help="Remove all snapshots but the newest ones; without a topic nothing else is done.",
+        ),
+    ] = None,
+    list_place: Annotated[
+        str | None, typer.Option("--list", metavar="PLACE", help="Show the snapshots of a place.")
+    ] = None,
+    verify_place: Annotated[
+        str | None,
+        typer.Option(
+            "--verify", metavar="PLACE", help="Check the digests of all files of a place."
+        ),
+    ] = None,
+    topic_settings: Annotated[
+        list[str],
+        typer.Option(
+            "--setting",
+            "-s",
+            metavar="NAME=VALUE",
+            help=f"A setting of the topic; {_DELETE_RETENTION} is looked at. It outranks what the "
+            "log directory says.",
+        ),
+    ] = [],  # noqa: B006
+    as_json: AsJson = False,
+    master: Master = None,
+    conf: Conf = [],  # noqa: B006
+    report: ReportPath = None,
+) -> None:
+    """Take a snapshot: the latest record of each key as Parquet, and where to read on.
+
+    A consumer loads the rows, reads on from the resume offset of each partition, and has the state
+    without replaying the log. Deleted keys are left out, transactions that were aborted are not
+    seen, and nothing behind an open one is.
+
+    The first snapshot of a place reads the topic; each one after it reads what is new, and rewrites
+    the files whose keys changed. It is read in full where a compaction may have removed tombstones
+    that the last snapshot has not seen. With --dir the files of the log directory are read too;
+    without, what was not copied yet is not in it.
+
+    The exit status of --verify is 1 when a file is damaged or missing.
+
+    \b
+    Examples:
+      varve job snapshot orders --dir data --to /backup/orders
+      varve job snapshot orders --store s3://bucket/varve --to s3://bucket/state/orders --keep 7
+      varve job snapshot orders --dir data --to /backup/orders --at-time 2026-03-01
+      varve job snapshot --list /backup/orders
+    """
+    given: dict[str, GivenValue] = dict(parse_setting(text) for text in place_settings)
+    if list_place is not None:
+        _list(_open_place(list_place, given), as_json=as_json)
+        return
+    if verify_place is not None:
+        _verify(_open_place(verify_place, given), as_json=as_json)
+        return
+    if to is None:
+        raise typer.BadParameter("--to is missing: where the snapshot goes")
+    if topic is None:
+        if keep is None:
+            raise typer.BadParameter("name the topic, or give --keep to remove old snapshots")
+        _keep(_open_place(to, given), keep, as_json=as_json)
+        return
+    options = _source(
+        topic, store_url, store_settings, directory, cluster, at_offset=at_offset, at_time=at_time
+    )
+    settings = _settings(topic, directory, topic_settings, full=full, buckets=buckets, keep=keep)
+    result, done = _take(options, to, given, settings, spark_options(master, conf))
+    if report is not None:
+        write_report(done, report)
+    if as_json:
+        typer.echo(json.dumps({"type": "snapshot", **result.to_json()}))
+        typer.echo(json.dumps({"type": "report", **done.to_document()}))
+    else:
+        _print_result(result)
+        tell_report(done)
+
+
+def _source(
+    topic: str,
+    url: str,
+    settings: list[str],
+    directory: str | None,
+    cluster: str | None,
+    *,
+    at_offset: str | None,
+    at_time: str | None,
+) -> "SourceOptions":
+    """Where the topic is, and up to where; what is wrong is refused before Spark starts."""
+    from varve.jobs.source_options import parse_options
+
+    given = {"topic": topic, "mode": "latest"}
+    if directory is not None:
+        given["directory"] = os.path.abspath(directory)
+    if url or directory is None or read_place(RealFileSystem(), directory) is not None:
+        address = find_address(url, settings, directory, cluster)
+        given["url"] = address.url
+        given |= {f"store.{name}": str(value) for name, value in address.settings}
+        given |= {} if cluster is None else {"cluster": cluster}
+    given |= {} if at_offset is None else {"endingOffset": at_offset}
+    given |= {} if at_time is None else {"endingTimestamp": at_time}
+    return parse_options(given)
+
+
+def _settings(
+    topic: str,
+    directory: str | None,
+    given: list[str],
+    *,
+    full: bool,
+    buckets: int | None,
+    keep: int | None,
+) -> "SnapshotSettings":
+    from varve.jobs.snapshot_result import SnapshotSettings
+
+    values: dict[str, GivenValue] = dict(parse_setting(text) for text in given)
+    is_known = _DELETE_RETENTION in values
+    fs, path = RealFileSystem(), f"{directory}/{TOPICS_FILE}"
+    if directory is not None and fs.exists(path):
+        entry = decode_topics(fs.read(path), path).topics.get(topic)
+        is_known |= entry is not None
+        values = {**({} if entry is None else entry.settings), **values}
+    log = parse_settings(LogSettings, values, f"topic {topic}")
+    return SnapshotSettings(
+        is_full=full,
+        buckets=buckets,
+        keep=keep,
+        delete_retention_ms=log.delete_retention_ms if is_known else 0,
+    )
+
+
+def _take(
+    options: "SourceOptions",
+    to: str,
+    place_settings: dict[str, GivenValue],
+    settings: "SnapshotSettings",
+    spark: Any,
+) -> "tuple[SnapshotResult, Any]":
+    from varve.jobs.snapshot import take_snapshot
+    from varve.jobs.snapshot_place import place_url
+    from varve.jobs.spark_distributor import SparkDistributor
+    from varve.object_store.urls import find_scheme
+
+    address = options.address
+    is_alike = address is not None and find_scheme(place_url(to)) == find_scheme(address.url)
+    if address is not None and is_alike and not place_settings:
+        place_settings = dict(address.settings)
+    with open_job("snapshot", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
+        distributor = SparkDistributor(job.spark)
+        result = job.run(
+            lambda: take_snapshot(
+                options.topic,
+                to,
+                address=address,
+                directories=options.directories,
+                at_offset=options.ending,
+                at_ms=options.ending_ms,
+                place_settings=place_settings,
+                settings=settings,
+                distributor=distributor,
+            )
+        )
+        return result, job.report(result.rows)
+
+
+def _open_place(place: str, settings: dict[str, GivenValue]) -> "SnapshotPlace":
+    from varve.jobs.snapshot_place import SnapshotPlace, find_place
+
+    return SnapshotPlace(find_place(place, settings).open())
+
+
+def _print_result(result: "SnapshotResult") -> None:
+    from varve.cli.screen import make_console, print_details, print_rows_with_details
+
+    console, document = make_console(), result.document
+    print_rows_with_details(
+        console,
+        ("partition", "read from", "resume", "rows"),
+        [
+            (
+                f"{document.topic}-{one.partition}",
+                f"{one.read_from:,}",
+                f"{one.resume_offset:,}",
+                f"{one.rows:,}",
+            )
+            for one in result.partitions
+        ],
+        [[("note", one.note)] if one.note else [] for one in result.partitions],
+        left=("partition",),
+    )
+    print_details(console, list(_details(result)), indent=0)
+
+
+def _details(result: "SnapshotResult") -> Iterator[tuple[str, Any]]:
+    document = result.document
+    state = f"{document.rows:,} rows, {len(document.files):,} files, {show_bytes(document.size)}"
+    origin = "" if document.previous is None else f", goes on from {document.previous}"
+    if result.is_new:
+        yield "snapshot", f"{document.snapshot} in {result.place}{origin}: {state}"
+        yield "written", f"{result.files_written:,} files, {show_bytes(result.bytes_written)}"
+    else:
+        yield "snapshot", f"{document.snapshot} in {result.place} was there already: {state}"
+    if result.removed:
+        yield "removed", f"{len(result.removed):,} older snapshots and files"
+    if result.swept:
+        yield "swept", f"{len(result.swept):,} leftovers of runs that were killed"
+
+
+def _list(place: "SnapshotPlace", *, as_json: bool) -> None:
+    documents = place.documents()
+    if as_json:
+        for one in documents:
+            typer.echo(json.dumps(_to_json(one)))
+        return
+    from varve.cli.moments import show_moment
+    from varve.cli.screen import make_console, print_rows_with_details
+    from varve.foundation.clock import SystemClock
+
+    now_ms = SystemClock().now_ms()
+    rows = [
+        (
+            str(one.snapshot),
+            one.topic,
+            show_moment(one.taken_ms, now_ms),
+            "-" if one.previous is None else str(one.previous),
+            f"{one.rows:,}",
+            f"{len(one.files):,}",
+            show_bytes(one.size),
+            " ".join(f"{number}:{offset}" for number, offset in one.resume_offsets.items()),
+        )
+        for one in documents
+    ]
+    columns = ("snapshot", "topic", "taken", "from", "rows", "files", "bytes", "resume")
+    print_rows_with_details(
+        make_console(), columns, rows, [[] for _ in rows], left=("topic", "taken", "resume")
+    )
+
+
+def _to_json(one: "SnapshotDocument") -> dict[str, object]:
+    return {
+        "snapshot": one.snapshot,
+        "previous": one.previous,
+        "topic": one.topic,
+        "topic_id": one.topic_id,
+        "taken_ms": one.taken_ms,
+        "rows": one.rows,
+        "files": len(one.files),
+        "bytes": one.size,
+        "resume_offsets": one.resume_offsets,
+    }
+
+
+def _verify(place: "SnapshotPlace", *, as_json: bool) -> None:
+    documents = place.documents()
+    files = {file.path: file for one in documents for file in one.files}
+    found = [(path, place.find_fault(file)) for path, file in sorted(files.items())]
+    faults = [fault for _, fault in found if fault is not None]
+    if as_json:
+        typer.echo(json.dumps({"snapshots": len(documents), "files": len(files), "faults": faults}))
+    else:
+        for fault in faults:
+            typer.echo(fault)
+        state = f"{len(faults):,} are not as they were written" if faults else "all as written"
+        typer.echo(f"{len(documents):,} snapshots, {len(files):,} files: {state}")
+    if faults:
+        raise typer.Exit(1)
+
+
+def _keep(place: "SnapshotPlace", count: int, *, as_json: bool) -> None:
+    from varve.foundation.clock import SystemClock
+    from varve.jobs.snapshot_result import DAY_MS
+
+    removed = place.keep(count)
+    swept = place.sweep(before_ms=SystemClock().now_ms() - DAY_MS)
+    if as_json:
+        typer.echo(json.dumps({"removed": removed, "swept": swept}))
+    else:
+        typer.echo(f"{len(removed):,} older snapshots and files removed, {len(swept):,} leftovers")
