@@ -33,14 +33,15 @@ Bits = npt.NDArray[np.uint8]
 class ErasedRecords:
     """Records of one segment, in the order of its file.
 
-    Each is told by the base offset of its batch and its number among the records of that;
-    `size` is what all of them take, encoded.
+    Each is told by the base offset of its batch and its number among the records of that. `size`
+    is what all of them take, encoded; `kept_size` what the other data records of the segment do.
     """
 
     offsets: Integers
     batches: Integers
     ranks: Integers
     size: int
+    kept_size: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -86,7 +87,6 @@ def plan_erasure(
     numbers = number_records(records, batches, base_offset=segment.base_offset, where=where)
     dropped = np.zeros((count + 7) // 8, np.uint8)
     np.bitwise_or.at(dropped, numbers >> 3, np.uint8(1) << (numbers & 7).astype(np.uint8))
-    kept_bytes = max(keys.header.record_bytes - records.size, 0)
     return SegmentPlan(
         segment=segment,
         next_offset=next_offset,
@@ -99,7 +99,7 @@ def plan_erasure(
             one for one in aborted if segment.base_offset <= one.last_offset < next_offset
         ],
         records={Reason.KEPT: count - len(records), Reason.ERASED: len(records)},
-        bytes={Reason.KEPT: kept_bytes, Reason.ERASED: records.size},
+        bytes={Reason.KEPT: records.kept_size, Reason.ERASED: records.size},
         deleted=0,
         digest=digest.of(segment, dropped),
         planned_bytes=max(segment.size - records.size, 0),

@@ -134,7 +134,7 @@ class CompactCommit:
         self.committed, self.voided = [], []
         clean_end = self._clean_end
         for number, group in enumerate(self._groups):
-            standing = _judge(near, group)
+            standing = _judge(near, group, is_ordered=self._is_ordered)
             if standing is _Standing.CHANGED and self._is_ordered:
                 clean_end = min(clean_end, group.base_offset)
                 self.voided += self._groups[number:]
@@ -166,11 +166,12 @@ class CompactCommit:
         return manifest
 
 
-def _judge(manifest: Manifest, group: DoneGroup) -> _Standing:
+def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> _Standing:
     output = manifest.find_segment(group.written.segment.id)
     if output is not None and output.is_readable:
         return _Standing.DONE
-    if group.end_offset < manifest.log_start_offset:
+    # What is expired need not be compacted any more; an erasure reaches it until it is gone.
+    if is_ordered and group.end_offset < manifest.log_start_offset:
         return _Standing.EXPIRED
     found = [manifest.find_segment(one.id) for one in group.inputs]
     is_same = all(one is not None and one.is_readable for one in found)

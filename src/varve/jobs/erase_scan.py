@@ -53,20 +53,22 @@ def scan_log(
     """Reads all of a segment's data, or the batches in some ranges of it."""
     stretches = [Stretch(source, 0, start, end, Wanted()) for start, end in ranges or [(0, size)]]
     parts: list[tuple[Integers, Integers, Integers]] = []
-    erased_bytes = records = unread = 0
+    total_bytes = erased_bytes = records = unread = 0
     for block in read_blocks(one for one in stretches if one.start < one.end):
         matches, unread_here = matcher.find(block)
         records += len(block.records)
         unread += unread_here
+        ends = block.records[:, RecordField.RECORD_END]
+        sizes = ends - block.records[:, RecordField.RECORD_START]
+        total_bytes += int(sizes.sum())
         chosen = np.flatnonzero(matches)
         if chosen.size:
             parts.append(_locate(block, chosen))
-            ends = block.records[chosen, RecordField.RECORD_END]
-            erased_bytes += int((ends - block.records[chosen, RecordField.RECORD_START]).sum())
+            erased_bytes += int(sizes[chosen].sum())
     columns = list(zip(*parts, strict=True))
     found = [np.concatenate(one) for one in columns] if columns else [_NONE, _NONE, _NONE]
     return Scan(
-        ErasedRecords(found[0], found[1], found[2], erased_bytes),
+        ErasedRecords(found[0], found[1], found[2], erased_bytes, total_bytes - erased_bytes),
         records,
         sum(end - start for start, end in ranges or [(0, size)]),
         unread,

@@ -1,0 +1,312 @@
+"""The erasure in one partition's cold tier, stage by stage.
+
+1. What earlier runs left is swept; every readable segment, and every replaced one whose objects
+   are still there, is looked into: by its key index, or by a scan.
+2. One task per segment with a match rewrites it and uploads it under an announced id.
+3. Balances are checked and put on record, and one manifest makes the new segments readable.
+4. The objects of what was replaced go, unless readers are given a grace time.
+
+Invariant  only the third step changes what is read, and it changes all at once. A segment that was
+           replaced by another writer meanwhile is left for another pass.
+Crash      before the third step the old state is read; what was announced is swept by the next run.
+Threads    one; the tasks of a stage run wherever the distributor has them run.
+"""
+
+import json
+import random
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.balance import Balance
+from varve.cleaning.balance_json import encode_balance
+from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.clock import Clock
+from varve.foundation.errors import ObjectNotFound
+from varve.jobs.cold_input import open_files
+from varve.jobs.compact_commit import CompactCommit, DoneGroup
+from varve.jobs.compact_scope import find_chain, read_aborted, read_shells
+from varve.jobs.compact_sweep import find_leftovers, remove_leftovers
+from varve.jobs.erase_match import Matcher
+from varve.jobs.erase_objects import ObjectChange, StoredObject
+from varve.jobs.erase_scan import Scan
+from varve.jobs.erase_tasks import WRITER, ErasedGroup, EraseTask, LookTask
+from varve.jobs.record_blocks import aborted_within
+from varve.jobs.stages import Stage, expect
+from varve.jobs.tier_reach import TierReach
+from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.manifest import Manifest
+from varve.tiering.page_store import new_id
+from varve.tiering.segment_parts import LOG_PART
+
+Integers = npt.NDArray[np.int64]
+
+_LOOKS_MAX: Final = 64
+"""Tasks that look into the segments of one partition."""
+
+
+@dataclass(slots=True)
+class ColdFindings:
+    """What one pass over a partition found and did; times and sizes are summed up."""
+
+    home: ColdPartition
+    segments_looked: int = 0
+    bytes_looked: int = 0
+    segments_matched: int = 0
+    matched_bytes: int = 0
+    matched_objects: tuple[str, ...] = ()
+    records: int = 0
+    record_bytes: int = 0
+    unread: int = 0
+    swept: int = 0
+    voided: int = 0
+    offsets: list[Integers] = field(default_factory=list)
+    balances: list[Balance] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
+    removed: list[StoredObject] = field(default_factory=list)
+    waiting: list[StoredObject] = field(default_factory=list)
+    """Objects that were replaced and stay for their grace time."""
+
+
+Stages = Generator[Stage, list[object], ColdFindings]
+
+
+class ColdErasure:
+    """One pass over one partition; `request` is the erasure's id.
+
+    With `only` just the segments with these log objects are looked into, and not by their indexes.
+    """
+
+    def __init__(
+        self,
+        home: ColdPartition,
+        reach: TierReach,
+        matcher: Matcher,
+        *,
+        clock: Clock,
+        random: random.Random,
+        request: str,
+        grace_ms: int,
+        buffer_bytes: int,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self._home = home
+        self._reach = reach
+        self._matcher = matcher
+        self._random = random
+        self._request = request
+        self._grace_ms = grace_ms
+        self._buffer_bytes = buffer_bytes
+        self._only = only
+        self._now_ms = clock.now_ms()
+        self._manifests = reach.manifests(home)
+        self._found = ColdFindings(home)
+
+    def stages(self, *, is_dry_run: bool) -> Stages:
+        """The pass; a dry run ends when it knows what there is to do."""
+        manifest = self._manifests.load() if is_dry_run else self._sweep()
+        listed = list(self._manifests.segments(manifest))
+        looked = yield from self._look(listed)
+        matched = [(one, scan) for one, scan in looked if len(scan.found)]
+        self._note(looked, matched)
+        if is_dry_run or not matched:
+            return self._found
+        going = [one for one, _ in matched if not one.is_readable]
+        live = [(one, scan) for one, scan in matched if one.is_readable]
+        if live:
+            yield from self._rewrite(manifest, listed, live)
+        self._remove_going(going)
+        return self._found
+
+    def _sweep(self) -> Manifest:
+        manifest = self._manifests.load()
+        leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
+        self._remove(leftovers)
+        self._found.swept += len(leftovers)
+        return self._manifests.load() if leftovers else manifest
+
+    def _remove(self, segments: Sequence[ColdSegment]) -> None:
+        remove_leftovers(
+            self._reach.objects(),
+            self._manifests,
+            self._home,
+            segments,
+            now_ms=self._now_ms,
+            writer=WRITER,
+        )
+
+    def _look(
+        self, listed: Sequence[ColdSegment]
+    ) -> Generator[Stage, list[object], list[tuple[ColdSegment, Scan]]]:
+        """Every segment whose objects are there, with what was found in it."""
+        chosen = [one for one in listed if one.state is not SegmentState.COPY_STARTED]
+        if self._only is not None:
+            chosen = [one for one in chosen if self._log_key(one) in self._only]
+        size = max(-(-len(chosen) // _LOOKS_MAX), 1)
+        tasks = [
+            LookTask(
+                self._reach,
+                self._home,
+                tuple(chosen[start : start + size]),
+                self._matcher,
+                self._only is None,
+            )
+            for start in range(0, len(chosen), size)
+        ]
+        outcomes = yield Stage("find", tasks)
+        scans = [scan for outcome in outcomes for scan in expect(outcome, list)]
+        return list(zip(chosen, scans, strict=True))
+
+    def _log_key(self, segment: ColdSegment) -> str:
+        return self._home.part_key(segment, LOG_PART)
+
+    def _note(
+        self,
+        looked: Sequence[tuple[ColdSegment, Scan]],
+        matched: Sequence[tuple[ColdSegment, Scan]],
+    ) -> None:
+        found = self._found
+        found.segments_looked += len(looked)
+        found.bytes_looked += sum(scan.read_bytes for _, scan in looked)
+        found.unread += sum(scan.unread_count for one, scan in looked if one.is_readable)
+        found.segments_matched += len(matched)
+        found.matched_bytes += sum(one.size for one, _ in matched)
+        found.matched_objects = tuple(self._log_key(one) for one, _ in matched)
+        live = [scan for one, scan in matched if one.is_readable]
+        found.records += sum(len(scan.found) for scan in live)
+        found.record_bytes += sum(scan.found.size for scan in live)
+        found.offsets += [scan.found.offsets for _, scan in matched]
+
+    # The rewrite
+
+    def _rewrite(
+        self,
+        manifest: Manifest,
+        listed: Sequence[ColdSegment],
+        live: Sequence[tuple[ColdSegment, Scan]],
+    ) -> Generator[Stage, list[object], None]:
+        chain = find_chain(manifest, listed)
+        tasks = self._plan(chain, listed, live)
+        outcomes = yield Stage("rewrite", tasks)
+        done = [expect(outcome, ErasedGroup) for outcome in outcomes]
+        groups = [
+            DoneGroup((task.segment,), (), one.written)
+            for task, one in zip(tasks, done, strict=True)
+        ]
+        changes = [self._describe(group) for group in groups]
+        self._put_evidence([one.balance for one in done], changes)
+        commit = CompactCommit(
+            self._manifests,
+            groups,
+            stale={},
+            clean_end=0,
+            start_offset=live[0][0].base_offset,
+            end_offset=max(one.end_offset for one, _ in live) + 1,
+            now_ms=self._now_ms,
+            replaced_ms=self._grace_ms,
+            writer=WRITER,
+            is_ordered=False,
+        )
+        commit.run()
+        committed = {group.written.segment.id for group in commit.committed}
+        for one, group, change in zip(done, groups, changes, strict=True):
+            if group.written.segment.id in committed:
+                self._found.balances.append(one.balance)
+                self._found.changes.append(change)
+        self._found.voided += len(commit.voided)
+        self._let_go([group.inputs[0] for group in commit.committed])
+
+    def _plan(
+        self,
+        chain: Sequence[ColdSegment],
+        listed: Sequence[ColdSegment],
+        live: Sequence[tuple[ColdSegment, Scan]],
+    ) -> list[EraseTask]:
+        start, end = live[0][0].base_offset, max(one.end_offset for one, _ in live) + 1
+        behind = [one for one in listed if one.is_readable and one.end_offset >= start]
+        with open_files(self._reach.objects, self._home, {*behind, *chain[-1:]}) as files:
+            aborted = read_aborted(self._home, behind, files, end_offset=end)
+            shells = read_shells(self._home, chain[-1], files) if chain else {}
+        undecided = chain[-1].undecided_from if chain else None
+        return [
+            self._task(number, segment, scan, aborted, undecided, shells)
+            for number, (segment, scan) in enumerate(live, 1)
+        ]
+
+    def _task(
+        self,
+        number: int,
+        segment: ColdSegment,
+        scan: Scan,
+        aborted: Sequence[AbortedTransaction],
+        undecided: int | None,
+        shells: dict[int, ProducerShell],
+    ) -> EraseTask:
+        end = segment.end_offset + 1
+        return EraseTask(
+            self._reach,
+            self._home,
+            new_id(self._random),
+            number,
+            segment,
+            scan.found,
+            aborted_within(aborted, start_offset=segment.base_offset, end_offset=end),
+            undecided is None or undecided >= end,
+            shells,
+            self._request,
+            self._buffer_bytes,
+            self._now_ms,
+        )
+
+    def _describe(self, group: DoneGroup) -> ObjectChange:
+        objects = self._reach.objects()
+        return ObjectChange(
+            find_stored(objects, self._home, group.inputs[0]),
+            find_stored(objects, self._home, group.written.segment),
+        )
+
+    def _put_evidence(self, balances: Sequence[Balance], changes: Sequence[ObjectChange]) -> None:
+        document = {
+            "job": f"erase-{self._request}",
+            "balances": [encode_balance(one) for one in balances],
+            "objects": [one.to_json() for one in changes],
+        }
+        key = self._home.evidence_key(f"erase-{self._request}-{new_id(self._random)}")
+        self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
+
+    def _let_go(self, replaced: Sequence[ColdSegment]) -> None:
+        objects = self._reach.objects()
+        described = [find_stored(objects, self._home, one) for one in replaced]
+        if self._grace_ms:
+            self._found.waiting += described
+            return
+        self._remove(replaced)
+        self._found.removed += described
+
+    def _remove_going(self, going: Sequence[ColdSegment]) -> None:
+        """Segments that others replaced before, and whose objects still hold a match."""
+        objects = self._reach.objects()
+        described = [find_stored(objects, self._home, one) for one in going]
+        if self._grace_ms:
+            self._found.waiting += described
+            return
+        self._remove(going)
+        self._found.removed += described
+
+
+def find_stored(objects: ObjectStore, home: ColdPartition, segment: ColdSegment) -> StoredObject:
+    """The log object of a segment as the store tells of it; without its own words if it is gone."""
+    key = home.part_key(segment, LOG_PART)
+    part = segment.find_part(LOG_PART)
+    crc = None if part is None else f"{part.crc32c:08x}"
+    try:
+        info = objects.head(key)
+    except ObjectNotFound:
+        return StoredObject(key, segment.size, crc, None, None)
+    return StoredObject(key, info.size, crc, info.etag, info.version)

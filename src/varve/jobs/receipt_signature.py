@@ -1,0 +1,106 @@
+"""Signs receipts, and tells whether one is as it was signed.
+
+Layout     Ed25519 over the document without its signature as canonical JSON: keys sorted, no
+           spaces, UTF-8. docs/formats/receipt.md
+"""
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from varve.foundation.errors import Corrupt, InvalidRequest
+
+SIGNATURE: Final = "signature"
+_ALGORITHM: Final = "Ed25519"
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key in use."""
+
+    private: Ed25519PrivateKey
+
+    @classmethod
+    def read(cls, data: bytes, *, passphrase: bytes | None, where: str) -> Self:
+        """From a PEM file; raises InvalidRequest for what is no private key of Ed25519."""
+        try:
+            key = serialization.load_pem_private_key(data, passphrase)
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(
+                f"{where}: cannot be read as a private key ({error}): give a PEM file in PKCS8, "
+                "and its passphrase in VARVE_SIGN_PASSPHRASE if it has one"
+            ) from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
+        return cls(key)
+
+    def sign(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The document with its signature."""
+        raw = self.private.public_key().public_bytes(
+            serialization.Encoding.Raw, serialization.PublicFormat.Raw
+        )
+        signature = {
+            "algorithm": _ALGORITHM,
+            "public_key": base64.b64encode(raw).decode(),
+            "value": base64.b64encode(self.private.sign(canonical(document))).decode(),
+        }
+        return {**document, SIGNATURE: signature}
+
+
+def read_public_key(data: bytes, where: str) -> Ed25519PublicKey:
+    """From a PEM file; raises InvalidRequest for what is no public key of Ed25519."""
+    try:
+        key = serialization.load_pem_public_key(data)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"{where}: cannot be read as a public key ({error})") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidRequest(f"{where}: holds a key of another kind, Ed25519 is needed")
+    return key
+
+
+def canonical(document: dict[str, Any]) -> bytes:
+    """What is signed of a receipt."""
+    rest = {name: value for name, value in document.items() if name != SIGNATURE}
+    return json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> dict[str, Any]:
+    """The document of a receipt that this key signed; raises Corrupt for any other."""
+    document = read_receipt(data, where)
+    found = document.get(SIGNATURE)
+    if not isinstance(found, dict):
+        raise Corrupt(f"{where}: the receipt is not signed")
+    if found.get("algorithm") != _ALGORITHM:
+        raise Corrupt(f"{where}: signed with {found.get('algorithm')!r:.40}, {_ALGORITHM} is known")
+    raw = public_key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    try:
+        signer = base64.b64decode(str(found.get("public_key")), validate=True)
+        value = base64.b64decode(str(found.get("value")), validate=True)
+    except binascii.Error:
+        raise Corrupt(f"{where}: the signature is no base64: it was changed") from None
+    if signer != raw:
+        raise Corrupt(f"{where}: another key than the one given signed it, or it was changed")
+    try:
+        public_key.verify(value, canonical(document))
+    except InvalidSignature:
+        raise Corrupt(
+            f"{where}: the signature does not fit: the receipt was changed since it was signed"
+        ) from None
+    return document
+
+
+def read_receipt(data: bytes, where: str) -> dict[str, Any]:
+    """A receipt's document; raises Corrupt for what is none."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Corrupt(f"{where}: is no JSON") from None
+    if not isinstance(document, dict) or document.get("kind") != "varve erasure receipt":
+        raise Corrupt(f"{where}: is no receipt of an erasure")
+    return document
