@@ -1,0 +1,388 @@
+"""A topic as an Iceberg table: read where the table ended, written by executors, committed once.
+
+Invariant  how far the table is stands in the commit that brings the rows, so that a repeated, a
+           killed or a second run neither loses nor repeats. The side table is committed first, and
+           what it has beyond the table is taken back before it gets more.
+Crash      docs/jobs/table.md; a run may be killed anywhere and started again.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from varve.disk import RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
+from varve.jobs.distributor import Distributor, Task
+from varve.jobs.outputs import DirectoryOutputs, Output, OutputKind, Outputs, TierOutputs
+from varve.jobs.source_options import SourceOptions
+from varve.jobs.table_catalog import CatalogAddress, find_table, get_table, split_name
+from varve.jobs.table_commit import (
+    CommitConflict,
+    check_not_taken_over,
+    commit,
+    data_files,
+    snapshot_id,
+)
+from varve.jobs.table_decode import Decoder
+from varve.jobs.table_decoders import define, given_fields, guess_fields, make_decoder
+from varve.jobs.table_definition import (
+    BAD,
+    TableDefinition,
+    add_columns,
+    check_fits,
+    create,
+    create_bad,
+    find_new_fields,
+    read_definition,
+)
+from varve.jobs.table_expire import BelowStarts, FromOffsets, plan_expiry
+from varve.jobs.table_files import TableFiles
+from varve.jobs.table_plan import Batch, TablePlan, make_reads, plan_table
+from varve.jobs.table_result import TableResult
+from varve.jobs.table_runs import TableRun, new_run_id, sweep, take_over
+from varve.jobs.table_schema import Fields
+from varve.jobs.table_settings import TableSettings, ValueFormat
+from varve.jobs.table_state import Progress, read_progress
+from varve.jobs.table_tasks import (
+    AppendTask,
+    MergeTask,
+    Staged,
+    StageTask,
+    TableRead,
+    Written,
+    check_outcomes,
+    join_written,
+)
+from varve.jobs.tier_address import TierAddress, find_cluster
+
+_T = TypeVar("_T")
+
+_TRIES: Final = 5
+"""How often a batch is begun anew because another program committed to the table."""
+
+_NOTHING: Final = Progress({}, {})
+
+
+def sync_table(
+    topic: str,
+    name: str,
+    *,
+    catalog: CatalogAddress,
+    distributor: Distributor,
+    address: TierAddress | None = None,
+    directories: Sequence[str] = (),
+    settings: TableSettings | None = None,
+    clock: Clock | None = None,
+) -> TableResult:
+    """Brings a table up to its topic; makes it where there is none.
+
+    `name` is NAMESPACE.NAME. One run at a time works on a table: a second one takes over, and the
+    first ends with Fenced at its next commit. Raises InvalidRequest where the table is another one
+    than is asked for, and changes nothing then.
+    """
+    settings = settings or TableSettings()
+    clock = clock or SystemClock()
+    split_name(name)
+    check_tier_is_given(topic, address, directories)
+    options = SourceOptions(
+        topic=topic,
+        address=address,
+        directories=tuple(directories),
+        split_bytes=settings.split_bytes,
+    )
+    sync = TableSync(name, catalog, options, settings, distributor, clock)
+    return sync.run()
+
+
+def check_tier_is_given(
+    topic: str, address: TierAddress | None, directories: Sequence[str]
+) -> None:
+    """Raises where a directory holds only the end of a topic: the rest would be taken for gone."""
+    fs = RealFileSystem()
+    for directory in directories if address is None else ():
+        path = f"{directory}/{TOPICS_FILE}"
+        entry = decode_topics(fs.read(path), path).topics.get(topic) if fs.exists(path) else None
+        if entry is not None and str(entry.settings.get("remote.storage.enable")).lower() == "true":
+            raise InvalidRequest(
+                f"topic {topic} of {directory} is in the cold tier: give the object store too"
+            )
+
+
+@dataclass
+class TableSync:
+    """One run."""
+
+    name: str
+    address: CatalogAddress
+    options: SourceOptions
+    settings: TableSettings
+    distributor: Distributor
+    clock: Clock
+    run_id: str = field(default_factory=new_run_id)
+    _result: TableResult = field(init=False)
+    _committed: set[str] = field(default_factory=set)
+    _is_unclear: bool = False  # whether a commit took place: the next run finds out
+
+    def run(self) -> TableResult:
+        began_ms = self.clock.now_ms()
+        catalog = self.address.open()
+        try:
+            tables = self._open(catalog)
+            self._sync(tables)
+        finally:
+            close = getattr(catalog, "close", None)
+            if close is not None:
+                close()
+        return replace(self._result, elapsed_ms=self.clock.now_ms() - began_ms)
+
+    # The tables
+
+    def _open(self, catalog: Catalog) -> "_Tables":
+        """The table and its side table, made if need be; what a killed run left is swept."""
+        table = find_table(catalog, self.name)
+        progress = _NOTHING if table is None else read_progress(table)
+        guessed: Fields = ()
+        if table is None:
+            plan = plan_table(self.options, progress)
+            definition, guessed = define(plan, self.options, self.settings)
+            self._note(definition)
+            table = create(catalog, self.name, definition)
+        definition = read_definition(table)
+        plan = plan_table(self.options, read_progress(table))
+        check_fits(definition, self.name, plan.topic_id, self.settings)
+        self._note(definition)
+        definition, added = self._widen(table, definition, plan)
+        bad = None
+        if definition.has_bad:
+            bad = find_table(catalog, f"{self.name}{BAD}") or create_bad(
+                catalog, self.name, definition
+            )
+        swept = take_over(table, self.run_id)
+        if bad is not None:
+            swept += take_over(bad, self.run_id)
+        self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
+        return _Tables(catalog, definition, table, bad)
+
+    def _note(self, definition: TableDefinition) -> None:
+        find_outputs(self.options.address, self.options.directories).note(
+            Output(
+                kind=OutputKind.TABLE,
+                topic=definition.topic,
+                topic_id=definition.topic_id,
+                place=self.address.place,
+                name=self.name,
+                how=self.address.how(),
+                noted_ms=self.clock.now_ms(),
+            )
+        )
+
+    def _widen(
+        self, table: Table, definition: TableDefinition, plan: TablePlan
+    ) -> tuple[TableDefinition, Fields]:
+        """Adds the columns that are asked for."""
+        settings = self.settings
+        given = given_fields(settings, definition.format)
+        if settings.is_adding_columns and not given and definition.format is ValueFormat.JSON:
+            given = guess_fields(plan, self.options, settings, definition.fields)
+        new = find_new_fields(definition, self.name, given, is_adding=settings.is_adding_columns)
+        if not new:
+            return definition, ()
+        avro = settings.schema if definition.format is ValueFormat.AVRO else None
+        return add_columns(table, definition, new, avro), new
+
+    # A run
+
+    def _sync(self, tables: "_Tables") -> None:
+        run = TableRun.begin(tables.both(), self.run_id, self.clock)
+        plan = plan_table(self.options, read_progress(tables.table))
+        decoder = make_decoder(tables.definition, self.settings)
+        try:
+            self._expire(tables, plan)
+            for batch in plan.batches(limit_bytes=self.settings.commit_bytes):
+                self._take(tables, plan, batch, decoder)
+        except StoreError as error:
+            if not self._is_unclear:
+                with suppress(StoreError):  # the next run sweeps, and the first error is told
+                    self._sweep(tables, run)
+            if isinstance(error, CommitConflict):
+                raise Unavailable(f"{error}: run again when it is at rest") from error
+            raise
+        self._sweep(tables, run)
+        progress = read_progress(tables.table)
+        self._result = replace(
+            self._result,
+            offsets=dict(progress.offsets),
+            missed=plan.missed,
+            snapshot_id=snapshot_id(tables.table),
+        )
+
+    def _sweep(self, tables: "_Tables", run: TableRun) -> None:
+        for table in tables.both():
+            sweep(table, run.run_id, committed=self._committed)
+
+    def _expire(self, tables: "_Tables", plan: TablePlan) -> None:
+        """Rows below the log start go, from both tables."""
+        if self.settings.is_keeping_expired:
+            return
+        for table in tables.both():
+            before = read_progress(table)
+            if all(before.starts.get(one, 0) >= start for one, start in plan.starts.items()):
+                continue
+            after = Progress(before.offsets, {**before.starts, **plan.starts})
+            written = self._rewrite(table, BelowStarts(plan.starts))
+            if written.removed or snapshot_id(table) is not None:
+                self._commit(table, after, written.added, written.removed)
+            self._result = replace(
+                self._result, expired_rows=self._result.expired_rows + written.gone_rows
+            )
+
+    def _rewrite(self, table: Table, unwanted: BelowStarts) -> Written:
+        tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
+        return join_written(self._run("remove rows", tasks, Written))
+
+    def _take(self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder) -> None:
+        """One batch: tasks, the commit of the side table, the commit of the table."""
+        before = read_progress(tables.table)
+        after = Progress({**before.offsets, **batch.offsets}, before.starts)
+        if after.offsets == before.offsets and not batch.pieces:
+            return
+        for left in reversed(range(_TRIES)):
+            base = snapshot_id(tables.table)
+            try:
+                self._take_once(tables, plan, batch, decoder, after)
+                return
+            except CommitConflict:
+                tables.reload(self.name)
+                check_not_taken_over(tables.table, base, self.run_id)
+                if not left or read_progress(tables.table).offsets != before.offsets:
+                    raise
+
+    def _take_once(
+        self,
+        tables: "_Tables",
+        plan: TablePlan,
+        batch: Batch,
+        decoder: Decoder,
+        after: Progress,
+    ) -> None:
+        reads = [
+            TableRead(
+                run_id=self.run_id,
+                name=f"{self._result.commits}-{number}",
+                read=read,
+                options=self.options,
+                decoder=decoder,
+                files=TableFiles.of(tables.table),
+                bad_files=None if tables.bad is None else TableFiles.of(tables.bad),
+            )
+            for number, read in enumerate(
+                make_reads(plan, batch, split_bytes=self.settings.split_bytes)
+            )
+        ]
+        if tables.definition.is_keyed:
+            written = self._upsert(tables, reads)
+        else:
+            tasks = [AppendTask(read) for read in reads]
+            written = join_written(self._run("read and write", tasks, Written))
+        self._commit_bad(tables, written.bad, after)
+        self._commit(tables.table, after, written.added, written.removed)
+        self._result = self._result.add(written)
+
+    def _upsert(self, tables: "_Tables", reads: Sequence[TableRead]) -> Written:
+        """Two stages: records by bucket, then the buckets that they touch."""
+        buckets = tables.definition.buckets
+        staged = self._run("read", [StageTask(read, buckets) for read in reads], Staged)
+        existing = _by_bucket(data_files(tables.table))
+        pieces: dict[int, list[tuple[str, int]]] = {}
+        for one in staged:
+            for group, bucket in one.groups:
+                assert one.path is not None
+                pieces.setdefault(bucket, []).append((one.path, group))
+        files = TableFiles.of(tables.table)
+        tasks = [
+            MergeTask(
+                self.run_id,
+                f"{self._result.commits}-bucket-{bucket}",
+                files,
+                bucket,
+                tuple(existing.get(bucket, ())),
+                tuple(pieces[bucket]),
+            )
+            for bucket in sorted(pieces)
+        ]
+        merged = self._run("merge", tasks, Written)
+        return join_written([*(one.written for one in staged), *merged])
+
+    def _commit_bad(self, tables: "_Tables", added: Sequence[DataFile], after: Progress) -> None:
+        """What the side table has beyond the table goes, and the bad rows of the batch come."""
+        if tables.bad is None:
+            return
+        tables.reload_bad(self.name)
+        there, reached = read_progress(tables.bad), read_progress(tables.table)
+        stale = Written()
+        if reached.is_behind(there):
+            ends = {one: reached.offsets.get(one, 0) for one in there.offsets}
+            stale = self._rewrite(tables.bad, FromOffsets(ends))
+        elif not added:
+            return
+        progress = Progress(after.offsets, there.starts)
+        self._commit(tables.bad, progress, [*stale.added, *added], stale.removed)
+
+    def _commit(
+        self,
+        table: Table,
+        progress: Progress,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+    ) -> None:
+        self._is_unclear = True
+        try:
+            commit(table, progress=progress, run_id=self.run_id, added=added, removed=removed)
+        except CommitConflict:
+            self._is_unclear = False
+            raise
+        self._is_unclear = False
+        self._committed |= {one.file_path for one in added}
+
+    def _run(self, stage: str, tasks: Sequence[Task], kind: type[_T]) -> list[_T]:
+        return check_outcomes(self.distributor.run(f"table: {stage}", tasks), kind)
+
+
+@dataclass
+class _Tables:
+    """The table and its side table, as they were loaded last."""
+
+    catalog: Catalog
+    definition: TableDefinition
+    table: Table
+    bad: Table | None
+
+    def both(self) -> list[Table]:
+        return [self.table] if self.bad is None else [self.table, self.bad]
+
+    def reload(self, name: str) -> None:
+        self.table = get_table(self.catalog, name)
+
+    def reload_bad(self, name: str) -> None:
+        self.bad = get_table(self.catalog, f"{name}{BAD}")
+
+
+def find_outputs(address: TierAddress | None, directories: Sequence[str]) -> Outputs:
+    """Where copies of the topic are noted: in its cold tier, or in the first directory."""
+    if address is not None:
+        return TierOutputs(address.open(), find_cluster(address))
+    return DirectoryOutputs.of(directories[0])
+
+
+def _by_bucket(files: Sequence[DataFile]) -> Mapping[int, list[DataFile]]:
+    found: dict[int, list[DataFile]] = {}
+    for one in files:
+        found.setdefault(one.partition[0], []).append(one)
+    return found

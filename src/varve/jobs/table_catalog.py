@@ -1,0 +1,241 @@
+"""Where tables are: a catalog of Iceberg's, by default a file of SQLite in the warehouse.
+
+Invariant  what is noted of a catalog (`how`) holds no credential. What goes wrong in a catalog or
+           in the warehouse is an error of varve's with one sentence.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    ForbiddenError,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    OAuthError,
+    RESTError,
+    ServerError,
+    SignError,
+    UnauthorizedError,
+)
+from pyiceberg.table import Table
+from requests.exceptions import RequestException
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
+
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    NotFound,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+)
+
+NAME: Final = "varve"
+"""The name of the catalog; one of SQL keeps its tables under it."""
+DATABASE: Final = "catalog.db"
+FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
+
+_SECRET: Final = re.compile(r"key|secret|token|credential|password|header|sas|signer", re.I)
+_UNSAFE: Final = re.compile(r"[%?#]")
+_DENIED: Final = (
+    UnauthorizedError,
+    ForbiddenError,
+    AuthorizationExpiredError,
+    OAuthError,
+    SignError,
+)
+_DENIED_WORDS: Final = re.compile(r"access.?denied|forbidden|readonly|read-only|permission", re.I)
+_NOT_FOUND_WORDS: Final = re.compile(
+    r"NoSuchBucket|no such file|does not exist|not a directory", re.I
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogAddress:
+    """A catalog and what it must be told.
+
+    `catalog` is None for SQLite in the warehouse, a URL (http: for REST, sqlite: or postgresql: for
+    SQL), or a name that pyiceberg's own configuration knows.
+    """
+
+    warehouse: str | None = None
+    catalog: str | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def properties(self) -> dict[str, str]:
+        """What pyiceberg takes."""
+        made = {"py-io-impl": FILE_IO}
+        if self.warehouse is not None:
+            made["warehouse"] = absolute(self.warehouse)
+        if self.catalog is None:
+            made |= {"type": "sql", "uri": f"sqlite:///{self._folder()}/{DATABASE}"}
+        elif self.catalog.startswith(("http://", "https://")):
+            made |= {"type": "rest", "uri": self.catalog}
+        elif ":" in self.catalog:
+            made |= {"type": "sql", "uri": self.catalog}
+        return made | dict(self.settings)
+
+    def _folder(self) -> str:
+        if self.warehouse is None:
+            raise InvalidRequest("say where the tables are to be: give a warehouse or a catalog")
+        folder = find_folder(self.warehouse)
+        if folder is None:
+            raise InvalidRequest(
+                f"{self.warehouse} is no directory: a catalog cannot lie in it as a file. Give "
+                "one, such as sqlite:////path/catalog.db or http://host/iceberg"
+            )
+        return folder
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people and for notes."""
+        if self.warehouse is not None:
+            return hide_user(absolute(self.warehouse))
+        return hide_user(self.catalog or NAME)
+
+    def how(self) -> tuple[tuple[str, str], ...]:
+        """What opens it again, without credentials."""
+        told = {} if self.catalog is None else {"catalog": hide_user(self.catalog)}
+        if self.warehouse is not None:
+            told["warehouse"] = absolute(self.warehouse)
+        settings = {name: text for name, text in self.settings if not _SECRET.search(name)}
+        told |= {f"setting.{name}": hide_user(text) for name, text in settings.items()}
+        return tuple(sorted(told.items()))
+
+    @classmethod
+    def of_how(cls, how: Mapping[str, str], more: Mapping[str, str]) -> "CatalogAddress":
+        """The address of a note, with settings that were not noted."""
+        noted = {
+            name.removeprefix("setting."): text
+            for name, text in how.items()
+            if name.startswith("setting.")
+        }
+        settings = tuple(sorted({**noted, **more}.items()))
+        return cls(how.get("warehouse"), how.get("catalog"), settings)
+
+    def open(self) -> Catalog:
+        with told_errors(self.place):
+            if self.catalog is None:
+                os.makedirs(self._folder(), exist_ok=True)
+            is_named = self.catalog is not None and ":" not in self.catalog
+            name = self.catalog if is_named and self.catalog else NAME
+            return load_catalog(name, **self.properties())
+
+
+def absolute(url: str) -> str:
+    """A directory as a URL, others as they are: executors may stand elsewhere than this process."""
+    folder = find_folder(url)
+    return url if folder is None else f"file://{folder}"
+
+
+def find_folder(url: str) -> str | None:
+    """The directory that a URL or a path means; None for an object store."""
+    if "://" in url and not url.startswith("file://"):
+        return None
+    path = os.path.abspath(url.removeprefix("file:").replace("//", "/"))
+    if _UNSAFE.search(path):
+        raise InvalidRequest(
+            f"{path}: a table's files are named by URLs, in which %, ? and # mean something: "
+            "choose another directory"
+        )
+    return path
+
+
+def hide_user(url: str) -> str:
+    """A URL without the password in it."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}"))
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Namespace and table of `NAMESPACE.NAME`; raises InvalidRequest."""
+    namespace, dot, table = name.rpartition(".")
+    if not dot or not all(part for part in name.split(".")) or "/" in name:
+        raise InvalidRequest(f"{name!r:.200} names no table: write NAMESPACE.NAME")
+    return namespace, table
+
+
+def find_table(catalog: Catalog, name: str) -> Table | None:
+    with told_errors(name):
+        try:
+            return catalog.load_table(name)
+        except NoSuchTableError:
+            return None
+
+
+def get_table(catalog: Catalog, name: str) -> Table:
+    found = find_table(catalog, name)
+    if found is None:
+        raise NotFound(f"the catalog {catalog.name} has no table {name}")
+    return found
+
+
+def make_namespace(catalog: Catalog, name: str) -> None:
+    with told_errors(name):
+        try:
+            if not catalog.namespace_exists(name):
+                catalog.create_namespace(name)
+        except NamespaceAlreadyExistsError:
+            return
+
+
+@contextmanager
+def told_errors(where: str) -> Iterator[None]:
+    """Errors of catalogs, warehouses and the network become varve's, in one line."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except _DENIED as error:
+        raise StoreDenied(f"{where}: the catalog refuses: {_line(error)}") from error
+    except ServerError as error:
+        raise StoreUnavailable(f"{where}: the catalog failed: {_line(error)}") from error
+    except RESTError as error:
+        raise InvalidRequest(f"{where}: the catalog refuses: {_line(error)}") from error
+    except RequestException as error:
+        raise StoreUnavailable(f"{where}: the catalog is not reached: {_line(error)}") from error
+    except SQLAlchemyError as error:
+        raise _sql_error(where, error) from error
+    except OSError as error:
+        raise _file_error(where, error) from error
+    except (ValueError, KeyError) as error:
+        # pyiceberg's own are ValueErrors: unknown catalog types, metadata it cannot read
+        raise InvalidRequest(f"{where}: {type(error).__name__}: {_line(error)}") from error
+
+
+def _sql_error(where: str, error: SQLAlchemyError) -> StoreError:
+    line = _line(getattr(error, "orig", None) or error)
+    if "not a database" in line or "malformed" in line:
+        return Corrupt(
+            f"{where}: the catalog's database is damaged ({line}): put it back from a copy"
+        )
+    if _DENIED_WORDS.search(line):
+        return StoreDenied(f"{where}: the catalog's database refuses: {line}")
+    if isinstance(error, DatabaseError):
+        return StoreUnavailable(f"{where}: the catalog's database: {line}")
+    return InvalidRequest(f"{where}: the catalog's database: {line}")
+
+
+def _file_error(where: str, error: OSError) -> StoreError:
+    line = _line(error)
+    if isinstance(error, PermissionError) or _DENIED_WORDS.search(line):
+        return StoreDenied(f"{where}: no right to read or write: {line}")
+    is_missing = isinstance(error, (FileNotFoundError, NotADirectoryError, FileExistsError))
+    if is_missing or _NOT_FOUND_WORDS.search(line):
+        return NotFound(f"{where}: {line}")
+    return StoreUnavailable(f"{where}: {line}")
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:400]

@@ -1,0 +1,177 @@
+"""The files of a table: written with statistics, listed, removed.
+
+Layout     `<location>/data/<run id>/...parquet` data files of a run, and what it puts aside
+           `<location>/varve/<run id>.json`      a run that is under way. docs/formats/table.md
+Invariant  a file is complete before it is named to anybody; no name is used twice.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyarrow.fs as pafs  # type: ignore[import-untyped]  # ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    PyArrowFileIO,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+DATA: Final = "data"
+MARKS: Final = "varve"
+_CODEC: Final = "zstd"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file that is there, referenced or not."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """How any process comes to the files of a table; it travels, with its credentials."""
+
+    metadata: TableMetadata
+    properties: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, table: Table) -> "TableFiles":
+        """Without the history, which tasks do not need."""
+        bare = table.metadata.model_copy(
+            update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+        )
+        return cls(bare, dict(table.io.properties))
+
+    @property
+    def location(self) -> str:
+        return self.metadata.location.rstrip("/")
+
+    @property
+    def schema(self) -> Schema:
+        return self.metadata.schema()
+
+    def io(self) -> PyArrowFileIO:
+        return PyArrowFileIO(dict(self.properties))
+
+    def data_folder(self, run_id: str) -> str:
+        return f"{self.location}/{DATA}/{run_id}"
+
+    def new_path(self, run_id: str, name: str) -> str:
+        """A path that nobody has: a repeated task does not write over what it wrote before."""
+        return f"{self.data_folder(run_id)}/{name}-{uuid.uuid4().hex[:12]}.parquet"
+
+    # Reading
+
+    def read(self, files: Sequence[DataFile], columns: Sequence[str] = ()) -> pa.Table:
+        """Rows of data files in the columns of the schema, whenever they were written."""
+        projected = self.schema.select(*columns) if columns else self.schema
+        scan = ArrowScan(self.metadata, self.io(), projected, AlwaysTrue())
+        return scan.to_table([FileScanTask(one) for one in files])
+
+    def find(self, folder: str) -> list[ListedFile]:
+        """Every file below a folder of the table."""
+        io = self.io()
+        scheme, netloc, path = io.parse_location(f"{self.location}/{folder}", io.properties)
+        selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
+        root, _ = self.location, path.removesuffix(f"/{folder}")
+        inner = path.removesuffix(folder).rstrip("/")
+        found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+        return [
+            ListedFile(f"{root}/{one.path.removeprefix(inner).lstrip('/')}", one.size)
+            for one in found
+            if one.is_file
+        ]
+
+    # Writing and removing
+
+    def write_mark(self, run_id: str, text: bytes) -> None:
+        with self.io().new_output(f"{self.location}/{MARKS}/{run_id}.json").create(True) as file:
+            file.write(text)
+
+    def delete(self, paths: Iterable[str]) -> list[str]:
+        """Removes files; the ones that were gone already are not told."""
+        io = self.io()
+        gone = []
+        for path in paths:
+            try:
+                io.delete(path)
+            except FileNotFoundError:
+                continue
+            gone.append(path)
+        return gone
+
+    def writer(self, path: str, partition: Record | None = None) -> "DataFileWriter":
+        return DataFileWriter(self, path, Record() if partition is None else partition)
+
+
+class DataFileWriter:
+    """A data file in the making; `finish` describes it for a commit."""
+
+    def __init__(self, files: TableFiles, path: str, partition: Record) -> None:
+        self.path = path
+        self._files = files
+        self._partition = partition
+        self._schema: pa.Schema = schema_to_pyarrow(files.schema, include_field_ids=True)
+        self._output = files.io().new_output(path)
+        self._stream = self._output.create()
+        self._writer = pq.ParquetWriter(self._stream, self._schema, compression=_CODEC)
+        self.row_count = 0
+
+    def __enter__(self) -> "DataFileWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.close()
+        self._stream.close()
+
+    def write(self, rows: pa.Table) -> None:
+        """Rows with the columns of the table, in any order."""
+        arrays = [rows[name].cast(type) for name, type in _pairs(self._schema)]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self.row_count += len(rows)
+
+    def finish(self) -> DataFile:
+        """After the end of the `with`: the file and what readers may skip it by."""
+        metadata = self._files.metadata
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=self._writer.writer.metadata,
+            stats_columns=compute_statistics_plan(self._files.schema, metadata.properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(self._files.schema),
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=self._partition,
+            file_size_in_bytes=len(self._output),
+            sort_order_id=None,
+            spec_id=metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+
+def _pairs(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
+    for one in schema:
+        yield one.name, one.type

@@ -1,0 +1,81 @@
+"""Runs that write to a table: told beforehand, taken over when they were killed.
+
+Invariant  a run leaves a mark before its first file. Whoever finds the mark of another run commits
+           to the table first, so that the other cannot any more, and then removes the files of it
+           that no snapshot names.
+Crash      a mark that stays is found by the next run.
+"""
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyiceberg.table import Table
+
+from varve.foundation.clock import Clock
+from varve.jobs.table_catalog import told_errors
+from varve.jobs.table_commit import fence, referenced_paths
+from varve.jobs.table_files import DATA, MARKS, TableFiles
+from varve.jobs.table_state import read_progress
+
+_SUFFIX: Final = ".json"
+
+
+def new_run_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class TableRun:
+    """One run over a table and its side table, which may be missing."""
+
+    run_id: str
+    files: tuple[TableFiles, ...]
+
+    @classmethod
+    def begin(cls, tables: Sequence[Table], run_id: str, clock: Clock) -> "TableRun":
+        """Leaves the marks."""
+        run = cls(run_id, tuple(TableFiles.of(table) for table in tables))
+        text = json.dumps({"run": run_id, "began_ms": clock.now_ms()}).encode()
+        for one in run.files:
+            with told_errors(one.location):
+                one.write_mark(run_id, text)
+        return run
+
+
+def take_over(table: Table, run_id: str) -> list[str]:
+    """Ends the runs that left marks; the files of theirs that are gone now."""
+    others = [one for one in find_marks(table) if one != run_id]
+    if not others:
+        return []
+    fence(table, progress=read_progress(table), run_id=run_id)
+    return [path for other in others for path in sweep(table, other)]
+
+
+def find_marks(table: Table) -> list[str]:
+    """The runs that began and did not end."""
+    with told_errors(f"table {'.'.join(table.name())}"):
+        found = TableFiles.of(table).find(MARKS)
+    return [
+        one.path.rpartition("/")[2].removesuffix(_SUFFIX)
+        for one in found
+        if one.path.endswith(_SUFFIX)
+    ]
+
+
+def sweep(table: Table, run_id: str, committed: set[str] | None = None) -> list[str]:
+    """Removes the files of a run that no snapshot names, then its mark.
+
+    A run that knows what it committed says so, and spares the look at every snapshot.
+    """
+    files = TableFiles.of(table)
+    with told_errors(f"table {'.'.join(table.name())}"):
+        there = files.find(f"{DATA}/{run_id}")
+        kept = set() if committed is None else committed
+        if there and committed is None:
+            kept = referenced_paths(table)
+        gone = files.delete(one.path for one in there if one.path not in kept)
+        files.delete([f"{files.location}/{MARKS}/{run_id}{_SUFFIX}"])
+    return gone

@@ -1,0 +1,353 @@
+"""The columns of a table: those that every row has, and those that its values bring.
+
+A schema is a JSON file: `{"name": "type"}`, or what Iceberg writes, `{"type": "struct", "fields"}`.
+docs/formats/table.md
+
+Invariant  value columns may be null in the table, since a deleted record has no value; whether a
+           field is required is asked when a value is decoded.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pydantic import ValidationError
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from varve.foundation.errors import InvalidRequest
+
+PARTITION: Final = "_partition"
+OFFSET: Final = "_offset"
+TIMESTAMP: Final = "_timestamp"
+KEY: Final = "_key"
+DELETED: Final = "_deleted"
+REST: Final = "_rest"
+VALUE: Final = "value"
+HEADERS: Final = "headers"
+REASON: Final = "reason"
+
+RESERVED: Final = frozenset({PARTITION, OFFSET, TIMESTAMP, KEY, DELETED, REST})
+"""Names that a value's field cannot have; one that has is kept in `_rest`."""
+
+_WORDS: Final = re.compile(r"[<>,:]|decimal\([^)]*\)|[^<>,:\s]+")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_REQUIRED: Final = " required"
+_EXAMPLE: Final = '{"id": "long required", "tags": "list<string>"}'
+_DEPTH_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ValueField:
+    """A column made of values; the ids inside its type mean nothing."""
+
+    name: str
+    type: IcebergType
+    is_required: bool = False
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return to_arrow(self.type)
+
+    def describe(self) -> str:
+        return f"{self.name} {show_type(self.type)}{_REQUIRED if self.is_required else ''}"
+
+
+Fields = tuple[ValueField, ...]
+
+
+def to_arrow(type: IcebergType) -> pa.DataType:
+    """The type as Arrow has it, without ids; two types are the same if these are."""
+    return schema_to_pyarrow(
+        Schema(NestedField(_ID, "x", type, required=False)), include_field_ids=False
+    )[0].type
+
+
+_ID: Final = 1 << 30  # above all that are given below
+
+
+def show_type(type: IcebergType) -> str:
+    """As a schema file has it."""
+    match type:
+        case ListType():
+            return f"list<{show_type(type.element_type)}>"
+        case MapType():
+            return f"map<{show_type(type.key_type)}, {show_type(type.value_type)}>"
+        case StructType():
+            inner = ", ".join(f"{one.name}: {show_type(one.field_type)}" for one in type.fields)
+            return f"struct<{inner}>"
+    return str(type)
+
+
+def dump_fields(fields: Sequence[ValueField]) -> str:
+    """As `parse_schema` reads it back."""
+    return json.dumps(
+        {one.name: show_type(one.type) + (_REQUIRED if one.is_required else "") for one in fields},
+        ensure_ascii=False,
+    )
+
+
+def parse_schema(text: str, where: str) -> Fields:
+    """The fields of a schema file; raises InvalidRequest."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{where} is no JSON: {error}") from error
+    if not isinstance(document, dict) or not document:
+        raise InvalidRequest(f"{where}: a schema is an object such as {_EXAMPLE}")
+    if document.get("type") == "struct" and isinstance(document.get("fields"), list):
+        fields = _read_iceberg(document, where)
+    else:
+        fields = tuple(_read_field(name, told, where) for name, told in document.items())
+    check_fields(fields, where)
+    return fields
+
+
+def check_fields(fields: Sequence[ValueField], where: str) -> None:
+    """Raises InvalidRequest for names that cannot stand beside each other."""
+    known: dict[str, str] = {name.lower(): name for name in RESERVED}
+    for one in fields:
+        before = known.get(one.name.lower())
+        if before is not None:
+            raise InvalidRequest(
+                f"{where}: field {one.name!r:.80} has the name of column {before}; readers such as "
+                "Spark do not tell capital letters from small ones. Leave it out: what is in no "
+                f"column is kept in {REST}"
+            )
+        known[one.name.lower()] = one.name
+        if not is_column_name(one.name):
+            raise InvalidRequest(
+                f"{where}: {one.name!r:.80} cannot be a column: letters, digits and _ can"
+            )
+
+
+def is_column_name(name: str) -> bool:
+    return name.isidentifier()
+
+
+def number_fields(fields: Sequence[tuple[str, IcebergType, bool]]) -> Schema:
+    """A schema of columns, each with ids of its own; a catalog gives its own anyway."""
+    ids = count(1)
+    outer = [(next(ids), *field) for field in fields]
+    return Schema(
+        *(
+            NestedField(number, name, _number(type, ids), required=is_required)
+            for number, name, type, is_required in outer
+        )
+    )
+
+
+def record_columns(*, has_deleted: bool) -> list[tuple[str, IcebergType, bool]]:
+    """What every row has of its record."""
+    columns: list[tuple[str, IcebergType, bool]] = [
+        (PARTITION, IntegerType(), True),
+        (OFFSET, LongType(), True),
+        (TIMESTAMP, TimestamptzType(), False),
+        (KEY, BinaryType(), False),
+    ]
+    if has_deleted:
+        columns.append((DELETED, BooleanType(), True))
+    return columns
+
+
+def raw_fields() -> Fields:
+    """The columns of values that are not opened."""
+    pair = StructType(
+        NestedField(1, "key", StringType(), required=False),
+        NestedField(2, "value", BinaryType(), required=False),
+    )
+    return (
+        ValueField(VALUE, BinaryType()),
+        ValueField(HEADERS, ListType(element_id=3, element_type=pair, element_required=False)),
+    )
+
+
+def bad_schema() -> Schema:
+    """The side table: records whose values could not be made rows, and why."""
+    columns = record_columns(has_deleted=False)
+    return number_fields([*columns, (VALUE, BinaryType(), False), (REASON, StringType(), True)])
+
+
+def _number(type: IcebergType, ids: Iterator[int]) -> IcebergType:
+    match type:
+        case ListType():
+            return ListType(
+                element_id=next(ids),
+                element_type=_number(type.element_type, ids),
+                element_required=False,
+            )
+        case MapType():
+            return MapType(
+                key_id=next(ids),
+                key_type=_number(type.key_type, ids),
+                value_id=next(ids),
+                value_type=_number(type.value_type, ids),
+                value_required=False,
+            )
+        case StructType():
+            return StructType(
+                *(
+                    NestedField(next(ids), one.name, _number(one.field_type, ids), required=False)
+                    for one in type.fields
+                )
+            )
+    return type
+
+
+def _read_iceberg(document: Mapping[str, Any], where: str) -> Fields:
+    try:
+        schema = Schema.model_validate(document)
+    except (ValidationError, ValueError, KeyError) as error:
+        line = str(error).splitlines()[0]
+        raise InvalidRequest(f"{where}: no schema as Iceberg writes it: {line:.300}") from error
+    ids = count(1)
+    return tuple(
+        ValueField(one.name, _number(one.field_type, ids), one.required) for one in schema.fields
+    )
+
+
+def _read_field(name: str, told: object, where: str) -> ValueField:
+    if not isinstance(told, str):
+        raise InvalidRequest(
+            f"{where}: the type of {name!r:.80} is {told!r:.80}, not a text; write {_EXAMPLE}"
+        )
+    text = told.strip()
+    is_required = text.endswith(_REQUIRED)
+    return ValueField(
+        name, parse_type(text.removesuffix(_REQUIRED), f"{where}: {name}"), is_required
+    )
+
+
+def parse_type(text: str, where: str) -> IcebergType:
+    """A type by its name, such as `list<struct<a: long, b: string>>`."""
+    words = _WORDS.findall(text)
+    if not words:
+        raise InvalidRequest(f"{where}: an empty text is no type")
+    parser = _TypeParser(words, text, where)
+    type = parser.take(0)
+    parser.end()
+    return type
+
+
+class _TypeParser:
+    """One type on its way from text."""
+
+    def __init__(self, words: list[str], text: str, where: str) -> None:
+        self._words = words
+        self._text = text
+        self._where = where
+        self._ids = count(1)
+
+    def take(self, depth: int) -> IcebergType:
+        word = self._next()
+        if depth > _DEPTH_MAX:
+            raise self._fault(f"types are nested more than {_DEPTH_MAX} deep")
+        if word == "list":
+            self._expect("<")
+            inner = self.take(depth + 1)
+            self._expect(">")
+            return ListType(element_id=next(self._ids), element_type=inner, element_required=False)
+        if word == "map":
+            return self._take_map(depth)
+        if word == "struct":
+            return StructType(*self._take_members(depth))
+        return self._primitive(word)
+
+    def end(self) -> None:
+        if self._words:
+            raise self._fault(f"{self._words[0]!r:.40} is too much")
+
+    def _take_map(self, depth: int) -> MapType:
+        self._expect("<")
+        if self._next() != "string":
+            raise self._fault("the keys of a map are of type string")
+        self._expect(",")
+        value = self.take(depth + 1)
+        self._expect(">")
+        return MapType(
+            key_id=next(self._ids),
+            key_type=StringType(),
+            value_id=next(self._ids),
+            value_type=value,
+            value_required=False,
+        )
+
+    def _take_members(self, depth: int) -> Iterator[NestedField]:
+        self._expect("<")
+        while True:
+            name = self._next()
+            self._expect(":")
+            type = self.take(depth + 1)
+            yield NestedField(next(self._ids), name, type, required=False)
+            word = self._next()
+            if word == ">":
+                return
+            if word != ",":
+                raise self._fault(f"{word!r:.40} stands where a comma or > should")
+
+    def _primitive(self, word: str) -> PrimitiveType:
+        known = _PRIMITIVES.get(word)
+        if known is not None:
+            return known
+        match = _DECIMAL.fullmatch(word)
+        if match and 0 < int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
+            return DecimalType(int(match[1]), int(match[2]))
+        names = ", ".join(_PRIMITIVES)
+        raise self._fault(
+            f"there is no type {word!r:.40} (types: {names}, decimal(P,S) with P up to 38, "
+            "list<T>, map<string, T>, struct<name: T>)"
+        )
+
+    def _next(self) -> str:
+        if not self._words:
+            raise self._fault("it ends too early")
+        return self._words.pop(0)
+
+    def _expect(self, word: str) -> None:
+        found = self._next()
+        if found != word:
+            raise self._fault(f"{found!r:.40} stands where {word} should")
+
+    def _fault(self, what: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._where}: type {self._text!r:.200}: {what}")
+
+
+def _make_primitives() -> dict[str, PrimitiveType]:
+    from pyiceberg import types
+
+    made = (
+        types.BooleanType(),
+        types.IntegerType(),
+        types.LongType(),
+        types.FloatType(),
+        types.DoubleType(),
+        types.StringType(),
+        types.BinaryType(),
+        types.DateType(),
+        types.TimeType(),
+        types.TimestampType(),
+        types.TimestamptzType(),
+    )
+    return {str(one): one for one in made}
+
+
+_PRIMITIVES: Final = _make_primitives()

@@ -1,0 +1,87 @@
+"""How far a table is: the offset reached in each partition, stored with the rows themselves.
+
+Layout     `varve.offsets`, `varve.starts` and `varve.run` in the summary of each snapshot that
+           varve commits, and as properties of the table in the same commit. docs/formats/table.md
+Invariant  the newest ancestor of the current snapshot that tells is right: a table that was rolled
+           back tells how far it was then. The properties are asked only when every such snapshot
+           has expired.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from varve.foundation.errors import Corrupt
+
+OFFSETS: Final = "varve.offsets"
+STARTS: Final = "varve.starts"
+RUN: Final = "varve.run"
+TOPIC: Final = "varve.topic"
+TOPIC_ID: Final = "varve.topic.id"
+MODE: Final = "varve.mode"
+FORMAT: Final = "varve.format"
+SCHEMA: Final = "varve.schema"
+AVRO: Final = "varve.avro"
+BUCKETS: Final = "varve.buckets"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """By partition: the next offset to read, and the log start up to which rows were removed."""
+
+    offsets: Mapping[int, int]
+    starts: Mapping[int, int]
+
+    def to_summary(self, run_id: str) -> dict[str, str]:
+        return {OFFSETS: _encode(self.offsets), STARTS: _encode(self.starts), RUN: run_id}
+
+    def is_behind(self, other: "Progress") -> bool:
+        """Whether the other has read what this one has not."""
+        return any(self.offsets.get(one, 0) < offset for one, offset in other.offsets.items())
+
+
+def read_progress(table: Table) -> Progress:
+    """How far the current snapshot is."""
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        told = summary_of(snapshot)
+        if OFFSETS in told:
+            return _decode(told, table)
+    return _decode(table.properties, table)
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def runs_since(table: Table, base_id: int | None) -> set[str]:
+    """The runs of varve that committed behind a snapshot; all of them where it has gone."""
+    found: set[str] = set()
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        if snapshot.snapshot_id == base_id:
+            break
+        run = summary_of(snapshot).get(RUN)
+        if run is not None:
+            found.add(run)
+    return found
+
+
+def _encode(numbers: Mapping[int, int]) -> str:
+    return json.dumps({str(one): numbers[one] for one in sorted(numbers)})
+
+
+def _decode(told: Mapping[str, str], table: Table) -> Progress:
+    try:
+        offsets, starts = (
+            {int(name): int(number) for name, number in json.loads(told.get(key, "{}")).items()}
+            for key in (OFFSETS, STARTS)
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"table {'.'.join(table.name())}: {OFFSETS} or {STARTS} cannot be read ({error}): "
+            "varve cannot tell which records are in it. Drop the table and make it anew"
+        ) from error
+    return Progress(offsets, starts)
