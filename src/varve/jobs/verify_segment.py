@@ -32,6 +32,7 @@ from varve.commit_log.producer_snapshot import SnapshotEntry, decode_producer_sn
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, OffsetOverflow
+from varve.jobs.cold_input import checksum
 from varve.jobs.compact_tasks import scratch
 from varve.jobs.tier_reach import TierReach
 from varve.jobs.verify_findings import PUT_BACK, VerifyFinding
@@ -228,9 +229,11 @@ class _SegmentVerification:
         key = self._task.home.part_key(previous, SNAPSHOT_PART)
         try:
             data = bytes(self._objects.get(key))
-            return KnownSnapshot(key, data, decode_producer_snapshot(data, key))
+            is_right = checksum(data) == part.crc32c
+            entries = decode_producer_snapshot(data, key)
         except (Corrupt, ObjectNotFound):
             return None  # Told with the segment that it belongs to.
+        return KnownSnapshot(key, data, entries) if is_right else None
 
     # The data, and what is made of it
 

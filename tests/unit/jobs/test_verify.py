@@ -1,0 +1,381 @@
+"""Damage of every kind in a bucket is found and named, and nothing else is: G6."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.cleaning_bench import PARTITION, TOPIC_ID
+from tests.support.cold_compaction import ColdCompaction
+from tests.support.tier_bench import TierBench, tiered
+from tests.support.verification import verify_bench
+from varve.cleaning.key_index import ENTRY, HEADER_BYTES
+from varve.cleaning.key_index_build import build_key_index
+from varve.commit_log.finding import Severity
+from varve.disk import RealFileSystem
+from varve.jobs.cold_input import ColdInput, checksum, open_files
+from varve.jobs.compact_tasks import scratch
+from varve.jobs.distributor import LocalDistributor
+from varve.jobs.outputs import Output, OutputKind, TierOutputs
+from varve.jobs.tier_reach import StoreReach
+from varve.jobs.verify import verify_partitions
+from varve.jobs.verify_findings import VerifyFinding
+from varve.jobs.verify_notes import verify_notes
+from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, ObjectPart, SegmentState
+from varve.tiering.manifest import Manifest
+
+
+def make(*segments: int, is_compacted: bool = True, **settings: Any) -> ColdCompaction:
+    """A bucket of several segments, with an aborted transaction; the oldest are compacted."""
+    cold = ColdCompaction(TierBench(tiered(segment_bytes=600, **settings)))
+    cold.bench.fill(*(segments or (6, 6, 6)))
+    cold.copy()
+    if is_compacted:
+        cold.compact()
+    cold.hot.put("key-2", "void", producer_id=7, transactional=True)
+    cold.hot.end_transaction(7, committed=False)
+    cold.hot.roll()
+    cold.bench.fill(4)
+    cold.copy()
+    return cold
+
+
+def key_of(cold: ColdCompaction, number: int, part: str) -> str:
+    return cold.bench.home.part_key(cold.bench.readable()[number], part)
+
+
+def flip(cold: ColdCompaction, key: str, at: int) -> None:
+    data = bytearray(cold.bench.bucket.get(key))
+    data[at] ^= 0x10
+    cold.bench.bucket.put(key, bytes(data))
+
+
+def only(cold: ColdCompaction) -> VerifyFinding:
+    found = verify_bench(cold.bench).findings
+    assert len(found) == 1, [(one.rule, one.where, one.message) for one in found]
+    (one,) = found
+    assert (one.topic, one.partition) == (PARTITION.topic, PARTITION.partition)
+    assert one.remedy
+    return one
+
+
+def rewrite_manifest(
+    cold: ColdCompaction, change: Callable[[ColdSegment], ColdSegment], number: int = 0
+) -> None:
+    """A manifest that says something else of a segment."""
+    first = cold.bench.readable()[number]
+
+    def edit(manifest: Manifest) -> Manifest:
+        return manifest.update(change(manifest.get_segment(first.id)))
+
+    cold.bench.manifests().commit(edit, leader_epoch=None, writer="test", now_ms=cold.hot.now_ms)
+
+
+def put_part(cold: ColdCompaction, number: int, name: str, data: bytes) -> None:
+    """An object, with a manifest that agrees to it."""
+    segment = cold.bench.readable()[number]
+    cold.bench.bucket.put(cold.bench.home.part_key(segment, name), data)
+    part = ObjectPart(name, len(data), checksum(data))
+    parts = tuple(part if one.name == name else one for one in segment.parts)
+
+    def edit(manifest: Manifest) -> Manifest:
+        return manifest.update(replace(manifest.get_segment(segment.id), parts=parts))
+
+    cold.bench.manifests().commit(edit, leader_epoch=None, writer="test", now_ms=cold.hot.now_ms)
+
+
+def test_a_flipped_byte_of_the_data_is_named_with_its_batch() -> None:
+    cold = make()
+    key = key_of(cold, 1, "log")
+    flip(cold, key, -1)
+    one = only(cold)
+    assert (one.rule, one.where, one.severity) == ("object-checksum", key, Severity.ERROR)
+    assert "CRC" in one.message
+    assert one.position is not None
+    assert one.position > 0
+    assert one.expected != one.found
+
+
+@pytest.mark.parametrize("part", ["index", "timeindex", "txnindex", "snapshot", "epochs", "keys"])
+def test_a_flipped_byte_of_any_other_part_is_named_alone(part: str) -> None:
+    cold = make()
+    numbers = range(len(cold.bench.readable()))
+    number = next(n for n in numbers if cold.bench.readable()[n].find_part(part) and n > 0)
+    key = key_of(cold, number, part)
+    flip(cold, key, len(cold.bench.bucket.get(key)) // 2)
+    one = only(cold)
+    assert (one.rule, one.where) == ("object-checksum", key)
+
+
+def test_a_missing_object_and_a_short_one_are_told_apart() -> None:
+    cold = make()
+    cold.bench.bucket.delete([key_of(cold, 0, "log")])
+    one = only(cold)
+    assert (one.rule, one.found) == ("object-missing", "nothing")
+    cold = make()
+    key = key_of(cold, 0, "index")
+    cold.bench.bucket.put(key, cold.bench.bucket.get(key) + b"12345678")
+    one = only(cold)
+    assert (one.rule, one.where) == ("object-size", key)
+
+
+def test_parts_that_were_swapped_between_segments_are_both_named() -> None:
+    cold = make(6, 6, 6, is_compacted=False)
+    keys = [key_of(cold, number, "keys") for number in (0, 1)]
+    contents = [cold.bench.bucket.get(key) for key in keys]
+    for key, data in zip(keys, reversed(contents), strict=True):
+        cold.bench.bucket.put(key, data)
+    found = verify_bench(cold.bench).findings
+    assert {(one.rule, one.where) for one in found} == {("object-checksum", key) for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("record count", lambda one: replace(one, record_count=one.record_count + 1)),
+        ("largest timestamp", lambda one: replace(one, max_timestamp=one.max_timestamp + 1)),
+        ("key count", lambda one: replace(one, key_count=99)),
+        ("mark of aborted transactions", lambda one: replace(one, has_aborted=True)),
+        ("first undecided offset", lambda one: replace(one, undecided_from=1)),
+    ],
+)
+def test_a_manifest_that_says_what_is_not_so_is_found(
+    name: str, change: Callable[[ColdSegment], ColdSegment]
+) -> None:
+    cold = make()
+    rewrite_manifest(cold, change)
+    one = only(cold)
+    assert one.rule == "segment-figures"
+    assert name in one.message
+    assert one.expected != one.found
+
+
+def edit_keys(cold: ColdCompaction, edit: Callable[[Any], None]) -> None:
+    """A key index with other entries, whose checksums are all right."""
+    number = next(n for n, one in enumerate(cold.bench.readable()) if one.key_count)
+    segment = cold.bench.readable()[number]
+    reach = StoreReach(cold.bench.bucket, random.Random(1))
+    data = bytearray(cold.bench.bucket.get(cold.bench.home.part_key(segment, "keys")))
+    with open_files(reach.objects, cold.bench.home, [segment]) as files, scratch() as directory:
+        source = ColdInput(cold.bench.home, segment, files)
+        header = build_key_index(
+            RealFileSystem(), source, topic_id=TOPIC_ID.bytes, aborted=(), path=f"{directory}/k"
+        )
+    entries = np.frombuffer(data, ENTRY, header.entry_count, HEADER_BYTES)
+    edit(entries)
+    crc = checksum(bytes(data[HEADER_BYTES:]))
+    data[:HEADER_BYTES] = replace(header, sections_crc=crc).encode()
+    put_part(cold, number, "keys", bytes(data))
+
+
+@pytest.mark.parametrize("field", ["offset", "record", "size", "flags"])
+def test_an_entry_of_a_key_index_that_is_not_true_is_found(field: str) -> None:
+    cold = make()
+
+    def edit(entries: Any) -> None:
+        entries[field][0] ^= 1
+
+    edit_keys(cold, edit)
+    one = only(cold)
+    assert (one.rule, one.position) == ("keys-untrue", HEADER_BYTES)
+    assert "another record" in one.message
+    assert field in one.expected
+
+
+def test_a_key_that_is_not_there_is_found_in_the_key_index() -> None:
+    cold = make()
+
+    def edit(entries: Any) -> None:
+        entries["hash_high"][0] -= 1
+
+    edit_keys(cold, edit)
+    one = only(cold)
+    assert "lists a key that no record has" in one.message
+
+
+def test_an_index_that_points_into_a_batch_is_found() -> None:
+    cold = make(6, 6, 6, index_interval_bytes=0)
+    count = len(cold.bench.readable())
+    number = next(n for n in range(count) if cold.bench.bucket.get(key_of(cold, n, "index")))
+    data = bytearray(cold.bench.bucket.get(key_of(cold, number, "index")))
+    data[-1] ^= 1
+    put_part(cold, number, "index", bytes(data))
+    one = only(cold)
+    assert (one.rule, one.where) == ("index-position", key_of(cold, number, "index"))
+
+
+def test_producers_and_epochs_are_held_against_the_data() -> None:
+    cold = make()
+    put_part(cold, 1, "epochs", b"0\n1\n5 0\n")
+    found = verify_bench(cold.bench).findings
+    assert {one.rule for one in found} == {"segment-epochs", "epochs-untrue"}
+    cold = make()
+    empty = cold.bench.bucket.get(key_of(cold, 0, "snapshot"))
+    last = next(
+        n
+        for n in range(len(cold.bench.readable()))
+        if cold.bench.bucket.get(key_of(cold, n, "snapshot")) != empty
+    )
+    put_part(cold, last, "snapshot", empty)
+    found = verify_bench(cold.bench).findings
+    key = key_of(cold, last, "snapshot")
+    assert ("snapshot-incomplete", key) in [(one.rule, one.where) for one in found]
+
+
+def test_a_key_that_occurs_twice_below_the_clean_bound_is_found() -> None:
+    cold = make(6, 6, 6, is_compacted=False)
+    end = cold.bench.manifests().load().highest_offset + 1
+    cold.bench.manifests().commit(
+        lambda manifest: replace(
+            manifest.raise_cleaned_up_to(end),
+            segments=tuple(replace(one, stale_bytes=0) for one in manifest.segments),
+        ),
+        leader_epoch=None,
+        writer="test",
+        now_ms=cold.hot.now_ms,
+    )
+    found = verify_bench(cold.bench, range_bytes=64).findings
+    assert {one.rule for one in found} == {"keys-twice"}
+    assert [one.base_offset for one in found] == [0, 6, 12]
+    assert found[0].offset in range(6)
+    assert "6 records" in found[0].message
+
+
+def test_what_the_manifest_calls_stale_may_occur_twice() -> None:
+    cold = ColdCompaction(
+        TierBench(tiered(segment_bytes=600, min_stale_ratio=0.9, min_cleanable_dirty_ratio=0))
+    )
+    cold.bench.fill(9, 9)
+    cold.copy()
+    cold.compact(settings=replace(cold.settings(), is_forced=False))
+    for number in range(3):
+        cold.hot.put(f"key-{number}", "again")
+    cold.hot.roll()
+    cold.copy()
+    cold.compact(settings=replace(cold.settings(), is_forced=False))
+    stale = [n for n, one in enumerate(cold.bench.readable()) if one.stale_bytes]
+    assert stale, "a segment was not worth rewriting"
+    assert verify_bench(cold.bench).findings == ()
+    rewrite_manifest(cold, lambda one: replace(one, stale_bytes=2), stale[0])
+    one = only(cold)
+    assert (one.rule, one.severity) == ("keys-undercounted", Severity.WARNING)
+
+
+def test_a_hole_in_the_chain_is_found() -> None:
+    cold = make()
+    second = cold.bench.readable()[1]
+    cold.bench.manifests().commit(
+        lambda manifest: manifest.start_delete([second.id], at_ms=1),
+        leader_epoch=None,
+        writer="test",
+        now_ms=cold.hot.now_ms,
+    )
+    one = only(cold)
+    assert (one.rule, one.offset) == ("chain-hole", second.base_offset)
+
+
+def test_a_manifest_that_is_lost_or_damaged_is_told() -> None:
+    cold = make()
+    home, version = cold.bench.home, cold.bench.manifests().load().version
+    flip(cold, home.manifest_key(version), 40)
+    one = only(cold)
+    assert one.rule == "manifest-unreadable"
+    cold = make()
+    for number in range(version + 1):
+        cold.bench.bucket.delete([home.manifest_key(number)])
+    assert only(cold).rule == "manifest-unreadable"
+
+
+def test_orphans_foreign_objects_and_what_is_retained_are_told_apart() -> None:
+    cold = make()
+    prefix = cold.bench.home.prefix
+    bucket = cold.bench.bucket
+    bucket.put(f"{prefix}segment/{7:020}-nobody/log", b"x")
+    bucket.put(f"{prefix}notes.txt", b"x")
+    gone = next(one for one in cold.bench.segments() if one.state is SegmentState.DELETE_STARTED)
+    bucket.delete([cold.bench.home.part_key(gone, "log")])
+    found = verify_bench(cold.bench).findings
+    assert {one.rule: one.severity for one in found} == {
+        "orphan": Severity.WARNING,
+        "retained-missing": Severity.WARNING,
+        "foreign": Severity.NOTE,
+    }
+    assert len(found) == 3
+
+
+def test_an_announced_copy_that_nobody_finishes_is_worth_a_note() -> None:
+    cold = make()
+    last = cold.bench.readable()[-1]
+    cold.bench.manifests().commit(
+        lambda manifest: manifest.announce(
+            replace(last, id="left", state=SegmentState.COPY_STARTED)
+        ),
+        leader_epoch=None,
+        writer="test",
+        now_ms=cold.hot.now_ms,
+    )
+    assert verify_bench(cold.bench).findings == ()
+    cold.hot.advance(ABANDONED_MS + 1)
+    assert only(cold).rule == "abandoned"
+
+
+def test_evidence_that_does_not_add_up_is_found() -> None:
+    cold = make()
+    (entry,) = cold.bench.bucket.list(f"{cold.bench.home.prefix}evidence/")
+    data = cold.bench.bucket.get(entry.key)
+    cold.bench.bucket.put(entry.key, data.replace(b'"superseded":12', b'"superseded":11'))
+    one = only(cold)
+    assert (one.rule, one.where) == ("evidence-corrupt", entry.key)
+
+
+def test_notes_of_outputs_and_receipts_are_read() -> None:
+    cold = make()
+    home, bucket = cold.bench.home, cold.bench.bucket
+    topic = (home.cluster, home.topic, home.topic_id)
+    output = Output(
+        kind=OutputKind.FILES, topic=home.topic, topic_id=home.topic_id, place="p", name="n"
+    )
+    TierOutputs(bucket, home.cluster).note(output)
+    folder = f"{home.cluster}/{home.topic}.{home.topic_id}"
+    bucket.put(f"{folder}/receipt/one.json", b"{}")
+    assert list(verify_notes(bucket, *topic)) == []
+    bucket.put(f"{folder}/receipt/two.json", b"{")
+    bucket.put(f"{folder}/output/{output.id}.json", b"[]")
+    found = list(verify_notes(bucket, *topic))
+    assert [one.rule for one in found] == ["note-corrupt"] * 2
+
+
+class Meanwhile(LocalDistributor):
+    """The first segment is replaced once the account was made, and its objects go."""
+
+    def __init__(self, cold: ColdCompaction) -> None:
+        self._cold = cold
+
+    def run(self, stage: str, tasks: Any) -> list[object]:
+        if stage == "segments":
+            first = self._cold.bench.readable()[0]
+            self._cold.bench.manifests().commit(
+                lambda manifest: manifest.start_delete([first.id], at_ms=1).raise_log_start(
+                    first.end_offset + 1
+                ),
+                leader_epoch=None,
+                writer="expiry",
+                now_ms=1,
+            )
+            keys = [self._cold.bench.home.part_key(first, part.name) for part in first.parts]
+            self._cold.bench.bucket.delete(keys)
+        return super().run(stage, tasks)
+
+
+def test_what_expires_meanwhile_is_not_damage() -> None:
+    cold = make()
+    (found,) = verify_partitions(
+        StoreReach(cold.bench.bucket, random.Random(3)),
+        [cold.bench.home],
+        distributor=Meanwhile(cold),
+        now_ms=cold.hot.now_ms,
+    )
+    assert found.findings == ()
