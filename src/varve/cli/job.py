@@ -9,8 +9,11 @@ from typing import Final
 import typer
 
 COMMANDS: Final[dict[str, str]] = {
+    "ship": "job_ship",
     "query": "job_query",
     "compact": "job_compact",
+    "verify": "job_verify",
+    "snapshot": "job_snapshot",
 }
 """Modules of this package by the names of the commands they hold."""
 

@@ -82,6 +82,10 @@ class TopicExists(InvalidRequest):
     """There is a topic of that name already."""
 
 
+class VersionMismatch(StoreError):
+    """Another process of the same job runs another varve or another Python: give it this one's."""
+
+
 class Unavailable(StoreError):
     """Cannot be done now: try again later."""
 

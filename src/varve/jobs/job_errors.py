@@ -11,11 +11,15 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from varve.foundation import errors
-from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
+from varve.foundation.errors import InvalidRequest, StoreError, Unavailable, VersionMismatch
 
 _OURS: Final = re.compile(r"\bvarve\.foundation\.errors\.(\w+): (.+)")
 _PYTHON: Final = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$", re.M)
 _JAVA: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.M)  # in the text of py4j's error
+_NO_VARVE: Final = re.compile(r"No module named '(varve[\w.]*)'")
+_PYTHONS: Final = re.compile(
+    r"PYTHON_VERSION_MISMATCH\].*?version[^\d]*([\d.]+\d)[^\d]*driver[^\d]*([\d.]+\d)", re.S
+)
 _LONGEST: Final = 600
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
@@ -37,6 +41,9 @@ def explain_failure(error: Exception) -> StoreError:
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, StoreError):
             return kind(message.strip())
+    mismatch = _find_mismatch(text)
+    if mismatch is not None:
+        return mismatch
     if "JAVA_GATEWAY_EXITED" in text or isinstance(error, Py4JNetworkError):
         return Unavailable(f"Spark's Java process ended: {_first_line(text)}")
     if isinstance(error, (AnalysisException, ParseException)):
@@ -48,6 +55,23 @@ def explain_failure(error: Exception) -> StoreError:
     return JobFailed(
         _first_line(java[1]) if java else f"{type(error).__name__}: {_first_line(text)}"
     )
+
+
+def _find_mismatch(text: str) -> VersionMismatch | None:
+    """What is told of executors whose Python is not the driver's, or has no varve."""
+    pythons = _PYTHONS.search(text)
+    if pythons:
+        return VersionMismatch(
+            f"the executors run Python {pythons[1]}, the driver {pythons[2]}: let PYSPARK_PYTHON "
+            "name a Python of the driver's minor version on the cluster"
+        )
+    missing = _NO_VARVE.search(text)
+    if missing:
+        return VersionMismatch(
+            f"the executors cannot import {missing[1]}: make an archive with `varve job ship` and "
+            "give it with --conf varve.ship=PATH, or install this version of varve there"
+        )
+    return None
 
 
 def _first_line(text: str) -> str:

@@ -1,16 +1,26 @@
-"""A Spark session: embedded by default, on a cluster with another master.
+"""A Spark session: embedded by default, on a cluster with another master, or over Spark Connect.
 
-Embedded it listens on loopback alone, shows no page and says nothing but errors.
+Embedded it listens on loopback alone, shows no page and says nothing but errors. Over Spark Connect
+(`sc://host:port`) Java and Python run at the server, which must have varve; only what a session may
+be told is told to it.
 """
 
+import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+import varve
+from varve.foundation.errors import Unavailable
 from varve.jobs.java import get_java
+from varve.jobs.session_kind import REMOTE_SCHEME
+from varve.jobs.ship import PYTHON_NAME, SHIP_KEY, with_shipment
 from varve.jobs.source import register
 
 LOCAL: Final = "local[*]"
@@ -27,6 +37,7 @@ _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
 }
+_CONNECT_MODULES: Final = ("grpc", "grpc_status", "google.rpc")
 
 
 def get_session(
@@ -34,21 +45,89 @@ def get_session(
 ) -> SparkSession:
     """The session of this process, made if there is none; `conf` outranks what varve sets.
 
-    Raises Unavailable where no Java is found.
+    `varve.ship` in `conf` names an archive of `varve job ship` that the executors are given. Raises
+    Unavailable where no Java is found, or what Spark Connect needs is not installed.
     """
+    chosen = master or LOCAL
+    given = dict(conf or {})
+    if chosen.startswith(REMOTE_SCHEME):
+        return _connect(chosen, given)
     if SparkSession.getActiveSession() is None:
         os.environ["JAVA_HOME"] = get_java().home  # what Spark's own scripts look at first
-    chosen = master or LOCAL
-    is_embedded = chosen.startswith("local")
+    is_embedded = chosen.startswith("local") and not chosen.startswith("local-cluster")
     if is_embedded:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark would take the python3 on PATH, which need not have varve.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SHIP_KEY in given:
+        given = with_shipment(given)
+        os.environ.setdefault("PYSPARK_PYTHON", PYTHON_NAME)
     builder = SparkSession.Builder().master(chosen).appName(app)
-    for name, value in {**_ALWAYS, **(_EMBEDDED if is_embedded else {}), **(conf or {})}.items():
+    for name, value in {**_ALWAYS, **(_EMBEDDED if is_embedded else {}), **given}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with nullcontext() if is_embedded else _packages_of_driver():
+        spark = builder.getOrCreate()
     register(spark)
     if is_embedded:
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def _packages_of_driver() -> Iterator[None]:
+    """Lets a Java that is started inside run Python here with the packages of this process.
+
+    Spark plans a read of the data source on this machine, by the Python that executors have: it is
+    found by that name, and need not have varve. Executors are not told of it.
+    """
+    homes = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    paths = {
+        "PYTHONPATH": [str(Path(varve.__file__).parents[1]), *homes],
+        "PATH": [os.path.dirname(sys.executable)],
+    }
+    saved = {name: os.environ.get(name) for name in paths}
+    for name, found in paths.items():
+        before = saved[name]
+        # The first one wins: for packages this process's, for programs what was there before.
+        joined = [*found, before] if name == "PYTHONPATH" else [before, *found]
+        os.environ[name] = os.pathsep.join(one for one in dict.fromkeys(joined) if one)
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _connect(url: str, conf: dict[str, str]) -> SparkSession:
+    """A session at a Spark Connect server."""
+    _check_connect(url)
+    if SHIP_KEY in conf:
+        raise Unavailable(
+            f"{SHIP_KEY} cannot be given over Spark Connect: executors and the server's Python "
+            f"are told when the server at {url} starts; `varve job ship` prints how"
+        )
+    builder = SparkSession.Builder().remote(url)
+    for name, value in {**_ALWAYS, **conf}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _check_connect(url: str) -> None:
+    missing = [name for name in _CONNECT_MODULES if not _is_installed(name)]
+    if missing:
+        raise Unavailable(
+            f"{url} is Spark Connect, which needs {', '.join(missing)}: pip install "
+            "'varve[connect]'"
+        )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue
-from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
+from varve.jobs.store_count import StoreCount
+from varve.object_store import (
+    MeasuredObjectStore,
+    ObjectStore,
+    RetryingObjectStore,
+    open_object_store,
+)
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.manifest_store import ObjectManifestStore
 
 _lock = threading.Lock()
 _open: dict["TierAddress", ObjectStore] = {}  # guarded by _lock; a process talks to few stores
+_measured: list[MeasuredObjectStore] = []  # guarded by _lock; those below the ones that are open
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +38,22 @@ class TierAddress:
         """The store, with failed requests repeated; the same one for every call in a process."""
         with _lock:
             if self not in _open:
-                _open[self] = RetryingObjectStore(
+                measured = MeasuredObjectStore(
                     open_object_store(self.url, dict(self.settings), must_exist=True)
                 )
+                _measured.append(measured)
+                _open[self] = RetryingObjectStore(measured)
             return _open[self]
+
+
+def count_requests() -> StoreCount:
+    """What this process has asked so far of all stores that were opened by addresses."""
+    with _lock:
+        usages = [store.usage() for store in _measured]
+    counts = (
+        StoreCount(sum(one.requests.values()), one.read_bytes, one.written_bytes) for one in usages
+    )
+    return sum(counts, StoreCount())
 
 
 @dataclass(frozen=True, slots=True)

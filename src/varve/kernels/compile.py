@@ -7,6 +7,7 @@ Threads    kernels release the GIL and keep no state.
 """
 
 import re
+import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -34,10 +35,14 @@ def _sources(path: Path) -> frozenset[Path]:
 
 
 @cache
-def _stamp(path: Path) -> tuple[float, int]:
-    """The latest change and the total size of a module's sources."""
-    stats = [source.stat() for source in _sources(path)]
-    return max(stat.st_mtime for stat in stats), sum(stat.st_size for stat in stats)
+def _stamp(path: Path) -> tuple[int, int]:
+    """A checksum of a module's sources and their total size.
+
+    Not their times: those change when an executor unpacks what was shipped to it, and it would
+    compile everything anew.
+    """
+    texts = [source.read_bytes() for source in sorted(_sources(path))]
+    return zlib.crc32(b"\0".join(texts)), sum(map(len, texts))
 
 
 def kernel(function: F) -> F:

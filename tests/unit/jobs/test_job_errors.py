@@ -3,7 +3,14 @@
 import pytest
 from pyspark.errors import AnalysisException, ParseException, PythonException
 
-from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, StoreError, StoreUnavailable
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+    VersionMismatch,
+)
 from varve.jobs.job_errors import JobFailed, explain_failure
 
 _TRACE = """
@@ -70,3 +77,19 @@ def test_an_error_of_javas_is_told_without_its_class() -> None:
     )
     found = explain_failure(error)
     assert str(found) == "Job 0 cancelled"
+
+
+def test_executors_without_varve_are_told_apart() -> None:
+    found = failure_of("ModuleNotFoundError: No module named 'varve'")
+    assert type(found) is VersionMismatch
+    assert "varve job ship" in str(found)
+
+
+def test_executors_of_another_python_are_told_apart() -> None:
+    found = failure_of(
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in "
+        "worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run with "
+        "different minor versions."
+    )
+    assert type(found) is VersionMismatch
+    assert "executors run Python 3.12, the driver 3.11" in str(found)

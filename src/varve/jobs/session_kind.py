@@ -1,0 +1,57 @@
+"""The two kinds of session: one with Java in this process, and one over Spark Connect.
+
+Over Spark Connect there is no SparkContext: work is named by a tag, and cancelled as a whole.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+PREFIX: Final = "varve: "
+"""Before the name of a step in what Spark calls the description of a job."""
+REMOTE_SCHEME: Final = "sc://"
+
+_TAG: Final = re.compile(r"[^\w.-]+")
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return is_remote() and type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+@contextmanager
+def named_work(spark: SparkSession, name: str) -> Iterator[None]:
+    """What runs inside goes by this name in Spark."""
+    if is_connect(spark):
+        tag = "varve-" + _TAG.sub("-", name)  # a tag has no comma
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    context = spark.sparkContext
+    context.setJobDescription(f"{PREFIX}{name}")
+    try:
+        yield
+    finally:
+        context.setJobDescription("")
+
+
+def cancel_work(spark: SparkSession) -> None:
+    """Ends what the session runs."""
+    if is_connect(spark):
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
+
+
+def find_application(spark: SparkSession) -> str:
+    """Spark's name of this run; over Spark Connect the name of the session."""
+    if is_connect(spark):
+        return str(spark.session_id)  # type: ignore[attr-defined]  # Connect's session has it
+    return str(spark.sparkContext.applicationId)
