@@ -1,5 +1,6 @@
 """A topic of which snapshots are taken in this process, into a store that may fail."""
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ Rows = dict[tuple[int, bytes], tuple[int, bytes]]
 SMALL = SnapshotSettings(bucket_bytes=200, buckets=4, split_bytes=300, range_bytes=96, grace_ms=0)
 """So that a few records make several pieces, ranges and buckets."""
 URL = "memory:place"
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""For directories that live as long as a test: waiting for a disk tells nothing about snapshots."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class ReadTask:
 
     def run(self) -> list[WorkPart]:
         rows, codes = self._read()
+        if not len(codes):
+            return []
         order = np.argsort(codes, kind="stable")
         found, starts = np.unique(codes[order], return_index=True)
         ends = [*starts[1:].tolist(), len(codes)]
@@ -72,8 +74,7 @@ class ReadTask:
             parts.append(WorkPart(self.key, partition, bucket, position, stop, end - start))
             streams.append(data)
             position = stop
-        if streams:
-            self.place.open().put_parts(self.key, streams, size=position)
+        self.place.open().put_parts(self.key, streams, size=position)
         return parts
 
     def _read(self) -> tuple[pa.Table, Codes]:
