@@ -1,0 +1,250 @@
+"""An epoch of a sink is one transaction, committed once; what cannot follow is refused."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+import varve
+from tests.support.sink_bench import DIRECTORY, TOPIC, SinkBench
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidTimestamp, Locked
+from varve.jobs.sink_commit import PRODUCER_ID_MIN, EpochWrite, SinkCommit
+from varve.jobs.sink_ledger import SINKS_FILE, RunState, Sink
+from varve.jobs.sink_staging import Staging
+from varve.object_store import MemoryObjectStore
+from varve.records import Batch
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.fixture
+def bench() -> SinkBench:
+    clock = ManualClock()
+    made = SinkBench(MemoryFileSystem(clock), clock, MemoryObjectStore("memory:"))
+    made.create(partitions=2)
+    return made
+
+
+def rows(epoch: int, count: int = 4) -> list[dict[str, object]]:
+    return [
+        {"value": b"%d-%d" % (epoch, number), "partition": number % 2} for number in range(count)
+    ]
+
+
+def write(bench: SinkBench, epoch: int, count: int = 4, *, query: str | None = "q") -> bool:
+    """Whether the epoch was there before."""
+    target = bench.target()
+    tasks = bench.stage([rows(epoch, count)], target)
+    return bench.commit(epoch, tasks, target, query=query).is_repeated
+
+
+def batches(bench: SinkBench, partition: int = 0) -> list[Batch]:
+    with bench.open() as store:
+        return list(store.topic(TOPIC).partition(partition).read_batches())
+
+
+def test_an_epoch_is_a_transaction_of_all_partitions(bench: SinkBench) -> None:
+    write(bench, 0)
+    for partition in (0, 1):
+        (data,) = batches(bench, partition)
+        assert data.header.is_transactional
+        assert data.header.producer_id >= PRODUCER_ID_MIN
+    with bench.open() as store:
+        ends = [partition.offsets().end for partition in store.topic(TOPIC).partitions]
+    assert ends == [3, 3]  # two records and a marker each
+    assert bench.committed() == {0: [b"0-0", b"0-2"], 1: [b"0-1", b"0-3"]}
+
+
+def test_a_done_epoch_is_not_appended_again(bench: SinkBench) -> None:
+    assert [write(bench, epoch) for epoch in (0, 0, 1, 1)] == [False, True, False, True]
+    assert bench.committed()[0] == [b"0-0", b"0-2", b"1-0", b"1-2"]
+
+
+def test_epochs_may_be_left_out(bench: SinkBench) -> None:
+    write(bench, 0)
+    write(bench, 5)
+    assert bench.ledger().read()["s"].epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("epoch", "count", "query", "words"),
+    [
+        (3, 4, "q", "an older checkpoint was put in place"),
+        (4, 6, "q", "these are other rows"),
+        (4, 4, "another", "its epochs count anew"),
+        (5, 4, None, "and this is batch writes"),
+    ],
+)
+def test_epochs_that_are_not_the_next_are_refused(
+    bench: SinkBench, epoch: int, count: int, query: str | None, words: str
+) -> None:
+    write(bench, 4)
+    with pytest.raises(InvalidRequest, match=words):
+        write(bench, epoch, count, query=query)
+    assert bench.committed()[0] == [b"4-0", b"4-2"]
+
+
+def test_a_sink_keeps_to_its_topic(bench: SinkBench) -> None:
+    write(bench, 0)
+    with bench.open() as store:
+        store.delete_topic(TOPIC, at_once=True)
+        store.create_topic(TOPIC, partitions=2)
+    with pytest.raises(InvalidRequest, match="deleted and made again"):
+        write(bench, 1)
+
+
+def test_rows_staged_for_a_topic_that_was_made_again_are_refused(bench: SinkBench) -> None:
+    target = bench.target()
+    tasks = bench.stage([rows(0)], target)
+    with bench.open() as store:
+        store.delete_topic(TOPIC, at_once=True)
+        store.create_topic(TOPIC, partitions=2)
+    with pytest.raises(InvalidRequest, match="while rows were staged"):
+        bench.commit(0, tasks, target)
+
+
+def test_a_write_of_its_own_is_forgotten_when_it_is_done(bench: SinkBench) -> None:
+    target = bench.target()
+    tasks = bench.stage([rows(0)], target, sink_id="write-1")
+    bench.commit(0, tasks, target, sink_id="write-1", query=None, is_once=True)
+    assert bench.ledger().read() == {}
+    assert bench.committed()[1] == [b"0-1", b"0-3"]
+
+
+def test_a_refused_batch_aborts_the_epoch_and_a_retry_succeeds(bench: SinkBench) -> None:
+    with bench.open() as store:
+        store.alter_topic(TOPIC, {"message.timestamp.before.max.ms": DAY_MS})
+    target = bench.target()
+    old = [{"value": b"old", "timestamp": 0, "partition": 1}]
+    tasks = bench.stage([rows(0), old], target)
+    with pytest.raises(InvalidTimestamp):
+        bench.commit(0, tasks, target)
+    assert bench.committed() == {0: [], 1: []}
+    assert bench.ledger().read()["s"].running is None
+    assert write(bench, 0) is False
+    assert bench.committed()[0] == [b"0-0", b"0-2"]
+
+
+def test_staged_bytes_that_changed_are_not_appended(bench: SinkBench) -> None:
+    target = bench.target()
+    tasks = bench.stage([rows(0)], target)
+    (part,) = tasks[0].parts
+    data = bytearray(bench.objects.get(part.key))
+    data[-1] ^= 1
+    bench.objects.put(part.key, bytes(data))
+    with pytest.raises(Corrupt, match="have become others"):
+        bench.commit(0, tasks, target)
+    bench.objects.delete([part.key])
+    with pytest.raises(Corrupt, match="are gone"):
+        bench.commit(0, tasks, target)
+    assert bench.committed() == {0: [], 1: []}
+
+
+class _Cut(Exception):
+    """The process is gone."""
+
+
+def cut(bench: SinkBench, *, after: RunState, sink_id: str = "s", is_once: bool = False) -> None:
+    """A commit that dies in that state, with all batches in the log and no marker."""
+    target = bench.target()
+    tasks = bench.stage([rows(0)], target, sink_id=sink_id)
+    store = bench.open()
+    ledger = bench.ledger()
+    put = ledger.put
+
+    def put_or_die(sink: Sink) -> None:
+        state = None if sink.running is None else sink.running.state
+        if state is RunState.COMMITTING and after is RunState.PREPARED:
+            raise _Cut
+        put(sink)
+        if state is RunState.COMMITTING:
+            raise _Cut
+
+    ledger.put = put_or_die  # type: ignore[method-assign]  # the seam of this test
+    commit = SinkCommit(store, ledger, clock=bench.clock, random=bench.random)
+    written = EpochWrite(sink_id=sink_id, query="q", is_once=is_once, epoch=0, tasks=tasks)
+    with pytest.raises(_Cut):
+        commit.commit(written, target, Staging(bench.objects, sink_id))
+    store.abandon()
+
+
+def test_what_was_cut_before_committing_is_aborted_by_any_sink(bench: SinkBench) -> None:
+    cut(bench, after=RunState.PREPARED, sink_id="once", is_once=True)
+    assert bench.committed() == {0: [], 1: []}
+    write(bench, 0)
+    assert bench.committed()[0] == [b"0-0", b"0-2"]
+    assert list(bench.ledger().read()) == ["s"]
+
+
+def test_what_was_cut_after_committing_is_committed_and_not_written_again(
+    bench: SinkBench,
+) -> None:
+    cut(bench, after=RunState.COMMITTING)
+    assert bench.ledger().read()["s"].running is not None
+    assert bench.settle() == ["s"]
+    assert bench.committed()[0] == [b"0-0", b"0-2"]
+    assert bench.settle() == []
+    assert write(bench, 0) is True
+
+
+def test_a_cut_epoch_of_a_topic_that_is_gone_is_settled(bench: SinkBench) -> None:
+    cut(bench, after=RunState.COMMITTING)
+    with bench.open() as store:
+        store.delete_topic(TOPIC, at_once=True)
+    assert bench.settle() == ["s"]
+    assert bench.ledger().read()["s"].running is None
+
+
+def test_a_log_that_lost_what_was_on_disk_is_named(bench: SinkBench) -> None:
+    cut(bench, after=RunState.COMMITTING)
+    with bench.open() as store:
+        store.topic(TOPIC).partition(1).log.truncate_to(0)
+    with pytest.raises(Corrupt, match=r"out-1 ends at offset 0, but epoch 0 of sink s"):
+        bench.settle()
+
+
+def test_expired_producers_rolls_and_compaction_do_not_stop_a_sink(bench: SinkBench) -> None:
+    with bench.open() as store:
+        store.alter_topic(TOPIC, {"cleanup.policy": "compact", "delete.retention.ms": 0})
+    target = bench.target()
+    for epoch in range(4):
+        keyed = [{"key": b"k", "value": b"%d" % epoch, "partition": 0}]
+        bench.commit(epoch, bench.stage([keyed], target), target)
+        bench.clock.advance(30 * DAY_MS)
+        with bench.open() as store:
+            log = store.topic(TOPIC).partition(0).log
+            log.expire_producers(bench.clock.now_ms())
+            assert not log.active_producers()
+            store.clean(TOPIC, roll=True)
+    assert bench.committed()[0] == [b"3"]
+    assert bench.ledger().read()["s"].producer_epoch == 3
+
+
+def test_a_producer_id_is_renewed_when_its_epochs_are_used_up(bench: SinkBench) -> None:
+    write(bench, 0)
+    before = bench.ledger().read()["s"]
+    with bench.open():
+        bench.ledger().put(replace(before, producer_epoch=(1 << 15) - 2))
+    write(bench, 1)
+    after = bench.ledger().read()["s"]
+    assert after.producer_id != before.producer_id
+    assert after.producer_epoch == 0
+
+
+def test_a_ledger_that_cannot_be_read_stops_the_commit(bench: SinkBench) -> None:
+    write(bench, 0)
+    path = f"{DIRECTORY}/{SINKS_FILE}"
+    with bench.fs.open_writable(path) as file:
+        file.truncate(30)
+    with pytest.raises(Corrupt, match="put it back from a copy"):
+        write(bench, 1)
+
+
+def test_the_store_opens_and_checks_beside_the_ledger(bench: SinkBench) -> None:
+    write(bench, 0)
+    with varve.open(DIRECTORY, fs=bench.fs, clock=bench.clock, random=random.Random(1)) as store:
+        assert store.recovered == {}
+        with pytest.raises(Locked):
+            bench.target()
