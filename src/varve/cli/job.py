@@ -11,9 +11,11 @@ import typer
 COMMANDS: Final[dict[str, str]] = {
     "ship": "job_ship",
     "query": "job_query",
+    "demo": "job_demo",
     "compact": "job_compact",
     "verify": "job_verify",
     "snapshot": "job_snapshot",
+    "table": "job_table",
 }
 """Modules of this package by the names of the commands they hold."""
 

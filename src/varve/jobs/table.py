@@ -44,7 +44,7 @@ from varve.jobs.table_definition import (
 )
 from varve.jobs.table_expire import BelowStarts, FromOffsets, plan_expiry
 from varve.jobs.table_files import TableFiles
-from varve.jobs.table_plan import Batch, TablePlan, make_reads, plan_table
+from varve.jobs.table_plan import Batch, TablePlan, Tombstones, make_reads, plan_table
 from varve.jobs.table_result import TableResult
 from varve.jobs.table_runs import TableRun, new_run_id, sweep, take_over
 from varve.jobs.table_schema import Fields
@@ -152,12 +152,12 @@ class TableSync:
         if table is None:
             plan = plan_table(self.options, progress)
             definition, guessed = define(plan, self.options, self.settings)
-            self._note(definition)
+            self._note(definition, plan)
             table = create(catalog, self.name, definition)
         definition = read_definition(table)
         plan = plan_table(self.options, read_progress(table))
         check_fits(definition, self.name, plan.topic_id, self.settings)
-        self._note(definition)
+        self._note(definition, plan)
         definition, added = self._widen(table, definition, plan)
         bad = None
         if definition.has_bad:
@@ -170,8 +170,8 @@ class TableSync:
         self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
         return _Tables(catalog, definition, table, bad)
 
-    def _note(self, definition: TableDefinition) -> None:
-        find_outputs(self.options.address, self.options.directories).note(
+    def _note(self, definition: TableDefinition, plan: TablePlan) -> None:
+        find_outputs(self.options, is_cold=plan.is_cold).note(
             Output(
                 kind=OutputKind.TABLE,
                 topic=definition.topic,
@@ -201,12 +201,18 @@ class TableSync:
 
     def _sync(self, tables: "_Tables") -> None:
         run = TableRun.begin(tables.both(), self.run_id, self.clock)
-        plan = plan_table(self.options, read_progress(tables.table))
+        began_ms = self.clock.now_ms()
+        tombstones = Tombstones(began_ms, self.settings.delete_retention_ms)
+        plan = plan_table(
+            self.options,
+            read_progress(tables.table),
+            tombstones=tombstones if tables.definition.is_keyed else None,
+        )
         decoder = make_decoder(tables.definition, self.settings)
         try:
             self._expire(tables, plan)
             for batch in plan.batches(limit_bytes=self.settings.commit_bytes):
-                self._take(tables, plan, batch, decoder)
+                self._take(tables, plan, batch, decoder, began_ms)
         except StoreError as error:
             if not self._is_unclear:
                 with suppress(StoreError):  # the next run sweeps, and the first error is told
@@ -220,6 +226,7 @@ class TableSync:
             self._result,
             offsets=dict(progress.offsets),
             missed=plan.missed,
+            is_rebuilt=plan.is_rebuild,
             snapshot_id=snapshot_id(tables.table),
         )
 
@@ -235,7 +242,7 @@ class TableSync:
             before = read_progress(table)
             if all(before.starts.get(one, 0) >= start for one, start in plan.starts.items()):
                 continue
-            after = Progress(before.offsets, {**before.starts, **plan.starts})
+            after = replace(before, starts={**before.starts, **plan.starts})
             written = self._rewrite(table, BelowStarts(plan.starts))
             if written.removed or snapshot_id(table) is not None:
                 self._commit(table, after, written.added, written.removed)
@@ -247,12 +254,16 @@ class TableSync:
         tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
         return join_written(self._run("remove rows", tasks, Written))
 
-    def _take(self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder) -> None:
+    def _take(
+        self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
+    ) -> None:
         """One batch: tasks, the commit of the side table, the commit of the table."""
         before = read_progress(tables.table)
-        after = Progress({**before.offsets, **batch.offsets}, before.starts)
+        after = replace(before, offsets={**before.offsets, **batch.offsets}, is_cold=plan.is_cold)
         if after.offsets == before.offsets and not batch.pieces:
             return
+        if batch.is_last:
+            after = replace(after, synced_ms=began_ms)
         for left in reversed(range(_TRIES)):
             base = snapshot_id(tables.table)
             try:
@@ -287,19 +298,26 @@ class TableSync:
             )
         ]
         if tables.definition.is_keyed:
-            written = self._upsert(tables, reads)
+            written = self._upsert(tables, reads, is_rebuild=plan.is_rebuild)
         else:
             tasks = [AppendTask(read) for read in reads]
             written = join_written(self._run("read and write", tasks, Written))
-        self._commit_bad(tables, written.bad, after)
+        reached = _NOTHING if plan.is_rebuild else read_progress(tables.table)
+        self._commit_bad(tables, written.bad, reached, after)
         self._commit(tables.table, after, written.added, written.removed)
         self._result = self._result.add(written)
 
-    def _upsert(self, tables: "_Tables", reads: Sequence[TableRead]) -> Written:
-        """Two stages: records by bucket, then the buckets that they touch."""
+    def _upsert(
+        self, tables: "_Tables", reads: Sequence[TableRead], *, is_rebuild: bool
+    ) -> Written:
+        """Two stages: records by bucket, then the buckets that they touch.
+
+        All that a table has makes room for what is read anew.
+        """
         buckets = tables.definition.buckets
         staged = self._run("read", [StageTask(read, buckets) for read in reads], Staged)
-        existing = _by_bucket(data_files(tables.table))
+        there = data_files(tables.table)
+        existing = {} if is_rebuild else _by_bucket(there)
         pieces: dict[int, list[tuple[str, int]]] = {}
         for one in staged:
             for group, bucket in one.groups:
@@ -318,21 +336,24 @@ class TableSync:
             for bucket in sorted(pieces)
         ]
         merged = self._run("merge", tasks, Written)
-        return join_written([*(one.written for one in staged), *merged])
+        replaced = Written(removed=tuple(there)) if is_rebuild else Written()
+        return join_written([*(one.written for one in staged), *merged, replaced])
 
-    def _commit_bad(self, tables: "_Tables", added: Sequence[DataFile], after: Progress) -> None:
+    def _commit_bad(
+        self, tables: "_Tables", added: Sequence[DataFile], reached: Progress, after: Progress
+    ) -> None:
         """What the side table has beyond the table goes, and the bad rows of the batch come."""
         if tables.bad is None:
             return
         tables.reload_bad(self.name)
-        there, reached = read_progress(tables.bad), read_progress(tables.table)
+        there = read_progress(tables.bad)
         stale = Written()
         if reached.is_behind(there):
             ends = {one: reached.offsets.get(one, 0) for one in there.offsets}
             stale = self._rewrite(tables.bad, FromOffsets(ends))
         elif not added:
             return
-        progress = Progress(after.offsets, there.starts)
+        progress = replace(there, offsets=after.offsets)
         self._commit(tables.bad, progress, [*stale.added, *added], stale.removed)
 
     def _commit(
@@ -374,11 +395,11 @@ class _Tables:
         self.bad = get_table(self.catalog, f"{name}{BAD}")
 
 
-def find_outputs(address: TierAddress | None, directories: Sequence[str]) -> Outputs:
-    """Where copies of the topic are noted: in its cold tier, or in the first directory."""
-    if address is not None:
-        return TierOutputs(address.open(), find_cluster(address))
-    return DirectoryOutputs.of(directories[0])
+def find_outputs(options: SourceOptions, *, is_cold: bool) -> Outputs:
+    """Where copies of the topic are noted: in its cold tier, or else in its log directory."""
+    if options.address is not None and is_cold:
+        return TierOutputs(options.address.open(), find_cluster(options.address))
+    return DirectoryOutputs.of(options.directories[0])
 
 
 def _by_bucket(files: Sequence[DataFile]) -> Mapping[int, list[DataFile]]:

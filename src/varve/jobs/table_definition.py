@@ -75,7 +75,7 @@ class TableDefinition:
         if not self.is_keyed:
             return UNPARTITIONED_PARTITION_SPEC
         key = schema.find_field(KEY).field_id
-        bucket: BucketTransform[bytes, int] = BucketTransform(self.buckets)
+        bucket: BucketTransform[bytes] = BucketTransform(self.buckets)
         return PartitionSpec(PartitionField(key, _FIRST_PARTITION_ID, bucket, _BUCKET_FIELD))
 
     def properties(self) -> dict[str, str]:

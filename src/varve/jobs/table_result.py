@@ -15,8 +15,9 @@ class TableResult:
 
     `records` were read; `deleted` of them had no value, `bad` of them went to the side table.
     `expired_rows` were removed below the log start. `missed` offsets had left the log before the
-    table had them. `inferred` and `added_columns` tell columns as a schema file has them. `offsets`
-    are the next ones to read.
+    table had them. `is_rebuilt` tells that a table of keys was made anew, since deletions may have
+    left the log unseen. `inferred` and `added_columns` tell columns as a schema file has them.
+    `offsets` are the next ones to read.
     """
 
     table: str
@@ -31,6 +32,7 @@ class TableResult:
     bad: int = 0
     expired_rows: int = 0
     missed: int = 0
+    is_rebuilt: bool = False
     commits: int = 0
     files: int = 0
     bytes: int = 0
@@ -80,6 +82,7 @@ class TableResult:
             "bad": self.bad,
             "expired_rows": self.expired_rows,
             "missed": self.missed,
+            "rebuilt": self.is_rebuilt,
             "commits": self.commits,
             "files": self.files,
             "bytes": self.bytes,

@@ -34,7 +34,9 @@ class TableSettings:
     """How a table is made and kept.
 
     Mode, format and buckets are those of the table once it exists; None takes them from there.
-    `schema` is the text of a schema file. A batch of about `commit_bytes` is one commit.
+    `schema` is the text of a schema file. A batch of about `commit_bytes` is one commit. How long a
+    compaction leaves tombstones for a table to see, the topic's `delete.retention.ms` tells; it is
+    0 where that is not known.
     """
 
     mode: TableMode | None = None
@@ -46,6 +48,7 @@ class TableSettings:
     commit_bytes: int = COMMIT_BYTES
     split_bytes: int = SPLIT_BYTES
     infer_records: int = INFER_RECORDS
+    delete_retention_ms: int = 0
     is_adding_columns: bool = False
     is_keeping_expired: bool = False
 

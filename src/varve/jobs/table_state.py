@@ -19,6 +19,8 @@ from varve.foundation.errors import Corrupt
 
 OFFSETS: Final = "varve.offsets"
 STARTS: Final = "varve.starts"
+SYNCED: Final = "varve.synced.ms"
+TIER: Final = "varve.tier"
 RUN: Final = "varve.run"
 TOPIC: Final = "varve.topic"
 TOPIC_ID: Final = "varve.topic.id"
@@ -28,16 +30,29 @@ SCHEMA: Final = "varve.schema"
 AVRO: Final = "varve.avro"
 BUCKETS: Final = "varve.buckets"
 
+_COLD: Final = "cold"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """By partition: the next offset to read, and the log start up to which rows were removed."""
+    """By partition: the next offset to read, and the log start up to which rows were removed.
+
+    At `synced_ms` the table had the whole topic, which was in the cold tier or not.
+    """
 
     offsets: Mapping[int, int]
     starts: Mapping[int, int]
+    synced_ms: int = 0
+    is_cold: bool = False
 
     def to_summary(self, run_id: str) -> dict[str, str]:
-        return {OFFSETS: _encode(self.offsets), STARTS: _encode(self.starts), RUN: run_id}
+        return {
+            OFFSETS: _encode(self.offsets),
+            STARTS: _encode(self.starts),
+            SYNCED: str(self.synced_ms),
+            TIER: _COLD if self.is_cold else "",
+            RUN: run_id,
+        }
 
     def is_behind(self, other: "Progress") -> bool:
         """Whether the other has read what this one has not."""
@@ -79,9 +94,10 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
             {int(name): int(number) for name, number in json.loads(told.get(key, "{}")).items()}
             for key in (OFFSETS, STARTS)
         )
+        synced_ms = int(told.get(SYNCED, 0))
     except (ValueError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"table {'.'.join(table.name())}: {OFFSETS} or {STARTS} cannot be read ({error}): "
             "varve cannot tell which records are in it. Drop the table and make it anew"
         ) from error
-    return Progress(offsets, starts)
+    return Progress(offsets, starts, synced_ms, told.get(TIER) == _COLD)

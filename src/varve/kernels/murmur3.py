@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.compile import byte_buffers, kernel
+from varve.kernels.compile import as_int, byte_buffers, kernel
 from varve.kernels.loads import Bytes, load_u8
 
 _FIRST = 0xCC9E2D51
@@ -15,8 +15,8 @@ _MASK = 0xFFFFFFFF
 def hash_cells(data: Bytes, offsets: npt.NDArray[np.int32], hashes: npt.NDArray[np.uint32]) -> None:
     """The hash of each cell of a binary column; `offsets` has one more entry than `hashes`."""
     for number in range(hashes.size):
-        start = np.int64(offsets[number])
-        end = np.int64(offsets[number + 1])
+        start = as_int(offsets[number])
+        end = as_int(offsets[number + 1])
         value = 0
         whole = start + ((end - start) & ~3)
         for at in range(start, whole, 4):
