@@ -1,0 +1,178 @@
+"""`varve job verify`: every object, segment and key of the cold tier, on Spark.
+
+Invariant  reads only; it may be stopped and run again.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from varve.cli.job_options import (
+    Conf,
+    LogDirectory,
+    Master,
+    ReportPath,
+    find_address,
+    spark_options,
+)
+from varve.cli.job_run import open_job, tell_report, write_report
+from varve.cli.store_access import AsJson
+from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
+from varve.commit_log.finding import Severity
+
+if TYPE_CHECKING:
+    from varve.jobs.verify_findings import VerifyFinding
+    from varve.jobs.verify_result import PartitionVerdict, VerifyResult
+
+_SHOWN_MAX: Final = 100
+"""Findings in the terminal; --json has all of them."""
+
+
+def _list_rules(is_wanted: bool) -> None:
+    if is_wanted:
+        from varve.commit_log.check_rules import RULES
+        from varve.jobs.verify_findings import VERIFY_RULES
+
+        for rule, sentence in {**VERIFY_RULES, **RULES}.items():
+            typer.echo(f"{rule:30} {sentence}")
+        raise typer.Exit(0)
+
+
+def command(
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC", help="The topics; left out, all of the cluster.", show_default=False
+        ),
+    ] = None,
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    directory: LogDirectory = None,
+    cluster: Cluster = None,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            "--report-page", metavar="PATH", help="Write an HTML page with pictures to this file."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    master: Master = None,
+    conf: Conf = [],  # noqa: B006
+    report: ReportPath = None,
+    rules: Annotated[
+        bool,
+        typer.Option("--rules", is_eager=True, callback=_list_rules, help="List what is checked."),
+    ] = False,
+) -> None:
+    """Verify the cold tier: every byte, index, key and manifest, in parallel.
+
+    Every object of every readable segment is read once and held against its checksum in the
+    manifest, batches against their checksums, indexes and key indexes against the data, producers
+    and leader epochs against the batches, segments against each other, manifests against the
+    objects, and keys against the clean bound. With --dir the log directory is looked at as well, if
+    no store has it open. Nothing is changed.
+
+    The exit status is 1 when there is damage, which is a finding of severity error. A warning costs
+    bytes and no records, a note is worth knowing. With --json every line has `type`: partition,
+    finding or report.
+
+    \b
+    Examples:
+      varve job verify --dir data
+      varve job verify --store s3://bucket/varve --report-page verify.html
+      varve job verify orders --store s3://bucket/varve --json
+    """
+    address = find_address(store_url, store_settings, directory, cluster)
+    with open_job("verify", spark_options(master, conf)) as job:
+        from varve.jobs.spark_distributor import SparkDistributor
+        from varve.jobs.verify import verify
+
+        distributor = SparkDistributor(job.spark)
+        result = job.run(
+            lambda: verify(address, topics or (), distributor=distributor, directory=directory)
+        )
+        done = job.report(None)
+    if page is not None:
+        _write_page(result, page)
+    if report is not None:
+        write_report(done, report)
+    if as_json:
+        for one in result.partitions:
+            typer.echo(json.dumps({"type": "partition", **one.to_json()}))
+        for found in result.findings:
+            typer.echo(json.dumps({"type": "finding", **found.to_json()}))
+        summary = {"has_damage": result.has_damage, "verified_bytes": result.verified_bytes}
+        typer.echo(json.dumps({"type": "report", **summary, **done.to_document()}))
+    else:
+        print_result(result)
+        tell_report(done)
+    if result.has_damage:
+        raise typer.Exit(1)
+
+
+def _write_page(result: "VerifyResult", path: str) -> None:
+    from varve.jobs.verify_page import render_page
+
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(render_page(result))
+
+
+def print_result(result: "VerifyResult") -> None:
+    """A line for each partition, its findings below it, and the sum."""
+    from rich.text import Text
+
+    from varve.cli.screen import make_console, print_details, print_rows_with_details
+    from varve.jobs.verify_findings import gravest_first
+
+    console = make_console()
+    shown = {id(one) for one in gravest_first(result.findings)[:_SHOWN_MAX]}
+    columns = ("partition", "segments", "records", "bytes", "verified", "findings")
+    print_rows_with_details(
+        console,
+        columns,
+        [_cells(one) for one in result.partitions],
+        [
+            [pair for found in one.findings if id(found) in shown for pair in _details(found)]
+            for one in result.partitions
+        ],
+        left=("partition",),
+    )
+    for found in result.others:
+        print_details(console, list(_details(found)))
+    hidden = len(result.findings) - len(shown)
+    if hidden > 0:
+        console.print(Text(f"and {hidden:,} more findings, --json has all", "dim"))
+    console.print(Text(f"{result.store}: {_sum_up(result)}"), soft_wrap=True)
+
+
+def _sum_up(result: "VerifyResult") -> str:
+    counts = Counter(one.severity for one in result.findings)
+    words = [f"{counts[one]} {one}{'s' * (counts[one] > 1)}" for one in Severity if counts[one]]
+    verified = f"{show_bytes(result.verified_bytes)} verified"
+    return f"{', '.join(words) or 'nothing found'}, {verified}"
+
+
+def _cells(one: "PartitionVerdict") -> tuple[str, ...]:
+    return (
+        f"{one.home.topic}-{one.home.partition}",
+        f"{len(one.segments):,}",
+        f"{one.record_count:,}",
+        show_bytes(sum(one.bytes.values())),
+        show_bytes(one.verified_bytes),
+        f"{len(one.findings):,}" if one.findings else "-",
+    )
+
+
+def _details(one: "VerifyFinding") -> Iterator[tuple[str, Any]]:
+    from rich.text import Text
+
+    colours = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+    yield str(one.severity), Text(f"{one.rule}: {one.message}", colours[one.severity])
+    yield "where", one.place
+    if one.expected or one.found:
+        yield "expected", f"{one.expected}; found {one.found}"
+    if one.remedy:
+        yield "remedy", one.remedy
