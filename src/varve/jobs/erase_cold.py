@@ -26,7 +26,7 @@ from varve.cleaning.balance_json import encode_balance
 from varve.commit_log.producer_entry import ProducerShell
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.clock import Clock
-from varve.foundation.errors import ObjectNotFound
+from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
 from varve.jobs.cold_input import open_files
 from varve.jobs.compact_commit import CompactCommit, DoneGroup
 from varve.jobs.compact_scope import find_chain, read_aborted, read_shells
@@ -35,7 +35,7 @@ from varve.jobs.erase_match import Matcher
 from varve.jobs.erase_objects import ObjectChange, StoredObject
 from varve.jobs.erase_scan import Scan
 from varve.jobs.erase_tasks import WRITER, ErasedGroup, EraseTask, LookTask
-from varve.jobs.record_blocks import aborted_within
+from varve.jobs.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.stages import Stage, expect
 from varve.jobs.tier_reach import TierReach
 from varve.object_store import ObjectStore
@@ -72,6 +72,11 @@ class ColdFindings:
     removed: list[StoredObject] = field(default_factory=list)
     waiting: list[StoredObject] = field(default_factory=list)
     """Objects that were replaced and stay for their grace time."""
+    replaced_ids: list[str] = field(default_factory=list)
+    log_bytes: int = 0
+    log_requests: int = 0
+    """What it takes to read all log objects once."""
+    error: StoreError | None = None
 
 
 Stages = Generator[Stage, list[object], ColdFindings]
@@ -81,6 +86,7 @@ class ColdErasure:
     """One pass over one partition; `request` is the erasure's id.
 
     With `only` just the segments with these log objects are looked into, and not by their indexes.
+    With `waits_for_grace` what others may still rely on is not taken away.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class ColdErasure:
         grace_ms: int,
         buffer_bytes: int,
         only: Collection[str] | None = None,
+        waits_for_grace: bool = False,
     ) -> None:
         self._home = home
         self._reach = reach
@@ -104,25 +111,42 @@ class ColdErasure:
         self._grace_ms = grace_ms
         self._buffer_bytes = buffer_bytes
         self._only = only
+        self._waits_for_grace = waits_for_grace
         self._now_ms = clock.now_ms()
         self._manifests = reach.manifests(home)
         self._found = ColdFindings(home)
 
     def stages(self, *, is_dry_run: bool) -> Stages:
-        """The pass; a dry run ends when it knows what there is to do."""
+        """The pass; what fails on purpose is told in its findings, and others go on."""
+        try:
+            yield from self._run(is_dry_run=is_dry_run)
+        except StoreError as error:
+            self._found.error = error
+        return self._found
+
+    def _run(self, *, is_dry_run: bool) -> Generator[Stage, list[object], None]:
+        """A dry run ends when it knows what there is to do."""
         manifest = self._manifests.load() if is_dry_run else self._sweep()
         listed = list(self._manifests.segments(manifest))
         looked = yield from self._look(listed)
         matched = [(one, scan) for one, scan in looked if len(scan.found)]
         self._note(looked, matched)
         if is_dry_run or not matched:
-            return self._found
+            return
         going = [one for one, _ in matched if not one.is_readable]
+        self._check_grace(going)
         live = [(one, scan) for one, scan in matched if one.is_readable]
         if live:
             yield from self._rewrite(manifest, listed, live)
-        self._remove_going(going)
-        return self._found
+        self._let_go(going)
+
+    def _check_grace(self, going: Sequence[ColdSegment]) -> None:
+        ends = [one.replaced_until_ms for one in going if one.replaced_until_ms is not None]
+        if self._waits_for_grace and ends and max(ends) > self._now_ms:
+            raise Unavailable(
+                f"{self._home}: readers may rely on replaced objects for another "
+                f"{max(ends) - self._now_ms} ms; finish the erasure then"
+            )
 
     def _sweep(self) -> Manifest:
         manifest = self._manifests.load()
@@ -173,6 +197,8 @@ class ColdErasure:
     ) -> None:
         found = self._found
         found.segments_looked += len(looked)
+        found.log_bytes = sum(one.size for one, _ in looked)
+        found.log_requests = sum(-(-one.size // CHUNK_BYTES) for one, _ in looked)
         found.bytes_looked += sum(scan.read_bytes for _, scan in looked)
         found.unread += sum(scan.unread_count for one, scan in looked if one.is_readable)
         found.segments_matched += len(matched)
@@ -283,20 +309,11 @@ class ColdErasure:
     def _let_go(self, replaced: Sequence[ColdSegment]) -> None:
         objects = self._reach.objects()
         described = [find_stored(objects, self._home, one) for one in replaced]
+        self._found.replaced_ids += [one.id for one in replaced]
         if self._grace_ms:
             self._found.waiting += described
             return
         self._remove(replaced)
-        self._found.removed += described
-
-    def _remove_going(self, going: Sequence[ColdSegment]) -> None:
-        """Segments that others replaced before, and whose objects still hold a match."""
-        objects = self._reach.objects()
-        described = [find_stored(objects, self._home, one) for one in going]
-        if self._grace_ms:
-            self._found.waiting += described
-            return
-        self._remove(going)
         self._found.removed += described
 
 

@@ -49,7 +49,7 @@ class Rescan:
     files: int = 0
     bytes: int = 0
     records: int = 0
-    output_rows: int = 0
+    outputs: int = 0
     found: dict[str, int] = field(default_factory=dict)
     """How many records by object, file or output."""
 
@@ -58,6 +58,16 @@ class Rescan:
         self.records += scan.record_count
         if scan.is_matched:
             self.found[name] = len(scan.found)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "objects": self.objects,
+            "files": self.files,
+            "outputs": self.outputs,
+            "bytes": self.bytes,
+            "records": self.records,
+            "found": sum(self.found.values()),
+        }
 
     def check(self) -> None:
         """Raises NotErased if anything was found."""

@@ -1,0 +1,313 @@
+"""Records are erased from all tiers, nothing else goes, and a receipt says so."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.erasure_bench import ErasureBench
+from tests.support.tiered_topic import TieredTopic
+from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
+from varve.jobs.distributor import LocalDistributor, Task
+from varve.jobs.erase_field import FieldMatch, ValueFormat
+from varve.jobs.erase_rescan import NotErased, RescanMode
+from varve.records import Codec
+from varve.tiering.cold_segment import SegmentState
+
+
+def compacted() -> ErasureBench:
+    """A topic whose segments have key indexes."""
+    return ErasureBench(TieredTopic(topic_settings={"cleanup.policy": "compact"}))
+
+
+@pytest.fixture
+def bench() -> ErasureBench:
+    """Three copied segments and one that is being written; `ann` is in all but the second."""
+    made = compacted()
+    made.put("ann", "bob")
+    made.put("ann", value="again")
+    made.roll()
+    made.put("bob", "cy", codec=Codec.ZSTD)
+    made.roll()
+    made.put("dan", "ann", "dan", codec=Codec.GZIP)
+    made.put("ann", value=None)
+    made.roll()
+    made.copy()
+    made.put("ann", "eve")
+    return made
+
+
+ANN = {0, 2, 6, 8, 9}
+"""Her offsets."""
+
+
+def test_a_key_leaves_every_tier_and_nothing_else_does(bench: ErasureBench) -> None:
+    hot, cold = bench.records(cold=False), bench.records(cold=True)
+    result = bench.erase("ann", "nobody")
+    assert bench.records(cold=False) == {at: one for at, one in hot.items() if at not in ANN}
+    assert bench.records(cold=True) == {at: one for at, one in cold.items() if at not in ANN}
+    assert b"ann" not in bench.everything()
+    assert [(one.tier, one.records, one.segments_matched) for one in result.partitions] == [
+        ("hot", 5, 3),
+        ("cold", 4, 2),
+    ]
+    assert bench.topic.log.end_offset == 11
+    bench.check()
+
+
+def test_segments_without_a_match_are_left_alone(bench: ErasureBench) -> None:
+    before = [one.id for one in bench.topic.cold()]
+    bench.erase("cy")
+    after = [one.id for one in bench.topic.cold()]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_a_dry_run_tells_and_changes_nothing(bench: ErasureBench) -> None:
+    before, version = bench.everything(), bench.topic.manifest().version
+    result = bench.erase("ann", is_dry_run=True)
+    assert result.is_dry_run
+    assert result.receipt is None
+    assert result.records == 9
+    assert result.cost is not None
+    assert result.cost.read_bytes > 0
+    assert bench.everything() == before
+    assert bench.topic.manifest().version == version
+
+
+def test_finding_by_key_reads_the_data_of_matching_segments_alone() -> None:
+    made = compacted()
+    for number in range(6):
+        made.put(*(f"key-{number}-{one}" for one in range(20)), value="x" * 500)
+        made.roll()
+    made.copy()
+    result = made.erase("key-3-7", is_dry_run=True)
+    (cold,) = [one for one in result.partitions if one.tier == "cold"]
+    sizes = [one.size for one in made.topic.cold()]
+    assert cold.segments == 6
+    assert cold.bytes_read == sizes[3]
+
+
+def test_aborted_records_go_too() -> None:
+    made = ErasureBench()
+    made.put("ann", "bob", producer_id=7)
+    made.put("ann", "cy", producer_id=8)
+    made.roll()
+    made.end(7, committed=False)
+    made.end(8, committed=True)
+    made.roll()
+    made.copy()
+    made.erase("ann")
+    assert set(made.records(cold=True)) == set(made.records(cold=False)) == {1, 3}
+    read = made.topic.topic.read(isolation="read_committed")
+    assert [one.offset for one in read] == [3]
+    made.check()
+
+
+def test_a_transaction_that_is_still_open_loses_the_records_of_the_key() -> None:
+    made = ErasureBench.plain()
+    made.put("ann", "bob", producer_id=7)
+    made.roll()
+    made.erase("ann", cold=False)
+    assert set(made.records(cold=False)) == {1}
+    made.end(7, committed=True)
+    assert [one.key for one in made.topic.topic.read()] == [b"bob"]
+    made.check()
+
+
+def test_a_producer_goes_on_behind_its_erased_records() -> None:
+    made = ErasureBench.plain()
+    made.put("ann", producer_id=7)
+    made.end(7, committed=True)
+    made.roll()
+    made.erase("ann", cold=False)
+    made.topic.kit.reopen()
+    made.put("bob", producer_id=7)
+    made.end(7, committed=True)
+    assert [one.key for one in made.topic.topic.read()] == [b"bob"]
+
+
+def test_a_segment_that_loses_all_its_records_keeps_its_offsets() -> None:
+    made = ErasureBench()
+    made.put("ann", "ann")
+    made.roll()
+    made.put("bob")
+    made.roll()
+    made.copy()
+    made.erase("ann")
+    assert set(made.records(cold=True)) == set(made.records(cold=False)) == {2}
+    assert [(one.base_offset, one.end_offset) for one in made.topic.cold()] == [(0, 1), (2, 2)]
+    assert made.put("cy") == 3
+    made.check()
+
+
+def test_compaction_afterwards_is_right() -> None:
+    made = compacted()
+    made.put("ann", "bob", "cy")
+    made.roll()
+    made.put("ann", "bob")
+    made.roll()
+    made.copy()
+    made.erase("ann")
+    made.topic.kit.store.clean("orders")
+    assert [(one.offset, one.key) for one in made.topic.topic.read()] == [(2, b"cy"), (4, b"bob")]
+    made.check()
+
+
+def test_what_was_replaced_before_and_waits_for_readers_goes_as_well(bench: ErasureBench) -> None:
+    bench.erase("bob", grace_ms=60_000)
+    waiting = [one for one in bench.topic.cold() if one.state is SegmentState.DELETE_STARTED]
+    assert len(waiting) == 2
+    bench.erase("ann")
+    assert b"ann" not in bench.everything()
+    left = [one for one in bench.topic.cold() if one.state is SegmentState.DELETE_STARTED]
+    assert [one.base_offset for one in left] == [3], "the other one never held her"
+
+
+def test_with_a_grace_time_the_receipt_comes_when_it_is_finished(bench: ErasureBench) -> None:
+    result = bench.erase("ann", id="slow", grace_ms=60_000)
+    assert result.receipt is None
+    assert result.finish_ms == bench.topic.kit.now_ms + 60_000
+    with pytest.raises(Unavailable, match="another 60000 ms"):
+        bench.erase("ann", id="slow", is_finish=True)
+    bench.topic.kit.advance(minutes=1)
+    finished = bench.erase("ann", id="slow", is_finish=True)
+    assert finished.receipt is not None
+    assert finished.receipt["records"] == 9
+    assert b"ann" not in bench.everything()
+
+
+def test_what_was_never_begun_cannot_be_finished(bench: ErasureBench) -> None:
+    with pytest.raises(NotFound, match="no evidence of an erasure other"):
+        bench.erase("ann", id="other", is_finish=True)
+
+
+class _CopyMeanwhile(LocalDistributor):
+    """A server copies another segment while this one is being rewritten."""
+
+    def __init__(self, bench: ErasureBench) -> None:
+        self._bench = bench
+        self._is_done = False
+
+    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
+        outcomes = super().run(stage, tasks)
+        if stage == "rewrite" and not self._is_done:
+            self._is_done = True
+            self._bench.roll()
+            self._bench.copy()
+        return outcomes
+
+
+def test_what_is_copied_meanwhile_is_taken_in_another_pass(bench: ErasureBench) -> None:
+    bench.distributor = _CopyMeanwhile(bench)
+    result = bench.erase("ann", hot=False)
+    assert result.receipt is not None
+    assert result.receipt["passes"] > 1
+    assert set(bench.records(cold=True)) & ANN == set()
+
+
+def test_an_object_that_nothing_names_keeps_the_receipt_back(bench: ErasureBench) -> None:
+    key = f"{bench.home.segment_folder}00000000000000000000-lost/log"
+    bench.topic.bucket.put(key, bench.cold_data()[0])
+    with pytest.raises(NotErased, match=r"lost/log \(2 records\).*fsck --sweep"):
+        bench.erase("ann")
+    assert not [one for one in bench.topic.object_keys() if "/receipt/" in one]
+    bench.topic.bucket.delete([key])
+    assert bench.erase("ann").receipt is not None
+
+
+def test_a_key_index_that_misses_a_key_is_found_out(bench: ErasureBench) -> None:
+    """The re-scan reads the data; what it finds is taken in another pass."""
+    first = bench.topic.cold()[0]
+    key = bench.home.part_key(first, "keys")
+    data = bytearray(bench.topic.bucket.get(key))
+    data[128 : 128 + 32 * 2] = data[128 + 32 : 128 + 64] * 2
+    bench.topic.bucket.put(key, bytes(data))
+    bench.erase("ann", "bob")
+    assert set(bench.records(cold=True)) == {4, 5, 7}
+
+
+def test_the_receipt_names_objects_and_never_a_key(bench: ErasureBench) -> None:
+    deadline = bench.topic.kit.now_ms + 1000
+    result = bench.erase("ann", deadline_ms=deadline, id="first")
+    receipt = result.receipt
+    assert receipt is not None
+    text = json.dumps(receipt)
+    assert "ann" not in text
+    assert receipt["deadline_met"] is True
+    assert receipt["request"]["keys"]["count"] == 1
+    hot, cold = sorted(
+        receipt["topics"][0]["partitions"], key=lambda one: one["tier"], reverse=True
+    )
+    assert (hot["records"], cold["records"]) == (5, 4)
+    live = {bench.home.part_key(one, "log") for one in bench.topic.cold()}
+    assert {one["after"]["key"] for one in cold["objects"]} <= live
+    assert not {one["before"]["key"] for one in cold["objects"]} & live
+    assert receipt["rescan"]["found"] == 0
+    assert receipt["rescan"]["objects"] == 3
+    (key,) = [one for one in bench.topic.object_keys() if "/receipt/" in one]
+    assert result.receipt_places == (f"memory:/{key}",)
+    assert json.loads(bench.topic.bucket.get(key)) == receipt
+
+
+def test_an_erasure_that_is_run_again_tells_what_the_first_run_did(bench: ErasureBench) -> None:
+    first = bench.erase("ann", id="same").receipt
+    again = bench.erase("ann", id="same").receipt
+    assert first is not None
+    assert again is not None
+    assert again["records"] == first["records"] == 9
+    assert bench.erase("ann", id="other").receipt["records"] == 0  # type: ignore[index]  # it is there
+
+
+def test_a_missed_deadline_is_told(bench: ErasureBench) -> None:
+    receipt = bench.erase("ann", deadline_ms=bench.topic.kit.now_ms - 1).receipt
+    assert receipt is not None
+    assert receipt["deadline_met"] is False
+
+
+def test_key_indexes_can_stand_for_the_data_of_live_segments(bench: ErasureBench) -> None:
+    full = bench.erase("ann").receipt
+    keys = bench.erase("ann", rescan=RescanMode.KEYS).receipt
+    assert full is not None
+    assert keys is not None
+    assert keys["rescan"]["mode"] == "keys"
+    assert keys["rescan"]["objects"] == full["rescan"]["objects"]
+    assert keys["rescan"]["records"] < full["rescan"]["records"]
+    assert any("key indexes rule" in one for one in keys["out_of_reach"])
+
+
+def test_a_field_of_json_values_is_looked_for_everywhere() -> None:
+    made = ErasureBench()
+    made.put("1", value='{"customer": {"email": "ann@x", "n": 7}}')
+    made.put("2", value='{"customer": {"email": "bob@x"}}')
+    made.put("3", value="not json")
+    made.put(None, value='{"customer": [{"email": "ann@x"}]}')
+    made.roll()
+    made.copy()
+    field = FieldMatch.of("customer.email", ["ann@x"], ValueFormat.JSON)
+    result = made.erase(field=field)
+    assert set(made.records(cold=True)) == set(made.records(cold=False)) == {1, 2}
+    receipt = result.receipt
+    assert receipt is not None
+    assert "2 values that could not be read as JSON." in receipt["out_of_reach"]
+    assert "ann@x" not in json.dumps(receipt)
+    made.check()
+
+
+def test_a_topic_on_the_local_disk_alone_is_erased_and_keeps_its_receipt() -> None:
+    made = ErasureBench.plain()
+    made.put("ann", "bob")
+    result = made.erase("ann", cold=False, id="here")
+    assert result.receipt_places == (f"{made.topic.kit.path}/varve-receipt-here.json",)
+    assert json.loads(made.fs.read(result.receipt_places[0])) == result.receipt
+    assert set(made.records(cold=False)) == {1}
+    made.check()
+
+
+def test_unknown_topics_and_empty_requests_are_named() -> None:
+    made = ErasureBench.plain()
+    with pytest.raises(InvalidRequest, match="give the keys to erase"):
+        made.erase(cold=False)
+    with pytest.raises(InvalidRequest, match="must be 1 to 64 letters"):
+        made.erase("ann", cold=False, id="../x")
+    with pytest.raises(InvalidRequest, match="object store, the log directory, or both"):
+        made.erase("ann", cold=False, hot=False)
