@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +11,8 @@ from varve.cli.tier_access import find_url, split_settings
 
 if TYPE_CHECKING:
     from varve.jobs.tier_address import TierAddress
+
+_SHIP_VARIABLE: Final = "VARVE_SPARK_SHIP"
 
 LogDirectory = Annotated[
     str | None,
@@ -28,8 +30,8 @@ Master = Annotated[
         "--master",
         envvar="VARVE_SPARK_MASTER",
         metavar="URL",
-        help="The Spark cluster, such as spark://host:7077 or yarn; left out it is this machine, "
-        "local[*].",
+        help="The Spark cluster, such as spark://host:7077 or yarn, or a server of Spark Connect, "
+        "sc://host:15002; left out it is this machine, local[*].",
     ),
 ]
 Conf = Annotated[
@@ -37,7 +39,8 @@ Conf = Annotated[
     typer.Option(
         "--conf",
         metavar="NAME=VALUE",
-        help="A setting of Spark's, such as spark.driver.memory=4g; repeatable.",
+        help="A setting of Spark's, such as spark.driver.memory=4g; repeatable. varve.ship=PATH "
+        "gives executors an archive of `varve job ship`, as VARVE_SPARK_SHIP does.",
     ),
 ]
 ReportPath = Annotated[
@@ -45,7 +48,8 @@ ReportPath = Annotated[
     typer.Option(
         "--report",
         metavar="PATH",
-        help="Write what the job did to this file: rows, bytes and time of each stage, as JSON.",
+        help="Write what the job did to this file as JSON: its result, its steps and stages with "
+        "rows, bytes and time; `varve job report` shows it.",
     ),
 ]
 
@@ -60,7 +64,11 @@ class SparkOptions:
 
 def spark_options(master: str | None, conf: list[str]) -> SparkOptions:
     """As they were given; raises InvalidSetting for what is no setting."""
-    return SparkOptions(master, dict(parse_setting(text) for text in conf))
+    given = dict(parse_setting(text) for text in conf)
+    shipped = os.environ.get(_SHIP_VARIABLE)
+    if shipped and not (master or "").startswith("sc://"):  # there the server has been told
+        given.setdefault("varve.ship", shipped)
+    return SparkOptions(master, given)
 
 
 def find_address(

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -26,8 +26,7 @@ from varve.foundation.clock import SystemClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from varve.jobs.job_progress import JobProgress
-    from varve.jobs.job_report import JobReport
+    from varve.jobs.job_report import JobReport, StageReport
 
 T = TypeVar("T")
 
@@ -42,40 +41,61 @@ class Job:
     """A session of Spark for one command."""
 
     def __init__(self, name: str, spark: "SparkSession") -> None:
-        from varve.jobs.job_report import read_stages
+        from varve.jobs.session_kind import is_connect
+        from varve.jobs.stage_look import open_look
+        from varve.jobs.step_ledger import get_ledger
 
         self.name = name
         self.spark = spark
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
-        self._before = {report.stage for report in read_stages(spark)}
+        self._is_classic = not is_connect(spark)
+        self._before = {report.stage for report in self._stages()}
+        self._ledger = get_ledger(spark)
+        self._steps_before = self._ledger.count
+        self._look = open_look(spark)
 
     def run(self, work: Callable[[], T], *, is_shown: bool = True) -> T:
         """Does the work, with its progress shown if wanted; an interrupt cancels it."""
+        from varve.cli.job_bars import stage_bars
         from varve.jobs.job_progress import ProgressWatch
+        from varve.jobs.session_kind import cancel_work
 
-        watch = ProgressWatch(self.spark.sparkContext.statusTracker())
+        watch = ProgressWatch(self._look.running)
         running = _Running(work)
         try:
-            with _progress(is_wanted=is_shown) as show:
+            with stage_bars(is_wanted=is_shown) as show:
                 return running.wait(lambda: show(watch.look()))
         except KeyboardInterrupt:
-            self.spark.sparkContext.cancelAllJobs()
+            cancel_work(self.spark)
             running.thread.join(_CANCEL_SECONDS)
             raise
 
-    def report(self, rows: int | None) -> "JobReport":
-        """What was done so far."""
-        from varve.jobs.job_report import JobReport, read_stages
+    def report(self, rows: int | None, result: object = None) -> "JobReport":
+        """What was done so far; `result` is what the job itself tells, as JSON has it."""
+        from varve.jobs.job_report import JobReport
+        from varve.jobs.session_kind import find_application
 
         return JobReport(
             job=self.name,
-            application=self.spark.sparkContext.applicationId,
+            application=find_application(self.spark),
             started_ms=self._started_ms,
             duration_ms=self._clock.now_ms() - self._started_ms,
             rows=rows,
-            stages=read_stages(self.spark, before=self._before),
+            stages=self._stages(before=self._before),
+            steps=self._ledger.steps(after=self._steps_before),
+            remote_stages=self._look.told(),
+            result=result,
         )
+
+    def close(self) -> None:
+        """Asks the session no more."""
+        self._look.close()
+
+    def _stages(self, before: Collection[int] = ()) -> "tuple[StageReport, ...]":
+        from varve.jobs.job_report import read_stages
+
+        return read_stages(self.spark, before=before) if self._is_classic else ()
 
 
 @contextlib.contextmanager
@@ -92,7 +112,8 @@ def open_job(
         try:
             spark, is_ours = _start(name, options, log)
             try:
-                yield Job(name, spark)
+                with contextlib.closing(Job(name, spark)) as job:
+                    yield job
             finally:
                 if is_ours:
                     spark.stop()
@@ -117,10 +138,12 @@ def tell_report(report: "JobReport") -> None:
 
     rows = "" if report.rows is None else f"{_count(report.rows, 'row')}, "
     shuffled = f", {show_bytes(report.shuffled_bytes)} shuffled" if report.shuffled_bytes else ""
+    fetched = f", {show_bytes(report.store.read_bytes)} fetched" if report.store.requests else ""
     failed = f", {report.failed_tasks} failed" if report.failed_tasks else ""
     typer.secho(
-        f"{rows}{_count(len(report.stages), 'stage')}, {_count(report.tasks, 'task')}{failed}"
-        f"{shuffled} in {show_span(report.duration_ms)}",
+        f"{rows}{_count(len(report.stages or report.remote_stages), 'stage')}, "
+        f"{_count(report.tasks, 'task')}{failed}{fetched}{shuffled} in "
+        f"{show_span(report.duration_ms)}",
         dim=True,
         err=True,
     )
@@ -162,8 +185,10 @@ def _start(name: str, options: SparkOptions, log: SparkLog) -> "tuple[SparkSessi
     from pyspark import SparkContext
 
     from varve.jobs.session import get_session
+    from varve.jobs.session_kind import REMOTE_SCHEME
 
-    is_ours = SparkContext._active_spark_context is None
+    is_remote = (options.master or "").startswith(REMOTE_SCHEME)
+    is_ours = is_remote or SparkContext._active_spark_context is None
     with _spinner("starting Spark"), log.catching():
         starting = _Running(
             lambda: get_session(master=options.master, conf=options.conf, app=f"varve {name}")
@@ -184,35 +209,3 @@ def _spinner(title: str) -> Iterator[None]:
         Console(file=terminal).status(title),
     ):
         yield
-
-
-@contextlib.contextmanager
-def _progress(*, is_wanted: bool) -> "Iterator[Callable[[JobProgress], None]]":
-    """Gives the function that shows how far it is; it does nothing where there is no terminal."""
-    if not is_wanted or not sys.stderr.isatty():
-        yield lambda progress: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("tasks"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("planning", total=None)
-
-        def show(progress: "JobProgress") -> None:
-            if progress.tasks:
-                failed = f", {progress.failed_tasks} failed" if progress.failed_tasks else ""
-                bars.update(
-                    task,
-                    description=f"stage {progress.stages_done + 1}{failed}",
-                    completed=progress.tasks_done,
-                    total=progress.tasks,
-                )
-
-        yield show

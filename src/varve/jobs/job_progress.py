@@ -1,39 +1,32 @@
-"""How far a running job is, by Spark's status tracker.
+"""How far a running job is, stage by stage.
 
-Invariant  tasks done never fall while the tracker knows the stages: a stage that left the list of
-           running ones counts as done.
+Invariant  tasks done never fall while the stages are known: a stage that left the list of running
+           ones counts as done.
 Threads    one at a time; the job runs in another.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
-class StageInfo(Protocol):
-    """What the tracker tells of a running stage."""
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """One stage that runs, under the name of varve's step where it belongs to one."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def numTasks(self) -> int: ...  # noqa: N802 - Spark's name
-    @property
-    def numCompletedTasks(self) -> int: ...  # noqa: N802
-    @property
-    def numFailedTasks(self) -> int: ...  # noqa: N802
-
-
-class Tracker(Protocol):
-    """The part of pyspark's StatusTracker that is asked."""
-
-    def getActiveStageIds(self) -> list[int]: ...  # noqa: N802
-    def getStageInfo(self, stageId: int) -> StageInfo | None: ...  # noqa: N802, N803
+    stage: int
+    name: str
+    tasks: int
+    tasks_done: int = 0
+    failed_tasks: int = 0
+    read_bytes: int = 0
+    """As far as Spark counts them: what tasks fetch themselves is known when they are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """Tasks of all stages that were seen; those to come are not known."""
+    """The stages that run, and the tasks of all that were seen; those to come are not known."""
 
-    stage: str
+    running: tuple[StageProgress, ...]
     stages_done: int
     tasks_done: int
     tasks: int
@@ -41,29 +34,22 @@ class JobProgress:
 
 
 class ProgressWatch:
-    """Adds up what the tracker tells each time it is asked."""
+    """Adds up what is told of the running stages each time it is asked."""
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        self._stages: dict[int, JobProgress] = {}
+    def __init__(self, find_running: Callable[[], Sequence[StageProgress]]) -> None:
+        self._find_running = find_running
+        self._seen: dict[int, StageProgress] = {}
 
     def look(self) -> JobProgress:
         """How far it is now."""
-        active = set(self._tracker.getActiveStageIds())
-        for number in active:
-            info = self._tracker.getStageInfo(number)
-            if info is not None:
-                self._stages[number] = JobProgress(
-                    info.name, 0, info.numCompletedTasks, info.numTasks, info.numFailedTasks
-                )
-        seen = self._stages
-        running = [seen[number].stage for number in sorted(active & seen.keys())]
+        running = sorted(self._find_running(), key=lambda one: one.stage)
+        self._seen.update((one.stage, one) for one in running)
+        active = {one.stage for one in running}
+        seen = self._seen.values()
         return JobProgress(
-            stage=running[-1] if running else "",
-            stages_done=len(seen.keys() - active),
-            tasks_done=sum(
-                one.tasks_done if number in active else one.tasks for number, one in seen.items()
-            ),
-            tasks=sum(one.tasks for one in seen.values()),
-            failed_tasks=sum(one.failed_tasks for one in seen.values()),
+            running=tuple(running),
+            stages_done=len(self._seen) - len(active),
+            tasks_done=sum(one.tasks_done if one.stage in active else one.tasks for one in seen),
+            tasks=sum(one.tasks for one in seen),
+            failed_tasks=sum(one.failed_tasks for one in seen),
         )

@@ -1,7 +1,10 @@
-"""What a job did: rows, bytes and time, stage by stage, as Spark counted them.
+"""What a job did: its result, its steps as varve counts them, its stages as Spark does.
 
-Invariant  figures come from Spark's own status store, which is there without its web page; stages
-           that Spark skipped since their result was there are left out.
+Layout     docs/jobs/running.md tells the fields of the document.
+Invariant  figures of stages come from Spark's own status store, which is there without its web
+           page; stages that Spark skipped since their result was there are left out. Bytes of
+           object stores are those that varve's tasks asked for themselves: Spark knows nothing of
+           them.
 """
 
 from collections.abc import Collection
@@ -10,7 +13,19 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-_FORMAT: Final = 1
+from varve.jobs.stage_look import RemoteStage, step_name
+from varve.jobs.step_ledger import StepReport
+from varve.jobs.store_count import StoreCount
+
+FORMAT: Final = 2
+_OVER_CONNECT: Final = (
+    "over Spark Connect stages are told by tasks and bytes read alone, without time, rows and "
+    "shuffled bytes"
+)
+_NOT_COUNTED: Final = (
+    "what the data source fetched from object stores is not counted; `varve job query --estimate` "
+    "tells what a read takes at most"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +63,27 @@ class JobReport:
     rows: int | None
     """Rows that came out; None where the job has none to count."""
     stages: tuple[StageReport, ...]
+    steps: tuple[StepReport, ...] = ()
+    remote_stages: tuple[RemoteStage, ...] = ()
+    """The stages of a job over Spark Connect, in place of `stages`."""
+    result: object = None
+    """What the job itself tells, as JSON has it."""
 
     @property
     def tasks(self) -> int:
-        return sum(stage.tasks for stage in self.stages)
+        done = sum(one.tasks_done for one in self.remote_stages)
+        return sum(stage.tasks for stage in self.stages) + done
+
+    @property
+    def store(self) -> StoreCount:
+        """What the tasks of all steps asked of object stores."""
+        return sum((step.store for step in self.steps), StoreCount())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures leave out."""
+        found = [_OVER_CONNECT] if self.remote_stages else []
+        return (*found, *([] if self.steps else [_NOT_COUNTED]))
 
     @property
     def failed_tasks(self) -> int:
@@ -64,8 +96,10 @@ class JobReport:
     def to_document(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             **asdict(self),
+            "store": self.store.to_json(),
+            "notes": list(self.notes),
             "tasks": self.tasks,
             "failed_tasks": self.failed_tasks,
             "shuffled_bytes": self.shuffled_bytes,
@@ -73,7 +107,10 @@ class JobReport:
 
 
 def read_stages(spark: SparkSession, *, before: Collection[int] = ()) -> tuple[StageReport, ...]:
-    """Every stage that the session has run, oldest first, without those of the numbers `before`."""
+    """Every stage of a classic session, oldest first, without those of the numbers `before`.
+
+    Over Spark Connect nobody can be asked.
+    """
     context = spark.sparkContext
     gateway: Any = context._gateway  # its status store has no door in Python
     jvm: Any = context._jvm
@@ -94,10 +131,11 @@ def read_stages(spark: SparkSession, *, before: Collection[int] = ()) -> tuple[S
 def _read_stage(stage: Any) -> StageReport:
     started_ms = stage.submissionTime().get().getTime()
     completed = stage.completionTime()
+    described = stage.description()
     return StageReport(
         stage=stage.stageId(),
         attempt=stage.attemptId(),
-        name=stage.name(),
+        name=step_name(described.get() if described.isDefined() else None, stage.name()),
         status=stage.status().toString().lower(),
         started_ms=started_ms,
         duration_ms=completed.get().getTime() - started_ms if completed.isDefined() else 0,

@@ -1,45 +1,59 @@
 """Progress adds up over the stages that were seen."""
 
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 
-from varve.jobs.job_progress import ProgressWatch
-
-
-@dataclass
-class Stage:
-    numTasks: int  # noqa: N815 - Spark's names
-    numCompletedTasks: int = 0  # noqa: N815
-    numFailedTasks: int = 0  # noqa: N815
-    name: str = "collect"
-
-
-@dataclass
-class FakeTracker:
-    running: dict[int, Stage | None] = field(default_factory=dict)
-
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802
-        return list(self.running)
-
-    def getStageInfo(self, stageId: int) -> Stage | None:  # noqa: N802, N803
-        return self.running[stageId]
+from varve.foundation.clock import ManualClock
+from varve.jobs.job_progress import ProgressWatch, StageProgress
+from varve.jobs.stage_look import step_name, without_skipped
+from varve.jobs.step_ledger import StepLedger
+from varve.jobs.store_count import StoreCount
 
 
 def test_a_stage_that_left_counts_as_done() -> None:
-    tracker = FakeTracker()
-    watch = ProgressWatch(tracker)
+    running: list[StageProgress] = []
+    watch = ProgressWatch(lambda: running)
     assert (watch.look().tasks_done, watch.look().tasks) == (0, 0)
-    tracker.running[0] = Stage(10, 4, 1)
+    running[:] = [StageProgress(0, "plan", 10, 4, 1)]
     found = watch.look()
-    assert (found.stage, found.tasks_done, found.tasks, found.failed_tasks) == ("collect", 4, 10, 1)
-    tracker.running = {1: Stage(5, 2, name="save")}
+    assert (found.running[0].name, found.tasks_done, found.tasks) == ("plan", 4, 10)
+    assert found.failed_tasks == 1
+    running[:] = [StageProgress(1, "rewrite", 5, 2)]
     found = watch.look()
-    assert (found.stage, found.stages_done) == ("save", 1)
+    assert (found.running[0].name, found.stages_done) == ("rewrite", 1)
     assert (found.tasks_done, found.tasks) == (12, 15)
-    tracker.running = {}
+    running[:] = []
     found = watch.look()
     assert (found.tasks_done, found.tasks, found.stages_done) == (15, 15, 2)
 
 
-def test_a_stage_that_ended_between_two_questions_is_no_error() -> None:
-    watch = ProgressWatch(FakeTracker({3: None}))
-    assert watch.look().tasks == 0
+def test_stages_go_by_the_names_of_steps_else_of_actions() -> None:
+    assert step_name("varve: plan, rewrite", "collect at spark_distributor.py:1") == "plan, rewrite"
+    assert step_name(None, "collect at /a/b.py:7") == "collect"
+    assert step_name("a user's own", "collect at x") == "a user's own"
+
+
+def test_a_stage_that_was_skipped_is_left_out_when_a_later_one_moves() -> None:
+    def told(number: int, tasks: int, done: int) -> SimpleNamespace:
+        return SimpleNamespace(stage_id=number, num_tasks=tasks, num_completed_tasks=done)
+
+    stages = [told(2, 3, 1), told(0, 2, 2), told(1, 2, 0), told(3, 4, 0)]
+    assert [one.stage_id for one in without_skipped(stages)] == [0, 2, 3]
+
+
+def test_a_step_that_fails_stands_in_the_ledger_too() -> None:
+    clock = ManualClock()
+    ledger = StepLedger(clock)
+    with ledger.step("plan", 2) as step:
+        assert ledger.running == "plan"
+        step.note(StoreCount(1, 10, 0), has_failed=False)
+        step.note(StoreCount(2, 5, 7), has_failed=True)
+        clock.advance(40)
+    try:
+        with ledger.step("rewrite", 1):
+            raise RuntimeError("the cluster is gone")
+    except RuntimeError:
+        pass
+    first, second = ledger.steps()
+    assert (first.failed_tasks, first.duration_ms, first.store) == (1, 40, StoreCount(3, 15, 7))
+    assert second.name == "rewrite"
+    assert ledger.steps(after=1) == (second,)
