@@ -9,7 +9,7 @@ Threads    Spark Connect tells in the thread that runs the work; `_lock` guards 
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pyspark.sql import SparkSession
 
@@ -85,7 +85,8 @@ class _ConnectLook:
         self._lock = threading.Lock()
         self._stages: dict[int, RemoteStage] = {}  # guarded by _lock
         self._running: tuple[StageProgress, ...] = ()  # guarded by _lock
-        self._handler: Any = self._take  # pyspark declares a handler that takes anything
+        # pyspark declares a handler that takes anything.
+        self._handler = cast(Any, self._take)
         spark.registerProgressHandler(self._handler)
 
     def running(self) -> Sequence[StageProgress]:
