@@ -1,0 +1,151 @@
+"""What `varve job erase` is given, as the job takes it: keys, values, times, and where to look."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from varve.cli.job_options import find_address
+from varve.cli.tier_access import check_manifests_beside, split_settings
+from varve.disk import RealFileSystem
+from varve.embedded.tier_place import read_place
+from varve.foundation.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from varve.foundation.settings import GivenValue
+    from varve.jobs.erase_field import FieldMatch
+    from varve.jobs.receipt_signature import SigningKey
+    from varve.jobs.tier_address import TierAddress
+
+PASSPHRASE_VARIABLE: Final = "VARVE_SIGN_PASSPHRASE"
+_DAY_MS: Final = 86_400_000
+_UNITS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS}
+_SPAN: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The bucket, the store that mirrors it, and the log directories; each may be missing."""
+
+    address: "TierAddress | None"
+    mirror_url: str
+    mirror_settings: "tuple[tuple[str, GivenValue], ...]"
+    directories: tuple[str, ...]
+
+
+def find_where(
+    url: str,
+    settings: list[str],
+    mirror_url: str,
+    directories: Sequence[str],
+    cluster: str | None,
+) -> Where:
+    """Where to erase; a log directory tells its bucket. Raises InvalidRequest for nowhere."""
+    fs = RealFileSystem()
+    for directory in directories:
+        if not fs.exists(directory):
+            raise InvalidRequest(f"log directory {directory} does not exist")
+    first = directories[0] if directories else None
+    place = None if first is None else read_place(fs, first)
+    mirror_settings = tuple(split_settings(settings)[1].items())
+    if not url and place is None:
+        if first is None:
+            raise InvalidRequest(
+                "give the object store with --store, or a log directory with --dir"
+            )
+        return Where(None, "", (), tuple(directories))
+    if place is not None and first is not None and not url:
+        check_manifests_beside(place, first)
+    if cluster is None and first is not None and place is not None:
+        from varve.tiering.restore import read_cluster
+
+        cluster = read_cluster(fs, first)
+    mirror = mirror_url or ("" if place is None else place.mirror)
+    address = find_address(url, settings, first, cluster)
+    return Where(address, mirror, mirror_settings, tuple(directories))
+
+
+def read_wanted_keys(keys: Sequence[str], path: str | None) -> frozenset[bytes]:
+    """The keys that are named and those of a file."""
+    from varve.jobs.erase_request import parse_key, read_keys
+
+    found = frozenset(parse_key(one, "--key") for one in keys)
+    if path is None:
+        return found
+    with _open(path) as file:
+        return found | read_keys(file, path)
+
+
+def read_field(
+    path: str | None, values: Sequence[str], values_file: str | None, format: str
+) -> "FieldMatch | None":
+    """The field and its values; None where none is named."""
+    from varve.jobs.erase_field import FieldMatch, ValueFormat
+    from varve.jobs.erase_request import read_values
+
+    if path is None:
+        if values or values_file is not None:
+            raise InvalidRequest("--value needs --field, which names where it stands")
+        return None
+    if format not in tuple(ValueFormat):
+        raise InvalidRequest(f"--format {format!r:.40} is none of {', '.join(ValueFormat)}")
+    wanted = list(values)
+    if values_file is not None:
+        with _open(values_file) as file:
+            wanted += read_values(file, values_file)
+    return FieldMatch.of(path, wanted, ValueFormat(format))
+
+
+def read_signing_key(path: str | None) -> "SigningKey | None":
+    """The key that signs; its passphrase comes by the environment."""
+    from varve.jobs.receipt_signature import SigningKey
+
+    if path is None:
+        return None
+    given = os.environ.get(PASSPHRASE_VARIABLE)
+    with _open(path) as file:
+        data = file.read()
+    return SigningKey.read(data, passphrase=given.encode() if given else None, where=path)
+
+
+def read_bytes(path: str) -> bytes:
+    with _open(path) as file:
+        return file.read()
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}") from None
+
+
+def parse_span(text: str | None, option: str) -> int:
+    """A span such as 90s, 15m, 24h or 7d in milliseconds; 0 where none is given."""
+    if text is None:
+        return 0
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise InvalidRequest(f"{option} {text!r:.40} is no span of time: write 90s, 15m, 24h or 7d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def parse_moment(text: str, option: str) -> int:
+    """A date or time in ISO 8601, local where it names no zone, in milliseconds."""
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidRequest(
+            f"{option} {text!r:.40} is no time: write 2026-05-31 or 2026-05-31T12:00:00Z"
+        ) from None
+
+
+def parse_deadline(text: str | None, asked_ms: int) -> int | None:
+    """A number of days from when it was asked, or a time."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) <= 6:
+        return asked_ms + int(text) * _DAY_MS
+    return parse_moment(text, "--deadline")
