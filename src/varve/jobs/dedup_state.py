@@ -1,0 +1,301 @@
+"""The ids that one bucket of a deduplication remembers: in Spark's state store, and in memory.
+
+Layout     docs/formats/dedup-state.md. A head lists chunks; a chunk holds ids and times in the
+           order in which they were kept. A batch appends: it fills the last chunk up to
+           CHUNK_BYTES and begins another. A chunk whose times have all expired is removed whole.
+Invariant  the state store is the truth. What is in memory is the same entries as a hash table,
+           and is known to be a prefix of the store's by the digests of its chunks; if it is not,
+           it is thrown away and read anew.
+Crash      a batch that fails leaves the store's last version; a window that had gone ahead has
+           other digests and is not used.
+"""
+
+from dataclasses import astuple, dataclass
+from hashlib import blake2b
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.foundation.errors import Corrupt
+from varve.kernels.window_ids import Kinds, Words
+from varve.kernels.window_table import (
+    Times,
+    add_ids,
+    check_ids,
+    count_rows,
+    make_rows,
+    move_rows,
+)
+
+Flags = npt.NDArray[np.bool_]
+
+CHUNK_BYTES: Final = 256 << 10
+ENTRY_BYTES: Final = 25
+_FORMAT: Final = 1
+_DIGEST_BYTES: Final = 16
+_NO_HISTORY: Final = bytes(_DIGEST_BYTES)
+_HEAD: Final = np.dtype(
+    [
+        ("number", "<i8"),
+        ("count", "<i8"),
+        ("time_max", "<i8"),
+        ("digest", f"V{_DIGEST_BYTES}"),
+        ("history", f"V{_DIGEST_BYTES}"),
+    ]
+)
+_ROWS_MIN: Final = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedIds:
+    """Ids of records as kernels take them, with their times in milliseconds."""
+
+    words: Words
+    kinds: Kinds
+    times: Times
+
+    @property
+    def count(self) -> int:
+        return len(self.kinds)
+
+    def take(self, chosen: npt.NDArray[np.int64] | Flags) -> "FoldedIds":
+        return FoldedIds(self.words[chosen], self.kinds[chosen], self.times[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What a record is a duplicate of: ids kept from `before_ms` before it to `after_ms` after."""
+
+    before_ms: int
+    after_ms: int
+    is_refreshing: bool
+    secret: tuple[int, int]
+
+    @property
+    def width_ms(self) -> int:
+        return self.before_ms + self.after_ms + 1
+
+    @property
+    def keys(self) -> tuple[np.uint64, np.uint64]:
+        return np.uint64(self.secret[0]), np.uint64(self.secret[1])
+
+
+class ChunkStore(Protocol):
+    """The state of one bucket."""
+
+    def find_head(self) -> bytes | None: ...
+    def put_head(self, data: bytes) -> None: ...
+    def find_chunk(self, number: int) -> bytes | None: ...
+    def put_chunk(self, number: int, data: bytes) -> None: ...
+    def remove_chunk(self, number: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What the head says of a chunk."""
+
+    number: int
+    count: int
+    time_max: int
+    digest: bytes
+    history: bytes
+
+    @property
+    def next_history(self) -> bytes:
+        """What the next chunk says of all before it."""
+        return _digest(self.history + self.digest)
+
+
+class IdWindow:
+    """The ids of one bucket that may still be looked for."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._chunks: list[Chunk] = []
+        self._tail = b""
+        self._rows = make_rows(_ROWS_MIN)
+        self._taken = 0
+        self._floor_ms = np.iinfo(np.int64).min
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return self._rows.nbytes + len(self._tail)
+
+    @property
+    def id_count(self) -> int:
+        """Ids by cells of time, those that expired but still lie in the table among them."""
+        return self._taken
+
+    def catch_up(self, store: ChunkStore) -> int:
+        """Makes the window that of the store; gives how many entries had to be read."""
+        head = store.find_head()
+        stored = decode_head(head) if head is not None else []
+        known = self._find_known(stored, store)
+        if known is None:
+            self._clear()
+            known = 0, 0
+        at, skipped = known
+        read = 0
+        for chunk in stored[at:]:
+            data = _get_chunk(store, chunk)
+            entries = decode_chunk(data)
+            news = entries.take(np.arange(skipped, entries.count))
+            self._add(news)
+            read += news.count
+            skipped = 0
+            self._tail = data
+        self._chunks = stored
+        return read
+
+    def check(self, ids: FoldedIds) -> tuple[Flags, Flags]:
+        """Which ids are duplicates, looked at one after the other, and which are to be saved."""
+        self._make_room(ids.count)
+        is_duplicate, is_news = np.zeros(ids.count, np.bool_), np.zeros(ids.count, np.bool_)
+        reach = self._reach
+        k0, k1 = reach.keys
+        self._taken += check_ids(
+            self._rows,
+            ids.words,
+            ids.kinds,
+            ids.times,
+            k0,
+            k1,
+            reach.before_ms,
+            reach.after_ms,
+            reach.is_refreshing,
+            is_duplicate,
+            is_news,
+        )
+        return is_duplicate, is_news
+
+    def save(self, store: ChunkStore, news: FoldedIds, *, floor_ms: int) -> None:
+        """Appends entries to the store, and removes chunks that end before the floor."""
+        self._floor_ms = max(self._floor_ms, floor_ms)
+        kept = [chunk for chunk in self._chunks if chunk.time_max >= self._floor_ms]
+        if not news.count and len(kept) == len(self._chunks):
+            return
+        for chunk in self._chunks:
+            if chunk.time_max < self._floor_ms:
+                store.remove_chunk(chunk.number)
+        self._chunks = self._append(store, kept, news)
+        store.put_head(encode_head(self._chunks))
+
+    def _append(self, store: ChunkStore, kept: list[Chunk], news: FoldedIds) -> list[Chunk]:
+        """The list with the entries in its last chunk, or in a new one where that is full."""
+        if not news.count:
+            return kept
+        if kept and kept[-1].count * ENTRY_BYTES < CHUNK_BYTES:
+            last = kept.pop()
+            number, history = last.number, last.history
+            news = _join(decode_chunk(self._tail), news)
+        else:
+            number = kept[-1].number + 1 if kept else 0
+            history = kept[-1].next_history if kept else _NO_HISTORY
+        self._tail = encode_chunk(news)
+        store.put_chunk(number, self._tail)
+        time_max = int(news.times.max())
+        return [*kept, Chunk(number, news.count, time_max, _digest(self._tail), history)]
+
+    def _find_known(self, stored: list[Chunk], store: ChunkStore) -> tuple[int, int] | None:
+        """Where to go on reading: the place in the store's list, and the entries to leave out.
+
+        None where what is in memory is no prefix of what is stored.
+        """
+        if not self._chunks:
+            return None
+        last = self._chunks[-1]
+        for place, chunk in enumerate(stored):
+            if chunk == last:
+                return place + 1, 0
+            if (chunk.number, chunk.history) == (last.number, last.history):
+                if chunk.count < last.count:
+                    return None
+                theirs = decode_chunk(_get_chunk(store, chunk)).take(np.arange(last.count))
+                return (place, last.count) if encode_chunk(theirs) == self._tail else None
+        return None
+
+    def _clear(self) -> None:
+        self._chunks, self._tail = [], b""
+        self._rows = make_rows(_ROWS_MIN)
+        self._taken = 0
+
+    def _add(self, ids: FoldedIds) -> None:
+        self._make_room(ids.count)
+        k0, k1 = self._reach.keys
+        self._taken += add_ids(
+            self._rows, ids.words, ids.kinds, ids.times, k0, k1, self._reach.width_ms
+        )
+
+    def _make_room(self, count: int) -> None:
+        """Leaves three rows of ten free after `count` more ids; drops what expired on the way."""
+        if (self._taken + count) * 10 <= len(self._rows) * 7:
+            return
+        live = count_rows(self._rows, self._floor_ms)
+        rows = make_rows(max(_ROWS_MIN, 1 << (2 * (live + count) - 1).bit_length()))
+        k0, k1 = self._reach.keys
+        move_rows(self._rows, self._floor_ms, k0, k1, self._reach.width_ms, rows)
+        self._rows, self._taken = rows, live
+
+
+def encode_head(chunks: list[Chunk]) -> bytes:
+    """The list of chunks as bytes."""
+    table = np.array([astuple(chunk) for chunk in chunks], _HEAD)
+    return bytes([_FORMAT]) + table.tobytes()
+
+
+def decode_head(data: bytes) -> list[Chunk]:
+    """Raises Corrupt where it is no head of this format."""
+    if not data or data[0] != _FORMAT or (len(data) - 1) % _HEAD.itemsize:
+        raise Corrupt(
+            f"the state of a deduplication begins with {data[:1].hex() or 'nothing'} and has "
+            f"{len(data)} bytes; this varve knows format {_FORMAT}: begin with a new checkpoint"
+        )
+    table = np.frombuffer(data, _HEAD, offset=1)
+    return [
+        Chunk(number, count, time_max, bytes(digest), bytes(history))
+        for number, count, time_max, digest, history in table.tolist()
+    ]
+
+
+def encode_chunk(ids: FoldedIds) -> bytes:
+    """Ids, times and kinds, each one after the other."""
+    return b"".join(
+        (
+            np.ascontiguousarray(ids.words, "<u8").tobytes(),
+            np.ascontiguousarray(ids.times, "<i8").tobytes(),
+            np.ascontiguousarray(ids.kinds).tobytes(),
+        )
+    )
+
+
+def decode_chunk(data: bytes) -> FoldedIds:
+    count = len(data) // ENTRY_BYTES
+    words = np.frombuffer(data, "<u8", 2 * count).reshape(count, 2)
+    times = np.frombuffer(data, "<i8", count, 16 * count)
+    kinds = np.frombuffer(data, np.uint8, count, 24 * count)
+    return FoldedIds(words.copy(), kinds.copy(), times.copy())
+
+
+def _get_chunk(store: ChunkStore, chunk: Chunk) -> bytes:
+    data = store.find_chunk(chunk.number)
+    if data is None or len(data) != chunk.count * ENTRY_BYTES or _digest(data) != chunk.digest:
+        size = "is missing" if data is None else f"has {len(data)} bytes that are not its own"
+        raise Corrupt(
+            f"the state of a deduplication is damaged: chunk {chunk.number} {size}: go back to a "
+            "copy of the checkpoint, or begin with a new one"
+        )
+    return data
+
+
+def _join(first: FoldedIds, second: FoldedIds) -> FoldedIds:
+    return FoldedIds(
+        np.concatenate((first.words, second.words)),
+        np.concatenate((first.kinds, second.kinds)),
+        np.concatenate((first.times, second.times)),
+    )
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_DIGEST_BYTES).digest()

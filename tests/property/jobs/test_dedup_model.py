@@ -1,0 +1,135 @@
+"""The deduplication equals a record-by-record model, for any stream, cut and state of caches."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dedup_bench import DedupBench, shuffled
+from tests.support.dedup_model import Arrival, DedupModel
+from varve.jobs.dedup_judge import Verdict
+from varve.jobs.dedup_state import IdWindow
+
+NOW = 10_000_000
+IDS = st.sampled_from([b"a", b"a\0", b"", b"sixteen bytes id", b"an id of more than sixteen", None])
+SPANS = st.integers(0, 12)
+
+
+@dataclass(frozen=True)
+class Story:
+    """A stream: batches of (partition, id, time), as they come."""
+
+    before: int
+    after: int
+    lateness: int
+    refresh: bool
+    batches: list[list[tuple[int, bytes | None, int | None]]]
+
+    def arrivals(self) -> list[list[Arrival]]:
+        ends = [0, 0]
+        made = []
+        for batch in self.batches:
+            made.append([])
+            for partition, identity, time in batch:
+                made[-1].append(Arrival(partition, ends[partition], identity, time))
+                ends[partition] += 1
+        return made
+
+
+@st.composite
+def stories(draw: st.DrawFn, *, partitions: int = 2, is_late: bool = True) -> Story:
+    """Times walk on with the batches, back and forth within the lateness and beyond it."""
+    lateness = draw(st.integers(0, 40)) if is_late else 1_000
+    batches = []
+    for number in range(draw(st.integers(1, 6))):
+        times = st.one_of(
+            st.integers(number * 8, number * 8 + 30), st.none() if is_late else st.nothing()
+        )
+        row = st.tuples(st.integers(0, partitions - 1), IDS, times)
+        batches.append(draw(st.lists(row, max_size=12)))
+    return Story(draw(SPANS), draw(SPANS), lateness, draw(st.booleans()), batches)
+
+
+def make_pair(story: Story) -> tuple[DedupModel, DedupBench]:
+    given = {"before": story.before, "after": story.after, "lateness": story.lateness}
+    return (
+        DedupModel(**given, refresh=story.refresh),
+        DedupBench(**given, refresh=story.refresh),
+    )
+
+
+@given(stories(), st.lists(st.integers(0, 3), min_size=6, max_size=6), st.integers(0, 1 << 32))
+def test_any_stream_equals_the_model_in_any_row_order_and_worker(
+    story: Story, workers: list[int], seed: int
+) -> None:
+    model, bench = make_pair(story)
+    for number, arrivals in enumerate(story.arrivals()):
+        worker = workers[number]
+        if worker >= len(bench.workers):
+            bench.workers = [{}, {}]  # the processes were started anew
+        expected = model.batch(arrivals, NOW)
+        found = bench.batch(shuffled(arrivals, seed + number), NOW, worker=worker % 2)
+        assert found == expected
+        assert bench.watermark == model.watermark
+
+
+@given(stories(partitions=1, is_late=False), st.data())
+def test_copies_of_one_partition_are_judged_alike_for_any_cut(
+    story: Story, data: st.DataObject
+) -> None:
+    stream = [one for batch in story.arrivals() for one in batch]
+    expected = make_pair(story)[0].batch(stream, NOW)
+    _, bench = make_pair(story)
+    found = {}
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=4).map(sorted))
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found.update(bench.batch(stream[start:end], NOW))
+    assert found == expected
+
+
+@given(stories(), st.integers(0, 5))
+def test_a_batch_that_failed_and_comes_again_is_judged_as_if_it_had_not(
+    story: Story, failing: int
+) -> None:
+    model, bench = make_pair(story)
+    for number, arrivals in enumerate(story.arrivals()):
+        if number == failing:
+            saved = {bucket: store.copy() for bucket, store in bench.stores.items()}
+            watermark = bench.watermark
+            bench.batch(arrivals, NOW)  # the cache goes ahead, the store goes back
+            bench.stores, bench.watermark = saved, watermark
+            arrivals = arrivals[: len(arrivals) // 2]
+        assert bench.batch(arrivals, NOW) == model.batch(arrivals, NOW)
+
+
+@given(stories(is_late=False))
+def test_every_duplicate_has_a_witness_and_no_two_kept_ones_are_near(story: Story) -> None:
+    _, bench = make_pair(story)
+    kept: dict[bytes | None, list[int]] = {}
+    for arrivals in story.arrivals():
+        found = bench.batch(arrivals, NOW)
+        for one in sorted(arrivals, key=lambda one: (one.partition, one.offset)):
+            assert one.time is not None
+            near = [
+                time
+                for time in kept.get(one.id, [])
+                if one.time - story.before <= time <= one.time + story.after
+            ]
+            verdict = found[one.partition, one.offset]
+            if verdict is not Verdict.NO_ID:
+                assert (verdict is Verdict.DUPLICATE) == bool(near)
+            if verdict is Verdict.KEPT or (verdict is Verdict.DUPLICATE and story.refresh):
+                kept.setdefault(one.id, []).append(one.time)
+
+
+@given(stories())
+def test_a_window_read_anew_is_the_one_that_was_kept(story: Story) -> None:
+    _, bench = make_pair(story)
+    for arrivals in story.arrivals():
+        bench.batch(arrivals, NOW)
+    for bucket, window in bench.workers[0].items():
+        store = bench.stores[bucket]
+        assert window.catch_up(store) == 0
+        fresh = IdWindow(bench.reach)
+        fresh.catch_up(store)
+        assert fresh.id_count <= window.id_count
