@@ -28,6 +28,7 @@ from varve.foundation.settings import GivenValue, parse_settings
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
+    from varve.jobs.compact_estimate import CompactEstimate
     from varve.jobs.compact_report import CompactionResult, PartitionResult
     from varve.jobs.compact_settings import CompactSettings
     from varve.jobs.tier_address import TierAddress
@@ -64,6 +65,16 @@ def command(
     force: Annotated[
         bool, typer.Option("--force", help="Compact what is not due, be ever so little stale.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Tell what would be rewritten and cost; change nothing."),
+    ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Work on a partition that a job which is gone has the lease of."
+        ),
+    ] = False,
     as_json: AsJson = False,
     master: Master = None,
     conf: Conf = [],  # noqa: B006
@@ -74,8 +85,12 @@ def command(
     The rules are those of the local cleaner: min.cleanable.dirty.ratio, min.compaction.lag.ms and
     max.compaction.lag.ms, tombstones and transaction markers until their horizon. Keys are planned
     from the key indexes, values are never shuffled, and a partition changes by one commit of its
-    manifest. A store may go on copying meanwhile; two compactions of one partition may not run at
-    once. Replaced objects stay for the grace time of readers.
+    manifest. A store may go on copying meanwhile. Another job on the same partition is refused
+    while this one is at work; --take-over is for one that was killed on another machine. Replaced
+    objects stay for the grace time of readers.
+
+    With --dry-run it plans alone, and the table shows what would be: nothing is swept, announced,
+    uploaded or committed.
 
     The bucket does not hold the settings of topics. With --dir they are those of the log directory;
     without, name the topics, whose policy is then compact, and give the rest with --setting.
@@ -88,11 +103,12 @@ def command(
       varve job compact --dir data
       varve job compact orders --store s3://bucket/varve --setting min.cleanable.dirty.ratio=0.2
       varve job compact orders --dir data --force --json
+      varve job compact --dir data --dry-run
     """
     given = dict(parse_setting(text) for text in topic_settings)
     address = find_address(store_url, store_settings, directory, cluster)
     chosen = choose_topics(RealFileSystem(), topics or [], directory, given)
-    groups = _group(chosen, force=force)
+    groups = _group(chosen, force=force, dry_run=dry_run, take_over=take_over)
     options = spark_options(master, conf)
     with open_job("compact", options, when_interrupted=_WHEN_INTERRUPTED) as job:
         results = [_compact(job, address, names, settings) for settings, names in groups]
@@ -170,14 +186,16 @@ def _compact(
 
 
 def _group(
-    chosen: Mapping[str, LogSettings], *, force: bool
+    chosen: Mapping[str, LogSettings], *, force: bool, dry_run: bool, take_over: bool
 ) -> "list[tuple[CompactSettings, list[str]]]":
     """Topics of the same settings together, so that their tasks run at once."""
     from varve.jobs.compact_settings import CompactSettings
 
     groups: list[tuple[CompactSettings, list[str]]] = []
     for name, log in chosen.items():
-        settings = CompactSettings(log=log, is_forced=force)
+        settings = CompactSettings(
+            log=log, is_forced=force, is_dry_run=dry_run, takes_over=take_over
+        )
         names = next((names for known, names in groups if known == settings), None)
         if names is None:
             groups.append((settings, [name]))
@@ -206,9 +224,12 @@ def _cells(one: "PartitionResult") -> tuple[str, ...]:
 def _details(one: "PartitionResult") -> Iterator[tuple[str, Any]]:
     from varve.cleaning.balance import Reason
 
+    label = "removed" if one.estimate is None else "would go"
     for reason, count in one.records.items():
         if reason is not Reason.KEPT and count:
-            yield "removed", f"{count:,} records, {show_bytes(one.bytes.get(reason, 0))}: {reason}"
+            yield label, f"{count:,} records, {show_bytes(one.bytes.get(reason, 0))}: {reason}"
+    if one.estimate is not None:
+        yield from _foretell(one.estimate)
     if one.held:
         bases = ", ".join(map(str, one.held[:10]))
         yield "damaged", f"segments left alone at base offsets {bases}"
@@ -220,3 +241,17 @@ def _details(one: "PartitionResult") -> Iterator[tuple[str, Any]]:
         yield "note", one.note
     if one.error is not None:
         yield "failed", one.error
+
+
+def _foretell(estimate: "CompactEstimate") -> Iterator[tuple[str, str]]:
+    read, written = show_bytes(estimate.read_bytes), show_bytes(estimate.written_bytes)
+    yield (
+        "rewrites",
+        f"{estimate.segments:,} segments as {estimate.groups:,}: at most {read} read, "
+        f"about {written} written",
+    )
+    yield (
+        "cost",
+        f"about {estimate.read_requests:,} requests to read and {estimate.write_requests:,} to "
+        f"write, {estimate.cost:.4f} {estimate.currency} ({estimate.prices})",
+    )

@@ -31,8 +31,7 @@ def compact(
     """Compacts what is due of these topics; `settings` hold for all of them.
 
     Raises NotFound for a topic that the tier does not hold; what fails later is told in the result
-    of its partition. One job at a time works on a partition: a second one takes the first one's
-    unfinished outputs for leftovers, and the first then leaves the old state as it is.
+    of its partition. One job at a time works on a partition: a second one is told who does.
     """
     homes = [home for name in topics for home in find_topic(address, name).partitions]
     return compact_partitions(

@@ -1,6 +1,6 @@
 """The compaction of one partition's cold tier, stage by stage.
 
-1. What earlier runs left is swept; the manifest tells what may be compacted.
+1. The lease is taken, what earlier runs left is swept; the manifest tells what may be compacted.
 2. One task per segment verifies its key index, or makes it.
 3. One task per range of hashes finds the latest records; their outcomes are merged.
 4. One task per group rewrites it and uploads it under an announced id.
@@ -37,6 +37,7 @@ from varve.jobs.compact_commit import (
     balance_group,
     encode_evidence,
 )
+from varve.jobs.compact_estimate import CompactEstimate, estimate_plan
 from varve.jobs.compact_report import PartitionResult, StageTime
 from varve.jobs.compact_scope import Scope, find_chain, find_scope, read_aborted, read_shells
 from varve.jobs.compact_settings import CompactSettings
@@ -50,9 +51,11 @@ from varve.jobs.compact_tasks import (
     make_sources,
 )
 from varve.jobs.distributor import Task, TaskFailure
+from varve.jobs.partition_lease import HeldLease, hold_lease
 from varve.jobs.stages import Stage, expect
 from varve.jobs.tier_files import TierFiles
 from varve.jobs.tier_reach import TierReach
+from varve.object_store.prices import default_prices
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.manifest import Manifest
@@ -80,6 +83,7 @@ class _Found:
     voided: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    estimate: CompactEstimate | None = None
 
 
 class PartitionCompaction:
@@ -105,6 +109,7 @@ class PartitionCompaction:
         self._manifests = reach.manifests(home)
         self._topic_id = decode_topic_id(home.topic_id).bytes
         self._found = _Found()
+        self._lease: HeldLease | None = None
         self._before: Manifest | None = None
         self._after: Manifest | None = None
 
@@ -112,19 +117,33 @@ class PartitionCompaction:
         """The run; what fails on purpose is told in its result."""
         error: str | None = None
         try:
+            if self._settings.is_dry_run:
+                yield from self._run(0)
+            else:
+                yield from self._run_leased()
+        except StoreError as failure:
+            error = str(failure)
+        return self._result(error)
+
+    def _run_leased(self) -> Generator[Stage, list[object], None]:
+        """All passes, while no other job works on the partition."""
+        with hold_lease(
+            self._reach.objects(),
+            self._home,
+            self._job_id,
+            clock=self._clock,
+            takes_over=self._settings.takes_over,
+        ) as self._lease:
             for number in range(PASSES_MAX):
                 known = len(self._found.held)
                 yield from self._run(number)
                 if len(self._found.held) == known or not self._found.is_cut:
                     break
-        except StoreError as failure:
-            error = str(failure)
-        return self._result(error)
 
     def _run(self, number: int) -> Generator[Stage, list[object], None]:
         """One pass; another follows without the segment whose damage cut it short."""
         self._found.is_cut = False
-        manifest = self._sweep()
+        manifest = self._manifests.load() if self._settings.is_dry_run else self._sweep()
         self._before = self._before or manifest
         self._after = manifest
         chain = find_chain(manifest, self._manifests.segments(manifest))
@@ -146,6 +165,9 @@ class PartitionCompaction:
         scope, headers = yield from self._index(scope, aborted)
         with open_files(self._reach.objects, self._home, scope.segments) as files:
             plan, clean_end = yield from self._plan(scope, headers, aborted, rules, files)
+            if self._settings.is_dry_run:
+                self._note_plan(manifest, plan)
+                return
             groups = yield from self._rewrite(scope, plan)
         if len(groups) < len(plan.groups):
             clean_end = min(clean_end, plan.groups[len(groups)][0].segment.base_offset)
@@ -182,6 +204,8 @@ class PartitionCompaction:
         self, name: str, tasks: Sequence[Task]
     ) -> Generator[Stage, list[object], list[object]]:
         began_ms = self._clock.now_ms()
+        if self._lease is not None:
+            self._lease.renew()
         outcomes = yield Stage(name, tasks)
         elapsed_ms = self._clock.now_ms() - began_ms
         self._found.stages.append(StageTime(name, len(tasks), elapsed_ms))
@@ -205,6 +229,7 @@ class PartitionCompaction:
                 ),
                 self._topic_id,
                 self._settings.buffer_bytes,
+                self._settings.is_dry_run,
             )
             for one in scope.segments
             if one.base_offset not in self._found.held
@@ -215,6 +240,12 @@ class PartitionCompaction:
         for task, outcome in zip(tasks, outcomes, strict=True):
             segment = task.segment
             if self._is_damage(outcome, segment.base_offset):
+                continue
+            if outcome is None:
+                self._found.notes.append(
+                    f"segment {segment.base_offset} has no key index yet, so nothing of it is in "
+                    f"the plan: a run makes one from its {segment.size} bytes"
+                )
                 continue
             indexed = expect(outcome, IndexedSegment)
             headers[segment.base_offset] = indexed.header
@@ -316,6 +347,14 @@ class PartitionCompaction:
 
     # The end
 
+    def _note_plan(self, manifest: Manifest, plan: CleaningPlan) -> None:
+        self._found.records_of = [one for group in plan.groups for one in group]
+        self._found.estimate = estimate_plan(
+            plan,
+            log_bytes=manifest.log_bytes,
+            prices=default_prices(self._reach.objects().name),
+        )
+
     def _commit(
         self,
         scope: Scope,
@@ -372,13 +411,18 @@ class PartitionCompaction:
 
     def _result(self, error: str | None) -> PartitionResult:
         found, before, after = self._found, self._before, self._after
+        segments_after = 0 if after is None else after.readable_count
+        bytes_after = 0 if after is None else after.log_bytes
+        if found.estimate is not None:
+            segments_after += found.estimate.groups - found.estimate.segments
+            bytes_after = found.estimate.bytes_left
         return PartitionResult(
             home=self._home,
             segments_before=0 if before is None else before.readable_count,
-            segments_after=0 if after is None else after.readable_count,
+            segments_after=segments_after,
             segments_rewritten=len(found.records_of),
             bytes_before=0 if before is None else before.log_bytes,
-            bytes_after=0 if after is None else after.log_bytes,
+            bytes_after=bytes_after,
             bytes_read=found.bytes_read,
             bytes_written=found.bytes_written,
             records=sum_by_reason([one.records for one in found.records_of]),
@@ -390,6 +434,7 @@ class PartitionCompaction:
             stages=tuple(found.stages),
             note="; ".join(found.notes),
             error=error,
+            estimate=found.estimate,
         )
 
 

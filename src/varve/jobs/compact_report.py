@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from varve.cleaning.balance import Reason
+from varve.jobs.compact_estimate import CompactEstimate
 from varve.tiering.cold_keys import ColdPartition
 
 
@@ -21,7 +22,8 @@ class PartitionResult:
 
     `records` and `bytes` are those of the rewritten segments, by what became of them. `note` tells
     in words why nothing, or not everything, was compacted; `error` why it failed. `held` are base
-    offsets of segments that are damaged and were left alone.
+    offsets of segments that are damaged and were left alone. After a dry run there is an
+    `estimate`, and all figures tell what would be.
     """
 
     home: ColdPartition
@@ -41,6 +43,7 @@ class PartitionResult:
     stages: tuple[StageTime, ...] = ()
     note: str = ""
     error: str | None = None
+    estimate: CompactEstimate | None = None
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -65,6 +68,7 @@ class PartitionResult:
             ],
             "note": self.note,
             "error": self.error,
+            "estimate": None if self.estimate is None else self.estimate.to_json(),
         }
 
 

@@ -18,11 +18,14 @@ class CompactSettings:
 
     `is_forced` compacts what is not due, and whatever is stale, be it ever so little. `range_bytes`
     is how much of the key indexes one task plans with, `buffer_bytes` how much memory it takes.
-    Objects of replaced segments stay for `replaced_ms`.
+    Objects of replaced segments stay for `replaced_ms`. `is_dry_run` plans and changes nothing.
+    `takes_over` works on a partition that another job has the lease of.
     """
 
     log: LogSettings
     is_forced: bool = False
+    is_dry_run: bool = False
+    takes_over: bool = False
     buffer_bytes: int = _BUFFER_BYTES
     range_bytes: int = _RANGE_BYTES
     replaced_ms: int = field(default_factory=lambda: TierSettings().replaced_ms)

@@ -57,7 +57,8 @@ class IndexedSegment:
 class IndexTask:
     """Verifies the key index of a segment as a whole; makes one where there is none to use.
 
-    Raises Corrupt for a segment whose data is damaged.
+    Raises Corrupt for a segment whose data is damaged. In a dry run nothing is made: then the
+    outcome is None.
     """
 
     reach: TierReach
@@ -66,12 +67,15 @@ class IndexTask:
     aborted: tuple[AbortedTransaction, ...]
     topic_id: bytes
     buffer_bytes: int
+    is_dry_run: bool = False
 
-    def run(self) -> IndexedSegment:
+    def run(self) -> IndexedSegment | None:
         with open_files(self.reach.objects, self.home, [self.segment]) as files:
             one = ColdInput(self.home, self.segment, files)
             header = self._find(one)
-            return self._build(one) if header is None else IndexedSegment(header, None)
+            if header is not None:
+                return IndexedSegment(header, None)
+            return None if self.is_dry_run else self._build(one)
 
     def _find(self, one: ColdInput) -> KeyIndexHeader | None:
         if self.segment.find_part(KEYS_PART) is None:

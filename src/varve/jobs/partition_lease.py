@@ -1,0 +1,169 @@
+"""Which job is at work on a partition's cold tier: one that rewrites segments at a time.
+
+Two that rewrite at once would take each other's unfinished outputs for leftovers. No record would
+be lost by it, for a commit asks whether its outputs are still announced; but work would be in vain.
+
+Layout     `lease.json` below the partition's prefix: job, host, pid, began_ms, at_ms.
+Invariant  taken by create-if-absent. A lease is left behind by a job that was killed: another takes
+           it over when the holder's process on this host is gone, when it was not renewed for a
+           day, or when it is told to. Two that take over at the same moment may both go on.
+Crash      a lease that is left keeps no reader and no copier from anything.
+Threads    any; `_lock` guards the jobs of this process.
+"""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import ObjectExists, ObjectNotFound, Unavailable
+from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ABANDONED_MS
+
+RENEW_MS: Final = 600_000
+_TRIES: Final = 3
+
+_lock = threading.Lock()
+_at_work: set[tuple[str, str]] = set()  # guarded by _lock; lease keys and jobs of this process
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who is at work since when; `at_ms` is when that was last said."""
+
+    job: str
+    host: str
+    pid: int
+    began_ms: int
+    at_ms: int
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+class HeldLease:
+    """The lease of a job that is at work."""
+
+    def __init__(
+        self, objects: ObjectStore, home: ColdPartition, lease: Lease, clock: Clock
+    ) -> None:
+        self._objects = objects
+        self._home = home
+        self._lease = lease
+        self._clock = clock
+
+    def renew(self) -> None:
+        """Says that the job is still at work, now and then; raises Unavailable if it lost it."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._lease.at_ms < RENEW_MS:
+            return
+        found = find_lease(self._objects, self._home)
+        if found is None or found.job != self._lease.job:
+            raise Unavailable(
+                f"{self._home}: {'nobody' if found is None else found.job} has the lease of "
+                f"{self._lease.job}: it was taken over, so this job ends; nothing of the partition "
+                "was changed by it"
+            )
+        self._lease = replace(self._lease, at_ms=now_ms)
+        self._objects.put(self._home.lease_key, self._lease.encode())
+
+    def end(self) -> None:
+        """Takes the lease away, if it is still this job's."""
+        found = find_lease(self._objects, self._home)
+        if found is not None and found.job == self._lease.job:
+            self._objects.delete([self._home.lease_key])
+
+
+def find_lease(objects: ObjectStore, home: ColdPartition) -> Lease | None:
+    """Who is at work on a partition; None for nobody, and for what is no lease."""
+    try:
+        document = json.loads(objects.get(home.lease_key))
+        return Lease(
+            job=str(document["job"]),
+            host=str(document["host"]),
+            pid=int(document["pid"]),
+            began_ms=int(document["began_ms"]),
+            at_ms=int(document["at_ms"]),
+        )
+    except (ObjectNotFound, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def hold_lease(
+    objects: ObjectStore, home: ColdPartition, job: str, *, clock: Clock, takes_over: bool
+) -> Iterator[HeldLease]:
+    """The lease of a partition for the time of the work in it.
+
+    Raises Unavailable naming the job that has it, unless that is gone or `takes_over` is true.
+    """
+    now_ms = clock.now_ms()
+    lease = Lease(job, socket.gethostname(), os.getpid(), now_ms, now_ms)
+    place = (home.lease_key, job)
+    with _lock:
+        _at_work.add(place)
+    try:
+        _take(objects, home, lease, takes_over=takes_over)
+        held = HeldLease(objects, home, lease, clock)
+        try:
+            yield held
+        finally:
+            held.end()
+    finally:
+        with _lock:
+            _at_work.discard(place)
+
+
+def _take(objects: ObjectStore, home: ColdPartition, lease: Lease, *, takes_over: bool) -> None:
+    for _ in range(_TRIES):
+        try:
+            objects.create(home.lease_key, lease.encode())
+            return
+        except ObjectExists:
+            found = find_lease(objects, home)
+        if found is not None and found.job == lease.job:
+            return  # The answer to a create was lost.
+        if found is not None and not takes_over and not _is_gone(home, found, lease):
+            raise Unavailable(_busy(home, found))
+        # What cannot be read is nobody's.
+        objects.put(home.lease_key, lease.encode())
+        found = find_lease(objects, home)
+        if found == lease:
+            return
+    raise Unavailable(f"{home}: its lease changes all the time; run the job again")
+
+
+def _is_gone(home: ColdPartition, found: Lease, own: Lease) -> bool:
+    if found.at_ms <= own.at_ms - ABANDONED_MS:
+        return True
+    if found.host != own.host:
+        return False
+    if found.pid == own.pid:
+        with _lock:
+            return (home.lease_key, found.job) not in _at_work
+    return not _has_process(found.pid)
+
+
+def _has_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _busy(home: ColdPartition, found: Lease) -> str:
+    began = datetime.fromtimestamp(found.began_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return (
+        f"{home}: another job rewrites it, {found.job}, which began at {began} on {found.host} "
+        f"(process {found.pid}): wait for it, or give --take-over if it is gone"
+    )

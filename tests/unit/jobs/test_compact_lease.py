@@ -1,0 +1,160 @@
+"""One job at a time rewrites a partition, and a dry run leaves no trace: G3, G5."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.cold_compaction import ColdCompaction
+from tests.support.tier_bench import TierBench, tiered
+from varve.cleaning.balance import Reason
+from varve.foundation.errors import Unavailable
+from varve.jobs.distributor import LocalDistributor, Task
+from varve.jobs.partition_lease import RENEW_MS, find_lease, hold_lease
+from varve.tiering.cold_segment import ABANDONED_MS, SegmentState
+
+
+def make(*segments: int) -> ColdCompaction:
+    cold = ColdCompaction(TierBench(tiered()))
+    cold.bench.fill(*(segments or (4, 4)))
+    cold.copy()
+    return cold
+
+
+def objects_of(cold: ColdCompaction) -> dict[str, bytes]:
+    bucket = cold.bench.bucket
+    return {entry.key: bytes(bucket.get(entry.key)) for entry in bucket.list("")}
+
+
+def leave_lease(cold: ColdCompaction, *, host: str, pid: int = 1) -> None:
+    """A job that was killed, or is at work elsewhere."""
+    now_ms = cold.hot.now_ms
+    lease = {"job": "compact-x", "host": host, "pid": pid, "began_ms": now_ms, "at_ms": now_ms}
+    cold.bench.bucket.put(cold.bench.home.lease_key, json.dumps(lease).encode())
+
+
+class SecondJob(LocalDistributor):
+    """Another job comes while the first has written its groups."""
+
+    def __init__(self, cold: ColdCompaction) -> None:
+        self._cold = cold
+        self.error: str | None = None
+
+    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
+        outcomes = super().run(stage, tasks)
+        if stage == "rewrite":
+            self._cold.distributor = LocalDistributor()
+            self.error = self._cold.compact().error
+        return outcomes
+
+
+def test_a_second_job_is_told_who_is_at_work_and_the_first_ends_well() -> None:
+    cold = make()
+    second = SecondJob(cold)
+    cold.distributor = second
+    result = cold.compact()
+    assert (result.error, result.voided_groups) == (None, 0)
+    assert result.records[Reason.SUPERSEDED] == 4
+    assert second.error is not None
+    assert "another job rewrites it" in second.error
+    assert "--take-over" in second.error
+    assert find_lease(cold.bench.bucket, cold.bench.home) is None
+    cold.check()
+
+
+def test_a_lease_of_another_host_holds_for_a_day_or_until_told() -> None:
+    cold = make()
+    leave_lease(cold, host="elsewhere")
+    assert "on elsewhere" in str(cold.compact().error)
+    over = replace(cold.settings(), takes_over=True)
+    assert cold.compact(settings=over).error is None
+    leave_lease(cold, host="elsewhere")
+    cold.hot.advance(ABANDONED_MS)
+    assert cold.compact().error is None
+    assert find_lease(cold.bench.bucket, cold.bench.home) is None
+
+
+def test_a_lease_of_a_process_that_is_gone_or_no_lease_is_taken_over() -> None:
+    cold = make()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    leave_lease(cold, host=os.uname().nodename, pid=gone.pid)
+    assert cold.compact().error is None
+    leave_lease(cold, host=os.uname().nodename, pid=os.getppid())
+    assert "another job" in str(cold.compact().error)
+    cold.bench.bucket.put(cold.bench.home.lease_key, b"no lease")
+    assert cold.compact().error is None
+
+
+def test_a_lease_is_renewed_and_one_that_was_taken_over_is_noticed() -> None:
+    cold = make()
+    bucket, home, clock = cold.bench.bucket, cold.bench.home, cold.hot.clock
+    with hold_lease(bucket, home, "job-1", clock=clock, takes_over=False) as held:
+        cold.hot.advance(RENEW_MS)
+        held.renew()
+        found = find_lease(bucket, home)
+        assert found is not None
+        assert found.at_ms == cold.hot.now_ms
+        leave_lease(cold, host="elsewhere")
+        held.renew()
+        cold.hot.advance(RENEW_MS)
+        with pytest.raises(Unavailable, match="compact-x has the lease of job-1"):
+            held.renew()
+    assert find_lease(bucket, home) is not None, "it is another's"
+
+
+def test_a_dry_run_changes_no_object_and_tells_what_a_run_then_does() -> None:
+    cold = make(40, 40, 40)
+    before = objects_of(cold)
+    foretold = cold.compact(settings=replace(cold.settings(), is_dry_run=True))
+    assert objects_of(cold) == before
+    assert foretold.error is None
+    assert foretold.estimate is not None
+    assert foretold.estimate.read_requests > 0
+    done = cold.compact()
+    assert done.estimate is None
+    assert foretold.records == done.records
+    assert foretold.bytes == done.bytes
+    assert foretold.segments_rewritten == done.segments_rewritten
+    assert foretold.segments_after == done.segments_after
+    assert abs(foretold.bytes_after - done.bytes_after) < 0.1 * done.bytes_before
+    assert json.loads(json.dumps(foretold.to_json()))["estimate"]["groups"] == 1
+
+
+def test_a_dry_run_neither_sweeps_nor_makes_key_indexes() -> None:
+    cold = make()
+    cold.compact()
+    cold.hot.advance(5000)
+    assert cold.pending(SegmentState.DELETE_STARTED) > 0
+    cold.bench.fill(4)
+    cold.copy()
+    last = cold.bench.readable()[-1]
+    cold.bench.bucket.delete([cold.bench.home.part_key(last, "keys")])
+    before = objects_of(cold)
+    result = cold.compact(settings=replace(cold.settings(), is_dry_run=True))
+    assert objects_of(cold) == before
+    assert f"segment {last.base_offset} has no key index yet" in result.note
+    assert result.swept == 0
+
+
+def test_a_dry_run_goes_on_beside_a_job_that_is_at_work() -> None:
+    cold = make()
+    leave_lease(cold, host="elsewhere")
+    result = cold.compact(settings=replace(cold.settings(), is_dry_run=True))
+    assert result.error is None
+    assert result.records[Reason.SUPERSEDED] == 4
+
+
+def test_leases_of_two_partitions_do_not_meet() -> None:
+    cold = make()
+    bucket, home, clock = cold.bench.bucket, cold.bench.home, cold.hot.clock
+    other = replace(home, partition=home.partition + 1)
+    with (
+        hold_lease(bucket, home, "a", clock=clock, takes_over=False),
+        hold_lease(bucket, other, "b", clock=clock, takes_over=False),
+    ):
+        assert find_lease(bucket, other) is not None
