@@ -94,8 +94,16 @@ class SinkBench:
         sink_id: str = "s",
         query: str | None = "q",
         is_once: bool = False,
+        skips_repeated: bool = False,
     ) -> CommitResult:
-        write = EpochWrite(sink_id=sink_id, query=query, is_once=is_once, epoch=epoch, tasks=tasks)
+        write = EpochWrite(
+            sink_id=sink_id,
+            query=query,
+            is_once=is_once,
+            epoch=epoch,
+            tasks=tasks,
+            skips_repeated=skips_repeated,
+        )
         with self.open() as store:
             commit = SinkCommit(store, self.ledger(), clock=self.clock, random=self.random)
             return commit.commit(write, target, Staging(self.objects, sink_id))

@@ -124,6 +124,7 @@ class VarveWriter(DataSourceArrowWriter):
             is_once=self._options.sink_id is None,
             epoch=self._options.epoch or 0,
             tasks=[one.task for one in messages if isinstance(one, SinkMessage)],
+            skips_repeated=self._options.skips_repeated,
         )
         _commit(self._options, self._target, write)
 
@@ -176,6 +177,7 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
             is_once=False,
             epoch=batchId,
             tasks=[one.task for one in told],
+            skips_repeated=self._options.skips_repeated,
         )
         _commit(self._options, self._target, write)
 

@@ -34,13 +34,17 @@ _PRODUCER_EPOCH_MAX: Final = (1 << 15) - 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochWrite:
-    """What is to be committed: whose, which epoch, and what its tasks staged."""
+    """What is to be committed: whose, which epoch, and what its tasks staged.
+
+    With `skips_repeated` an epoch that is done counts as the same, whatever rows it comes with.
+    """
 
     sink_id: str
     query: str | None
     is_once: bool
     epoch: int
     tasks: Sequence[StagedTask]
+    skips_repeated: bool = False
 
     @property
     def summary(self) -> RowSummary:
@@ -259,12 +263,13 @@ def _is_done(known: Sink, write: EpochWrite) -> bool:
             "after it: an older checkpoint was put in place, or a batch write counts backwards; "
             "put the right checkpoint back, or choose another sinkId to append these rows"
         )
-    if known.summary != write.summary:
+    if known.summary != write.summary and not write.skips_repeated:
         raise InvalidRequest(
             f"epoch {write.epoch} of sink {known.id} was committed with {_tell(known.summary)}, "
             f"and comes again with {_tell(write.summary)}: these are other rows, so they are not "
-            "taken for the same; give them another epoch or sinkId, or for a stream put the right "
-            "checkpoint back"
+            "taken for the same; give them another epoch or sinkId, for a stream put the right "
+            "checkpoint back, or where a query gives other rows each time it is run, let the first "
+            "ones count with skipRepeated=true"
         )
     return True
 

@@ -29,6 +29,7 @@ _NAMES: Final = (
     "stagingUrl",
     "sinkId",
     "epoch",
+    "skipRepeated",
     "lockWaitMs",
 )
 _SPARKS: Final = ("queryname", "checkpointlocation", "path")
@@ -57,6 +58,7 @@ class SinkOptions:
     sink_id: str | None = None
     query_name: str | None = None
     epoch: int | None = None
+    skips_repeated: bool = False
     lock_wait_ms: int = _LOCK_WAIT_MS
 
 
@@ -90,6 +92,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         sink_id=_read(options, "sinkId", check_sink_id, default=None),
         query_name=options.get("queryname"),
         epoch=_read(options, "epoch", _parse_count, default=None),
+        skips_repeated=_read(options, "skipRepeated", _parse_flag, default=False),
         lock_wait_ms=_read(options, "lockWaitMs", _parse_count, default=_LOCK_WAIT_MS),
     )
 

@@ -120,8 +120,9 @@ class Staging:
             data = self._objects.get(part.key)
         except ObjectNotFound as error:
             raise Corrupt(
-                f"{where}: staged batches are gone: nothing may delete them before the commit; "
-                "write again"
+                f"{where}: staged batches are not there: executors on other machines need a place "
+                "that the driver reads too, which option stagingUrl gives, and nothing may delete "
+                "them before the commit"
             ) from error
         crc = crc32c(np.frombuffer(data, np.uint8), 0, len(data))
         if (len(data), crc) != (part.size, part.crc):
@@ -155,11 +156,13 @@ def split_batches(run: memoryview) -> Iterator[memoryview]:
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
         waiting.append(batch)
-        if sum(one.nbytes for one in waiting) >= CHUNK_BYTES:
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
             yield pa.Table.from_batches(waiting)
-            waiting = []
+            waiting, size = [], 0
     if any(one.num_rows for one in waiting):
         yield pa.Table.from_batches(waiting)
 

@@ -1,0 +1,98 @@
+"""A sink finds its topic without the lock, makes what it is told to, and takes its turn."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import varve
+from tests.support.sink_bench import batch_of
+from tests.support.source_topic import NAME, SourceTopic
+from varve.commit_log.check import check_log_directory
+from varve.disk import RealFileSystem
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import Locked, NotFound, TopicExists
+from varve.jobs.sink import VarveWriter
+from varve.jobs.sink_directory import find_target, open_directory, settle_sinks
+from varve.jobs.sink_ledger import SINKS_FILE
+from varve.jobs.sink_options import SinkOptions, parse_sink_options
+from varve.jobs.source_columns import make_schema
+from varve.jobs.source_filters import SourceFilters
+
+
+def options(directory: Path | str, topic: str = "out", **more: str) -> SinkOptions:
+    return parse_sink_options({"directory": str(directory), "topic": topic, **more})
+
+
+def no_wait(seconds: float) -> None:
+    raise AssertionError("nobody holds the lock")
+
+
+def write(given: SinkOptions, values: list[bytes]) -> None:
+    """A batch write of one task, as Spark does it."""
+    writer = VarveWriter(given, make_schema(), overwrite=False)
+    message = writer.write(iter([batch_of([{"key": b"k", "value": value} for value in values])]))
+    writer.commit([message])
+
+
+def test_a_topic_is_made_only_when_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="createTopic=true"):
+        find_target(options(tmp_path / "data"), no_wait)
+    assert not (tmp_path / "data").exists()
+    told = options(tmp_path / "data", createTopic="true", partitions="3")
+    made = find_target(told, no_wait)
+    assert (made.topic, made.partition_count) == ("out", 3)
+    assert find_target(told, no_wait) == made
+    with pytest.raises(NotFound, match=r"no topic 'other'.*topics: out"):
+        find_target(options(tmp_path / "data", "other"), no_wait)
+    with pytest.raises(TopicExists, match="has 3 partitions, not 2"):
+        find_target(options(tmp_path / "data", createTopic="true", partitions="2"), no_wait)
+
+
+def test_a_directory_in_use_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    given = options(tmp_path / "data", lockWaitMs="300", createTopic="true")
+    find_target(given, no_wait)
+    waits: list[float] = []
+    store = varve.open(tmp_path / "data", maintain=False)
+    with pytest.raises(Locked, match=r"it waited 300 ms.*lockWaitMs"):
+        open_directory(given, waits.append).__enter__()
+    assert len(waits) == 3
+
+    def close(seconds: float) -> None:
+        store.close()
+
+    with open_directory(given, close) as mine:
+        assert mine.topic("out").partition_count == 1
+
+
+def test_the_files_of_a_sink_do_not_disturb_the_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    write(options(directory, createTopic="true"), [b"a", b"b"])
+    given = options(directory, sinkId="daily", epoch="7")
+    write(given, [b"c"])
+    write(given, [b"c"])
+    assert json.loads((directory / SINKS_FILE).read_text())["sinks"]["daily"]["epoch"] == 7
+    with varve.open(directory, maintain=False) as store:
+        assert store.recovered == {}
+        found = store.topic("out").read(isolation="read_committed")
+        assert [record.value for record in found] == [b"a", b"b", b"c"]
+    assert check_log_directory(RealFileSystem(), str(directory), deep=True) == []
+    assert settle_sinks(given, clock=SystemClock(), wait=no_wait) == []
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Iterator[SourceTopic]:
+    made = SourceTopic(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_topic_in_the_cold_tier_is_written_between_its_copies(tiered: SourceTopic) -> None:
+    given = options(tiered.kit.path, NAME, sinkId="daily", epoch="1")
+    tiered.put(("k", "before"))
+    tiered.kit.store.close()
+    write(given, [b"first"])
+    write(given, [b"first"])
+    rows = tiered.rows(SourceFilters(), is_hot=True)
+    assert [row["value"] for row in rows] == [b"before", b"first"]
