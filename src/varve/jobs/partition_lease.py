@@ -16,13 +16,13 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import ObjectExists, ObjectNotFound, Unavailable
+from varve.foundation.errors import ObjectExists, ObjectNotFound, StoreError, Unavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ABANDONED_MS
@@ -115,7 +115,9 @@ def hold_lease(
         try:
             yield held
         finally:
-            held.end()
+            # Whoever finds a lease that was left behind takes it over.
+            with suppress(StoreError):
+                held.end()
     finally:
         with _lock:
             _at_work.discard(place)

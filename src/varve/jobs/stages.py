@@ -4,6 +4,7 @@ Invariant  runs are independent: one that ends early does not stop the others.
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,18 +28,23 @@ def run_together(
 ) -> list[R]:
     """Takes all runs from stage to stage; the tasks of a stage go to the distributor at once.
 
-    A run gives its next stage for the outcomes of the last one, and ends with its result.
+    A run gives its next stage for the outcomes of the last one, and ends with its result. Where the
+    distributor fails all runs are closed, so that they let go of what they hold.
     """
     results: dict[int, R] = {}
     outcomes: dict[int, list[object] | None] = dict.fromkeys(range(len(runs)))
-    while outcomes:
-        stages: dict[int, Stage] = {}
-        for number, given in outcomes.items():
-            try:
-                stages[number] = next(runs[number]) if given is None else runs[number].send(given)
-            except StopIteration as end:
-                results[number] = end.value
-        outcomes = _carry_out(stages, distributor)
+    with ExitStack() as closing:
+        for run in runs:
+            closing.callback(run.close)
+        while outcomes:
+            stages: dict[int, Stage] = {}
+            for number, given in outcomes.items():
+                run = runs[number]
+                try:
+                    stages[number] = next(run) if given is None else run.send(given)
+                except StopIteration as end:
+                    results[number] = end.value
+            outcomes = _carry_out(stages, distributor)
     return [results[number] for number in range(len(runs))]
 
 
