@@ -17,6 +17,7 @@ from varve.jobs.tier_reach import StoreReach
 from varve.object_store import ObjectStore
 from varve.records import Record
 from varve.tiering.cold_segment import SegmentState
+from varve.tiering.lineage import Epochs
 
 
 @dataclass
@@ -27,6 +28,8 @@ class ColdCompaction:
     range_bytes: int = 1 << 20
     distributor: Distributor = field(default_factory=LocalDistributor)
     seed: int = 1000
+    epochs: Epochs | None = None
+    """The leader epochs of the log, where the job is told of them."""
 
     @property
     def hot(self) -> CleaningBench:
@@ -54,6 +57,7 @@ class ColdCompaction:
             distributor=self.distributor,
             clock=self.hot.clock,
             random=random.Random(-self.seed),
+            histories={} if self.epochs is None else {self.bench.home: self.epochs},
         )
         (partition,) = result.partitions
         return partition

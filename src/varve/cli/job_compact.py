@@ -111,7 +111,7 @@ def command(
     groups = _group(chosen, force=force, dry_run=dry_run, take_over=take_over)
     options = spark_options(master, conf)
     with open_job("compact", options, when_interrupted=_WHEN_INTERRUPTED) as job:
-        results = [_compact(job, address, names, settings) for settings, names in groups]
+        results = [_compact(job, address, names, settings, directory) for settings, names in groups]
         done = job.report(None)
     partitions = [one for result in results for one in result.partitions]
     if report is not None:
@@ -176,13 +176,21 @@ def print_partitions(partitions: "Sequence[PartitionResult]") -> None:
 
 
 def _compact(
-    job: "Job", address: "TierAddress", topics: Sequence[str], settings: "CompactSettings"
+    job: "Job",
+    address: "TierAddress",
+    topics: Sequence[str],
+    settings: "CompactSettings",
+    directory: str | None,
 ) -> "CompactionResult":
     from varve.jobs.compact import compact
     from varve.jobs.spark_distributor import SparkDistributor
 
     distributor = SparkDistributor(job.spark)
-    return job.run(lambda: compact(address, topics, settings=settings, distributor=distributor))
+    return job.run(
+        lambda: compact(
+            address, topics, settings=settings, distributor=distributor, directory=directory
+        )
+    )
 
 
 def _group(

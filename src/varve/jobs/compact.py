@@ -6,18 +6,25 @@ Crash      docs/tiering.md; a job may be killed anywhere and run again.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
+from varve.disk import RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
 from varve.jobs.compact_partition import PartitionCompaction
 from varve.jobs.compact_report import CompactionResult
 from varve.jobs.compact_settings import CompactSettings
 from varve.jobs.distributor import Distributor
+from varve.jobs.local_history import find_history
 from varve.jobs.stages import run_together
 from varve.jobs.tier_address import TierAddress, find_topic
 from varve.jobs.tier_reach import AddressReach, TierReach
 from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.lineage import Epochs
 from varve.tiering.page_store import new_id
+
+NO_HISTORIES: Final[Mapping[ColdPartition, Epochs]] = MappingProxyType({})
 
 
 def compact(
@@ -26,9 +33,13 @@ def compact(
     *,
     settings: CompactSettings,
     distributor: Distributor,
+    directory: str | None = None,
     clock: Clock | None = None,
 ) -> CompactionResult:
     """Compacts what is due of these topics; `settings` hold for all of them.
+
+    `directory` is the log directory that was copied: what its logs have left of the bucket, as they
+    do when a new leader cuts them, is not taken for the latest of a key.
 
     Raises NotFound for a topic that the tier does not hold; what fails later is told in the result
     of its partition. One job at a time works on a partition: a second one is told who does.
@@ -41,7 +52,17 @@ def compact(
         distributor=distributor,
         clock=clock or SystemClock(),
         random=random.Random(),
+        histories=_read_histories(directory, homes),
     )
+
+
+def _read_histories(
+    directory: str | None, homes: Sequence[ColdPartition]
+) -> dict[ColdPartition, Epochs]:
+    if directory is None:
+        return {}
+    found = {home: find_history(RealFileSystem(), directory, home) for home in homes}
+    return {home: epochs for home, epochs in found.items() if epochs is not None}
 
 
 def compact_partitions(
@@ -52,13 +73,20 @@ def compact_partitions(
     distributor: Distributor,
     clock: Clock,
     random: random.Random,
+    histories: Mapping[ColdPartition, Epochs] = NO_HISTORIES,
 ) -> CompactionResult:
-    """Compacts what is due of these partitions."""
+    """Compacts what is due of these partitions; `histories` are the epochs of their logs."""
     began_ms = clock.now_ms()
     job_id = f"compact-{new_id(random)}"
     runs = [
         PartitionCompaction(
-            home, reach, settings, clock=clock, random=random, job_id=job_id
+            home,
+            reach,
+            settings,
+            clock=clock,
+            random=random,
+            job_id=job_id,
+            history=histories.get(home),
         ).stages()
         for home in homes
     ]

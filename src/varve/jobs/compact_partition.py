@@ -58,6 +58,7 @@ from varve.jobs.tier_reach import TierReach
 from varve.object_store.prices import default_prices
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.lineage import Epochs
 from varve.tiering.manifest import Manifest
 from varve.tiering.page_store import new_id
 from varve.tiering.segment_parts import KEYS_PART
@@ -87,7 +88,10 @@ class _Found:
 
 
 class PartitionCompaction:
-    """One run over one partition; `job_id` names its evidence."""
+    """One run over one partition; `job_id` names its evidence.
+
+    `history` are the leader epochs of its log, where they are known.
+    """
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class PartitionCompaction:
         clock: Clock,
         random: random.Random,
         job_id: str,
+        history: Epochs | None = None,
     ) -> None:
         self._home = home
         self._reach = reach
@@ -105,6 +110,7 @@ class PartitionCompaction:
         self._clock = clock
         self._random = random
         self._job_id = job_id
+        self._history = history
         self._now_ms = clock.now_ms()
         self._manifests = reach.manifests(home)
         self._topic_id = decode_topic_id(home.topic_id).bytes
@@ -146,10 +152,23 @@ class PartitionCompaction:
         manifest = self._manifests.load() if self._settings.is_dry_run else self._sweep()
         self._before = self._before or manifest
         self._after = manifest
-        chain = find_chain(manifest, self._manifests.segments(manifest))
+        chain = find_chain(manifest, self._manifests.segments(manifest), self._history)
         if not chain:
             self._found.notes.append("the cold tier holds nothing of it")
             return
+        latest = chain[-1].epochs[-1][0]
+        if self._history is None and manifest.leader_epoch > latest:
+            self._found.notes.append(
+                f"a leader of epoch {manifest.leader_epoch} has written the manifest, and what is "
+                f"copied is of epoch {latest} at most: where the log parted from it is not known; "
+                "wait for the next copy, or name the log directory"
+            )
+            return
+        if chain[-1].end_offset < manifest.highest_offset:
+            self._found.notes.append(
+                f"what lies from offset {chain[-1].end_offset + 1} on is left alone: there is a "
+                "hole, or it is of a history that the log has left"
+            )
         with open_files(self._reach.objects, self._home, chain) as files:
             log = self._settings.log
             scope = find_scope(self._home, manifest, chain, files, log, self._now_ms)

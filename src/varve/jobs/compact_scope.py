@@ -15,11 +15,13 @@ from varve.commit_log.producer_entry import ProducerShell
 from varve.commit_log.producer_snapshot import decode_producer_snapshot
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt
+from varve.foundation.settings import LONG_MAX
 from varve.jobs.cold_input import ColdInput
 from varve.jobs.tier_files import TierFiles
 from varve.records import HEADER_BYTES, decode_header
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.lineage import Epochs, is_in_lineage
 from varve.tiering.manifest import Manifest
 from varve.tiering.segment_parts import SNAPSHOT_PART
 
@@ -50,11 +52,13 @@ class Scope:
         return self.dirtiness.blocked_by
 
 
-def find_chain(manifest: Manifest, segments: Iterable[ColdSegment]) -> tuple[ColdSegment, ...]:
+def find_chain(
+    manifest: Manifest, segments: Iterable[ColdSegment], history: Epochs | None = None
+) -> tuple[ColdSegment, ...]:
     """The readable segments from the log start on, up to a hole or to a history that was left.
 
     A log that was cut goes on under a higher leader epoch; what it had copied before behind that
-    is of a lower one.
+    is of a lower one. That shows once the log is copied again, or by its `history` if it is given.
     """
     chain: list[ColdSegment] = []
     for one in segments:
@@ -65,8 +69,17 @@ def find_chain(manifest: Manifest, segments: Iterable[ColdSegment]) -> tuple[Col
             or one.epochs[0][0] < chain[-1].epochs[-1][0]
         ):
             break
+        if history is not None and is_left(one, history):
+            break
         chain.append(one)
     return tuple(chain)
+
+
+def is_left(segment: ColdSegment, history: Epochs) -> bool:
+    """Whether a log of this history no longer has the segment's records."""
+    if segment.end_offset < history[0][1]:
+        return False  # The log forgot the epochs of what lies before.
+    return not is_in_lineage(segment, history, log_end_offset=LONG_MAX)
 
 
 def find_scope(
