@@ -43,9 +43,10 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class SinkMessage(WriterCommitMessage):
-    """What a task tells the commit."""
+    """What a task tells the commit: for which query and topic it staged what."""
 
     query: str | None
+    target: SinkTarget
     task: StagedTask
 
 
@@ -94,8 +95,8 @@ def _commit(options: SinkOptions, target: SinkTarget, write: EpochWrite) -> Comm
 def _check_append(schema: StructType, *, overwrite: bool) -> None:
     if overwrite:
         raise InvalidRequest(
-            "a log is appended to, never overwritten: write with mode append (a stream with output "
-            "mode append or update)"
+            "a log is appended to, never overwritten: write with mode append, a stream with output "
+            "mode append"
         )
     check_sink_schema(schema)
 
@@ -115,7 +116,8 @@ class VarveWriter(DataSourceArrowWriter):
         self._target = find_target(options, _wait)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-        return SinkMessage(None, _stage(iterator, self._options, self._target, self._sink_id))
+        task = _stage(iterator, self._options, self._target, self._sink_id)
+        return SinkMessage(None, self._target, task)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         write = EpochWrite(
@@ -150,8 +152,8 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
                 f"Spark does not tell the query of this stream (property {QUERY_ID}), by which "
                 "its epochs are told from another's: write from a micro-batch query"
             )
-        sink_id = self._sink_id(query)
-        return SinkMessage(query, _stage(iterator, self._options, self._target, sink_id))
+        task = _stage(iterator, self._options, self._target, self._sink_id(query))
+        return SinkMessage(query, self._target, task)
 
     def _sink_id(self, query: str) -> str:
         options = self._options
@@ -167,10 +169,11 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         told = [one for one in messages if isinstance(one, SinkMessage)]
-        queries = {one.query for one in told if one.query is not None}
-        if not queries:
+        owners = {(one.query, one.target) for one in told if one.query is not None}
+        if not owners:
             return
-        (query,) = queries
+        # Spark makes a writer anew for each commit; what counts is the topic as tasks saw it.
+        ((query, target),) = owners
         write = EpochWrite(
             sink_id=self._sink_id(query),
             query=query,
@@ -179,7 +182,7 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
             tasks=[one.task for one in told],
             skips_repeated=self._options.skips_repeated,
         )
-        _commit(self._options, self._target, write)
+        _commit(self._options, target, write)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         told = [one for one in messages if isinstance(one, SinkMessage)]
