@@ -9,7 +9,6 @@ from typing import Final
 import typer
 
 COMMANDS: Final[dict[str, str]] = {
-    "ship": "job_ship",
     "query": "job_query",
     "demo": "job_demo",
     "compact": "job_compact",
@@ -17,6 +16,9 @@ COMMANDS: Final[dict[str, str]] = {
     "verify": "job_verify",
     "snapshot": "job_snapshot",
     "table": "job_table",
+    "due": "job_due",
+    "report": "job_report",
+    "ship": "job_ship",
 }
 """Modules of this package by the names of the commands they hold."""
 

@@ -62,7 +62,8 @@ def collect_table(frame: "DataFrame", limit: int) -> RowTable:
         for name, kind in frame.dtypes
         if kind == "timestamp"
     }
-    rows = frame.withColumns(moments).limit(limit + 1).collect()
+    shown = frame.withColumns(moments) if moments else frame  # Spark Connect wants one at least
+    rows = shown.limit(limit + 1).collect()
     return RowTable(frame.dtypes, [tuple(row) for row in rows[:limit]], len(rows) > limit)
 
 
