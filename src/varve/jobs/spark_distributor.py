@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from varve.jobs.distributor import Task, TaskFailure
 from varve.jobs.executor import pack_task, run_packed, unpack_outcome
-from varve.jobs.session_kind import named_work
+from varve.jobs.session_kind import is_connect, named_work
 from varve.jobs.step_ledger import get_ledger
 
 _SCHEMA: Final = StructType(
@@ -23,7 +23,7 @@ _SCHEMA: Final = StructType(
 
 
 class SparkDistributor:
-    """Tasks as rows, each in a partition of its own; over Spark Connect too."""
+    """Each task in a partition of its own; over Spark Connect too."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -38,15 +38,24 @@ class SparkDistributor:
         return [outcome for outcome, _ in found]
 
     def _carry_out(self, stage: str, tasks: Sequence[Task]) -> list[bytes]:
-        rows = [(slot, bytearray(pack_task(task))) for slot, task in enumerate(tasks)]
+        packed = [pack_task(task) for task in tasks]
+        with named_work(self._spark, stage):
+            if is_connect(self._spark):
+                return self._run_as_rows(packed)
+            # Rows cost Java a second for each stage: a plan, generated code and a shuffle.
+            context = self._spark.sparkContext
+            return context.parallelize(packed, len(packed)).map(run_packed).collect()
+
+    def _run_as_rows(self, packed: Sequence[bytes]) -> list[bytes]:
+        """As Spark Connect has it, which knows rows alone."""
+        rows = [(slot, bytearray(data)) for slot, data in enumerate(packed)]
         # Without Arrow, which would gather rows and asks for pandas; a partition has one row.
         carry_out = udf(run_packed, BinaryType(), useArrow=False).asNondeterministic()
-        with named_work(self._spark, stage):
-            found = (
-                self._spark.createDataFrame(rows, _SCHEMA)
-                .repartitionById(len(rows), "slot")
-                .select("slot", carry_out("task").alias("outcome"))
-                .collect()
-            )
+        found = (
+            self._spark.createDataFrame(rows, _SCHEMA)
+            .repartitionById(len(rows), "slot")
+            .select("slot", carry_out("task").alias("outcome"))
+            .collect()
+        )
         outcomes = {row["slot"]: row["outcome"] for row in found}
         return [outcomes[slot] for slot in range(len(rows))]
