@@ -15,6 +15,7 @@ from varve.foundation.errors import VersionMismatch
 from varve.jobs.distributor import Task, run_task
 from varve.jobs.store_count import StoreCount
 from varve.jobs.tier_address import count_requests
+from varve.jobs.worker_memory import settle
 
 _LEVEL: Final = 1
 """Of compression: bitmaps of one range of hashes are mostly zeros."""
@@ -40,6 +41,7 @@ def run_packed(data: bytes) -> bytes:
     check_version(driver.decode())
     before = count_requests()
     outcome = run_task(_unpack_task(packed))
+    settle()
     return _pack((outcome, count_requests() - before))
 
 

@@ -24,6 +24,7 @@ from varve.jobs.source_partition import TaskPartition
 from varve.jobs.source_plan import plan_tasks
 from varve.jobs.source_read import read_task
 from varve.jobs.source_stream import VarveStreamReader
+from varve.jobs.worker_memory import settle
 
 FORMAT: Final = "varve"
 
@@ -81,6 +82,7 @@ class VarveReader(DataSourceReader):
         if isinstance(partition, TaskPartition):
             columns = ArrowColumns(self._schema)
             yield from read_task(partition.task, columns, self._options, self._filters)
+            settle()
 
 
 def register(spark: SparkSession) -> None:
