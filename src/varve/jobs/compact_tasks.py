@@ -9,29 +9,36 @@ Crash      a group's objects are announced in the manifest before the first is w
 """
 
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
 
 from varve.cleaning.balance import SegmentFigure
 from varve.cleaning.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.key_index_build import build_key_index
-from varve.cleaning.key_plan import HashRange, KeyPlan
+from varve.cleaning.key_plan import HashRange, KeyPlan, merge_plans
 from varve.cleaning.plan import Source, find_latest
 from varve.cleaning.rewrite import WrittenSegment, write_group
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
 from varve.commit_log import LogSettings
 from varve.commit_log.txn_index import AbortedTransaction
-from varve.disk import RealFileSystem
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.cold_input import ColdInput, checksum, open_files
 from varve.jobs.compact_settings import WRITER
 from varve.jobs.group_upload import announce, gather_group, upload
+from varve.jobs.scratch_files import ScratchFileSystem
 from varve.jobs.tier_files import TierFiles
 from varve.jobs.tier_reach import TierReach
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
 from varve.tiering.segment_parts import KEYS_PART
+
+_LEVEL: Final = 1
+"""Of compression."""
 
 
 def no_pace(size: int) -> None:
@@ -88,7 +95,7 @@ class IndexTask:
             return None
 
     def _build(self, one: ColdInput) -> IndexedSegment:
-        fs = RealFileSystem()
+        fs = ScratchFileSystem()
         with scratch() as directory:
             path = f"{directory}/keys"
             header = build_key_index(
@@ -122,6 +129,39 @@ def make_sources(
 
 
 @dataclass(frozen=True, slots=True)
+class PackedPlan:
+    """The plan of one range with its bitmaps compressed: they are as long as those of all ranges
+    together, and few of their bits are set.
+    """
+
+    keep: bytes
+    tombstones: bytes
+    rest: KeyPlan
+
+    @classmethod
+    def of(cls, plan: KeyPlan) -> "PackedPlan":
+        none = np.empty(0, np.uint8)
+        keep, tombstones = (
+            zlib.compress(bits.tobytes(), _LEVEL) for bits in (plan.keep, plan.tombstones)
+        )
+        return cls(keep, tombstones, replace(plan, keep=none, tombstones=none))
+
+    def unpack(self) -> KeyPlan:
+        keep, tombstones = (
+            np.frombuffer(zlib.decompress(data), np.uint8) for data in (self.keep, self.tombstones)
+        )
+        return replace(self.rest, keep=keep, tombstones=tombstones)
+
+
+def merge_packed(packed: Sequence[PackedPlan]) -> KeyPlan:
+    """One plan of those of all ranges; two are unpacked at a time."""
+    merged = merge_plans([packed[0].unpack()])
+    for one in packed[1:]:
+        merged = merge_plans([merged, one.unpack()])
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
 class RangeTask:
     """Finds the latest records of the keys in one range of hashes, over all segments of a run."""
 
@@ -133,15 +173,17 @@ class RangeTask:
     hashes: HashRange
     buffer_bytes: int
 
-    def run(self) -> KeyPlan:
+    def run(self) -> PackedPlan:
         with open_files(self.reach.objects, self.home, self.segments) as files:
             sources = make_sources(self.home, self.segments, self.headers, files, first_dirty=0)
-            return find_latest(
-                sources,
-                rules=self.rules,
-                buffer_bytes=self.buffer_bytes,
-                pace=no_pace,
-                hashes=self.hashes,
+            return PackedPlan.of(
+                find_latest(
+                    sources,
+                    rules=self.rules,
+                    buffer_bytes=self.buffer_bytes,
+                    pace=no_pace,
+                    hashes=self.hashes,
+                )
             )
 
 
@@ -180,7 +222,7 @@ class GroupTask:
     writer: str = WRITER
 
     def run(self) -> WrittenGroup:
-        fs = RealFileSystem()
+        fs = ScratchFileSystem()
         with scratch() as directory, self.files:
             written = write_group(
                 fs,
