@@ -25,8 +25,8 @@ from varve.jobs.compact_settings import CompactSettings
 from varve.jobs.distributor import LocalDistributor
 from varve.jobs.tier_address import TierAddress, find_topic
 
-SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,), segment_bytes=16 << 10)
-SIZES = {"shuffle": 800}
+SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,), segment_bytes=64 << 10)
+SIZES = {"shuffle": 400}
 TAKEN = [measure for measure in SPARK.measures if measure.name != "scan_kafka"]
 
 
@@ -81,11 +81,11 @@ def test_kafka_source_is_skipped_with_a_reason(tmp_path: Path) -> None:
 
 def test_each_copy_of_a_bucket_can_be_compacted_to_one_record_per_key(tmp_path: Path) -> None:
     with open_workspace(tmp_path) as workspace, workspace.directory("topic") as parent:
-        topic = write_cold(parent, shape_of(SMALL, 100), 1000)
-        assert (topic.record_count, topic.key_count) == (1000, 200)
+        topic = write_cold(parent, shape_of(SMALL, 100), 4000)
+        assert (topic.record_count, topic.key_count) == (4000, 800)
         assert len(find_topic(TierAddress(topic.url), TOPIC).partitions) == PARTITION_COUNT
         settings = CompactSettings(
-            log=LogSettings(cleanup_policy=("compact",), segment_bytes=16 << 10), is_forced=True
+            log=LogSettings(cleanup_policy=("compact",), segment_bytes=64 << 10), is_forced=True
         )
         for _ in range(2):
             with copied(topic, workspace) as url:
