@@ -268,10 +268,12 @@ class HotLog:
         entries = index.entries()
         edges = [low]
         for start, _ in places[1:]:
-            edges.append(int(entries[np.searchsorted(entries[:, 1], start), 0]))
+            # An entry names the last offset of a batch, which may lie behind the wanted ones.
+            edges.append(min(int(entries[np.searchsorted(entries[:, 1], start), 0]), high))
         edges.append(high)
         sizes = [end - start for start, end in places]
-        return list(zip(edges[:-1], edges[1:], sizes, strict=True))
+        pieces = zip(edges[:-1], edges[1:], sizes, strict=True)
+        return [piece for piece in pieces if piece[0] < piece[1]]
 
     def stretches(self, wanted: Wanted, stack: ExitStack) -> list[Stretch]:
         """Where the wanted offsets lie now; the files stay open as long as the stack does."""

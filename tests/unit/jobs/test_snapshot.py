@@ -1,28 +1,61 @@
 """A snapshot is the state at an offset, with where to read on; the next goes on from it."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 import pytest
 
-from tests.support.snapshot_topic import SnapshotTopic, apply
+from tests.support.snapshot_topic import SMALL, SnapshotTopic, apply, rows_of
 from tests.support.source_topic import SourceTopic
+from varve.foundation.errors import (
+    Corrupt,
+    InconsistentTopicId,
+    InvalidRequest,
+    NotFound,
+    OffsetOutOfRange,
+    UnsupportedFormat,
+)
+from varve.jobs.distributor import LocalDistributor
+from varve.jobs.erased_rows import ErasedRows
+from varve.jobs.outputs import Output, OutputKind, TierOutputs
+from varve.jobs.snapshot import take_snapshot
+from varve.jobs.snapshot_document import SnapshotDocument, SnapshotPartition, find_snapshot
+from varve.jobs.snapshot_erase import count_in_snapshot, erase_from_snapshot
+from varve.jobs.snapshot_place import check_apart
+from varve.jobs.snapshot_read import open_snapshot
+from varve.jobs.snapshot_scope import _is_sound
+from varve.jobs.tier_address import find_cluster
+from varve.records import Record
 
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Iterator[SnapshotTopic]:
-    topic = SourceTopic(tmp_path, partitions=2, cleanup_policy="compact", index_interval_bytes=64)
+    topic = SourceTopic(
+        tmp_path, partitions=2, cleanup_policy="compact,delete", index_interval_bytes=64
+    )
     yield SnapshotTopic(topic)
     topic.close()
 
 
 def fill(kit: SnapshotTopic, *, first: int = 0, count: int = 40, keys: int = 12) -> None:
     """Keys over and over in both partitions, every seventh record a tombstone."""
-    for number in range(first, first + count):
-        value = None if number % 7 == 3 else f"value {number}"
-        kit.topic.put((f"k{number % keys}", value), partition=number % 2)
+    for partition in (0, 1):
+        kit.topic.append(
+            [
+                Record(
+                    f"k{number % keys}".encode(),
+                    None if number % 7 == 3 else f"value {number}".encode(),
+                    timestamp=1_000 + number,
+                    headers=(("number", str(number).encode()),),
+                )
+                for number in range(first, first + count)
+                if number % 2 == partition
+            ],
+            partition=partition,
+        )
 
 
 def copy(kit: SnapshotTopic) -> None:
@@ -43,6 +76,9 @@ def test_a_snapshot_of_both_tiers_is_what_a_dict_holds(kit: SnapshotTopic) -> No
     assert result.is_new
     assert result.resume_offsets == {0: 65, 1: 64}
     assert result.rows == len(kit.model())
+    found = kit.open().read(columns=["partition", "timestampType", "headers"]).to_pylist()[0]
+    assert (found["partition"], found["timestampType"]) == (0, 0)
+    assert found["headers"][0]["key"] == "number"
 
 
 def test_state_and_replay_from_the_resume_offsets_make_the_whole(kit: SnapshotTopic) -> None:
@@ -57,13 +93,11 @@ def test_state_and_replay_from_the_resume_offsets_make_the_whole(kit: SnapshotTo
     assert state == kit.model()
 
 
-def test_the_next_snapshot_reads_what_is_new_and_rewrites_what_changed(
-    kit: SnapshotTopic,
-) -> None:
+def test_the_next_snapshot_reads_what_is_new_and_rewrites_what_changed(kit: SnapshotTopic) -> None:
     fill(kit)
     copy(kit)
     first = kit.take()
-    kit.topic.put(("k1", "new"), ("k2", None), partition=1)
+    kit.topic.put(("k1", "new"), ("k5", None), partition=1)
     second = kit.take()
     assert kit.rows() == kit.model()
     assert second.document.previous == first.snapshot
@@ -72,3 +106,183 @@ def test_the_next_snapshot_reads_what_is_new_and_rewrites_what_changed(
     before = {file.path for file in first.document.files}
     assert len(before & {file.path for file in second.document.files}) >= len(before) - 2
     assert kit.rows(first.snapshot) != kit.rows(second.snapshot)
+    third = kit.take()
+    assert (third.is_new, third.snapshot) == (False, second.snapshot)
+
+
+def test_an_earlier_offset_or_time_is_another_snapshot(kit: SnapshotTopic) -> None:
+    fill(kit)
+    kit.take()
+    at = kit.take(at={0: 5, 1: 6})
+    assert at.document.previous is None
+    assert kit.rows() == kit.model(at=lambda partition: 5 + partition)
+    by_time = kit.take(at_ms=1_010)
+    assert by_time.resume_offsets == {0: 5, 1: 5}
+    behind = kit.take(at={0: 99, 1: 20})
+    assert "not at 99" in behind.partitions[0].note
+
+
+def test_rows_below_the_start_of_the_log_go(kit: SnapshotTopic) -> None:
+    fill(kit, keys=40)
+    kit.take()
+    kit.topic.topic.partition(0).delete_records(10)
+    kit.topic.kit.run_background()
+    result = kit.take()
+    assert kit.rows() == kit.model()
+    assert result.rows_read == 0
+    assert result.partitions[0].start_offset == 10
+    with pytest.raises(OffsetOutOfRange, match="begins at offset 10"):
+        kit.take(at=4)
+
+
+def test_tombstones_that_may_be_gone_make_it_read_all() -> None:
+    known = SnapshotPartition(
+        partition=0,
+        start_offset=0,
+        resume_offset=50,
+        read_from=0,
+        manifest_version=3,
+        cleaned_up_to=40,
+    )
+    now = replace(known, resume_offset=90, manifest_version=9, cleaned_up_to=50)
+    assert _is_sound(known, now, 10**9, 0), "nothing behind the last snapshot was compacted"
+    cleaned = replace(now, cleaned_up_to=51)
+    assert not _is_sound(known, cleaned, 999, 0), "how long tombstones stay is not known"
+    assert _is_sound(known, cleaned, 999, 1000), "too young to have lost one"
+    assert not _is_sound(known, cleaned, 1000, 1000)
+    early = replace(known, cleaned_up_to=51)
+    assert not _is_sound(early, cleaned, 999, 1000), "they may have been cleaned long before"
+    assert not _is_sound(replace(known, manifest_version=None), now, 0, 1000)
+
+
+def test_old_snapshots_go_and_shared_files_stay(kit: SnapshotTopic) -> None:
+    fill(kit)
+    first = kit.take()
+    kit.topic.put(("k1", "new"), partition=1)
+    second = kit.take(settings=replace(SMALL, keep=1))
+    assert "snapshot/00000000000000000001.json" in second.removed
+    lost = {file.path for file in first.document.files} - {
+        file.path for file in second.document.files
+    }
+    assert lost
+    assert lost <= set(second.removed)
+    assert kit.rows() == kit.model()
+    with pytest.raises(NotFound, match="snapshots: 2"):
+        kit.open(1)
+
+
+def test_leftovers_go_and_files_of_others_stay(kit: SnapshotTopic) -> None:
+    fill(kit)
+    kit.store.put("data/00000-00001-" + "0" * 32 + ".parquet", b"left")
+    kit.store.put("data/somebody.parquet", b"kept")
+    assert not kit.take(settings=replace(SMALL, grace_ms=60_000)).swept, "it may be of a run"
+    later = replace(SMALL, grace_ms=-60_000)
+    assert kit.take(settings=later).swept == ("data/00000-00001-" + "0" * 32 + ".parquet",)
+    assert kit.store.get("data/somebody.parquet") == b"kept"
+
+
+def test_damage_is_told(kit: SnapshotTopic) -> None:
+    fill(kit)
+    file = kit.take().document.files[0]
+    assert kit.place.find_fault(file) is None
+    kit.store.put(file.path, kit.store.get(file.path)[:-1] + b"?")
+    assert "SHA-256" in (kit.place.find_fault(file) or "")
+    with pytest.raises(Corrupt, match="put it back"):
+        kit.rows()
+    kit.store.delete([file.path])
+    assert "missing" in (kit.place.find_fault(file) or "")
+
+
+def test_a_place_is_of_one_topic_and_one_number_of_buckets(kit: SnapshotTopic) -> None:
+    fill(kit)
+    document = kit.take().document
+    kit.topic.put(("more", "x"))
+    with pytest.raises(InvalidRequest, match="has 4 buckets"):
+        kit.take(settings=replace(SMALL, buckets=8))
+    kit.store.put(document.key, replace(document, topic_id="A" * 22).encode())
+    with pytest.raises(InconsistentTopicId, match="a place of its own"):
+        kit.take()
+
+
+def test_a_place_lies_apart_from_the_log(tmp_path: Path) -> None:
+    for place in (f"{tmp_path}/data", f"{tmp_path}/data/in", f"{tmp_path}", f"file:{tmp_path}"):
+        with pytest.raises(InvalidRequest, match="apart"):
+            check_apart(place, [f"{tmp_path}/data", "s3://bucket/tier"])
+    with pytest.raises(InvalidRequest, match="apart"):
+        check_apart("s3://bucket/tier/state", ["s3://bucket/tier"])
+    check_apart(f"{tmp_path}/data-2", [f"{tmp_path}/data", "s3://bucket/tier"])
+
+
+def test_a_document_is_read_as_it_was_written(kit: SnapshotTopic) -> None:
+    fill(kit)
+    document = kit.take().document
+    assert SnapshotDocument.decode(document.encode(), "here") == document
+    assert find_snapshot(document.key) == 1
+    assert find_snapshot("snapshot/1.json") is None
+    for data in (b"{}", b"[", document.encode().replace(b'"buckets"', b'"other"')):
+        with pytest.raises(Corrupt, match="here"):
+            SnapshotDocument.decode(data, "here")
+    with pytest.raises(UnsupportedFormat, match="later"):
+        SnapshotDocument.decode(document.encode().replace(b'"format": 1', b'"format": 9'), "here")
+
+
+def test_rows_are_erased_from_all_snapshots_of_a_directory(
+    kit: SnapshotTopic, tmp_path: Path
+) -> None:
+    fill(kit)
+    copy(kit)
+    place, address = str(tmp_path / "place"), kit.topic.options().address
+    assert address is not None
+    for at in (12, None):
+        kit.topic.flush()
+        take_snapshot(
+            "orders",
+            place,
+            address=address,
+            directories=[kit.topic.kit.path],
+            at_offset=at,
+            settings=replace(SMALL, buckets=1),
+            distributor=LocalDistributor(),
+        )
+    kept = rows_of(open_snapshot(place, 1))
+    orphan = open_snapshot(place).paths[0]
+    (tmp_path / "place/data" / ("00000-00000-" + "0" * 32 + ".parquet")).write_bytes(
+        Path(orphan).read_bytes()
+    )
+    topic_id = open_snapshot(place).document.topic_id
+    (output,) = TierOutputs(address.open(), find_cluster(address)).find("orders", topic_id)
+    assert output == Output(
+        kind=OutputKind.SNAPSHOT,
+        topic="orders",
+        topic_id=topic_id,
+        place=f"file:{place}",
+        name="orders",
+        noted_ms=output.noted_ms,
+    )
+    wanted = ErasedRows(frozenset({b"k2", b"k4"}), {1: np.array([10], np.int64)})
+    before = count_in_snapshot(output, {}, wanted)
+    assert before > 2
+    erased = erase_from_snapshot(output, {}, wanted)
+    assert count_in_snapshot(output, {}, wanted) == 0
+    assert erased.rows == before
+    assert {file.path for file in erased.files_before} <= set(erased.removed)
+    assert not any((tmp_path / "place" / path).exists() for path in erased.removed)
+    assert erased.files_after
+    assert not erased.out_of_reach
+    assert rows_of(open_snapshot(place, 1)) == {
+        at: row
+        for at, row in kept.items()
+        if at[1] not in wanted.keys and (at[0], row[0]) != (1, 10)
+    }
+    again = erase_from_snapshot(output, {}, wanted)
+    assert (again.rows, again.removed) == (0, ())
+    assert sum(pq.read_metadata(path).num_rows for path in open_snapshot(place).paths) == (
+        open_snapshot(place).document.rows
+    )
+
+
+def test_what_is_not_there_is_told(kit: SnapshotTopic, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="does not hold a snapshot"):
+        kit.open()
+    with pytest.raises(InvalidRequest, match="say where the topic is"):
+        take_snapshot("orders", str(tmp_path / "place"), distributor=LocalDistributor())

@@ -1,0 +1,156 @@
+"""A snapshot is killed at every request, or beset by others: there is a whole one or none: G3."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, rows_of
+from tests.support.source_topic import SourceTopic
+from varve.foundation.errors import PowerLoss, StoreError, Unavailable
+from varve.jobs.distributor import LocalDistributor, Task
+from varve.jobs.erased_rows import ErasedRows
+from varve.jobs.snapshot_erase import count_in_place, erase_from_place
+from varve.jobs.snapshot_place import SnapshotPlace, named_files
+from varve.jobs.snapshot_read import Snapshot
+from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore, ObjectStore
+
+STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
+"""Between the requests at which a run is cut; a long run takes every one."""
+SETTINGS = replace(SMALL, grace_ms=-(1 << 60), buckets=2, keep=2)
+"""All leftovers are swept, however young."""
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SnapshotTopic]:
+    topic = SourceTopic(
+        Path(tmp_path_factory.mktemp("topic")), cleanup_policy="compact", index_interval_bytes=64
+    )
+    for number in range(24):
+        topic.put((f"k{number % 9}", None if number % 8 == 5 else f"value {number}"))
+        if number in (7, 15):
+            topic.roll()
+            topic.copy()
+    kit = SnapshotTopic(topic, settings=SETTINGS)
+    kit.take(at=9)
+    kit.take(at=14)
+    yield kit
+    topic.close()
+
+
+def prepare(kit: SnapshotTopic) -> MemoryObjectStore:
+    """A place with snapshots at offsets 9 and 14."""
+    store = MemoryObjectStore()
+    for entry in kit.store.list(""):
+        store.put(entry.key, kit.store.get(entry.key))
+    return store
+
+
+def states(store: ObjectStore) -> dict[int, Rows]:
+    """What every snapshot of the place holds; each must be whole."""
+    place = SnapshotPlace(store)
+    return {one.snapshot: rows_of(Snapshot("", store, one)) for one in place.documents()}
+
+
+def check(kit: SnapshotTopic, store: ObjectStore) -> None:
+    """Every snapshot is the state at its offset; a run then ends with the newest, swept."""
+    for one in SnapshotPlace(store).documents():
+        assert states(store)[one.snapshot] == kit.model(at=one.resume_offsets[0])
+    kit.take(store=store)
+    place = SnapshotPlace(store)
+    assert rows_of(Snapshot("", store, place.get())) == kit.model()
+    assert {entry.key for entry in place.files()} == named_files(place.documents())
+    assert not list(store.list("work/"))
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_a_kill_at_any_request_leaves_whole_snapshots(kit: SnapshotTopic, is_after: bool) -> None:
+    counted = FaultyObjectStore(prepare(kit))
+    assert kit.take(store=counted).is_new
+    for step in range(1, counted.steps + 1, STRIDE):
+        store = prepare(kit)
+        faulty = FaultyObjectStore(store)
+        faulty.crash_at(step, after=is_after)
+        with pytest.raises(PowerLoss):
+            kit.take(store=faulty)
+        check(kit, store)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER])
+def test_a_failed_request_fails_the_run_or_nothing(kit: SnapshotTopic, kind: FaultKind) -> None:
+    counted = FaultyObjectStore(prepare(kit))
+    kit.take(store=counted)
+    for step in range(1, counted.steps + 1, 3 * STRIDE):
+        store = prepare(kit)
+        faulty = FaultyObjectStore(store)
+        faulty.fail_at(step, kind)
+        with suppress(StoreError):
+            kit.take(store=faulty)
+        check(kit, store)
+
+
+class Meanwhile(LocalDistributor):
+    """Something happens once the files are written, before the document is."""
+
+    def __init__(self, kit: SnapshotTopic, store: ObjectStore, event: str) -> None:
+        self._kit = kit
+        self._store = store
+        self._event = event
+
+    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
+        outcomes = super().run(stage, tasks)
+        if stage == "write":
+            match self._event:
+                case "another run":
+                    self._kit.take(at=20, store=self._store, settings=replace(SMALL, buckets=2))
+                case "an erasure":
+                    erase_from_place(SnapshotPlace(self._store), "id", WANTED)
+                case _:
+                    SnapshotPlace(self._store).objects.delete(
+                        ["snapshot/" + "2".zfill(20) + ".json"]
+                    )
+        return outcomes
+
+
+WANTED = ErasedRows(frozenset({b"k1"}), {0: np.array([2, 11], np.int64)})
+
+
+@pytest.mark.parametrize("event", ["another run", "an erasure", "a removal"])
+def test_of_two_at_once_the_later_changes_nothing_and_says_so(
+    kit: SnapshotTopic, event: str
+) -> None:
+    store = prepare(kit)
+    with pytest.raises(Unavailable, match="again"):
+        kit.take(store=store, distributor=Meanwhile(kit, store, event))
+    assert len(states(store)) == {"another run": 3, "an erasure": 2, "a removal": 1}[event]
+
+
+@contextmanager
+def crashing(store: ObjectStore, step: int) -> Iterator[ObjectStore]:
+    faulty = FaultyObjectStore(store)
+    faulty.crash_at(step)
+    with pytest.raises(PowerLoss):
+        yield faulty
+
+
+def test_an_erasure_killed_at_any_request_is_done_by_the_next(kit: SnapshotTopic) -> None:
+    counted = FaultyObjectStore(prepare(kit))
+    erase_from_place(SnapshotPlace(counted), "id", WANTED)
+    for step in range(1, counted.steps + 1, STRIDE):
+        store = prepare(kit)
+        with crashing(store, step) as faulty:
+            erase_from_place(SnapshotPlace(faulty), "id", WANTED)
+        states(store)
+        erase_from_place(SnapshotPlace(store), "id", WANTED)
+        assert count_in_place(SnapshotPlace(store), WANTED) == 0
+        for one in SnapshotPlace(store).documents():
+            expected = {
+                place: row
+                for place, row in kit.model(at=one.resume_offsets[0]).items()
+                if place[1] != b"k1" and row[0] not in (2, 11)
+            }
+            assert states(store)[one.snapshot] == expected

@@ -1,0 +1,160 @@
+"""The latest state is planned by key indexes: many tasks, and what is superseded is not read."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.source_topic import SourceTopic, read_rows
+from varve.cleaning.key_index import BATCH
+from varve.foundation.errors import Corrupt
+from varve.jobs import source_plan
+from varve.jobs.latest_plan import cut_kept
+from varve.jobs.latest_read import GAP_BYTES, join_places
+from varve.jobs.source_filters import SourceFilters
+from varve.jobs.source_pieces import ChosenPiece, ColdPiece, HotPiece, KeptPiece
+from varve.jobs.source_plan import plan_read, plan_tasks
+from varve.records import Codec, Record
+
+EVERYTHING = SourceFilters()
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[SourceTopic]:
+    made = SourceTopic(tmp_path, cleanup_policy="compact", index_interval_bytes=64)
+    yield made
+    made.close()
+
+
+def fill(topic: SourceTopic, *segments: tuple[int, ...]) -> None:
+    """A cold segment of these keys each, a batch for every two; values tell the segment."""
+    for number, keys in enumerate(segments):
+        for first in range(0, len(keys), 2):
+            topic.append(
+                [
+                    Record(f"k{key}".encode(), f"{number}".encode() * 50, timestamp=topic.now)
+                    for key in keys[first : first + 2]
+                ],
+                codec=Codec.ZSTD if number % 2 else Codec.NONE,
+            )
+        topic.roll()
+    topic.kit.clean_now(roll=False)
+    topic.copy()
+    topic.flush()
+
+
+def state(topic: SourceTopic, end: int = 1 << 60) -> dict[bytes | None, int]:
+    found: dict[bytes | None, int] = {}
+    for one in topic.topic.read(isolation="read_committed"):
+        if one.offset < end:
+            found[one.key] = one.offset
+            if one.value is None:
+                del found[one.key]
+    return found
+
+
+def test_a_large_partition_is_read_by_many_tasks_that_skip_what_is_superseded(
+    topic: SourceTopic,
+) -> None:
+    fill(topic, tuple(range(20)), tuple(range(4, 24)), (1, 9, 30, 31))
+    options = topic.options(mode="latest", splitBytes="400")
+    tasks = plan_tasks(options, EVERYTHING)
+    pieces = [piece for task in tasks for piece in task.pieces]
+    assert len(tasks) > 2
+    assert all(isinstance(piece, KeptPiece) for piece in pieces)
+    assert sum(piece.size for piece in pieces) < plan_read(options, EVERYTHING).size
+    rows = read_rows(options, EVERYTHING)
+    assert {row["key"]: row["offset"] for row in rows} == state(topic)
+    assert len(rows) == len(state(topic))
+
+
+def test_the_local_end_supersedes_what_is_cold(topic: SourceTopic) -> None:
+    fill(topic, tuple(range(20)), tuple(range(10)))
+    topic.put(("k3", "new"), ("k19", None), ("k99", "new"))
+    topic.flush()
+    options = topic.options(is_hot=True, mode="latest", splitBytes="400")
+    kinds = {type(one) for task in plan_tasks(options, EVERYTHING) for one in task.pieces}
+    assert kinds == {KeptPiece, ChosenPiece}
+    rows = read_rows(options, EVERYTHING)
+    assert sorted((row["key"], row["offset"]) for row in rows) == sorted(state(topic).items())
+
+
+@pytest.mark.parametrize("end", [1, 2, 7, 19, 20, 21, 33])
+def test_an_end_within_a_segment_or_a_batch_is_kept_to(topic: SourceTopic, end: int) -> None:
+    fill(topic, tuple(range(20)), tuple(range(4, 24)))
+    for is_hot in (False, True):
+        options = topic.options(
+            is_hot=is_hot, mode="latest", splitBytes="300", endingOffset=str(end)
+        )
+        rows = read_rows(options, EVERYTHING)
+        assert sorted((row["key"], row["offset"]) for row in rows) == sorted(
+            state(topic, end).items()
+        )
+
+
+def test_local_pieces_end_where_the_read_does(topic: SourceTopic) -> None:
+    topic.append([Record(b"k", b"x" * 300, timestamp=topic.now) for _ in range(3)])
+    topic.append([Record(b"k", b"x" * 300, timestamp=topic.now) for _ in range(3)])
+    topic.roll()
+    topic.flush()
+    rows = topic.rows(is_hot=True, endingOffset="1", splitBytes="300")
+    assert [row["offset"] for row in rows] == [0]
+
+
+def test_a_small_partition_or_one_without_indexes_is_left_to_a_task(
+    topic: SourceTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(topic, tuple(range(20)))
+    (task,) = plan_tasks(topic.options(mode="latest"), EVERYTHING)
+    assert isinstance(task.pieces[0], ColdPiece)
+    topic.put(*((f"k{number}", "new") for number in range(5)))
+    topic.flush()
+    monkeypatch.setattr(source_plan, "LOOSE_BYTES_MAX", 10)
+    options = topic.options(is_hot=True, mode="latest", splitBytes="300")
+    (task,) = plan_tasks(options, EVERYTHING)
+    assert {type(piece) for piece in task.pieces} == {ColdPiece, HotPiece}
+    assert {row["key"]: row["offset"] for row in read_rows(options, EVERYTHING)} == state(topic)
+
+
+def test_a_key_index_of_another_segment_is_told(topic: SourceTopic) -> None:
+    fill(topic, tuple(range(20)), tuple(range(30, 50)))
+    first, second = [
+        piece
+        for piece in plan_read(topic.options(mode="latest"), EVERYTHING).pieces
+        if isinstance(piece, ColdPiece)
+    ]
+    objects = topic.kit.objects
+    other = objects.get(first.home.part_key(first.segment, "keys"))
+    objects.put(second.home.part_key(second.segment, "keys"), other)
+    with pytest.raises(Corrupt, match="of another segment"):
+        plan_tasks(topic.options(mode="latest", splitBytes="300"), EVERYTHING)
+
+
+def test_kept_batches_are_cut_by_what_is_read_of_them(topic: SourceTopic) -> None:
+    fill(topic, tuple(range(20)))
+    (piece,) = plan_read(topic.options(mode="latest"), EVERYTHING).pieces
+    assert isinstance(piece, ColdPiece)
+    batches = np.zeros(4, BATCH)
+    batches["count"] = 10
+    batches["size"] = 100
+    batches["position"] = [0, 100, 200, 300]
+    batches["last"] = [9, 19, 29, 39]
+    keep = np.packbits(np.repeat([1, 0, 1, 1], 10), bitorder="little")
+    first, second = cut_kept(piece, batches, keep, split_bytes=150)
+    assert (first.start, first.end, second.start, second.end) == (0, 1, 2, 4)
+    assert (first.size, second.size) == (100, 200)
+    assert np.unpackbits(second.keep, bitorder="little")[:20].all()
+    late = replace(piece, start_offset=25)
+    (only,) = cut_kept(late, batches, keep, split_bytes=1000)
+    assert (only.start, only.end) == (2, 4)
+    assert cut_kept(piece, batches, np.zeros(5, np.uint8), split_bytes=10) == []
+
+
+def test_near_batches_are_fetched_together() -> None:
+    batches = np.zeros(3, BATCH)
+    batches["size"] = 10
+    batches["position"] = [0, 50, 100 + GAP_BYTES]
+    assert join_places(batches) == [(0, 60), (100 + GAP_BYTES, 110 + GAP_BYTES)]
+    assert join_places(batches[:0]) == []
