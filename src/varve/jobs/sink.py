@@ -34,7 +34,7 @@ from varve.jobs.sink_directory import find_target, open_directory
 from varve.jobs.sink_ledger import SinkLedger
 from varve.jobs.sink_options import SinkOptions, check_sink_id
 from varve.jobs.sink_rows import check_sink_schema
-from varve.jobs.sink_staging import StagedTask, Staging
+from varve.jobs.sink_staging import ONCE_PREFIX, StagedTask, Staging, sweep_abandoned
 from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -79,7 +79,8 @@ def _commit(options: SinkOptions, target: SinkTarget, write: EpochWrite) -> Comm
     """Commits an epoch and clears its staging; None where there was nothing to commit."""
     if not write.summary.rows:
         return None
-    staging = Staging(_open_staging(options), write.sink_id)
+    objects = _open_staging(options)
+    staging = Staging(objects, write.sink_id)
     with open_directory(options, _wait) as store:
         commit = SinkCommit(
             store,
@@ -89,6 +90,8 @@ def _commit(options: SinkOptions, target: SinkTarget, write: EpochWrite) -> Comm
         )
         result = commit.commit(write, target, staging)
     staging.sweep()
+    if write.is_once:
+        sweep_abandoned(objects, SystemClock().now_ms())
     return result
 
 
@@ -112,7 +115,7 @@ class VarveWriter(DataSourceArrowWriter):
                 "written once, however often it is tried"
             )
         self._options = options
-        self._sink_id = options.sink_id or f"write-{uuid4().hex}"
+        self._sink_id = options.sink_id or f"{ONCE_PREFIX}{uuid4().hex}"
         self._target = find_target(options, _wait)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:

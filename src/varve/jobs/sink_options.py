@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from varve.embedded.packing import parse_codec
 from varve.foundation.errors import InvalidRequest
+from varve.jobs.sink_staging import ONCE_PREFIX
 from varve.jobs.tier_address import TierAddress
 from varve.records import Codec
 
@@ -99,9 +100,10 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 def check_sink_id(text: str) -> str:
     """A sink's id as it was given; raises ValueError for one that cannot name a folder."""
-    if not _SINK_ID.fullmatch(text):
+    if not _SINK_ID.fullmatch(text) or text.startswith(ONCE_PREFIX):
         raise ValueError(
-            "it takes 1 to 100 letters, digits, '.', '_' and '-', the first a letter or digit"
+            "it takes 1 to 100 letters, digits, '.', '_' and '-', the first a letter or digit, and "
+            f"does not begin with {ONCE_PREFIX}"
         )
     return text
 

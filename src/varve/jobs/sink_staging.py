@@ -4,7 +4,8 @@ Layout     `<sink id>/<part>`: batches one behind the other, in runs of one part
            runs are, and the checksum of the whole, travels in the commit message.
            docs/formats/sinks.md
 Invariant  a part is read only as it was written: its size and checksum are compared first.
-Crash      what a killed task or commit left is swept by the next commit of that sink.
+Crash      what a killed task or commit left is swept by the next commit of that sink, and what a
+           single write left by a later one, after a week.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,9 @@ from varve.records.header import LENGTH_OVERHEAD
 CHUNK_BYTES: Final = 32 << 20
 """Rows are collected up to this size before batches are cut, so that batches are big."""
 PART_BYTES: Final = 64 << 20
+ONCE_PREFIX: Final = "write-"
+"""Before the random part of the id of a sink that is one write alone."""
+ABANDONED_MS: Final = 7 * 24 * 60 * 60 * 1000
 _SUM_BITS: Final = 64
 
 
@@ -143,6 +147,22 @@ class Staging:
         if keys:
             self._objects.delete(keys)
         return len(keys)
+
+
+def sweep_abandoned(objects: ObjectStore, now_ms: int) -> int:
+    """Removes the folders of single writes that were killed long ago; gives how many parts.
+
+    Nobody comes back for them: a write that is tried again has another folder.
+    """
+    removed = 0
+    for folder in objects.list_directories(""):
+        if not folder.startswith(ONCE_PREFIX):
+            continue
+        entries = list(objects.list(f"{folder}/"))
+        if all(now_ms - entry.modified_ms > ABANDONED_MS for entry in entries):
+            objects.delete([entry.key for entry in entries])
+            removed += len(entries)
+    return removed
 
 
 def split_batches(run: memoryview) -> Iterator[memoryview]:

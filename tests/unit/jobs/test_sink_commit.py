@@ -12,7 +12,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, InvalidTimestamp, Locked
 from varve.jobs.sink_commit import PRODUCER_ID_MIN, EpochWrite, SinkCommit
 from varve.jobs.sink_ledger import SINKS_FILE, RunState, Sink
-from varve.jobs.sink_staging import Staging
+from varve.jobs.sink_staging import ABANDONED_MS, Staging, sweep_abandoned
 from varve.object_store import MemoryObjectStore
 from varve.records import Batch
 
@@ -148,6 +148,16 @@ def test_staged_bytes_that_changed_are_not_appended(bench: SinkBench) -> None:
     with pytest.raises(Corrupt, match="are not there"):
         bench.commit(0, tasks, target)
     assert bench.committed() == {0: [], 1: []}
+
+
+def test_folders_of_killed_single_writes_go_after_a_week() -> None:
+    objects = MemoryObjectStore("memory:")
+    for key in ("stream/a-000000", "write-1/a-000000"):
+        objects.put(key, b"batches")
+    newest_ms = max(entry.modified_ms for entry in objects.list(""))
+    assert sweep_abandoned(objects, newest_ms) == 0
+    assert sweep_abandoned(objects, newest_ms + ABANDONED_MS + 1) == 1
+    assert [entry.key for entry in objects.list("")] == ["stream/a-000000"]
 
 
 class _Cut(Exception):
