@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 from varve.cleaning.key_index import KeyIndexHeader
-from varve.cleaning.key_plan import ENTRY_BYTES, HASH_END, HashRange, KeyPlan, merge_plans
+from varve.cleaning.key_plan import ENTRY_BYTES, HASH_END, HashRange
 from varve.cleaning.plan import CleaningPlan, complete_plan, first_held_offset, sum_by_reason
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
 from varve.commit_log import TopicPartition
@@ -46,9 +46,11 @@ from varve.jobs.compact_tasks import (
     GroupTask,
     IndexedSegment,
     IndexTask,
+    PackedPlan,
     RangeTask,
     WrittenGroup,
     make_sources,
+    merge_packed,
 )
 from varve.jobs.distributor import Task, TaskFailure
 from varve.jobs.partition_lease import HeldLease, hold_lease
@@ -310,7 +312,7 @@ class PartitionCompaction:
             for one in cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
         ]
         outcomes = yield from self._carry_out("plan", tasks)
-        latest = merge_plans([expect(one, KeyPlan) for one in outcomes])
+        latest = merge_packed([expect(one, PackedPlan) for one in outcomes])
         sources = make_sources(
             self._home, scope.segments, headers, files, first_dirty=scope.dirtiness.first_dirty
         )
