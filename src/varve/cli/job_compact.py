@@ -112,7 +112,7 @@ def command(
     options = spark_options(master, conf)
     with open_job("compact", options, when_interrupted=_WHEN_INTERRUPTED) as job:
         results = [_compact(job, address, names, settings, directory) for settings, names in groups]
-        done = job.report(None)
+        done = job.report(None, [result.to_json() for result in results])
     partitions = [one for result in results for one in result.partitions]
     if report is not None:
         write_report(done, report)

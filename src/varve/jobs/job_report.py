@@ -20,7 +20,7 @@ from varve.jobs.store_count import StoreCount
 FORMAT: Final = 2
 _OVER_CONNECT: Final = (
     "over Spark Connect stages are told by tasks and bytes read alone, without time, rows and "
-    "shuffled bytes"
+    "shuffled bytes, and short ones may be missing"
 )
 _NOT_COUNTED: Final = (
     "what the data source fetched from object stores is not counted; `varve job query --estimate` "

@@ -7,12 +7,14 @@ be told is told to it.
 
 import importlib.util
 import os
+import socket
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -37,6 +39,8 @@ _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
 }
+_CONNECT_PORT: Final = 15002
+_REACH_SECONDS: Final = 10
 _CONNECT_MODULES: Final = ("grpc", "grpc_status", "google.rpc")
 
 
@@ -118,16 +122,29 @@ def _connect(url: str, conf: dict[str, str]) -> SparkSession:
 
 
 def _check_connect(url: str) -> None:
+    """Raises Unavailable where the client is not whole or nobody listens at the address.
+
+    Spark's own client would go on trying for ten minutes.
+    """
     missing = [name for name in _CONNECT_MODULES if not _is_installed(name)]
     if missing:
         raise Unavailable(
             f"{url} is Spark Connect, which needs {', '.join(missing)}: pip install "
             "'varve[connect]'"
         )
+    address = urlsplit(url.partition(";")[0])
+    try:
+        host, port = address.hostname or "", address.port or _CONNECT_PORT
+        socket.create_connection((host, port), timeout=_REACH_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            f"no server of Spark Connect answers at {url:.200} ({error!s:.120}): start it with "
+            "start-connect-server.sh, or mend the address"
+        ) from error
 
 
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # a parent package is missing
+    except (ModuleNotFoundError, ValueError):  # a parent is missing, or it was ruled out
         return False
