@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from varve.jobs.source_filters import SourceFilters
-from varve.jobs.source_options import SourceOptions, parse_options
+from varve.jobs.source_options import Mode, SourceOptions, parse_options
 from varve.jobs.source_pieces import ColdPiece
 from varve.jobs.source_plan import make_tasks, plan_read
 from varve.object_store.prices import FREE, PriceTable, RequestKind, default_prices
 from varve.tiering.segment_parts import KEYS_PART
 
 _KEY_LOOKUP_REQUESTS = 2
+_KEY_PLAN_REQUESTS = 6
+"""For each segment whose key index plans a read of the latest state: header, entries, batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,11 @@ def estimate(
         indexed = sum(one.find_part(KEYS_PART) is not None for one in segments.values())
         requests += _KEY_LOOKUP_REQUESTS * indexed
     cold_bytes = sum(piece.size for piece in cold)
+    if chosen.mode is Mode.LATEST and chosen.is_committed and filters.keys is None:
+        # The driver reads whole indexes; a task once more the batches of what it reads.
+        keys = [one.find_part(KEYS_PART) for one in segments.values()]
+        requests += _KEY_PLAN_REQUESTS * sum(part is not None for part in keys)
+        cold_bytes += sum(2 * part.size for part in keys if part is not None)
     table = prices or _find_prices(chosen)
     cost = table.requests_cost({RequestKind.READ: requests}) + table.transfer_cost(cold_bytes)
     return ReadEstimate(
