@@ -307,7 +307,7 @@ def _run(
         result = _ask_and_run(
             lambda is_dry: job.run(lambda: call.run(spread, is_dry_run=is_dry)), dry_run, is_asked
         )
-        return result, job.report(result.records)
+        return result, job.report(result.records, result.to_json())
 
 
 def _ask_and_run(
@@ -353,7 +353,7 @@ def _write_receipt(path: str, result: "ErasureResult") -> None:
 
 
 def verify_file(path: str, public_key: str | None) -> None:
-    """Checks a receipt, and says in a line what it is; raises Corrupt for one that was changed."""
+    """Checks a receipt, and says in a line what it is; raises NotGenuine for another."""
     from varve.jobs.receipt_signature import read_public_key, verify_receipt
 
     if public_key is None:

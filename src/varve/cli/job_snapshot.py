@@ -259,7 +259,7 @@ def _take(
                 distributor=distributor,
             )
         )
-        return result, job.report(result.rows)
+        return result, job.report(result.rows, result.to_json())
 
 
 def _open_place(place: str, settings: dict[str, GivenValue]) -> "SnapshotPlace":

@@ -323,7 +323,7 @@ def _sync(
                 distributor=distributor,
             )
         )
-        return result, job.report(result.records)
+        return result, job.report(result.records, result.to_json())
 
 
 def _expire(place: "CatalogAddress", name: str, days: float) -> "list[ExpiryResult]":

@@ -94,7 +94,7 @@ def command(
         result = job.run(
             lambda: verify(address, topics or (), distributor=distributor, directory=directory)
         )
-        done = job.report(None)
+        done = job.report(None, result.to_json())
     if page is not None:
         _write_page(result, page)
     if report is not None:
