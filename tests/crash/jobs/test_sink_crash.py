@@ -1,5 +1,6 @@
 """A commit of a sink is killed at every step of the file system, and its epoch retried: G1, G3."""
 
+import errno
 import os
 from contextlib import suppress
 
@@ -15,7 +16,7 @@ from varve.jobs.sink_staging import StagedTask
 from varve.object_store import MemoryObjectStore
 
 IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
-STRIDE = 1 if IS_LONG else 4
+STRIDE = 1 if IS_LONG else 7
 PARTITIONS = 3
 EPOCHS = 3
 
@@ -95,8 +96,8 @@ def test_an_epoch_that_was_cut_anywhere_is_there_once_after_its_retry(mode: Cras
     scene = Scene()
     trial = scene.begin()
     scene.commit(1)
-    assert trial.steps > 20
-    for step in range(1 + list(CrashMode).index(mode) % STRIDE, trial.steps + 1, STRIDE):
+    assert trial.steps > 100
+    for step in range(1 + 2 * list(CrashMode).index(mode) * (not IS_LONG), trial.steps + 1, STRIDE):
         fs = scene.begin()
         fs.crash_at(step)
         with suppress(PowerLoss):
@@ -112,13 +113,33 @@ def test_an_epoch_that_was_cut_anywhere_is_there_once_after_its_retry(mode: Cras
 @pytest.mark.parametrize("mode", list(CrashMode))
 def test_a_retry_may_be_cut_as_well(mode: CrashMode) -> None:
     scene = Scene()
+    trial = scene.begin()
+    scene.commit(1)
     random = scene.bench.random
     for seed in range(100 if IS_LONG else 6):
         fs = scene.begin()
         for _ in range(3):
-            fs.crash_at(fs.steps + random.randrange(1, 100))
+            fs.crash_at(fs.steps + random.randrange(1, trial.steps + 1))
             with suppress(PowerLoss):
                 scene.commit(1)
             scene.bench.fs = fs = fs.after_crash(mode, seed=seed)
         check_whole(scene.bench)
         run_on(scene)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_an_io_error_at_any_step_is_named_and_the_retry_writes_once(number: int) -> None:
+    scene = Scene()
+    trial = scene.begin()
+    scene.commit(1)
+    for step in range(1, trial.steps + 1, 2 * STRIDE - 1):
+        fs = scene.begin()
+        fs.fail_at(step, OSError(number, os.strerror(number)))
+        with suppress(StoreError):
+            scene.commit(1)
+        scene.bench.fs = fs.after_crash(CrashMode.KEEP_ALL)
+        try:
+            check_whole(scene.bench)
+            run_on(scene)
+        except (AssertionError, StoreError) as error:
+            raise AssertionError(f"after a failure at\n{fs.describe_trace(3)}") from error
