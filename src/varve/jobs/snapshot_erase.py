@@ -22,6 +22,7 @@ from varve.jobs.outputs import Output
 from varve.jobs.snapshot_document import SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot_place import SnapshotPlace, find_place, named_files
 from varve.jobs.snapshot_rows import describe, open_rows, write_rows
+from varve.object_store.urls import BUCKETS, find_scheme
 
 _LOOKED_AT: Final = ["partition", "offset", "key"]
 _PASSES_MAX: Final = 8
@@ -45,6 +46,8 @@ def count_in_snapshot(
 
 def _open(output: Output, settings: Mapping[str, GivenValue]) -> SnapshotPlace:
     given: dict[str, GivenValue] = {**dict(output.how), **settings}
+    if find_scheme(output.place) not in BUCKETS:
+        given = {}  # a directory has none, and what is given is for the stores of others
     return SnapshotPlace(find_place(output.place, given).open())
 
 
