@@ -62,16 +62,20 @@ def read_cold_erased(reach: TierReach, home: ColdPartition, request: str) -> Par
         for one in manifests.segments(manifests.load())
         if one.is_readable
     }
-    balances: list[Balance] = []
-    changes: list[dict[str, Any]] = []
+    done: dict[str, tuple[Balance, dict[str, Any]]] = {}
     prefix = home.evidence_key(f"erase-{request}-").removesuffix(".json")
     for info in objects.list(prefix.rpartition("/")[0]):
         if not info.key.startswith(prefix):
             continue
         for balance, change in _decode(bytes(objects.get(info.key)), info.key):
-            if change["before"]["key"] not in live:
-                balances.append(balance)
-                changes.append(change)
+            before = change["before"]["key"]
+            known = done.get(before)
+            # A run that was killed between evidence and commit left a change that never was: of
+            # two that begin with the same object the one that can be read was carried out.
+            is_better = known is None or known[1]["after"]["key"] not in live
+            if before not in live and is_better:
+                done[before] = balance, change
+    balances, changes = [one for one, _ in done.values()], [one for _, one in done.values()]
     return PartitionErased(home.partition, "cold", tuple(balances), tuple(changes))
 
 
@@ -81,8 +85,9 @@ def _decode(data: bytes, key: str) -> Iterator[tuple[Balance, dict[str, Any]]]:
         for number, (balance, change) in enumerate(
             zip(document["balances"], document["objects"], strict=True), 1
         ):
-            if not isinstance(change["before"]["key"], str):
-                raise ValueError("an object without a key")
+            for side in ("before", "after"):
+                if not isinstance(change[side]["key"], str):
+                    raise ValueError("an object without a key")
             yield decode_balance(number, balance), change
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{key}: is no evidence of an erasure: {error}") from error

@@ -14,10 +14,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.foundation.errors import InvalidRequest, StoreError
 
 SIGNATURE: Final = "signature"
 _ALGORITHM: Final = "Ed25519"
+
+
+class NotGenuine(StoreError):
+    """A receipt that is not as its signer left it, or none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +75,38 @@ def canonical(document: dict[str, Any]) -> bytes:
 
 
 def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> dict[str, Any]:
-    """The document of a receipt that this key signed; raises Corrupt for any other."""
+    """The document of a receipt that this key signed; raises NotGenuine for any other."""
     document = read_receipt(data, where)
     found = document.get(SIGNATURE)
     if not isinstance(found, dict):
-        raise Corrupt(f"{where}: the receipt is not signed")
+        raise NotGenuine(f"{where}: the receipt is not signed")
     if found.get("algorithm") != _ALGORITHM:
-        raise Corrupt(f"{where}: signed with {found.get('algorithm')!r:.40}, {_ALGORITHM} is known")
+        raise NotGenuine(
+            f"{where}: signed with {found.get('algorithm')!r:.40}, {_ALGORITHM} is known"
+        )
     raw = public_key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     try:
         signer = base64.b64decode(str(found.get("public_key")), validate=True)
         value = base64.b64decode(str(found.get("value")), validate=True)
     except binascii.Error:
-        raise Corrupt(f"{where}: the signature is no base64: it was changed") from None
+        raise NotGenuine(f"{where}: the signature is no base64: it was changed") from None
     if signer != raw:
-        raise Corrupt(f"{where}: another key than the one given signed it, or it was changed")
+        raise NotGenuine(f"{where}: another key than the one given signed it, or it was changed")
     try:
         public_key.verify(value, canonical(document))
     except InvalidSignature:
-        raise Corrupt(
+        raise NotGenuine(
             f"{where}: the signature does not fit: the receipt was changed since it was signed"
         ) from None
     return document
 
 
 def read_receipt(data: bytes, where: str) -> dict[str, Any]:
-    """A receipt's document; raises Corrupt for what is none."""
+    """A receipt's document; raises NotGenuine for what is none."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
-        raise Corrupt(f"{where}: is no JSON") from None
+        raise NotGenuine(f"{where}: is no JSON") from None
     if not isinstance(document, dict) or document.get("kind") != "varve erasure receipt":
-        raise Corrupt(f"{where}: is no receipt of an erasure")
+        raise NotGenuine(f"{where}: is no receipt of an erasure")
     return document

@@ -1,0 +1,124 @@
+"""An erasure is killed at every request and at every change of the disk, and run again: G3, G8."""
+
+import os
+import random
+
+import pytest
+
+from tests.support.erasure_bench import ErasureBench
+from tests.support.tiered_topic import TieredTopic
+from varve.foundation.errors import PowerLoss, StoreError
+from varve.jobs.erase_hot import HotErasure
+from varve.jobs.erase_match import Matcher
+from varve.object_store import FaultKind, FaultyObjectStore
+from varve.records import Codec
+from varve.tiering.cold_segment import SegmentState
+
+STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 11
+"""Between the steps at which a run is cut; a long run takes every one."""
+ANN = {0, 3, 5}
+"""Her offsets, the last of them in an aborted transaction."""
+
+
+def prepare() -> ErasureBench:
+    """Two segments of three with a match, one of them aborted."""
+    made = ErasureBench(TieredTopic(topic_settings={"cleanup.policy": "compact"}))
+    made.put("ann", "bob", codec=Codec.LZ4)
+    made.roll()
+    made.put("cy")
+    made.roll()
+    made.put("ann", "bob")
+    made.put("ann", producer_id=7)
+    made.end(7, committed=False)
+    made.roll()
+    made.copy()
+    return made
+
+
+def finish(bench: ErasureBench, old: set[int]) -> None:
+    """The old or the new records are read, none half; the next run ends with the new, swept."""
+    assert set(bench.records(cold=True)) in (old, old - ANN)
+    receipts = [one for one in bench.topic.object_keys() if "/receipt/" in one]
+    if receipts:
+        assert set(bench.records(cold=True)) == old - ANN
+    result = bench.erase("ann", id="same", hot=False)
+    assert result.receipt is not None
+    assert result.receipt["records"] == len(ANN), "what the first run did is told as well"
+    assert set(bench.records(cold=True)) == old - ANN
+    assert all(one.state is SegmentState.COPY_FINISHED for one in bench.topic.cold())
+    named = {
+        bench.home.part_key(one, part.name) for one in bench.topic.cold() for part in one.parts
+    }
+    assert set(bench.topic.object_keys(bench.home.segment_folder)) == named
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
+def test_a_kill_at_any_request_leaves_old_or_new_and_a_second_run_completes(is_after: bool) -> None:
+    whole = prepare()
+    old = set(whole.records(cold=True))
+    objects = FaultyObjectStore(whole.topic.bucket)
+    assert whole.erase("ann", objects=objects, hot=False, id="same").receipt is not None
+    for step in range(1 + is_after, objects.steps + 1, STRIDE):
+        bench = prepare()
+        faulty = FaultyObjectStore(bench.topic.bucket)
+        faulty.crash_at(step, after=is_after)
+        with pytest.raises(PowerLoss):
+            bench.erase("ann", objects=faulty, hot=False, id="same")
+        finish(bench, old)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR_BEFORE, FaultKind.ERROR_AFTER])
+def test_a_failed_request_fails_the_run_or_nothing(kind: FaultKind) -> None:
+    whole = prepare()
+    old = set(whole.records(cold=True))
+    objects = FaultyObjectStore(whole.topic.bucket)
+    whole.erase("ann", objects=objects, hot=False, id="same")
+    for step in range(2, objects.steps + 1, 3 * STRIDE):
+        bench = prepare()
+        faulty = FaultyObjectStore(bench.topic.bucket)
+        faulty.fail_at(step, kind)
+        try:
+            bench.erase("ann", objects=faulty, hot=False, id="same")
+        except StoreError:
+            assert not [one for one in bench.topic.object_keys() if "/receipt/" in one] or (
+                kind is FaultKind.ERROR_AFTER
+            )
+        finish(bench, old)
+
+
+def test_a_kill_at_any_change_of_the_disk_leaves_old_or_new() -> None:
+    def erase(bench: ErasureBench) -> None:
+        log = bench.topic.log
+        topic_id = bench.topic.topic.id
+        assert topic_id is not None
+        HotErasure(
+            log,
+            Matcher.of(bench.home.topic_id, [b"ann"]),
+            fs=bench.fs,
+            clock=bench.topic.kit.clock,
+            topic_id=topic_id.bytes,
+            request="same",
+            buffer_bytes=1 << 14,
+        ).run(is_dry_run=False)
+
+    whole = prepare()
+    old = set(whole.records(cold=False))
+    begun = whole.topic.kit.steps
+    erase(whole)
+    steps = whole.topic.kit.steps - begun
+    source = random.Random(steps)
+    for step in range(1 + source.randrange(STRIDE), steps + 1, STRIDE):
+        bench = prepare()
+        with bench.topic.kit.crash_at(step) as crash:
+            erase(bench)
+        assert crash.happened
+        bench.topic.kit.reopen()
+        left = set(bench.records(cold=False))
+        assert old - ANN <= left <= old
+        by_segment = [ANN & old & {0}, ANN & old & {3, 5}]
+        assert all(part <= left or not part & left for part in by_segment), "a segment is half done"
+        erase(bench)
+        assert set(bench.records(cold=False)) == old - ANN
+        names = bench.fs.names(bench.topic.log.directory)
+        assert not [one for one in names if one.endswith((".deleted", ".cleaned", ".swap"))]
+        bench.check()

@@ -1,0 +1,138 @@
+"""`varve job erase` without Spark: a local topic from the dry run to the verified receipt."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner, Result
+
+import varve
+from varve.cli.erase_input import find_where, parse_deadline, parse_span, read_field
+from varve.cli.main import app
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.erase_field import ValueFormat
+
+DAY_MS = 86_400_000
+
+
+def run(*arguments: str, **env: str) -> Result:
+    return CliRunner().invoke(app, ["job", "erase", *arguments], env={"COLUMNS": "200", **env})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = tmp_path / "data"
+    with varve.open(path, maintain=False) as store:
+        topic = store.create_topic("people")
+        for number in range(12):
+            topic.append(key=f"k{number % 4}", value=json.dumps({"email": f"p{number % 3}@x"}))
+    return str(path)
+
+
+def read_keys(data: str) -> list[bytes | None]:
+    with varve.open(data, maintain=False) as store:
+        return [one.key for one in store.topic("people").read()]
+
+
+def test_a_local_topic_needs_no_spark(data: str, tmp_path: Path) -> None:
+    private = Ed25519PrivateKey.generate()
+    key, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    public.write_bytes(
+        private.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    dry = run("people", "--dir", data, "--key", "k1", "--dry-run")
+    assert dry.exit_code == 0, dry.output
+    assert "a dry run: nothing was changed" in dry.stdout
+    assert read_keys(data).count(b"k1") == 3
+    out = tmp_path / "receipt"
+    words = ("--sign-key", str(key), "--receipt", str(out), "--deadline", "30", "--id", "first")
+    done = run("people", "--dir", data, "--key", "k1", *words, VARVE_SIGN_PASSPHRASE="secret")
+    assert done.exit_code == 0, done.output
+    assert read_keys(data) == [b"k0", b"k2", b"k3"] * 3
+    assert "none found" in done.stdout
+    assert "k1" not in (tmp_path / "receipt.html").read_text()
+    document = json.loads((tmp_path / "receipt.json").read_text())
+    assert document["records"] == 3
+    assert document["deadline_ms"] - document["asked_ms"] == 30 * DAY_MS
+    verify = ("--verify-receipt", str(tmp_path / "receipt.json"), "--public-key", str(public))
+    checked = run(*verify)
+    assert checked.exit_code == 0, checked.output
+    assert "the signature is right; erasure first of people, 3 records" in checked.stdout
+    (tmp_path / "receipt.json").write_text(json.dumps({**document, "records": 4}))
+    assert run(*verify).exit_code == 1
+
+
+def test_a_field_is_told_as_json(data: str) -> None:
+    done = run("people", "--dir", data, "--field", "email", "--value", "p1@x", "--json")
+    assert done.exit_code == 0, done.output
+    partition, erasure = map(json.loads, done.stdout.splitlines())
+    assert (partition["type"], partition["records"], partition["tier"]) == ("partition", 4, "hot")
+    assert erasure["type"] == "erasure"
+    assert erasure["receipt"]["request"]["field"]["path"] == "email"
+    assert "p1@x" not in done.stdout
+    assert len(read_keys(data)) == 8
+
+
+def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
+    with varve.open(data, maintain=False):
+        refused = run("people", "--dir", data, "--key", "k1")
+    assert refused.exit_code == 1
+    assert "stop it for the erasure" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["people"], "give the keys to erase"),
+        (["--key", "k"], "name the topics"),
+        (["nobody", "--key", "k"], "neither in the object store nor on the disk"),
+        (["people", "--value", "x"], "--value needs --field"),
+        (["people", "--field", "a", "--value", "x", "--format", "xml"], "none of json, debezium"),
+        (["people", "--key", "k", "--rescan", "no"], "none of full, keys"),
+        (["people", "--keys-file", "/nowhere"], "/nowhere: No such file"),
+        (["people", "--key", "k", "--sign-key", "/nowhere"], "/nowhere: No such file"),
+        (["people", "--key", "hex:x"], "begins with base64: or hex:"),
+        (["people", "--key", "k", "--grace", "soon"], "no span of time"),
+        (["people", "--key", "k", "--deadline", "soon"], "no time"),
+        (["--verify-receipt", "/nowhere"], "needs --public-key"),
+    ],
+)
+def test_what_cannot_be_is_named_and_changes_nothing(
+    data: str, arguments: list[str], message: str
+) -> None:
+    refused = run(*arguments, "--dir", data)
+    assert refused.exit_code == 1
+    assert message in refused.stderr
+    assert len(read_keys(data)) == 12
+
+
+def test_spans_and_moments() -> None:
+    assert [parse_span(one, "-x") for one in (None, "90s", "15m", "24h", "7d")] == [
+        0,
+        90_000,
+        900_000,
+        DAY_MS,
+        7 * DAY_MS,
+    ]
+    assert parse_deadline(None, 5) is None
+    assert parse_deadline("2", 5) == 2 * DAY_MS + 5
+    assert parse_deadline("1970-01-02T00:00:00Z", 5) == DAY_MS
+    assert read_field("a.b", ["x"], None, "debezium").format is ValueFormat.DEBEZIUM  # type: ignore[union-attr]  # it is there
+
+
+def test_somewhere_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="--store, or a log directory"):
+        find_where("", [], "", [], None)
+    with pytest.raises(InvalidRequest, match="does not exist"):
+        find_where("", [], "", [str(tmp_path / "none")], None)
