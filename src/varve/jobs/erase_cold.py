@@ -35,6 +35,7 @@ from varve.jobs.erase_match import Matcher
 from varve.jobs.erase_objects import ObjectChange, StoredObject
 from varve.jobs.erase_scan import Scan
 from varve.jobs.erase_tasks import WRITER, ErasedGroup, EraseTask, LookTask
+from varve.jobs.partition_lease import hold_lease
 from varve.jobs.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.stages import Stage, expect
 from varve.jobs.tier_reach import TierReach
@@ -112,6 +113,7 @@ class ColdErasure:
         self._buffer_bytes = buffer_bytes
         self._only = only
         self._waits_for_grace = waits_for_grace
+        self._clock = clock
         self._now_ms = clock.now_ms()
         self._manifests = reach.manifests(home)
         self._found = ColdFindings(home)
@@ -119,10 +121,24 @@ class ColdErasure:
     def stages(self, *, is_dry_run: bool) -> Stages:
         """The pass; what fails on purpose is told in its findings, and others go on."""
         try:
-            yield from self._run(is_dry_run=is_dry_run)
+            if is_dry_run:
+                yield from self._run(is_dry_run=True)
+            else:
+                yield from self._run_leased()
         except StoreError as error:
             self._found.error = error
         return self._found
+
+    def _run_leased(self) -> Generator[Stage, list[object], None]:
+        """The pass, while no other job rewrites the partition."""
+        with hold_lease(
+            self._reach.objects(),
+            self._home,
+            f"erase-{self._request}",
+            clock=self._clock,
+            takes_over=False,
+        ):
+            yield from self._run(is_dry_run=False)
 
     def _run(self, *, is_dry_run: bool) -> Generator[Stage, list[object], None]:
         """A dry run ends when it knows what there is to do."""

@@ -167,5 +167,6 @@ def _busy(home: ColdPartition, found: Lease) -> str:
     began = datetime.fromtimestamp(found.began_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"{home}: another job rewrites it, {found.job}, which began at {began} on {found.host} "
-        f"(process {found.pid}): wait for it, or give --take-over if it is gone"
+        f"(process {found.pid}): wait for it; if it is gone, `varve job compact --take-over` takes "
+        "its lease"
     )
