@@ -27,7 +27,7 @@ class Story:
 
     def arrivals(self) -> list[list[Arrival]]:
         ends = [0, 0]
-        made = []
+        made: list[list[Arrival]] = []
         for batch in self.batches:
             made.append([])
             for partition, identity, time in batch:
@@ -51,10 +51,10 @@ def stories(draw: st.DrawFn, *, partitions: int = 2, is_late: bool = True) -> St
 
 
 def make_pair(story: Story) -> tuple[DedupModel, DedupBench]:
-    given = {"before": story.before, "after": story.after, "lateness": story.lateness}
+    before, after, lateness = story.before, story.after, story.lateness
     return (
-        DedupModel(**given, refresh=story.refresh),
-        DedupBench(**given, refresh=story.refresh),
+        DedupModel(before, after, lateness, story.refresh),
+        DedupBench(before=before, after=after, lateness=lateness, refresh=story.refresh),
     )
 
 
