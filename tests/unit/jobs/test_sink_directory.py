@@ -81,6 +81,21 @@ def test_the_files_of_a_sink_do_not_disturb_the_directory(tmp_path: Path) -> Non
     assert settle_sinks(given, clock=SystemClock(), wait=no_wait) == []
 
 
+def test_batches_are_staged_where_the_user_says_and_removed(tmp_path: Path) -> None:
+    given = options(
+        tmp_path / "data", createTopic="true", stagingUrl=f"file://{tmp_path}/shared/staging"
+    )
+    writer = VarveWriter(given, make_schema(), overwrite=False)
+    message = writer.write(iter([batch_of([{"value": b"a"}])]))
+    assert [part.key for part in message.task.parts] == [
+        path.relative_to(tmp_path / "shared/staging").as_posix()
+        for path in (tmp_path / "shared/staging").rglob("write-*/*")
+    ]
+    writer.abort([message, None])
+    assert list((tmp_path / "shared/staging").rglob("write-*/*")) == []
+    assert not (tmp_path / "data.staging").exists()
+
+
 @pytest.fixture
 def tiered(tmp_path: Path) -> Iterator[SourceTopic]:
     made = SourceTopic(tmp_path)
