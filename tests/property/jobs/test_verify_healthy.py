@@ -1,4 +1,4 @@
-"""A bucket that was only ever copied to and compacted is found in order: G4, G6."""
+"""A bucket that was only ever copied to, compacted and erased from is found in order: G4, G6."""
 
 import random
 
@@ -7,9 +7,31 @@ from hypothesis import strategies as st
 
 from tests.property.jobs.test_compaction_agrees import Shared, make, shared_settings
 from tests.support.cleaning_bench import RETENTION_MS
+from tests.support.cold_compaction import ColdCompaction
 from tests.support.verification import verify_bench
+from varve.jobs.distributor import LocalDistributor
+from varve.jobs.erase_cold import ColdErasure
+from varve.jobs.erase_match import Matcher
+from varve.jobs.stages import run_together
+from varve.jobs.tier_reach import StoreReach
 
 PHASES = set(Phase) - {Phase.explain}
+
+
+def erase(cold: ColdCompaction, source: random.Random) -> None:
+    key = b"key-%d" % source.randrange(12)
+    run = ColdErasure(
+        cold.bench.home,
+        StoreReach(cold.bench.bucket, source),
+        Matcher.of(cold.bench.home.topic_id, [key]),
+        clock=cold.hot.clock,
+        random=source,
+        request=f"request-{source.randrange(10**9)}",
+        grace_ms=0,
+        buffer_bytes=1 << 16,
+    )
+    (found,) = run_together([run.stages(is_dry_run=False)], LocalDistributor())
+    assert found.error is None
 
 
 @settings(max_examples=5, deadline=None, phases=PHASES)
@@ -28,6 +50,8 @@ def test_a_healthy_bucket_has_no_findings(
         assert verify_bench(twins.cold.bench, task_bytes=900).findings == ()
         twins.advance(source.choice([1, 201, RETENTION_MS]))
         assert twins.cold.compact().error is None
+        if source.random() < 0.4:
+            erase(twins.cold, source)
         found = verify_bench(twins.cold.bench, range_bytes=200)
         assert found.findings == ()
         assert len(found.segments) == len(twins.cold.bench.readable())
