@@ -16,6 +16,7 @@ COMMANDS: Final[dict[str, str]] = {
     "verify": "job_verify",
     "snapshot": "job_snapshot",
     "table": "job_table",
+    "dedup": "job_dedup",
     "due": "job_due",
     "report": "job_report",
     "ship": "job_ship",

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import InvalidRequest, Unavailable
 from varve.jobs.dedup_checkpoint import Frozen, HadoopFiles, Meaning, freeze
 from varve.jobs.dedup_judge import Judge
 from varve.jobs.dedup_plan import METRICS, STATE_CONF, find_bucket_keys, judge_stream, make_id
@@ -28,6 +28,7 @@ from varve.jobs.dedup_state import Reach
 from varve.jobs.dedup_table import TableOutput, TableWriter
 from varve.jobs.dedup_topic import TopicOutput, TopicWriter
 from varve.jobs.outputs import Output, Outputs
+from varve.jobs.session_kind import is_connect
 from varve.jobs.source import FORMAT
 from varve.jobs.source_options import SourceOptions, parse_options
 from varve.jobs.source_plan import open_partitions
@@ -86,6 +87,11 @@ def dedup(
     Raises InvalidRequest where the checkpoint was made for something else, and changes nothing
     then. What fails in Spark is raised as it is; `explain_failure` tells it in a sentence.
     """
+    if is_connect(spark):
+        raise Unavailable(
+            "a deduplication cannot run over Spark Connect: its driver reads and writes the "
+            "checkpoint; give a master of Spark's own"
+        )
     clock = clock or SystemClock()
     began_ms = clock.now_ms()
     given = source.options(settings)
