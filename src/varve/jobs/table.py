@@ -164,9 +164,7 @@ class TableSync:
             bad = find_table(catalog, f"{self.name}{BAD}") or create_bad(
                 catalog, self.name, definition
             )
-        swept = take_over(table, self.run_id)
-        if bad is not None:
-            swept += take_over(bad, self.run_id)
+        swept = take_over([table] if bad is None else [table, bad], self.run_id)
         self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
         return _Tables(catalog, definition, table, bad)
 
@@ -265,13 +263,14 @@ class TableSync:
         if batch.is_last:
             after = replace(after, synced_ms=began_ms)
         for left in reversed(range(_TRIES)):
-            base = snapshot_id(tables.table)
+            bases = [snapshot_id(one) for one in tables.both()]
             try:
                 self._take_once(tables, plan, batch, decoder, after)
                 return
             except CommitConflict:
                 tables.reload(self.name)
-                check_not_taken_over(tables.table, base, self.run_id)
+                for table, base in zip(tables.both(), bases, strict=True):
+                    check_not_taken_over(table, base, self.run_id)
                 if not left or read_progress(tables.table).offsets != before.offsets:
                     raise
 
@@ -345,7 +344,6 @@ class TableSync:
         """What the side table has beyond the table goes, and the bad rows of the batch come."""
         if tables.bad is None:
             return
-        tables.reload_bad(self.name)
         there = read_progress(tables.bad)
         stale = Written()
         if reached.is_behind(there):
@@ -390,9 +388,8 @@ class _Tables:
 
     def reload(self, name: str) -> None:
         self.table = get_table(self.catalog, name)
-
-    def reload_bad(self, name: str) -> None:
-        self.bad = get_table(self.catalog, f"{name}{BAD}")
+        if self.bad is not None:
+            self.bad = get_table(self.catalog, f"{name}{BAD}")
 
 
 def find_outputs(options: SourceOptions, *, is_cold: bool) -> Outputs:

@@ -17,11 +17,15 @@ from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
     NamespaceAlreadyExistsError,
+    NoSuchPropertyException,
     NoSuchTableError,
+    NotInstalledError,
     OAuthError,
     RESTError,
     ServerError,
+    ServiceUnavailableError,
     SignError,
+    TooManyRequestsError,
     UnauthorizedError,
 )
 from pyiceberg.table import Table
@@ -121,7 +125,7 @@ class CatalogAddress:
         return cls(how.get("warehouse"), how.get("catalog"), settings)
 
     def open(self) -> Catalog:
-        with told_errors(self.place):
+        with told_when_opened(self.place):
             if self.catalog is None:
                 os.makedirs(self._folder(), exist_ok=True)
             is_named = self.catalog is not None and ":" not in self.catalog
@@ -166,7 +170,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def find_table(catalog: Catalog, name: str) -> Table | None:
-    with told_errors(name):
+    with told_when_opened(name):
         try:
             return catalog.load_table(name)
         except NoSuchTableError:
@@ -198,7 +202,7 @@ def told_errors(where: str) -> Iterator[None]:
         raise
     except _DENIED as error:
         raise StoreDenied(f"{where}: the catalog refuses: {_line(error)}") from error
-    except ServerError as error:
+    except (ServerError, ServiceUnavailableError, TooManyRequestsError) as error:
         raise StoreUnavailable(f"{where}: the catalog failed: {_line(error)}") from error
     except RESTError as error:
         raise InvalidRequest(f"{where}: the catalog refuses: {_line(error)}") from error
@@ -208,8 +212,18 @@ def told_errors(where: str) -> Iterator[None]:
         raise _sql_error(where, error) from error
     except OSError as error:
         raise _file_error(where, error) from error
-    except (ValueError, KeyError) as error:
-        # pyiceberg's own are ValueErrors: unknown catalog types, metadata it cannot read
+
+
+@contextmanager
+def told_when_opened(where: str) -> Iterator[None]:
+    """For opening a catalog or a table, which fails with errors of Python's own too.
+
+    It knows no catalog of that type, lacks a setting, or cannot read the metadata.
+    """
+    try:
+        with told_errors(where):
+            yield
+    except (ValueError, KeyError, NoSuchPropertyException, NotInstalledError) as error:
         raise InvalidRequest(f"{where}: {type(error).__name__}: {_line(error)}") from error
 
 

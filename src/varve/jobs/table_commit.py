@@ -12,7 +12,7 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from varve.foundation.errors import Fenced, Unavailable
+from varve.foundation.errors import Fenced, NotFound, Unavailable
 from varve.jobs.table_catalog import told_errors
 from varve.jobs.table_state import RUN, Progress, runs_since
 
@@ -55,7 +55,8 @@ def commit(
                 for one in added:
                     files.append_data_file(one)
             transaction.commit_transaction()
-    except (CommitFailedException, ValidationException) as error:
+    except (CommitFailedException, ValidationException, NotFound) as error:
+        # Files of the snapshot it stands on are missing where that one expired meanwhile.
         raise CommitConflict(f"table {name} was changed by somebody else meanwhile") from error
 
 

@@ -45,8 +45,12 @@ def erase_from_table(
     """
     found = _Erasure(wanted)
     tables = _open(output, settings)
+    run_id = f"erase-{new_run_id()}"
     for table in tables:
-        found.erase(table)
+        found.note_before(table)
+    found.removed += take_over(tables, run_id)
+    for table in tables:
+        found.erase(table, run_id)
     if not tables:
         found.out_of_reach.append(
             f"table {output.name} is not in its catalog ({output.place}): if it was dropped "
@@ -94,10 +98,7 @@ class _Erasure:
     removed: list[str] = field(default_factory=list)
     out_of_reach: list[str] = field(default_factory=list)
 
-    def erase(self, table: Table) -> None:
-        run_id = f"erase-{new_run_id()}"
-        self.removed += take_over(table, run_id)
-        self._note_before(table)
+    def erase(self, table: Table, run_id: str) -> None:
         written = self._rewrite(table, run_id)
         self.rows += written.gone_rows
         if written.removed:
@@ -116,7 +117,7 @@ class _Erasure:
                 "whose files stay: drop it and erase again"
             )
 
-    def _note_before(self, table: Table) -> None:
+    def note_before(self, table: Table) -> None:
         """Every file that holds such rows, be it of an older snapshot or of none."""
         files = TableFiles.of(table)
         with told_errors(files.location):

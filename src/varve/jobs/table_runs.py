@@ -16,11 +16,12 @@ from pyiceberg.table import Table
 
 from varve.foundation.clock import Clock
 from varve.jobs.table_catalog import told_errors
-from varve.jobs.table_commit import fence, referenced_paths
+from varve.jobs.table_commit import CommitConflict, fence, referenced_paths
 from varve.jobs.table_files import DATA, MARKS, TableFiles
 from varve.jobs.table_state import read_progress
 
 _SUFFIX: Final = ".json"
+_TRIES: Final = 5
 
 
 def new_run_id() -> str:
@@ -45,13 +46,28 @@ class TableRun:
         return run
 
 
-def take_over(table: Table, run_id: str) -> list[str]:
-    """Ends the runs that left marks; the files of theirs that are gone now."""
-    others = [one for one in find_marks(table) if one != run_id]
-    if not others:
-        return []
-    fence(table, progress=read_progress(table), run_id=run_id)
-    return [path for other in others for path in sweep(table, other)]
+def take_over(tables: Sequence[Table], run_id: str) -> list[str]:
+    """Ends the runs that left marks at a table or its side table; the files that are gone now.
+
+    All tables are fenced before a file is removed: a run commits to the one, then to the other.
+    """
+    marks = {one for table in tables for one in find_marks(table)}
+    others = sorted(marks - {run_id})
+    for table in tables if others else ():
+        _fence(table, run_id)
+    return [path for other in others for table in tables for path in sweep(table, other)]
+
+
+def _fence(table: Table, run_id: str) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            fence(table, progress=read_progress(table), run_id=run_id)
+            return
+        except CommitConflict:
+            if not left:
+                raise
+            with told_errors(f"table {'.'.join(table.name())}"):
+                table.refresh()
 
 
 def find_marks(table: Table) -> list[str]:

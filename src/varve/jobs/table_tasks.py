@@ -119,13 +119,13 @@ class StageTask:
                 bad.write(part.bad)
                 records += len(part.good)
                 deleted += pc.sum(part.good[DELETED]).as_py() or 0
-            rows = keep_newest(pa.concat_tables(parts)) if parts else None
-            path, groups = (None, ()) if rows is None else self._put_aside(rows)
+            path, groups = self._put_aside(pa.concat_tables(parts)) if records else (None, ())
         written = Written((), (), bad.finish(), records, bad.row_count, deleted)
         return Staged(written, path, groups)
 
     def _put_aside(self, rows: pa.Table) -> tuple[str, tuple[tuple[int, int], ...]]:
         source = self.source
+        rows = keep_newest(rows)
         buckets = find_buckets(rows[KEY], self.buckets)
         order = np.argsort(buckets, kind="stable")
         rows, buckets = rows.take(pa.array(order)), buckets[order]

@@ -1,0 +1,162 @@
+"""Rows are taken out of tables for good: of files, side tables, older snapshots and leftovers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.table_bench import TABLE, TableBench
+from tests.unit.jobs.test_table import JSON, UPSERT, Interfering, fail, put
+from varve.foundation.errors import Corrupt, Fenced, NotFound, PowerLoss
+from varve.jobs.erased_rows import ErasedRows
+from varve.jobs.outputs import Output
+from varve.jobs.table_commit import referenced_paths
+from varve.jobs.table_erase import count_in_table, erase_from_table
+from varve.jobs.table_history import expire_snapshots
+from varve.jobs.table_settings import TableSettings
+
+KEY = ErasedRows(frozenset({b"k3"}), {})
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[TableBench]:
+    made = TableBench(tmp_path)
+    put(made, 0, 6)
+    made.topic.roll()
+    made.topic.copy()
+    yield made
+    made.close()
+
+
+def output(bench: TableBench) -> Output:
+    (found,) = bench.outputs()
+    return found
+
+
+def find_text(bench: TableBench, text: bytes) -> list[str]:
+    """Files of the tables in which a text stands, as in statistics of manifests."""
+    return [
+        str(path)
+        for path in (bench.root / "tables" / "shop").rglob("*")
+        if path.is_file() and text in path.read_bytes()
+    ]
+
+
+@pytest.mark.parametrize("settings", [JSON, UPSERT])
+def test_a_key_leaves_the_table_and_its_history(bench: TableBench, settings: TableSettings) -> None:
+    bench.sync(settings)
+    put(bench, 3, 4)
+    bench.topic.put(("k3", "bad"))
+    bench.sync(settings)
+    assert count_in_table(output(bench), {}, KEY) >= 3
+    done = erase_from_table(output(bench), {}, KEY)
+    assert done.rows == (3 if settings is JSON else 2)
+    assert count_in_table(output(bench), {}, KEY) == 0
+    assert [row["_key"] for row in bench.rows()] == [b"k0", b"k1", b"k2", b"k4", b"k5"]
+    assert bench.bad_rows() == []
+    assert len(bench.table().snapshots()) == 1
+    assert bench.files() == {
+        path.removeprefix("file://") for path in referenced_paths(bench.table())
+    }
+    assert {one.path for one in done.files_before} <= set(done.removed)
+    assert all(not Path(path.removeprefix("file://")).exists() for path in done.removed)
+    assert all(one.rows and len(one.sha256) == 64 for one in done.files_before)
+    assert done.out_of_reach == ()
+    put(bench, 9, 10)
+    assert bench.sync(settings).records == 1
+
+
+def test_offsets_are_erased_where_keys_are_not_known(bench: TableBench) -> None:
+    bench.sync(JSON)
+    wanted = ErasedRows(frozenset(), {0: np.array([1, 4], np.int64)})
+    assert erase_from_table(output(bench), {}, wanted).rows == 2
+    assert [row["_offset"] for row in bench.rows()] == [0, 2, 3, 5]
+
+
+def test_statistics_tell_nothing_of_what_was_erased(bench: TableBench) -> None:
+    bench.topic.put(("zz-the-last-key", '{"id": 1, "name": "zz-the-name"}'))
+    bench.sync(JSON)
+    assert find_text(bench, b"zz-the-last-key")
+    erase_from_table(output(bench), {}, ErasedRows(frozenset({b"zz-the-last-key"}), {}))
+    assert find_text(bench, b"zz-the-last-key") == []
+    assert find_text(bench, b"zz-the-name") == []
+
+
+def test_what_a_killed_run_left_is_erased_too(bench: TableBench) -> None:
+    with pytest.raises(PowerLoss):
+        bench.sync(UPSERT, distributor=Interfering(fail))
+    bench.topic.flush()
+    torn = bench.root / "tables/shop/orders/data/lost/torn.parquet"
+    torn.parent.mkdir(parents=True)
+    torn.write_bytes(b"PAR1 k3")
+    with pytest.raises(Corrupt, match="cannot be looked into"):
+        count_in_table(output(bench), {}, KEY)
+    done = erase_from_table(output(bench), {}, KEY)
+    assert (done.rows, len(done.files_before)) == (0, 1)
+    assert count_in_table(output(bench), {}, KEY) == 0
+    assert bench.files() == set()
+
+
+def test_a_run_under_way_cannot_bring_erased_rows_back(bench: TableBench) -> None:
+    bench.sync(JSON)
+    put(bench, 3, 4)
+
+    def erase() -> None:
+        erase_from_table(output(bench), {}, KEY)
+
+    with pytest.raises(Fenced):
+        bench.sync(JSON, distributor=Interfering(erase))
+    assert count_in_table(output(bench), {}, KEY) == 0
+
+
+def test_a_tag_keeps_rows_out_of_reach(bench: TableBench) -> None:
+    bench.sync(JSON)
+    table = bench.table()
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    table.manage_snapshots().create_tag(snapshot.snapshot_id, "audit").commit()
+    (told,) = erase_from_table(output(bench), {}, KEY).out_of_reach
+    assert "tag audit" in told
+    assert count_in_table(output(bench), {}, KEY) == 1
+
+
+def test_a_table_that_was_dropped_is_told(bench: TableBench) -> None:
+    bench.sync(JSON)
+    catalog = bench.address.open()
+    catalog.drop_table(TABLE)
+    catalog.drop_table(f"{TABLE}__bad")
+    catalog.close()
+    done = erase_from_table(output(bench), {}, KEY)
+    assert done.rows == 0
+    assert "not in its catalog" in done.out_of_reach[0]
+
+
+def test_older_snapshots_expire_with_their_files(bench: TableBench) -> None:
+    bench.sync(UPSERT)
+    put(bench, 0, 6)
+    bench.sync(UPSERT)
+    assert len(bench.files()) > len(bench.named_files())
+    main, bad = expire_snapshots(bench.address, TABLE, older_than_ms=1 << 50)
+    assert (main.snapshots, main.kept, bad.snapshots) == (1, 1, 0)
+    assert bench.files() == bench.named_files()
+    assert len(bench.rows()) == 6
+    put(bench, 6, 7)
+    assert bench.sync(UPSERT).records == 1
+    assert expire_snapshots(bench.address, TABLE, older_than_ms=0)[0].snapshots == 0
+
+
+def test_files_of_a_run_under_way_are_spared(bench: TableBench) -> None:
+    bench.sync(JSON)
+    put(bench, 6, 9)
+
+    def expire() -> None:
+        expire_snapshots(bench.address, TABLE, older_than_ms=1 << 50)
+
+    assert bench.sync(JSON, distributor=Interfering(expire)).records == 3
+    assert len(bench.rows()) == 9
+
+
+def test_a_table_that_is_not_there_has_no_snapshots(bench: TableBench) -> None:
+    with pytest.raises(NotFound, match="has no table"):
+        expire_snapshots(bench.address, "shop.none", older_than_ms=0)
