@@ -15,6 +15,7 @@ from varve.cli.job_options import (
     LogDirectory,
     Master,
     ReportPath,
+    SparkOptions,
     find_address,
     spark_options,
 )
@@ -28,6 +29,7 @@ from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.settings import GivenValue, parse_settings
 
 if TYPE_CHECKING:
+    from varve.jobs.job_report import JobReport
     from varve.jobs.snapshot_document import SnapshotDocument
     from varve.jobs.snapshot_place import SnapshotPlace
     from varve.jobs.snapshot_result import SnapshotResult, SnapshotSettings
@@ -233,8 +235,8 @@ def _take(
     to: str,
     place_settings: dict[str, GivenValue],
     settings: "SnapshotSettings",
-    spark: Any,
-) -> "tuple[SnapshotResult, Any]":
+    spark: SparkOptions,
+) -> "tuple[SnapshotResult, JobReport]":
     from varve.jobs.snapshot import take_snapshot
     from varve.jobs.snapshot_place import place_url
     from varve.jobs.spark_distributor import SparkDistributor
@@ -325,14 +327,20 @@ def _list(place: "SnapshotPlace", *, as_json: bool) -> None:
             f"{one.rows:,}",
             f"{len(one.files):,}",
             show_bytes(one.size),
-            " ".join(f"{number}:{offset}" for number, offset in one.resume_offsets.items()),
         )
         for one in documents
     ]
-    columns = ("snapshot", "topic", "taken", "from", "rows", "files", "bytes", "resume")
-    print_rows_with_details(
-        make_console(), columns, rows, [[] for _ in rows], left=("topic", "taken", "resume")
-    )
+    details = [
+        [
+            (
+                "resume",
+                " ".join(f"{number}:{offset}" for number, offset in one.resume_offsets.items()),
+            )
+        ]
+        for one in documents
+    ]
+    columns = ("snapshot", "topic", "taken", "from", "rows", "files", "bytes")
+    print_rows_with_details(make_console(), columns, rows, details, left=("topic", "taken"))
 
 
 def _to_json(one: "SnapshotDocument") -> dict[str, object]:

@@ -125,7 +125,7 @@ def _go_on(
     if known is None:
         return scope
     age_ms = now_ms - previous.taken_ms
-    if not _is_sound(known, now, age_ms, delete_retention_ms):
+    if not is_sound(known, now, age_ms, delete_retention_ms):
         note = (
             f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones behind "
             f"offset {known.resume_offset} may have left the log since snapshot "
@@ -136,7 +136,7 @@ def _go_on(
     return replace(scope, partition=replace(now, read_from=read_from))
 
 
-def _is_sound(
+def is_sound(
     known: SnapshotPartition, now: SnapshotPartition, age_ms: int, delete_retention_ms: int
 ) -> bool:
     """Whether every tombstone written since is still in the log.

@@ -26,7 +26,7 @@ from varve.jobs.snapshot_document import SnapshotDocument, SnapshotPartition, fi
 from varve.jobs.snapshot_erase import count_in_snapshot, erase_from_snapshot
 from varve.jobs.snapshot_place import check_apart
 from varve.jobs.snapshot_read import open_snapshot
-from varve.jobs.snapshot_scope import _is_sound
+from varve.jobs.snapshot_scope import is_sound
 from varve.jobs.tier_address import find_cluster
 from varve.records import Record
 
@@ -145,14 +145,14 @@ def test_tombstones_that_may_be_gone_make_it_read_all() -> None:
         cleaned_up_to=40,
     )
     now = replace(known, resume_offset=90, manifest_version=9, cleaned_up_to=50)
-    assert _is_sound(known, now, 10**9, 0), "nothing behind the last snapshot was compacted"
+    assert is_sound(known, now, 10**9, 0), "nothing behind the last snapshot was compacted"
     cleaned = replace(now, cleaned_up_to=51)
-    assert not _is_sound(known, cleaned, 999, 0), "how long tombstones stay is not known"
-    assert _is_sound(known, cleaned, 999, 1000), "too young to have lost one"
-    assert not _is_sound(known, cleaned, 1000, 1000)
+    assert not is_sound(known, cleaned, 999, 0), "how long tombstones stay is not known"
+    assert is_sound(known, cleaned, 999, 1000), "too young to have lost one"
+    assert not is_sound(known, cleaned, 1000, 1000)
     early = replace(known, cleaned_up_to=51)
-    assert not _is_sound(early, cleaned, 999, 1000), "they may have been cleaned long before"
-    assert not _is_sound(replace(known, manifest_version=None), now, 0, 1000)
+    assert not is_sound(early, cleaned, 999, 1000), "they may have been cleaned long before"
+    assert not is_sound(replace(known, manifest_version=None), now, 0, 1000)
 
 
 def test_old_snapshots_go_and_shared_files_stay(kit: SnapshotTopic) -> None:
