@@ -57,8 +57,8 @@ class CustomerStream:
             [partition_of(key_of(one), PARTITION_COUNT) for one in range(self.customers)]
         )
         self._changes = np.zeros(self.customers, np.int64)
-        self.is_gone = np.zeros(self.customers, np.bool_)
-        """Whether the last change so far says that the customer left."""
+        self._cents = np.zeros(self.customers, np.int64)
+        self._is_gone = np.zeros(self.customers, np.bool_)
 
     def batches(self) -> Iterator[tuple[int, bytes, int]]:
         """Partition, batch and its number of records, in the order of time."""
@@ -73,6 +73,14 @@ class CustomerStream:
                 here = np.flatnonzero(self._partitions[chosen] == partition)
                 if len(here):
                     yield partition, _batch(chosen, values, times, here), len(here)
+
+    def state(self) -> dict[bytes, bytes]:
+        """The last value of everyone who was written so far and has not left."""
+        here = np.flatnonzero((self._changes > 0) & ~self._is_gone).tolist()
+        return {
+            key_of(one): value_of(one, int(self._changes[one]), int(self._cents[one]))
+            for one in here
+        }
 
     def _choose(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """First everyone in turn, then by a share that favours the low numbers."""
@@ -90,7 +98,8 @@ class CustomerStream:
             chosen.tolist(), leaves.tolist(), cents.tolist(), strict=True
         ):
             self._changes[customer] += 1
-            self.is_gone[customer] = is_leaving
+            self._is_gone[customer] = is_leaving
+            self._cents[customer] = amount
             change = int(self._changes[customer])
             values.append(None if is_leaving else value_of(customer, change, amount))
         return values

@@ -1,0 +1,146 @@
+"""`varve job demo`: the life of a table's changes, from the first write to an erasure.
+
+Nothing is staged: what every step leaves is compared with a dictionary that saw the same stream,
+and the receipt is asked for again by whoever holds the public key.
+"""
+
+import contextlib
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from varve.cli.job_demo_log import Place, move_to_cold, write_changes
+from varve.cli.job_demo_steps import (
+    Story,
+    bootstrap,
+    compact_cold,
+    erase_person,
+    make_table,
+    verify_all,
+)
+from varve.cli.job_demo_stream import TOPIC, CustomerStream
+from varve.cli.job_options import Conf, Master, spark_options
+from varve.cli.job_run import open_job
+from varve.cli.tier_access import show_bytes
+from varve.foundation.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+_LATE_SHARE: Final = 0.01
+"""Of the changes: written when the snapshot is taken, for a consumer to catch up with."""
+
+
+def command(
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", "-d", metavar="PATH", help="A new directory to use and keep."),
+    ] = None,
+    records: Annotated[int, typer.Option(min=10_000, help="How many changes to write.")] = (
+        2_000_000
+    ),
+    seed: Annotated[int | None, typer.Option(help="Repeats the stream of another run.")] = None,
+    master: Master = None,
+    conf: Conf = [],  # noqa: B006
+    as_json: Annotated[bool, typer.Option("--json", help="Only a summary, as JSON.")] = False,
+) -> None:
+    """The life of a table's changes, from the first write to an erasure with a receipt.
+
+    Changes of customers are written to a compacted topic, move to object storage (here a directory
+    beside the first) and are compacted there on Spark. A snapshot lets a consumer begin without
+    replaying, an Iceberg table is asked by SQL, and one person is erased from the log, the snapshot
+    and the table, with a signed receipt. Last, every object is verified.
+
+    \b
+    Examples:
+      varve job demo
+      varve job demo --dir story --records 500000
+      varve job demo --seed 7 --json
+    """
+    console = Console(stderr=as_json, quiet=as_json)
+    chosen = secrets.randbelow(1 << 32) if seed is None else seed
+    with _directory(directory) as root:
+        place = Place(str(root))
+        story = Story(place, CustomerStream(seed=chosen, count=records), console)
+        story.note("seed", chosen)
+        started = time.monotonic()
+        _write(story, records)
+        with open_job("demo", spark_options(master, conf)) as job:
+            compact_cold(story, job)
+            bootstrap(story, job)
+            make_table(story, job)
+            erase_person(story, job)
+            verify_all(story, job)
+        story.note("seconds", round(time.monotonic() - started, 1))
+    if as_json:
+        print(json.dumps(story.facts))
+        return
+    console.print(f"\nAll of it took {story.facts['seconds']:.0f} s.")
+    _suggest(directory, story, console)
+
+
+@contextlib.contextmanager
+def _directory(asked: Path | None) -> Iterator[Path]:
+    if asked is None:
+        with tempfile.TemporaryDirectory(prefix="varve-story-") as made:
+            yield Path(made) / "data"
+        return
+    if asked.exists() and (not asked.is_dir() or any(asked.iterdir())):
+        raise InvalidRequest(f"{asked} is there already; name a directory that is new or empty")
+    yield asked.absolute()
+
+
+def _write(story: Story, count: int) -> None:
+    """All but the late changes, and off to object storage with them."""
+    stream = story.stream
+    story.tell(
+        "1. Write",
+        f"{count:,} changes of {stream.customers:,} customers as JSON, keyed by id; seed "
+        f"{story.facts['seed']}",
+    )
+    started = time.monotonic()
+    with _progress(story.console, count) as show:
+        written = write_changes(story.place, story.batches, int(count * (1 - _LATE_SHARE)), show)
+    story.note("written", written)
+    tiered = move_to_cold(story.place)
+    story.note("cold_bytes", tiered.cold_bytes)
+    story.tell(
+        "2. Tier",
+        f"{show_bytes(tiered.cold_bytes)} in {tiered.cold_segments} segments are in object "
+        f"storage, {show_bytes(tiered.hot_bytes)} on the local disk "
+        f"({time.monotonic() - started:.1f} s for both)",
+    )
+
+
+@contextlib.contextmanager
+def _progress(console: Console, total: int) -> Iterator[Any]:
+    if not console.is_terminal or console.quiet:
+        yield lambda done: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("   writing"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task: TaskID = progress.add_task("", total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def _suggest(directory: Path | None, story: Story, console: Console) -> None:
+    place = story.place if directory else Place("story")
+    commands = [
+        *([] if directory else [f"varve job demo --dir {place.directory}"]),
+        f"varve job query {TOPIC} --dir {place.directory} --latest --limit 5",
+        f"varve job snapshot {TOPIC} --dir {place.directory} --to {place.snapshots}",
+        f"varve job verify --dir {place.directory}",
+        f"varve audit {place.directory}",
+    ]
+    console.print("\n[bold]Try next[/]")
+    for line in commands:
+        console.print(f"  {line}", highlight=False, soft_wrap=True)

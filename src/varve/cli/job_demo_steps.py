@@ -1,0 +1,267 @@
+"""What `varve job demo` does on Spark, step by step; each compares what it left with the stream."""
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from varve.cli.job_demo_log import Batches, Place, replay, write_changes
+from varve.cli.job_demo_stream import SETTINGS, TOPIC, CustomerStream, key_of
+from varve.cli.segment_picture import draw_bar
+from varve.cli.tier_access import show_bytes
+from varve.commit_log import LogSettings
+from varve.foundation.errors import Corrupt
+from varve.foundation.settings import parse_settings
+
+if TYPE_CHECKING:
+    from varve.cli.job_run import Job
+    from varve.jobs.distributor import Distributor
+    from varve.jobs.tier_address import TierAddress
+
+TABLE: Final = "shop.customers"
+QUESTION: Final = (
+    "SELECT plan, count(*) AS customers, round(sum(cents) / 100) AS euros "
+    "FROM customers GROUP BY plan ORDER BY plan"
+)
+_BAR_WIDTH: Final = 28
+_PERSON: Final = 42
+_ALL: Final = 1 << 62
+
+
+@dataclass
+class Story:
+    """What the steps share, and what they found."""
+
+    place: Place
+    stream: CustomerStream
+    console: Console
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The stream, which is written in two parts."""
+        return self.stream.batches()
+
+    @property
+    def address(self) -> "TierAddress":
+        from varve.jobs.tier_address import TierAddress
+
+        return TierAddress(self.place.cold)
+
+    def note(self, name: str, value: object) -> None:
+        self.facts[name] = value
+
+    def tell(self, title: str, text: str) -> None:
+        self.console.print(f"[bold]{title:<14}[/]{text}", highlight=False, soft_wrap=True)
+
+    def check(self, found: dict[bytes, bytes], what: str) -> None:
+        """Raises Corrupt unless a state is the stream's."""
+        wanted = self.stream.state()
+        if found != wanted:
+            differing = sum(found.get(key) != value for key, value in wanted.items())
+            more = len(found.keys() - wanted.keys())
+            raise Corrupt(
+                f"{what}: {differing} of {len(wanted)} customers differ and {more} should not be "
+                f"there; seed {self.facts['seed']}"
+            )
+
+
+def _distributor(job: "Job") -> "Distributor":
+    from varve.jobs.spark_distributor import SparkDistributor
+
+    return SparkDistributor(job.spark)
+
+
+def compact_cold(story: Story, job: "Job") -> None:
+    """Compacts the cold tier, and draws it before and after."""
+    from varve.cleaning.balance import Reason
+    from varve.jobs.compact import compact
+    from varve.jobs.compact_settings import CompactSettings
+
+    settings = CompactSettings(log=parse_settings(LogSettings, SETTINGS, f"topic {TOPIC}"))
+    result = job.run(
+        lambda: compact(story.address, [TOPIC], settings=settings, distributor=_distributor(job))
+    )
+    for one in result.partitions:
+        if one.error is not None or one.held:
+            raise Corrupt(f"compaction of {one.home}: {one.error or one.held}")
+    before = sum(one.bytes_before for one in result.partitions)
+    after = sum(one.bytes_after for one in result.partitions)
+    records = sum(sum(one.records.values()) for one in result.partitions)
+    kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
+    story.note("compaction", {"bytes_before": before, "bytes_after": after, "kept": kept})
+    story.tell(
+        "3. Compact",
+        f"in object storage, on Spark: {records:,} records, the latest {kept:,} stay "
+        f"({result.elapsed_ms / 1000:.1f} s)",
+    )
+    _draw(story, (("before", before), ("after", after)))
+
+
+def bootstrap(story: Story, job: "Job") -> None:
+    """Takes a snapshot, lets the log go on, and begins a consumer from both."""
+    from varve.jobs.snapshot import take_snapshot
+    from varve.jobs.snapshot_read import open_snapshot
+
+    place = story.place
+    taken = job.run(
+        lambda: take_snapshot(
+            TOPIC,
+            place.snapshots,
+            address=story.address,
+            directories=[place.directory],
+            distributor=_distributor(job),
+        )
+    )
+    late = write_changes(place, story.batches, _ALL)
+    started = time.monotonic()
+    snapshot = open_snapshot(place.snapshots)
+    state: dict[bytes, bytes] = {}
+    for batch in snapshot.batches(columns=["key", "value"]):
+        state.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+    loaded = len(state)
+    replayed = replay(place, state, snapshot.resume_offsets)
+    seconds = time.monotonic() - started
+    story.check(state, "a consumer that began with the snapshot")
+    story.note("bootstrap", {"loaded": loaded, "replayed": replayed, "seconds": round(seconds, 3)})
+    story.tell(
+        "4. Snapshot",
+        f"{loaded:,} rows as Parquet ({show_bytes(taken.bytes_written)}, "
+        f"{taken.elapsed_ms / 1000:.1f} s); then {late:,} more changes were written",
+    )
+    story.tell(
+        "5. Bootstrap",
+        f"a consumer loaded the snapshot and read {replayed:,} records behind it in "
+        f"{seconds:.1f} s: [bold green]the state of the stream[/], {len(state):,} customers",
+    )
+
+
+def make_table(story: Story, job: "Job") -> None:
+    """The topic as an Iceberg table, asked by SQL."""
+    from varve.jobs.table import sync_table
+    from varve.jobs.table_catalog import CatalogAddress
+    from varve.jobs.table_read import read_table
+    from varve.jobs.table_settings import TableMode, TableSettings, ValueFormat
+
+    place = story.place
+    catalog = CatalogAddress(warehouse=place.warehouse)
+    result = job.run(
+        lambda: sync_table(
+            TOPIC,
+            TABLE,
+            catalog=catalog,
+            address=story.address,
+            directories=[place.directory],
+            settings=TableSettings(mode=TableMode.UPSERT, format=ValueFormat.JSON),
+            distributor=_distributor(job),
+        )
+    )
+    story.tell(
+        "6. Table",
+        f"{TABLE} in Iceberg, one row per customer: {result.records:,} records read, "
+        f"{result.files} files ({result.elapsed_ms / 1000:.1f} s)",
+    )
+    frame = read_table(job.spark, catalog, TABLE)
+    frame.createOrReplaceTempView("customers")
+    rows = job.run(lambda: job.spark.sql(QUESTION).collect())
+    count = sum(row["customers"] for row in rows)
+    if count != len(story.stream.state()):
+        raise Corrupt(f"the table has {count} rows, the stream {len(story.stream.state())}")
+    story.note("table", {"rows": count, "files": result.files})
+    _show_rows(story, [row.asDict() for row in rows])
+
+
+def erase_person(story: Story, job: "Job") -> None:
+    """Erases one customer from everything, and checks the receipt and the outcome."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from varve.jobs.erase import erase
+    from varve.jobs.erase_request import ErasureRequest
+    from varve.jobs.receipt_page import render_receipt
+    from varve.jobs.receipt_signature import SigningKey, verify_receipt
+    from varve.jobs.receipt_store import encode_receipt
+
+    place, key = story.place, key_of(_PERSON)
+    signing = SigningKey(Ed25519PrivateKey.generate())
+    result = job.run(
+        lambda: erase(
+            ErasureRequest(topics=(TOPIC,), id="demo", keys=frozenset([key])),
+            address=story.address,
+            directories=[place.directory],
+            signing_key=signing,
+            distributor=_distributor(job),
+        )
+    )
+    assert result.receipt is not None, "an erasure without a grace time ends with its receipt"
+    receipt = encode_receipt(result.receipt)
+    verify_receipt(receipt, signing.private.public_key(), where="the receipt")
+    Path(place.receipt).write_text(render_receipt(result.receipt), encoding="utf-8")
+    left = _look_for(story, job, key)
+    if left:
+        raise Corrupt(f"{left} records of {key.decode()} were found after the erasure")
+    story.note("erasure", {"records": result.records, "left": left})
+    story.tell(
+        "7. Erase",
+        f"{key.decode()}: {result.records} records, and its rows in the snapshot and the table "
+        f"({result.elapsed_ms / 1000:.1f} s); asked again: [bold green]none left[/]",
+    )
+    story.tell("", f"the receipt is signed, and the signature holds: {place.receipt}")
+
+
+def _look_for(story: Story, job: "Job", key: bytes) -> int:
+    """Rows of a key by the source, over both tiers."""
+    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+    frame = (
+        job.spark.read.format("varve")
+        .options(
+            url=story.place.cold,
+            directory=story.place.directory,
+            topic=TOPIC,
+            isolation="read_uncommitted",
+        )
+        .load()
+    )
+    return job.run(lambda: frame.where(F.col("key") == F.lit(key)).count())
+
+
+def verify_all(story: Story, job: "Job") -> None:
+    """Every object of the cold tier, and a page with pictures."""
+    from varve.jobs.verify import verify
+    from varve.jobs.verify_page import render_page
+
+    result = job.run(lambda: verify(story.address, [TOPIC], distributor=_distributor(job)))
+    Path(story.place.page).write_text(render_page(result), encoding="utf-8")
+    if result.has_damage:
+        raise Corrupt(f"{len(result.findings)} findings, the first: {result.findings[0]}")
+    story.note("verified_bytes", result.verified_bytes)
+    story.tell(
+        "8. Verify",
+        f"{show_bytes(result.verified_bytes)} of objects, keys and indexes read and compared: "
+        f"[bold green]no damage[/] ({result.elapsed_ms / 1000:.1f} s); {story.place.page}",
+    )
+
+
+def _draw(story: Story, sizes: tuple[tuple[str, int], ...]) -> None:
+    table = Table.grid(padding=(0, 2))
+    largest = max([size for _, size in sizes] + [1])
+    for name, size in sizes:
+        bar = Text(draw_bar(size, largest, _BAR_WIDTH), "cyan")
+        table.add_row(f"{'':<12}{name}", bar, show_bytes(size))
+    story.console.print(table)
+
+
+def _show_rows(story: Story, rows: list[dict[str, Any]]) -> None:
+    table = Table(*rows[0].keys() if rows else (), box=None, padding=(0, 3), pad_edge=False)
+    for row in rows:
+        table.add_row(
+            *(f"{one:,.0f}" if isinstance(one, int | float) else str(one) for one in row.values())
+        )
+    from rich.padding import Padding
+
+    story.console.print(Padding(table, (0, 0, 0, 14)))
