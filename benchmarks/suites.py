@@ -2,7 +2,8 @@
 
 from benchmarks.cold_tier.suite import COLD_TIER
 from benchmarks.compaction.suite import COMPACTION
+from benchmarks.dedup.suite import DEDUP
 from benchmarks.hot_log.suite import HOT_LOG
 from benchmarks.spark.suite import SPARK
 
-SUITES = (HOT_LOG, COMPACTION, COLD_TIER, SPARK)
+SUITES = (HOT_LOG, COMPACTION, COLD_TIER, SPARK, DEDUP)

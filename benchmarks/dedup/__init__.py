@@ -1,0 +1,1 @@
+"""The windowed deduplication against Spark's own operator."""
