@@ -25,13 +25,14 @@ from varve.cli.erase_input import (
 )
 from varve.cli.job_options import Conf, Master, ReportPath, SparkOptions, spark_options
 from varve.cli.job_run import open_job, tell_report, write_report
-from varve.cli.store_access import AsJson
+from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, MirrorUrl, StoreSettings, TierUrl
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from varve.cli.erase_input import Where
+    from varve.foundation.settings import GivenValue
     from varve.jobs.distributor import Distributor
     from varve.jobs.erase_request import ErasureRequest
     from varve.jobs.erase_result import ErasureResult
@@ -105,6 +106,23 @@ def command(
         ),
     ] = [],  # noqa: B006
     cluster: Cluster = None,
+    place_settings: Annotated[
+        list[str],
+        typer.Option(
+            "--place-setting",
+            metavar="NAME=VALUE",
+            help="A setting of the place of snapshots that were made of the topics; repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    catalog_settings: Annotated[
+        list[str],
+        typer.Option(
+            "--catalog-setting",
+            envvar="VARVE_CATALOG_SETTINGS",
+            metavar="NAME=VALUE",
+            help="A setting of the catalog of tables that were made of the topics; repeatable.",
+        ),
+    ] = [],  # noqa: B006
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tell what would go, and change nothing.")
     ] = False,
@@ -170,6 +188,13 @@ def command(
             help="How all is read again: all data, or key indexes where they tell.",
         ),
     ] = "full",
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Take partitions over from a job that was killed on another machine.",
+        ),
+    ] = False,
     digests: Annotated[
         bool,
         typer.Option(
@@ -227,8 +252,16 @@ def command(
         grace_ms=parse_span(grace, "--grace"),
         rescan=rescan,
         lists_digests=digests,
+        takes_over=take_over,
     )
-    call = _Call(where, request, read_signing_key(sign_key), finish is not None)
+    call = _Call(
+        where,
+        request,
+        read_signing_key(sign_key),
+        finish is not None,
+        dict(parse_setting(one) for one in place_settings),
+        dict(parse_setting(one) for one in catalog_settings),
+    )
     is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not yes and not dry_run
     result, done = _run(call, spark_options(master, conf), dry_run=dry_run, is_asked=is_asked)
     if receipt is not None and result.receipt is not None:
@@ -246,6 +279,8 @@ class _Call:
     request: "ErasureRequest"
     signing_key: "SigningKey | None"
     is_finish: bool
+    snapshot_settings: "dict[str, GivenValue]"
+    table_settings: "dict[str, GivenValue]"
 
     def run(self, distributor: "Distributor", *, is_dry_run: bool) -> "ErasureResult":
         from varve.jobs.erase import erase
@@ -257,6 +292,8 @@ class _Call:
             mirror_url=self.where.mirror_url,
             mirror_settings=self.where.mirror_settings,
             directories=self.where.directories,
+            snapshot_settings=self.snapshot_settings,
+            table_settings=self.table_settings,
             signing_key=self.signing_key,
             is_dry_run=is_dry_run,
             is_finish=self.is_finish,

@@ -4,7 +4,7 @@ Crash      killed anywhere and run again it completes; each partition is as it w
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from varve import embedded
@@ -13,6 +13,7 @@ from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Locked
 from varve.foundation.settings import GivenValue
 from varve.jobs.distributor import Distributor
+from varve.jobs.erase_outputs import OutputSettings
 from varve.jobs.erase_places import ErasedStore, ErasedTier, Places
 from varve.jobs.erase_request import ErasureRequest
 from varve.jobs.erase_result import ErasureResult
@@ -32,6 +33,8 @@ def erase(
     mirror_url: str = "",
     mirror_settings: tuple[tuple[str, GivenValue], ...] = (),
     directories: Sequence[str] = (),
+    snapshot_settings: Mapping[str, GivenValue] | None = None,
+    table_settings: Mapping[str, GivenValue] | None = None,
     signing_key: SigningKey | None = None,
     is_dry_run: bool = False,
     is_finish: bool = False,
@@ -40,13 +43,21 @@ def erase(
     """Erases what is asked for, and issues the receipt.
 
     `directories` are those of one store, which must not be open elsewhere: Locked otherwise. A
-    store at `mirror_url` that mirrors the bucket is erased with it. Raises NotFound for a topic
+    store at `mirror_url` that mirrors the bucket is erased with it. The settings of snapshots and
+    tables are what it takes to open those that were made of the topics. Raises NotFound for a topic
     that is nowhere, and NotErased where the re-scan finds something.
     """
+    outputs = OutputSettings(
+        snapshots=snapshot_settings or {},
+        tables=table_settings or {},
+        store_url="" if address is None else address.url,
+        store={} if address is None else dict(address.settings),
+    )
     with ExitStack() as stack:
         places = Places(
             None if address is None else _open_tier(address, mirror_url, mirror_settings),
             _open_store(directories, stack) if directories else None,
+            outputs,
         )
         return erase_from(
             places,
@@ -76,7 +87,6 @@ def _open_tier(
         find_cluster(address),
         lambda name: find_topic(address, name),
         address.url,
-        dict(address.settings),
     )
 
 

@@ -35,7 +35,7 @@ from varve.jobs.erase_match import Matcher
 from varve.jobs.erase_objects import ObjectChange, StoredObject
 from varve.jobs.erase_scan import Scan
 from varve.jobs.erase_tasks import WRITER, ErasedGroup, EraseTask, LookTask
-from varve.jobs.partition_lease import hold_lease
+from varve.jobs.partition_lease import HeldLease, hold_lease
 from varve.jobs.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.stages import Stage, expect
 from varve.jobs.tier_reach import TierReach
@@ -103,6 +103,7 @@ class ColdErasure:
         buffer_bytes: int,
         only: Collection[str] | None = None,
         waits_for_grace: bool = False,
+        takes_over: bool = False,
     ) -> None:
         self._home = home
         self._reach = reach
@@ -113,6 +114,8 @@ class ColdErasure:
         self._buffer_bytes = buffer_bytes
         self._only = only
         self._waits_for_grace = waits_for_grace
+        self._takes_over = takes_over
+        self._lease: HeldLease | None = None
         self._clock = clock
         self._now_ms = clock.now_ms()
         self._manifests = reach.manifests(home)
@@ -136,8 +139,8 @@ class ColdErasure:
             self._home,
             f"erase-{self._request}",
             clock=self._clock,
-            takes_over=False,
-        ):
+            takes_over=self._takes_over,
+        ) as self._lease:
             yield from self._run(is_dry_run=False)
 
     def _run(self, *, is_dry_run: bool) -> Generator[Stage, list[object], None]:
@@ -237,6 +240,8 @@ class ColdErasure:
         tasks = self._plan(chain, listed, live)
         outcomes = yield Stage("rewrite", tasks)
         done = [expect(outcome, ErasedGroup) for outcome in outcomes]
+        if self._lease is not None:
+            self._lease.renew()
         groups = [
             DoneGroup((task.segment,), (), one.written)
             for task, one in zip(tasks, done, strict=True)

@@ -1,6 +1,6 @@
 """Where the records of a topic are: its cold partitions, local logs, and what was made of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,8 +9,7 @@ from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.errors import InvalidRequest, NotFound
-from varve.foundation.settings import GivenValue
-from varve.jobs.erase_outputs import TopicOutputs, find_outputs
+from varve.jobs.erase_outputs import OutputSettings, TopicOutputs, find_outputs
 from varve.jobs.outputs import DirectoryOutputs, Outputs, TierOutputs
 from varve.jobs.tier_address import ColdTopic
 from varve.jobs.tier_reach import TierReach
@@ -28,7 +27,6 @@ class ErasedTier:
     cluster: str
     find_topic: Callable[[str], ColdTopic]
     url: str = ""
-    settings: Mapping[str, GivenValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,11 @@ class TopicPlace:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """All that an erasure can reach."""
+    """All that an erasure can reach, and what it takes to open outputs."""
 
     tier: ErasedTier | None
     hot: ErasedStore | None
+    output_settings: OutputSettings = field(default_factory=OutputSettings)
 
     def __post_init__(self) -> None:
         if self.tier is None and self.hot is None:

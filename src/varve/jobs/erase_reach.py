@@ -15,14 +15,16 @@ def tell_out_of_reach(
     *,
     unread: int,
     outputs: Sequence[ErasedOutput],
+    is_versioned: bool,
 ) -> list[str]:
     """Each sentence once, the particular ones first."""
     told = [
         *(one for output in outputs for one in output.out_of_reach),
         *(one for topic in topics for one in topic.outputs.out_of_reach),
         *_tell_request(request, unread, has_outputs=any(one.outputs.copies for one in topics)),
-        *_tell_places(places, topics),
-        "Consumers, and what they made of records that they had read before.",
+        *_tell_places(places, topics, is_versioned=is_versioned),
+        "Consumers, and what they made of records that they had read before; checkpoints of "
+        "streaming queries among it.",
     ]
     return list(dict.fromkeys(told))
 
@@ -45,7 +47,7 @@ def _tell_request(request: ErasureRequest, unread: int, *, has_outputs: bool) ->
     return told
 
 
-def _tell_places(places: Places, topics: Sequence[TopicPlace]) -> list[str]:
+def _tell_places(places: Places, topics: Sequence[TopicPlace], *, is_versioned: bool) -> list[str]:
     told = []
     if places.hot is None:
         told.append(
@@ -60,9 +62,15 @@ def _tell_places(places: Places, topics: Sequence[TopicPlace]) -> list[str]:
     if places.tier is None:
         told.append("Object storage: none was given.")
     else:
+        versions = (
+            "The bucket keeps versions: those of the deleted objects are named above. Delete them "
+            "there, or let a rule of the bucket's do it."
+            if is_versioned
+            else "Versions that the bucket keeps of deleted objects, where versioning or a "
+            "retention lock is on: they go with a rule of the bucket's."
+        )
         told += [
-            "Versions that the bucket keeps of deleted objects, where versioning or a retention "
-            "lock is on: they go with a rule of the bucket's.",
+            versions,
             "Mirrors, replicas and backups of the bucket that this store does not know of.",
         ]
     return told

@@ -35,6 +35,7 @@ class ErasureRequest:
 
     `id` names the erasure; one that was cut short is taken up under the id it had. With `grace_ms`
     replaced objects stay for readers, and the receipt waits for a run that finishes it.
+    `takes_over` takes the lease of a partition from a job that is gone.
     """
 
     topics: tuple[str, ...]
@@ -47,6 +48,7 @@ class ErasureRequest:
     rescan: RescanMode = RescanMode.FULL
     lists_digests: bool = True
     buffer_bytes: int = BUFFER_BYTES
+    takes_over: bool = False
 
     def __post_init__(self) -> None:
         if not self.topics:

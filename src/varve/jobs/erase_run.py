@@ -17,9 +17,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from varve import __version__
 from varve.commit_log import Log
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
@@ -28,29 +25,25 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.jobs.distributor import Distributor
 from varve.jobs.erase_cold import ColdErasure, ColdFindings
-from varve.jobs.erase_hot import HotErasure, HotFindings, sum_offsets
+from varve.jobs.erase_figures import ErasureFigures, estimate_cost
+from varve.jobs.erase_hot import HotErasure, HotFindings
 from varve.jobs.erase_match import Matcher
-from varve.jobs.erase_outputs import count_in_output, erase_output
+from varve.jobs.erase_outputs import OutputSettings, count_in_output, erase_output
 from varve.jobs.erase_places import Places, TopicPlace
 from varve.jobs.erase_reach import tell_out_of_reach
 from varve.jobs.erase_request import ErasureRequest
 from varve.jobs.erase_rescan import Rescan, rescan_cold, rescan_hot
-from varve.jobs.erase_result import ErasureCost, ErasureResult, PartitionErasure
+from varve.jobs.erase_result import ErasureCost, ErasureResult
 from varve.jobs.erased_rows import ErasedOutput, ErasedRows
 from varve.jobs.receipt import FORMAT, KIND, PartitionErased, read_cold_erased, read_hot_erased
 from varve.jobs.receipt_signature import SigningKey
 from varve.jobs.receipt_store import put_receipt
 from varve.jobs.stages import run_together
-from varve.object_store.prices import RequestKind, default_prices
-
-Integers = npt.NDArray[np.int64]
+from varve.object_store.prices import default_prices
 
 PASSES_MAX: Final = 4
 """Passes over the logs: each takes what was found by the re-scan of the one before."""
 _SALT_BYTES: Final = 16
-_REWRITE_READS: Final = 4
-"""How often a segment with a match is read: to find, to plan, to copy, and back."""
-_REWRITE_REQUESTS: Final = 30
 
 
 def erase_from(
@@ -95,8 +88,7 @@ class _Erasure:
         self._matchers = {
             one.name: Matcher.of(one.topic_id, request.keys, request.field) for one in self._topics
         }
-        self._offsets: dict[str, dict[int, Integers]] = {one.name: {} for one in self._topics}
-        self._figures: dict[tuple[str, int, str], PartitionErasure] = {}
+        self._figures = ErasureFigures()
         self._hot_changes: dict[str, list[dict[str, Any]]] = {}
 
     # The run
@@ -104,7 +96,11 @@ class _Erasure:
     def look(self) -> ErasureResult:
         """What would be done."""
         cold = self._pass(is_dry_run=True)
-        return self._result(is_dry_run=True, cost=self._estimate(cold))
+        tier = self._places.tier
+        cost = None
+        if tier is not None:
+            cost = estimate_cost(cold, default_prices(tier.reach.objects().name))
+        return self._result(is_dry_run=True, cost=cost)
 
     def run(self, *, is_finish: bool) -> ErasureResult:
         if is_finish:
@@ -143,10 +139,14 @@ class _Erasure:
     ) -> list[ColdFindings]:
         for topic in self._topics:
             for log in topic.logs:
-                self._note_hot(topic, log, self._erase_hot(topic, log, is_dry_run=is_dry_run))
+                found = self._erase_hot(topic, log, is_dry_run=is_dry_run)
+                self._figures.note_hot(topic.name, log.topic_partition.partition, found)
+                self._hot_changes.setdefault(log.directory, []).extend(
+                    one.to_json() for one in found.changes
+                )
         cold = self._erase_cold(is_dry_run, only, waits_for_grace)
         for findings in cold:
-            self._note_cold(findings)
+            self._figures.note_cold(findings)
             self._forget_indexes(findings.replaced_ids)
         for findings in cold:
             if findings.error is not None:
@@ -184,6 +184,7 @@ class _Erasure:
                 buffer_bytes=self._request.buffer_bytes,
                 only=only,
                 waits_for_grace=waits_for_grace,
+                takes_over=self._request.takes_over,
             ).stages(is_dry_run=is_dry_run)
             for topic in self._topics
             for home in topic.homes
@@ -208,7 +209,7 @@ class _Erasure:
         if not any(topic.outputs.copies for topic in self._topics):
             return {}
         self._pass(is_dry_run=True)
-        self._figures.clear()
+        self._figures.begin_anew()
         return {
             topic.name: [
                 erase_output(one, self._settings, self._rows(topic)) for one in topic.outputs.copies
@@ -231,11 +232,11 @@ class _Erasure:
         rescan.check()
 
     @property
-    def _settings(self) -> Mapping[str, Any]:
-        return {} if self._places.tier is None else self._places.tier.settings
+    def _settings(self) -> OutputSettings:
+        return self._places.output_settings
 
     def _rows(self, topic: TopicPlace) -> ErasedRows:
-        return ErasedRows(self._request.keys, self._offsets[topic.name])
+        return ErasedRows(self._request.keys, self._figures.offsets(topic.name))
 
     # The proof
 
@@ -303,102 +304,30 @@ class _Erasure:
                 for topic in self._topics
             ],
             "rescan": {"mode": str(request.rescan), **rescan.to_json()},
-            "out_of_reach": self._out_of_reach(erased),
+            "out_of_reach": self._out_of_reach(
+                erased,
+                is_versioned=any(
+                    "version" in change["before"]
+                    for parts in done.values()
+                    for part in parts
+                    for change in part.objects
+                ),
+            ),
         }
 
     def _out_of_reach(
-        self, erased: Mapping[str, Sequence[ErasedOutput]] | None = None
+        self,
+        erased: Mapping[str, Sequence[ErasedOutput]] | None = None,
+        *,
+        is_versioned: bool = False,
     ) -> list[str]:
         return tell_out_of_reach(
             self._places,
             self._topics,
             self._request,
-            unread=sum(one.unread_values for one in self._figures.values()),
+            unread=self._figures.unread,
             outputs=[one for parts in (erased or {}).values() for one in parts],
-        )
-
-    # What is told
-
-    def _note_hot(self, topic: TopicPlace, log: Log, found: HotFindings) -> None:
-        number = log.topic_partition.partition
-        self._add_offsets(topic.name, number, found.offsets)
-        self._hot_changes.setdefault(log.directory, []).extend(
-            one.to_json() for one in found.changes
-        )
-        self._add_figure(
-            PartitionErasure(
-                topic=topic.name,
-                partition=number,
-                tier="hot",
-                segments=found.segments_looked,
-                segments_matched=found.segments_matched,
-                matched_bytes=found.matched_bytes,
-                records=found.records,
-                record_bytes=found.record_bytes,
-                unread_values=found.unread,
-                bytes_read=found.bytes_looked,
-            )
-        )
-
-    def _note_cold(self, found: ColdFindings) -> None:
-        self._add_offsets(found.home.topic, found.home.partition, found.offsets)
-        self._add_figure(
-            PartitionErasure(
-                topic=found.home.topic,
-                partition=found.home.partition,
-                tier="cold",
-                segments=found.segments_looked,
-                segments_matched=found.segments_matched,
-                matched_bytes=found.matched_bytes,
-                records=found.records,
-                record_bytes=found.record_bytes,
-                unread_values=found.unread,
-                bytes_read=found.bytes_looked,
-                swept=found.swept,
-            )
-        )
-
-    def _add_offsets(self, topic: str, partition: int, offsets: Sequence[Integers]) -> None:
-        known = self._offsets[topic].get(partition)
-        self._offsets[topic][partition] = sum_offsets(
-            [*([] if known is None else [known]), *offsets]
-        )
-
-    def _add_figure(self, new: PartitionErasure) -> None:
-        """A later pass adds what it found; it looks at what the first one looked at."""
-        place = (new.topic, new.partition, new.tier)
-        old = self._figures.get(place)
-        if old is not None:
-            new = replace(
-                new,
-                segments=max(old.segments, new.segments),
-                segments_matched=old.segments_matched + new.segments_matched,
-                matched_bytes=old.matched_bytes + new.matched_bytes,
-                records=old.records + new.records,
-                record_bytes=old.record_bytes + new.record_bytes,
-                unread_values=max(old.unread_values, new.unread_values),
-                bytes_read=old.bytes_read + new.bytes_read,
-                swept=old.swept + new.swept,
-            )
-        self._figures[place] = new
-
-    def _estimate(self, cold: Sequence[ColdFindings]) -> ErasureCost | None:
-        """What is still to be asked for: the rewrite, and the re-scan of everything."""
-        tier = self._places.tier
-        if tier is None:
-            return None
-        prices = default_prices(tier.reach.objects().name)
-        matched = sum(one.segments_matched for one in cold)
-        read_bytes = sum(one.log_bytes + _REWRITE_READS * one.matched_bytes for one in cold)
-        reads = sum(one.log_requests for one in cold) + matched * _REWRITE_REQUESTS
-        writes = matched * _REWRITE_REQUESTS
-        requests = {RequestKind.READ: reads, RequestKind.WRITE: writes}
-        return ErasureCost(
-            requests=reads + writes,
-            read_bytes=read_bytes,
-            cost=prices.requests_cost(requests) + prices.transfer_cost(read_bytes),
-            currency=prices.currency,
-            prices=prices.name,
+            is_versioned=is_versioned,
         )
 
     def _result(
@@ -412,7 +341,7 @@ class _Erasure:
         return ErasureResult(
             id=self._request.id,
             is_dry_run=is_dry_run,
-            partitions=tuple(self._figures.values()),
+            partitions=self._figures.partitions,
             outputs=tuple(f"{one.kind} {one.name} at {one.place}" for one in copies),
             out_of_reach=tuple(self._out_of_reach()),
             elapsed_ms=self._clock.now_ms() - self._began_ms,
