@@ -38,7 +38,7 @@ def test_executors_without_varve_run_a_job_with_what_is_shipped(tmp_path: Path) 
         env=shipped_cluster.environment(tmp_path / "spark"),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     found = json.loads(ran.stdout.splitlines()[-1])

@@ -60,7 +60,7 @@ def command(
 
     \b
     Examples:
-      varve log configure data orders -s varve.job.compact.interval.ms=3600000
+      varve log configure orders -d data varve.job.compact.interval.ms=3600000
       varve job due --dir data
       varve job due --dir data --run --conf spark.driver.memory=4g
     """

@@ -56,11 +56,12 @@ def print_report(report: Mapping[str, Any]) -> None:
 
     console = make_console()
     store = report["store"]
+    shuffled = "not told" if report["remote_stages"] else show_bytes(report["shuffled_bytes"])
     details = [
         ("job", f"{report['job']}, {report['application']}"),
         ("time", show_span(report["duration_ms"])),
         ("tasks", f"{report['tasks']:,}, {report['failed_tasks']:,} failed"),
-        ("shuffled", show_bytes(report["shuffled_bytes"])),
+        ("shuffled", shuffled),
         ("requests", f"{store['requests']:,}"),
         ("fetched", show_bytes(store["read_bytes"])),
         ("stored", show_bytes(store["written_bytes"])),
