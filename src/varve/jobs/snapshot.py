@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Final
 
 from varve.foundation.clock import Clock, SystemClock
-from varve.foundation.errors import InvalidRequest, StoreError
+from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.distributor import Distributor
 from varve.jobs.latest_plan import LatestRequest, expect, is_indexed, plan_latest, read_headers
@@ -36,6 +36,7 @@ from varve.jobs.source_pieces import AnyPiece, Piece, pack
 from varve.jobs.source_plan import PartitionSource, open_partitions
 from varve.jobs.source_read import TaskRead
 from varve.jobs.tier_address import TierAddress, find_cluster
+from varve.jobs.topic_receipts import Receipts, find_receipts
 from varve.tiering.page_store import new_id
 
 _BUCKETS_MAX: Final = 4096
@@ -115,6 +116,7 @@ class SnapshotRun:
     def run(self) -> SnapshotResult:
         documents = self._place.documents()
         sources = open_partitions(self._options)
+        receipts = self._find_receipts(sources)
         scope = find_scope(
             sources,
             self._options,
@@ -128,7 +130,12 @@ class SnapshotRun:
         buckets = self._find_buckets(documents)
         self._note(sources)
         number = documents[-1].snapshot + 1 if documents else 1
-        return self._make(scope, number, buckets)
+        return self._make(scope, number, buckets, receipts)
+
+    def _find_receipts(self, sources: Sequence[PartitionSource]) -> Receipts:
+        return find_receipts(
+            self._options, sources[0].topic, sources[0].topic_id, is_cold=_is_cold(sources)
+        )
 
     def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
         """How many buckets a partition has here; None where it is to be decided."""
@@ -143,7 +150,9 @@ class SnapshotRun:
             )
         return known
 
-    def _make(self, scope: Scope, number: int, known_buckets: int | None) -> SnapshotResult:
+    def _make(
+        self, scope: Scope, number: int, known_buckets: int | None, receipts: Receipts
+    ) -> SnapshotResult:
         source = scope.partitions[0].source
         pieces = self._plan(scope, source.topic_id)
         buckets = known_buckets or self._choose_buckets(pieces)
@@ -162,6 +171,11 @@ class SnapshotRun:
                 partitions=tuple(one.partition for one in scope.partitions),
                 files=tuple(sorted(files, key=lambda one: (one.partition, one.bucket))),
             )
+            if self._find_receipts([one.source for one in scope.partitions]) != receipts:
+                raise Unavailable(
+                    f"{source.topic}: records were erased while the snapshot was made, which may "
+                    "hold them: take it again"
+                )
             self._place.publish(document, scope.previous)
         finally:
             self._remove_work()
@@ -196,8 +210,7 @@ class SnapshotRun:
             ),
             noted_ms=self._began_ms,
         )
-        is_cold = any(one.manifest_version is not None for one in sources)
-        find_outputs(self._options, is_cold=is_cold).note(output)
+        find_outputs(self._options, is_cold=_is_cold(sources)).note(output)
 
     # Stages
 
@@ -355,6 +368,10 @@ def _find_works(
     ]
     reused = [file for place, file in before.items() if place not in fresh and place not in cut]
     return works, reused
+
+
+def _is_cold(sources: Sequence[PartitionSource]) -> bool:
+    return any(one.manifest_version is not None for one in sources)
 
 
 def find_outputs(options: SourceOptions, *, is_cold: bool) -> Outputs:

@@ -17,6 +17,7 @@ from varve.jobs.erased_rows import ErasedRows
 from varve.jobs.snapshot_erase import count_in_place, erase_from_place
 from varve.jobs.snapshot_place import SnapshotPlace, named_files
 from varve.jobs.snapshot_read import Snapshot
+from varve.jobs.tier_address import find_cluster, find_topic
 from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore, ObjectStore
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
@@ -107,6 +108,8 @@ class Meanwhile(LocalDistributor):
             match self._event:
                 case "another run":
                     self._kit.take(at=20, store=self._store, settings=replace(SMALL, buckets=2))
+                case "a receipt":
+                    self._put_receipt()
                 case "an erasure":
                     erase_from_place(SnapshotPlace(self._store), "id", WANTED)
                 case _:
@@ -115,18 +118,26 @@ class Meanwhile(LocalDistributor):
                     )
         return outcomes
 
+    def _put_receipt(self) -> None:
+        """As an erasure ends, whose work was done before the files were written."""
+        address = self._kit.topic.options().address
+        assert address is not None
+        folder = f"{find_cluster(address)}/orders.{find_topic(address, 'orders').topic_id}"
+        address.open().put(f"{folder}/receipt/one.json", b"{}")
 
+
+COUNTS = {"another run": 3, "an erasure": 2, "a removal": 1, "a receipt": 2}
 WANTED = ErasedRows(frozenset({b"k1"}), {0: np.array([2, 11], np.int64)})
 
 
-@pytest.mark.parametrize("event", ["another run", "an erasure", "a removal"])
+@pytest.mark.parametrize("event", ["another run", "an erasure", "a removal", "a receipt"])
 def test_of_two_at_once_the_later_changes_nothing_and_says_so(
     kit: SnapshotTopic, event: str
 ) -> None:
     store = prepare(kit)
     with pytest.raises(Unavailable, match="again"):
         kit.take(store=store, distributor=Meanwhile(kit, store, event))
-    assert len(states(store)) == {"another run": 3, "an erasure": 2, "a removal": 1}[event]
+    assert len(states(store)) == COUNTS[event]
 
 
 @contextmanager
