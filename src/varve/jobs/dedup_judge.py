@@ -4,6 +4,7 @@ Invariant  records are looked at in the order of partition and offset. No look-u
            what the state remembers: a record that would is late, and is not looked up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -43,6 +44,14 @@ class Arrivals:
     ids: FoldedIds
     partitions: Numbers
     offsets: Numbers
+
+    @classmethod
+    def join(cls, parts: Sequence["Arrivals"]) -> "Arrivals":
+        return cls(
+            FoldedIds.join([one.ids for one in parts]),
+            np.concatenate([one.partitions for one in parts]),
+            np.concatenate([one.offsets for one in parts]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Memory     the rows of a batch that fall to a bucket are held until they are jud
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -101,31 +101,37 @@ class DedupProcessor(StatefulProcessor):
         """Spark passes the arguments by these names; one row of RESULT_TYPES comes for each group
         of rows that goes on, and one with the counts."""
         bucket = int(key[0])
-        batch = pa.concat_batches([decode_batch(cell) for frame in rows for cell in frame[ROWS]])
+        batches = [decode_batch(cell) for frame in rows for cell in frame[ROWS]]
         moment = Moment(
             timerValues.getCurrentWatermarkInMs(), timerValues.getCurrentProcessingTimeInMs()
         )
         reach = self._judge.reach
         window = _cache.take(reach, bucket)
-        arrivals = Arrivals(read_ids(batch), *read_places(batch))
+        arrivals = Arrivals.join(
+            [Arrivals(read_ids(batch), *read_places(batch)) for batch in batches]
+        )
         verdicts = self._judge.judge(arrivals, moment, window, self._store)
         _cache.give(reach, bucket, window)
-        yield make_result(batch, verdicts, self._forwarding)
+        yield make_result(batches, verdicts, self._forwarding)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def make_result(batch: pa.RecordBatch, verdicts: Verdicts, forwarding: Forwarding) -> pd.DataFrame:
-    """Rows of RESULT_TYPES."""
+def make_result(
+    batches: Sequence[pa.RecordBatch], verdicts: Verdicts, forwarding: Forwarding
+) -> pd.DataFrame:
+    """Rows of RESULT_TYPES: the counts, and then what goes on and aside of each batch."""
     found: list[tuple[Any, ...]] = [
         (-1, False, None, *np.bincount(verdicts, minlength=len(Verdict)).tolist())
     ]
     none = (0,) * len(COUNTS)
-    for is_late, chosen in (
-        (False, forwarding.choose(verdicts)),
-        (True, forwarding.choose_aside(verdicts)),
-    ):
-        for partition, part in split_by_partition(choose(batch, chosen)):
-            found.append((partition, is_late, encode_batch(part), *none))
+    ends = np.cumsum([batch.num_rows for batch in batches])
+    for batch, part in zip(batches, np.split(verdicts, ends[:-1]), strict=True):
+        chosen = (False, forwarding.choose(part)), (True, forwarding.choose_aside(part))
+        found += (
+            (partition, is_late, encode_batch(rows), *none)
+            for is_late, flags in chosen
+            for partition, rows in split_by_partition(choose(batch, flags))
+        )
     return pd.DataFrame(found, columns=[PARTITION, LATE, ROWS, *COUNTS])

@@ -6,7 +6,7 @@ thousand rows are one: an Arrow batch as bytes, with the folded ids beside the c
 Invariant  what comes out of `unpack` are the columns that went into `pack`, cell by cell.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +33,9 @@ TIME: Final = "_time"
 _FIRST, _SECOND, _KIND = "_word0", "_word1", "_kind"
 _OWN: Final = (_FIRST, _SECOND, _KIND, TIME)
 _PACKED_BYTES: Final = 4 << 20
+_WAITING_BYTES: Final = 64 << 20
 _UNPACKED_ROWS: Final = 10_000
+_UNPACKED_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Packer:
         for batch in batches:
             waiting.append(self._fold(batch))
             size += batch.nbytes
-            if size >= _PACKED_BYTES * len(self.bucket_keys):
+            if size >= min(_PACKED_BYTES * len(self.bucket_keys), _WAITING_BYTES):
                 yield from self._deal(waiting)
                 waiting, size = [], 0
         if waiting:
@@ -135,10 +137,33 @@ def decode_batch(data: Any) -> pa.RecordBatch:
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of a column of packed ones, by partition and offset."""
     packed = [decode_batch(cell.as_buffer()) for batch in batches for cell in batch.column(ROWS)]
-    if packed:
-        table = pa.Table.from_batches(packed)
-        order = np.lexsort((table["offset"].to_numpy(), table[PARTITION].to_numpy()))
-        yield from table.take(pa.array(order)).to_batches(max_chunksize=_UNPACKED_ROWS)
+    if not packed:
+        return
+    partitions, offsets = (
+        np.concatenate(part) for part in zip(*map(read_places, packed), strict=True)
+    )
+    owners = np.repeat(np.arange(len(packed)), [batch.num_rows for batch in packed])
+    rows = np.concatenate([np.arange(batch.num_rows) for batch in packed])
+    order = np.lexsort((offsets, partitions))
+    row_bytes = sum(batch.nbytes for batch in packed) // len(order) + 1
+    step = max(1, min(_UNPACKED_ROWS, _UNPACKED_BYTES // row_bytes))
+    for start in range(0, len(order), step):
+        part = order[start : start + step]
+        yield _gather(packed, owners[part], rows[part])
+
+
+def _gather(batches: Sequence[pa.RecordBatch], owners: Numbers, rows: Numbers) -> pa.RecordBatch:
+    """Row rows[i] of batch owners[i], one after the other; no more than these are copied."""
+    by_owner = np.argsort(owners, kind="stable")
+    parts = [
+        batches[owner].take(pa.array(rows[by_owner[owners[by_owner] == owner]]))
+        for owner in np.unique(owners).tolist()
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    back = np.empty(len(rows), np.int64)
+    back[by_owner] = np.arange(len(rows))
+    return pa.concat_batches(parts).take(pa.array(back))
 
 
 def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -10,6 +10,7 @@ Crash      a batch that fails leaves the store's last version; a window that had
            other digests and is not used.
 """
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from typing import Final, Protocol
@@ -58,6 +59,14 @@ class FoldedIds:
     @property
     def count(self) -> int:
         return len(self.kinds)
+
+    @classmethod
+    def join(cls, parts: Sequence["FoldedIds"]) -> "FoldedIds":
+        return cls(
+            np.concatenate([one.words for one in parts]),
+            np.concatenate([one.kinds for one in parts]),
+            np.concatenate([one.times for one in parts]),
+        )
 
     def take(self, chosen: npt.NDArray[np.int64] | Flags) -> "FoldedIds":
         return FoldedIds(self.words[chosen], self.kinds[chosen], self.times[chosen])
@@ -189,7 +198,7 @@ class IdWindow:
         if kept and kept[-1].count * ENTRY_BYTES < CHUNK_BYTES:
             last = kept.pop()
             number, history = last.number, last.history
-            news = _join(decode_chunk(self._tail), news)
+            news = FoldedIds.join([decode_chunk(self._tail), news])
         else:
             number = kept[-1].number + 1 if kept else 0
             history = kept[-1].next_history if kept else _NO_HISTORY
@@ -287,14 +296,6 @@ def _get_chunk(store: ChunkStore, chunk: Chunk) -> bytes:
             "copy of the checkpoint, or begin with a new one"
         )
     return data
-
-
-def _join(first: FoldedIds, second: FoldedIds) -> FoldedIds:
-    return FoldedIds(
-        np.concatenate((first.words, second.words)),
-        np.concatenate((first.kinds, second.kinds)),
-        np.concatenate((first.times, second.times)),
-    )
 
 
 def _digest(data: bytes) -> bytes:
