@@ -2,17 +2,23 @@
 
 import json
 from collections.abc import Sequence
+from uuid import uuid4
 
 import pytest
 
 from tests.support.erasure_bench import ErasureBench
 from tests.support.tiered_topic import TieredTopic
-from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
+from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from varve.jobs.distributor import LocalDistributor, Task
 from varve.jobs.erase_field import FieldMatch, ValueFormat
 from varve.jobs.erase_rescan import NotErased, RescanMode
+from varve.jobs.outputs import DirectoryOutputs, Output, OutputKind, TierOutputs
+from varve.object_store import MemoryObjectStore, MirroredObjectStore
 from varve.records import Codec
 from varve.tiering.cold_segment import SegmentState
+from varve.tiering.index_files import index_name
 
 
 def compacted() -> ErasureBench:
@@ -311,3 +317,71 @@ def test_unknown_topics_and_empty_requests_are_named() -> None:
         made.erase("ann", cold=False, id="../x")
     with pytest.raises(InvalidRequest, match="object store, the log directory, or both"):
         made.erase("ann", cold=False, hot=False)
+
+
+def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBench) -> None:
+    home = bench.home
+    book = TierOutputs(bench.topic.bucket, home.cluster)
+    for kind, place in ((OutputKind.FILES, "/exports"), (OutputKind.TOPIC, "/other")):
+        book.note(
+            Output(kind=kind, topic="orders", topic_id=home.topic_id, place=place, name="copy")
+        )
+    receipt = bench.erase("ann").receipt
+    assert receipt is not None
+    assert "topic copy at /other was made of orders: erase it there" in receipt["out_of_reach"]
+    assert any("files at /exports" in one for one in receipt["out_of_reach"])
+
+
+def test_a_topic_that_was_made_of_another_is_erased_with_it() -> None:
+    made = ErasureBench.plain()
+    store, path = made.topic.kit.store, made.topic.kit.path
+    made.put("ann", "bob")
+    copy = store.create_topic("copy")
+    for key in ("bob", "ann", "cy"):
+        copy.append(key=key, value="derived")
+    topic_id = encode_topic_id(made.topic.topic.id or uuid4())
+    DirectoryOutputs(path, made.fs).note(
+        Output(kind=OutputKind.TOPIC, topic="orders", topic_id=topic_id, place=path, name="copy")
+    )
+    receipt = made.erase("ann", cold=False).receipt
+    assert [one.key for one in copy.read()] == [b"bob", b"cy"]
+    assert receipt is not None
+    assert [one["topic"] for one in receipt["topics"]] == ["orders", "copy"]
+
+
+def test_both_sides_of_a_mirror_lose_the_records(bench: ErasureBench) -> None:
+    second = MemoryObjectStore()
+    for one in bench.topic.bucket.list(""):
+        second.put(one.key, bench.topic.bucket.get(one.key))
+    mirrored = MirroredObjectStore(bench.topic.bucket, second, clock=bench.topic.kit.clock)
+    assert bench.erase("ann", objects=mirrored, hot=False).receipt is not None
+    logs = [one.key for one in second.list("") if one.key.endswith("/log")]
+    assert logs == [one for one in bench.topic.object_keys() if one.endswith("/log")]
+    for store in (bench.topic.bucket, second):
+        assert not any(b"ann" in bytes(store.get(key)) for key in logs)
+
+
+def test_a_damaged_segment_ends_the_erasure_by_name(bench: ErasureBench) -> None:
+    key = bench.home.part_key(bench.topic.cold()[0], "log")
+    data = bytearray(bench.topic.bucket.get(key))
+    data[-1] ^= 1
+    bench.topic.bucket.put(key, bytes(data))
+    before = bench.topic.manifest().version
+    with pytest.raises(Corrupt, match=r"/log.*CRC"):
+        bench.erase("ann", hot=False)
+    assert [one.is_readable for one in bench.topic.cold()] == [True] * 3
+    assert bench.topic.manifest().version == before
+
+
+def test_indexes_of_replaced_segments_leave_the_local_cache(bench: ErasureBench) -> None:
+    bench.topic.move(5)
+    cache = f"{bench.topic.kit.path}/{REMOTE_INDEX_CACHE_DIRECTORY}"
+    bench.fs.make_directory(cache)
+    names = [index_name(one, "index") for one in bench.topic.cold()]
+    for name in names:
+        with bench.fs.open_writable(f"{cache}/{name}") as file:
+            file.write_at(0, b"entries")
+    bench.erase("ann")
+    assert bench.fs.names(cache) == [names[1]]
+    assert not ANN & set(bench.records(cold=True))
+    assert not ANN & set(bench.records(cold=False))
