@@ -42,6 +42,7 @@ from varve.jobs.tier_reach import TierReach
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.erased_copy import ERASURE_PREFIX
 from varve.tiering.manifest import Manifest
 from varve.tiering.page_store import new_id
 from varve.tiering.segment_parts import LOG_PART
@@ -320,11 +321,11 @@ class ColdErasure:
 
     def _put_evidence(self, balances: Sequence[Balance], changes: Sequence[ObjectChange]) -> None:
         document = {
-            "job": f"erase-{self._request}",
+            "job": f"{ERASURE_PREFIX}{self._request}",
             "balances": [encode_balance(one) for one in balances],
             "objects": [one.to_json() for one in changes],
         }
-        key = self._home.evidence_key(f"erase-{self._request}-{new_id(self._random)}")
+        key = self._home.evidence_key(f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}")
         self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
 
     def _let_go(self, replaced: Sequence[ColdSegment]) -> None:

@@ -19,6 +19,7 @@ from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.jobs.tier_reach import TierReach
 from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.erased_copy import ERASURE_PREFIX
 from varve.tiering.segment_parts import LOG_PART
 
 KIND: Final = "varve erasure receipt"
@@ -63,7 +64,7 @@ def read_cold_erased(reach: TierReach, home: ColdPartition, request: str) -> Par
         if one.is_readable
     }
     done: dict[str, tuple[Balance, dict[str, Any]]] = {}
-    prefix = home.evidence_key(f"erase-{request}-").removesuffix(".json")
+    prefix = home.evidence_key(f"{ERASURE_PREFIX}{request}-").removesuffix(".json")
     for info in objects.list(prefix.rpartition("/")[0]):
         if not info.key.startswith(prefix):
             continue

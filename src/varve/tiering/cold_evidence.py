@@ -43,13 +43,14 @@ def read_cold_evidence(objects: ObjectStore, manifests: ManifestStore) -> list[C
     found = []
     for key in keys:
         if key.endswith(".json"):
-            for balance in _decode(objects.get(key), key):
+            for balance in decode_evidence(objects.get(key), key):
                 inputs = {(one.base_offset, one.next_offset, one.size) for one in balance.inputs}
                 found.append(ColdRemoval(key, balance, is_done=not inputs & readable))
     return sorted(found, key=lambda one: (one.balance.at_ms, one.key))
 
 
-def _decode(data: bytes | memoryview, key: str) -> Iterator[Balance]:
+def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Balance]:
+    """The balances of one object, each checked; raises Corrupt."""
     try:
         document = json.loads(bytes(data))
         listed: list[dict[str, Any]] = document.get("balances", [document])

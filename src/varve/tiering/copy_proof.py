@@ -1,7 +1,8 @@
 """Makes sure that what is about to leave the local disk is in the cold tier, and is this log's.
 
 Invariant  every offset lies in a readable segment of the log's own history. A local segment with
-           the bounds of a cold one holds its very bytes, unless compaction has rewritten it here.
+           the bounds of a cold one holds its very bytes, unless compaction has rewritten it here,
+           or an erasure that is on record has rewritten either.
 Threads    any; the caller keeps copies and expiry of the partition away.
 """
 
@@ -16,6 +17,7 @@ from varve.foundation.errors import Corrupt
 from varve.kernels.crc import extend_crc32c
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.copied_offset import find_closed
+from varve.tiering.erased_copy import is_erased
 from varve.tiering.lineage import is_in_lineage
 from varve.tiering.manifest import Manifest
 from varve.tiering.segment_parts import CHUNK_BYTES, LOG_PART
@@ -37,7 +39,9 @@ def check_same_history(tiered: TieredPartition, manifest: Manifest) -> None:
         return
     closed = [one for one in find_closed(log, 0) if one[0].base_offset == newest.base_offset]
     for segment, next_offset in closed:
-        if not _begins_alike(segment, next_offset, newest):
+        if not _begins_alike(segment, next_offset, newest) and not _is_erased(
+            tiered, segment, newest
+        ):
             raise Corrupt(
                 f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} "
                 f"bytes is not what the cold tier holds as {newest} of {newest.size} bytes: most "
@@ -58,6 +62,10 @@ def _begins_alike(segment: Segment, next_offset: int, copy: ColdSegment) -> bool
     return part is None or _crc(segment, copy.size) == part.crc32c
 
 
+def _is_erased(tiered: TieredPartition, segment: Segment, copy: ColdSegment) -> bool:
+    return is_erased(tiered.fs, tiered.objects, tiered.home, tiered.log, segment, copy)
+
+
 def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int) -> None:
     """Raises Corrupt unless the cold tier holds the local segments before an offset.
 
@@ -76,7 +84,7 @@ def check_copied(tiered: TieredPartition, manifest: Manifest, before_offset: int
     for segment, next_offset in leaving:
         copy = by_bounds.get((segment.base_offset, next_offset))
         if copy is not None and segment.base_offset >= cleaned_up_to:
-            _check_alike(log, segment, copy)
+            _check_alike(tiered, segment, copy)
 
 
 def _find_cold(
@@ -110,12 +118,13 @@ def _raise_hole(log: Log, start: int, end: int) -> NoReturn:
     )
 
 
-def _check_alike(log: Log, segment: Segment, copy: ColdSegment) -> None:
+def _check_alike(tiered: TieredPartition, segment: Segment, copy: ColdSegment) -> None:
+    log = tiered.log
     part = copy.find_part(LOG_PART)
     is_alike = segment.size == copy.size
     if is_alike and part is not None:
         is_alike = _crc(segment, segment.size) == part.crc32c
-    if not is_alike:
+    if not is_alike and not _is_erased(tiered, segment, copy):
         raise Corrupt(
             f"{log.topic_partition}: local segment {segment.base_offset} of {segment.size} bytes "
             f"is not what the cold tier holds as {copy} of {copy.size} bytes: one of them is of "

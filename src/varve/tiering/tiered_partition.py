@@ -15,6 +15,7 @@ from uuid import UUID
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.partition_metadata import encode_topic_id
+from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError, Unavailable
 from varve.object_store import ObjectStore
@@ -51,6 +52,8 @@ class TieredPartition:
     manifests: ManifestStore
     segments: SegmentCopier
     writer: str
+    objects: ObjectStore
+    fs: FileSystem
     work: threading.RLock = field(default_factory=threading.RLock)
     manifest: Manifest | None = None
     loaded_ms: int = 0
@@ -239,7 +242,15 @@ class TieredPartitions:
             replaced_ms=self.settings.replaced_ms,
         )
         return TieredPartition(
-            log, directory, home, manifests, segments, self._writer, may_be_new=self._may_be_new
+            log,
+            directory,
+            home,
+            manifests,
+            segments,
+            self._writer,
+            self.objects,
+            self.store.fs,
+            may_be_new=self._may_be_new,
         )
 
     def _keep_with_objects(self, home: ColdPartition) -> ManifestStore:

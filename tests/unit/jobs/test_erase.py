@@ -385,3 +385,22 @@ def test_indexes_of_replaced_segments_leave_the_local_cache(bench: ErasureBench)
     assert bench.fs.names(cache) == [names[1]]
     assert not ANN & set(bench.records(cold=True))
     assert not ANN & set(bench.records(cold=False))
+
+
+@pytest.mark.parametrize("hot", [True, False], ids=["hot", "cold"])
+def test_a_store_goes_on_where_one_tier_alone_was_erased(hot: bool) -> None:
+    """Its copies and local retention compare the tiers; an erasure explains what differs."""
+    made = ErasureBench(TieredTopic(topic_settings={"local.retention.ms": 1}))
+    made.put("ann", "bob")
+    made.roll()
+    made.copy()
+    made.erase("ann", hot=hot, cold=not hot)
+    made.put("cy")
+    made.roll()
+    made.copy()
+    assert made.topic.cold_bases() == [0, 2]
+    made.topic.kit.advance(hours=1)
+    made.topic.kit.run_background()
+    assert made.topic.bases() == [3], "what is copied left the local disk"
+    keys = [one.key for one in made.topic.topic.read()]
+    assert keys == ([b"ann", b"bob", b"cy"] if hot else [b"bob", b"cy"])
