@@ -195,7 +195,7 @@ def command(
     """
     if not to:
         raise typer.BadParameter("--to is missing: the table, as NAMESPACE.NAME")
-    place = _find_catalog(warehouse, catalog, catalog_settings, directory)
+    place = _find_catalog(to, warehouse, catalog, catalog_settings, directory)
     if topic is None:
         if expire_days is None:
             raise typer.BadParameter("name the topic, or give --expire-snapshots")
@@ -230,14 +230,24 @@ def command(
 
 
 def _find_catalog(
-    warehouse: str | None, catalog: str | None, settings: list[str], directory: str | None
+    name: str,
+    warehouse: str | None,
+    catalog: str | None,
+    settings: list[str],
+    directory: str | None,
 ) -> "CatalogAddress":
-    from varve.jobs.table_catalog import CatalogAddress
+    """Where the table is; what is wrong with it is told before Spark starts."""
+    from varve.jobs.table_catalog import CatalogAddress, split_name
 
+    split_name(name)
     given = tuple(parse_setting(text) for text in settings)
     if warehouse is None and catalog is None and directory is not None:
         warehouse = os.path.abspath(directory) + _TABLES
-    return CatalogAddress(warehouse, catalog, given)
+    address = CatalogAddress(warehouse, catalog, given)
+    close = getattr(address.open(), "close", None)
+    if close is not None:
+        close()
+    return address
 
 
 def _find_source(

@@ -1,0 +1,71 @@
+"""A warehouse in a bucket, with its catalog of SQLite beside this process."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.s3_server import BUCKET, s3_server
+from tests.support.table_bench import TABLE, TableBench
+from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError, StoreUnavailable
+from varve.jobs.distributor import LocalDistributor
+from varve.jobs.erased_rows import ErasedRows
+from varve.jobs.table_catalog import CatalogAddress
+from varve.jobs.table_erase import count_in_table, erase_from_table
+from varve.jobs.table_history import expire_snapshots
+from varve.jobs.table_settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table_tasks import MergeTask
+
+UPSERT = TableSettings(mode=TableMode.UPSERT, format=ValueFormat.JSON, buckets=2)
+
+
+class Killed(LocalDistributor):
+    """Stops when files are there and are not committed."""
+
+    def run(self, stage, tasks):  # type: ignore[no-untyped-def]  # as it is above
+        outcomes = super().run(stage, tasks)
+        if tasks and isinstance(tasks[0], MergeTask):
+            raise PowerLoss
+        return outcomes
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore and werkzeug
+def test_a_table_lies_in_a_bucket(tmp_path: Path) -> None:
+    with s3_server() as server:
+        bench = TableBench(tmp_path)
+        settings = {
+            "s3.endpoint": server.endpoint,
+            "s3.access-key-id": "test",
+            "s3.secret-access-key": "test-secret",
+            "s3.region": "us-east-1",
+        }
+        bench.address = CatalogAddress(
+            f"s3://{BUCKET}/tables", f"sqlite:///{tmp_path}/catalog.db", tuple(settings.items())
+        )
+        bench.topic.put(*[(f"k{n}", json.dumps({"id": n})) for n in range(9)])
+        bench.topic.roll()
+        bench.topic.copy()
+        with pytest.raises(PowerLoss):
+            bench.sync(UPSERT, distributor=Killed())
+        assert bench.sync(UPSERT).swept == 3
+        bench.topic.put(("k1", '{"id": 100}'), ("k2", None))
+        bench.sync(UPSERT)
+        assert sorted(row["id"] for row in bench.rows()) == [0, 3, 4, 5, 6, 7, 8, 100]
+        assert expire_snapshots(bench.address, TABLE, older_than_ms=1 << 50)[0].removed
+        (output,) = bench.outputs()
+        wanted = ErasedRows(frozenset({b"k7"}), {0: np.array([5], np.int64)})
+        assert erase_from_table(output, settings, wanted).rows == 2
+        assert count_in_table(output, settings, wanted) == 0
+        assert len(bench.rows()) == 6
+        expect_one_line(bench, replace(bench.address, warehouse="s3://none/tables"), NotFound)
+    expect_one_line(bench, bench.address, StoreUnavailable)
+    bench.close()
+
+
+def expect_one_line(bench: TableBench, address: CatalogAddress, error: type[StoreError]) -> None:
+    bench.address = address
+    with pytest.raises((error, StoreDenied)) as caught:
+        bench.sync(TableSettings(), name="other.table")
+    assert "\n" not in str(caught.value)
