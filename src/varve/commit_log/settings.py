@@ -269,7 +269,7 @@ class LogSettings:
         "Let remote.storage.enable be turned off, which deletes what is only in object storage.",
         "remote.log.delete.on.disable",
     )
-    job_compact_interval_ms: int = setting(
+    varve_job_compact_interval_ms: int = setting(
         -1,
         "How often `varve job due` compacts the topic in the cold tier; -1 means never.",
         "varve.job.compact.interval.ms",
@@ -278,7 +278,7 @@ class LogSettings:
         long=True,
         is_own=True,
     )
-    job_verify_interval_ms: int = setting(
+    varve_job_verify_interval_ms: int = setting(
         -1,
         "How often `varve job due` verifies all that the cold tier holds of the topic; -1 means "
         "never.",
@@ -288,7 +288,7 @@ class LogSettings:
         long=True,
         is_own=True,
     )
-    job_snapshot_interval_ms: int = setting(
+    varve_job_snapshot_interval_ms: int = setting(
         -1,
         "How often `varve job due` takes a snapshot of the topic's state; -1 means never. It goes "
         "to varve.job.snapshot.place.",
@@ -298,13 +298,13 @@ class LogSettings:
         long=True,
         is_own=True,
     )
-    job_snapshot_place: str = setting(
+    varve_job_snapshot_place: str = setting(
         "",
         "Where snapshots of the topic go: a URL of an object store, or a path.",
         "varve.job.snapshot.place",
         is_own=True,
     )
-    job_snapshot_keep: int = setting(
+    varve_job_snapshot_keep: int = setting(
         -1,
         "How many snapshots stay when `varve job due` has taken one; -1 means all.",
         "varve.job.snapshot.keep",
@@ -312,7 +312,7 @@ class LogSettings:
         also=(-1,),
         is_own=True,
     )
-    job_table_interval_ms: int = setting(
+    varve_job_table_interval_ms: int = setting(
         -1,
         "How often `varve job due` brings the topic's Iceberg table up to the topic; -1 means "
         "never. It is varve.job.table.name in varve.job.table.warehouse.",
@@ -322,20 +322,20 @@ class LogSettings:
         long=True,
         is_own=True,
     )
-    job_table_name: str = setting(
+    varve_job_table_name: str = setting(
         "",
         "The table of the topic, as NAMESPACE.NAME.",
         "varve.job.table.name",
         is_own=True,
     )
-    job_table_warehouse: str = setting(
+    varve_job_table_warehouse: str = setting(
         "",
         "The place of the topic's table, a URL or a path; its catalog is a file there unless "
         "varve.job.table.catalog says otherwise.",
         "varve.job.table.warehouse",
         is_own=True,
     )
-    job_table_catalog: str = setting(
+    varve_job_table_catalog: str = setting(
         "",
         "The catalog of the topic's table: a URL, or a name that pyiceberg's configuration knows.",
         "varve.job.table.catalog",
@@ -356,15 +356,15 @@ class LogSettings:
 
     def _check_jobs(self) -> None:
         """What is done at intervals must be told where."""
-        if self.job_snapshot_interval_ms > 0 and not self.job_snapshot_place:
+        if self.varve_job_snapshot_interval_ms > 0 and not self.varve_job_snapshot_place:
             raise InvalidSetting(
-                f"varve.job.snapshot.interval.ms is {self.job_snapshot_interval_ms}, but "
+                f"varve.job.snapshot.interval.ms is {self.varve_job_snapshot_interval_ms}, but "
                 "varve.job.snapshot.place is empty: name the place, or set the first to -1"
             )
-        has_place = self.job_table_warehouse or self.job_table_catalog
-        if self.job_table_interval_ms > 0 and not (self.job_table_name and has_place):
+        has_place = self.varve_job_table_warehouse or self.varve_job_table_catalog
+        if self.varve_job_table_interval_ms > 0 and not (self.varve_job_table_name and has_place):
             raise InvalidSetting(
-                f"varve.job.table.interval.ms is {self.job_table_interval_ms}, but not told is "
+                f"varve.job.table.interval.ms is {self.varve_job_table_interval_ms}, but not told is "
                 "which table: give varve.job.table.name, and varve.job.table.warehouse or "
                 "varve.job.table.catalog, or set the first to -1"
             )

@@ -49,7 +49,10 @@ def run_snapshot(context: JobContext) -> tuple[object, str | None]:
     from varve.jobs.snapshot import take_snapshot
     from varve.jobs.snapshot_result import SnapshotSettings
 
-    place, keep = context.settings.job_snapshot_place, context.settings.job_snapshot_keep
+    place, keep = (
+        context.settings.varve_job_snapshot_place,
+        context.settings.varve_job_snapshot_keep,
+    )
     address = _find_cold(context)
     is_alike = address is not None and place.partition(":")[0] == address.url.partition(":")[0]
     result = take_snapshot(
@@ -77,9 +80,9 @@ def run_table(context: JobContext) -> tuple[object, str | None]:
     settings = context.settings
     result = sync_table(
         context.topic,
-        settings.job_table_name,
+        settings.varve_job_table_name,
         catalog=CatalogAddress(
-            settings.job_table_warehouse or None, settings.job_table_catalog or None
+            settings.varve_job_table_warehouse or None, settings.varve_job_table_catalog or None
         ),
         distributor=context.distributor,
         address=_find_cold(context),

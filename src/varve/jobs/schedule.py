@@ -61,10 +61,10 @@ Runs = Mapping[tuple[JobName, str], LastRun]
 def find_intervals(settings: LogSettings) -> dict[JobName, int]:
     """The jobs that a topic is to be given again and again, and how often."""
     found = {
-        JobName.COMPACT: settings.job_compact_interval_ms,
-        JobName.TABLE: settings.job_table_interval_ms,
-        JobName.SNAPSHOT: settings.job_snapshot_interval_ms,
-        JobName.VERIFY: settings.job_verify_interval_ms,
+        JobName.COMPACT: settings.varve_job_compact_interval_ms,
+        JobName.TABLE: settings.varve_job_table_interval_ms,
+        JobName.SNAPSHOT: settings.varve_job_snapshot_interval_ms,
+        JobName.VERIFY: settings.varve_job_verify_interval_ms,
     }
     return {job: interval_ms for job, interval_ms in found.items() if interval_ms > 0}
 

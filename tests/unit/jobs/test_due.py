@@ -29,7 +29,9 @@ COMPACTED: dict[str, GivenValue] = {
 
 def compacted() -> LogSettings:
     return LogSettings(
-        cleanup_policy=("compact",), remote_storage_enable=True, job_compact_interval_ms=HOUR_MS
+        cleanup_policy=("compact",),
+        remote_storage_enable=True,
+        varve_job_compact_interval_ms=HOUR_MS,
     )
 
 
@@ -62,7 +64,7 @@ def test_a_clock_that_was_set_back_does_not_stop_jobs() -> None:
 
 
 def test_what_the_settings_do_not_allow_is_never_due_and_says_why() -> None:
-    settings = LogSettings(job_compact_interval_ms=1, job_verify_interval_ms=1)
+    settings = LogSettings(varve_job_compact_interval_ms=1, varve_job_verify_interval_ms=1)
     jobs = plan_jobs({"plain": settings}, {}, NOW_MS)
     assert [(one.is_due, "remote.storage.enable" in one.why) for one in jobs] == [(False, True)] * 2
     assert plan_jobs({"silent": LogSettings()}, {}, NOW_MS) == []
@@ -70,9 +72,9 @@ def test_what_the_settings_do_not_allow_is_never_due_and_says_why() -> None:
 
 def test_a_job_at_intervals_must_be_told_where() -> None:
     with pytest.raises(InvalidSetting, match=r"varve\.job\.snapshot\.place"):
-        LogSettings(job_snapshot_interval_ms=1)
+        LogSettings(varve_job_snapshot_interval_ms=1)
     with pytest.raises(InvalidSetting, match=r"varve\.job\.table\.name"):
-        LogSettings(job_table_interval_ms=1, job_table_warehouse="/w")
+        LogSettings(varve_job_table_interval_ms=1, varve_job_table_warehouse="/w")
 
 
 def test_runs_are_read_as_written_and_broken_notes_are_named() -> None:
