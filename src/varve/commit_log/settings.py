@@ -364,8 +364,8 @@ class LogSettings:
         has_place = self.varve_job_table_warehouse or self.varve_job_table_catalog
         if self.varve_job_table_interval_ms > 0 and not (self.varve_job_table_name and has_place):
             raise InvalidSetting(
-                f"varve.job.table.interval.ms is {self.varve_job_table_interval_ms}, but not told is "
-                "which table: give varve.job.table.name, and varve.job.table.warehouse or "
+                f"varve.job.table.interval.ms is {self.varve_job_table_interval_ms}, but which "
+                "table is not told: give varve.job.table.name, and varve.job.table.warehouse or "
                 "varve.job.table.catalog, or set the first to -1"
             )
 
