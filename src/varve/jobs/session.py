@@ -37,6 +37,7 @@ _EMBEDDED: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "varve.jobs.worker_daemon",
     "spark.sql.shuffle.partitions": "8",
 }
 _CONNECT_PORT: Final = 15002
