@@ -16,7 +16,6 @@ import json
 import random
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +32,7 @@ from varve.jobs.compact_scope import find_chain, read_aborted, read_shells
 from varve.jobs.compact_sweep import find_leftovers, remove_leftovers
 from varve.jobs.erase_match import Matcher
 from varve.jobs.erase_objects import ObjectChange, StoredObject
-from varve.jobs.erase_scan import Scan
+from varve.jobs.erase_scan import Scan, cut_tasks
 from varve.jobs.erase_tasks import WRITER, ErasedGroup, EraseTask, LookTask
 from varve.jobs.partition_lease import HeldLease, hold_lease
 from varve.jobs.record_blocks import CHUNK_BYTES, aborted_within
@@ -48,9 +47,6 @@ from varve.tiering.page_store import new_id
 from varve.tiering.segment_parts import LOG_PART
 
 Integers = npt.NDArray[np.int64]
-
-_LOOKS_MAX: Final = 64
-"""Tasks that look into the segments of one partition."""
 
 
 @dataclass(slots=True)
@@ -192,16 +188,9 @@ class ColdErasure:
         chosen = [one for one in listed if one.state is not SegmentState.COPY_STARTED]
         if self._only is not None:
             chosen = [one for one in chosen if self._log_key(one) in self._only]
-        size = max(-(-len(chosen) // _LOOKS_MAX), 1)
         tasks = [
-            LookTask(
-                self._reach,
-                self._home,
-                tuple(chosen[start : start + size]),
-                self._matcher,
-                self._only is None,
-            )
-            for start in range(0, len(chosen), size)
+            LookTask(self._reach, self._home, segments, self._matcher, self._only is None)
+            for segments in cut_tasks(chosen, self._matcher)
         ]
         outcomes = yield Stage("find", tasks)
         scans = [scan for outcome in outcomes for scan in expect(outcome, list)]

@@ -1,8 +1,11 @@
 """What an erasure could not reach, in sentences: a receipt says it as plainly as what was done."""
 
+import os
 from collections.abc import Sequence
 
-from varve.jobs.erase_places import Places, TopicPlace
+from varve.commit_log.names import DirectoryState, parse_partition_directory
+from varve.foundation.errors import Corrupt
+from varve.jobs.erase_places import ErasedStore, Places, TopicPlace
 from varve.jobs.erase_request import ErasureRequest
 from varve.jobs.erase_rescan import RescanMode
 from varve.jobs.erased_rows import ErasedOutput
@@ -47,6 +50,27 @@ def _tell_request(request: ErasureRequest, unread: int, *, has_outputs: bool) ->
     return told
 
 
+def _tell_aside(hot: ErasedStore) -> list[str]:
+    """What lies in and beside the log directories and is of no log."""
+    told = []
+    for directory in hot.directories:
+        folders = [one for one in hot.fs.names(directory) if _is_aside(one)]
+        if folders:
+            told.append(f"{directory}: {', '.join(folders)}, which are no longer logs of a topic.")
+        aside = (f"{os.path.dirname(directory)}/varve-quarantine", f"{directory}.staging")
+        for path in aside:
+            if hot.fs.exists(path):
+                told.append(f"{path}: what a repair or a write that was cut has left aside.")
+    return told
+
+
+def _is_aside(name: str) -> bool:
+    try:
+        return parse_partition_directory(name).state is not DirectoryState.ACTIVE
+    except Corrupt:
+        return False
+
+
 def _tell_places(places: Places, topics: Sequence[TopicPlace], *, is_versioned: bool) -> list[str]:
     told = []
     if places.hot is None:
@@ -56,6 +80,7 @@ def _tell_places(places: Places, topics: Sequence[TopicPlace], *, is_versioned: 
         )
     else:
         told.append("Backups and file system snapshots of the log directories.")
+        told += _tell_aside(places.hot)
         missing = [one.name for one in topics if not one.logs]
         if missing:
             told.append(f"Local logs of {', '.join(missing)}: the log directory has none of them.")

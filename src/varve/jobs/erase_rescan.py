@@ -17,16 +17,13 @@ from varve.foundation.errors import StoreError
 from varve.jobs.distributor import Distributor
 from varve.jobs.erase_hot import rescan_directory
 from varve.jobs.erase_match import Matcher
-from varve.jobs.erase_scan import Scan
+from varve.jobs.erase_scan import Scan, cut_tasks
 from varve.jobs.erase_tasks import LogObject, RescanTask
 from varve.jobs.stages import expect
 from varve.jobs.tier_reach import TierReach
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.segment_parts import LOG_PART
 
-_TASK_BYTES: Final = 256 << 20
-"""About what one task reads."""
-_TASK_OBJECTS: Final = 256
 _SHOWN: Final = 3
 
 
@@ -93,9 +90,11 @@ def rescan_cold(
 ) -> None:
     """All log objects below the prefixes of these partitions of one topic."""
     tasks = [
-        RescanTask(reach, home, tuple(chunk), matcher)
+        RescanTask(reach, home, chunk, matcher)
         for home in homes
-        for chunk in _cut(_list_logs(reach, home, mode if matcher.is_by_key else RescanMode.FULL))
+        for chunk in cut_tasks(
+            _list_logs(reach, home, mode if matcher.is_by_key else RescanMode.FULL), matcher
+        )
     ]
     for task, outcome in zip(tasks, distributor.run("re-scan", tasks), strict=True):
         for one, scan in zip(task.objects, expect(outcome, list), strict=True):
@@ -117,19 +116,6 @@ def _list_logs(reach: TierReach, home: ColdPartition, mode: RescanMode) -> list[
         for info in reach.objects().list(home.segment_folder)
         if info.key.rpartition("/")[2] == LOG_PART
     ]
-
-
-def _cut(objects: Sequence[LogObject]) -> list[list[LogObject]]:
-    """Objects that follow each other, about as many bytes to each task."""
-    chunks: list[list[LogObject]] = []
-    size = 0
-    for one in objects:
-        if not chunks or size + one.size > _TASK_BYTES or len(chunks[-1]) == _TASK_OBJECTS:
-            chunks.append([])
-            size = 0
-        chunks[-1].append(one)
-        size += one.size
-    return chunks
 
 
 def rescan_hot(rescan: Rescan, fs: FileSystem, directory: str, matcher: Matcher) -> None:
