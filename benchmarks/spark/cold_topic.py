@@ -1,7 +1,7 @@
 """A compacted topic in a cold tier of its own: made once per case, copied per figure.
 
-Invariant  every key is updated `1 / unique_share` times in all, anywhere among the records of its
-           partition; the same in every run.
+Invariant  every key has `1 / unique_share` records, anywhere in its partition, or with a share of
+           1 a single one, in the order of their numbers; the same in every run.
 """
 
 import os
@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 import varve
 from benchmarks.baselines import BASE_TIMESTAMP_MS
-from benchmarks.compaction.keyed_log import LogShape, append_records, spread_keys
+from benchmarks.compaction.keyed_log import Integers, LogShape, append_records, spread_keys
 from benchmarks.hot_log.logs import UnsyncedFileSystem
 from benchmarks.measure import Scale
 from benchmarks.workspace import Workspace
@@ -29,6 +31,15 @@ SIZE_FACTOR = 6
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """The offsets of a segment, both ends included."""
+
+    partition: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ColdTopic:
     """A bucket with one topic; `size` are the bytes of its log."""
 
@@ -37,6 +48,7 @@ class ColdTopic:
     record_count: int
     key_count: int
     size: int
+    segments: tuple[SegmentRange, ...]
 
     @property
     def url(self) -> str:
@@ -65,24 +77,41 @@ def write_cold(directory: Path, shape: LogShape, record_count: int) -> ColdTopic
         "cleanup.policy": "compact",
         "segment.bytes": shape.segment_bytes,
     }
-    size = 0
+    size, segments = 0, list[SegmentRange]()
     with varve.open(
         hot, fs=UnsyncedFileSystem(), settings={"varve.tier.url": f"file:{bucket}"}, maintain=False
     ) as store:
         topic = store.create_topic(TOPIC, partitions=PARTITION_COUNT, settings=settings)
         for number in range(PARTITION_COUNT):
             log = topic.partition(number).log
-            keys = spread_keys(per_partition, keys_each) * PARTITION_COUNT + number
-            append_records(log, shape, keys, BASE_TIMESTAMP_MS)
+            numbers = (
+                np.arange(per_partition)
+                if keys_each == per_partition
+                else spread_keys(per_partition, keys_each)
+            )
+            append_records(log, shape, key_number(numbers, number), BASE_TIMESTAMP_MS)
             log.roll()
             report = store.tier.copy(TopicPartition(TOPIC, number), SystemClock().now_ms())
             if report.error is not None:
                 raise AssertionError(report.error)
-            size += sum(segment.size for segment in report.segments)
+            size += sum(one.size for one in report.segments)
+            segments += [
+                SegmentRange(number, one.base_offset, one.end_offset) for one in report.segments
+            ]
     shutil.rmtree(hot)
     return ColdTopic(
-        bucket, shape, per_partition * PARTITION_COUNT, keys_each * PARTITION_COUNT, size
+        bucket,
+        shape,
+        per_partition * PARTITION_COUNT,
+        keys_each * PARTITION_COUNT,
+        size,
+        tuple(segments),
     )
+
+
+def key_number(numbers: Integers, partition: int) -> Integers:
+    """Keys of one partition are not those of another."""
+    return numbers * PARTITION_COUNT + partition
 
 
 @contextmanager

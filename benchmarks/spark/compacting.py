@@ -43,6 +43,7 @@ class CompactMeasure:
                 if not scale.is_quick:
                     self._sessions.run(ParquetRun(topic.url, parquet))
                 contests += self._contests(topic, parquet, workspace, scale)
+            self._sessions.warm_up(contests, scale)
             yield contests
 
     def _contests(

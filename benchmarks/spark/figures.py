@@ -8,7 +8,7 @@ from benchmarks.measure import Aim, Contest, Scale
 from benchmarks.spark.runs import Taken
 
 REPEAT_COUNT_MAX = 3
-"""A run on Spark takes seconds, and the first pair is thrown away."""
+"""A run on Spark takes seconds; the first pair is thrown away. A quick run takes one pair."""
 
 
 def seconds(taken: Taken, scale: Scale) -> float:

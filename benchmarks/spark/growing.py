@@ -54,7 +54,7 @@ class GrowthMeasure:
         with workspace.directory("growth") as parent:
             small = _write(parent / "small", base, scale)
             large = _write(parent / "large", size, scale)
-            yield [
+            contests = [
                 Contest(
                     f"growth_{name}",
                     "s/MiB",
@@ -67,6 +67,8 @@ class GrowthMeasure:
                 )
                 for name, run in _jobs(self._sessions, workspace).items()
             ]
+            self._sessions.warm_up(contests, scale)
+            yield contests
 
 
 def _cost(run: RunOn, topic: ColdTopic, scale: Scale) -> float:
@@ -91,7 +93,7 @@ class CoresMeasure:
         workspace.require(size * SIZE_FACTOR)
         with workspace.directory("cores") as parent:
             topic = _write(parent / "topic", size, scale)
-            yield [
+            contests = [
                 Contest(
                     f"cores_{name}",
                     "MiB/s",
@@ -106,6 +108,8 @@ class CoresMeasure:
                 )
                 for name, run in _jobs(self._sessions, workspace).items()
             ]
+            self._sessions.warm_up(contests, scale)
+            yield contests
 
 
 def _rate(run: RunOn, topic: ColdTopic, cores: int) -> float:

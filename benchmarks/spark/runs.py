@@ -6,7 +6,7 @@ Invariant  a run can be pickled: it is sent to the process that has the session.
 import pickle
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +19,12 @@ from varve.commit_log import LogSettings
 from varve.jobs.compact import compact
 from varve.jobs.compact_settings import CompactSettings
 from varve.jobs.distributor import Task
+from varve.jobs.erase import erase, new_erasure_id
+from varve.jobs.erase_request import ErasureRequest
+from varve.jobs.erase_rescan import RescanMode
 from varve.jobs.job_report import read_stages
 from varve.jobs.spark_distributor import SparkDistributor
+from varve.jobs.step_ledger import get_ledger
 from varve.jobs.tier_address import TierAddress
 
 
@@ -28,13 +32,14 @@ from varve.jobs.tier_address import TierAddress
 class Taken:
     """What a run took: seconds by the wall and of the processor, and bytes between processes.
 
-    `sent_bytes` went from the driver to tasks and back.
+    `sent_bytes` went from the driver to tasks and back, `store_bytes` from and to the bucket.
     """
 
     wall_seconds: float
     cpu_seconds: float
     shuffled_bytes: int = 0
     sent_bytes: int = 0
+    store_bytes: int = 0
 
 
 class Run(Protocol):
@@ -92,9 +97,35 @@ class CompactRun:
         kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
         if result.has_failed or kept != self.key_count:
             raise AssertionError(f"{kept} records of {self.key_count} keys: {result.to_json()}")
-        return Taken(
-            taken.wall_seconds, taken.cpu_seconds, taken.shuffled_bytes, distributor.count_bytes()
+        return replace(taken, sent_bytes=distributor.count_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class EraseRun:
+    """Erases keys from a bucket, which is changed by it; raises unless that changes so many
+    segments.
+    """
+
+    url: str
+    keys: frozenset[bytes]
+    segment_count: int
+
+    def run(self, spark: SparkSession) -> Taken:
+        # What it found by key indexes is proved by them: the full proof reads all data.
+        request = ErasureRequest(
+            topics=(TOPIC,), id=new_erasure_id(), keys=self.keys, rescan=RescanMode.KEYS
         )
+        ledger = get_ledger(spark)
+        before, timer = ledger.count, Timer(spark)
+        result = erase(request, distributor=SparkDistributor(spark), address=TierAddress(self.url))
+        taken = timer.taken()
+        found = sum(one.segments_matched for one in result.partitions)
+        erased = sum(one.records for one in result.partitions)
+        if (found, erased) != (self.segment_count, len(self.keys)):
+            raise AssertionError(f"{erased} records in {found} segments were erased for {self}")
+        stores = [one.store for one in ledger.steps(after=before)]
+        moved = sum(one.read_bytes + one.written_bytes for one in stores)
+        return replace(taken, store_bytes=moved)
 
 
 def open_rows(spark: SparkSession, place: str, columns: Sequence[str] = ()) -> DataFrame:

@@ -40,6 +40,7 @@ class ScanMeasure:
                 parquet = str(directory / "parquet")
                 self._sessions.run(ParquetRun(topic.url, parquet))
                 contests += self._contests(topic, parquet, scale)
+            self._sessions.warm_up(contests, scale)
             yield contests
 
     def _contests(self, topic: ColdTopic, parquet: str, scale: Scale) -> list[Contest]:

@@ -7,10 +7,11 @@ Invariant  a process ends when its pipe is closed, which the end of this one doe
 
 import multiprocessing
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.measure import MeasureSkipped
+from benchmarks.measure import Contest, MeasureSkipped, Scale
 from benchmarks.spark.runs import Run, Taken
 from varve.foundation.errors import Unavailable
 from varve.jobs.java import get_java
@@ -23,6 +24,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._pipes: dict[int, Any] = {}
+        self._warm: set[str] = set()
 
     def run(self, run: Run, *, cores: int = 2) -> Taken:
         """Raises MeasureSkipped without Java, AssertionError when the run failed."""
@@ -34,6 +36,15 @@ class Sessions:
         if not isinstance(answer, Taken):
             raise AssertionError(f"{run} failed in its session:\n{answer}")
         return answer
+
+    def warm_up(self, contests: Sequence[Contest], scale: Scale) -> None:
+        """Runs contests of a name once where figures are too few to throw the first away."""
+        for contest in contests:
+            if scale.is_quick and contest.measure not in self._warm:
+                self._warm.add(contest.measure)
+                contest.ours()
+                if contest.baseline is not None:
+                    contest.baseline()
 
     def close(self) -> None:
         for pipe in self._pipes.values():

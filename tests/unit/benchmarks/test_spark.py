@@ -13,20 +13,22 @@ import pytest
 from benchmarks.measure import Measure, MeasureSkipped, Scale
 from benchmarks.spark.cold_topic import PARTITION_COUNT, TOPIC, copied, shape_of, write_cold
 from benchmarks.spark.cpu_time import read_cpu_seconds
+from benchmarks.spark.erasing import KEY_COUNT, choose_keys, write_segments
 from benchmarks.spark.figures import Remembered, seconds
-from benchmarks.spark.runs import CompactRun, LatestRun, ParquetRun, Run, ScanRun, Taken
+from benchmarks.spark.runs import CompactRun, EraseRun, LatestRun, ParquetRun, Run, ScanRun, Taken
 from benchmarks.spark.sessions import Sessions
 from benchmarks.spark.suite import SPARK
 from benchmarks.workspace import open_workspace
 from varve.cleaning.balance import Reason
 from varve.commit_log import LogSettings
+from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact import compact
 from varve.jobs.compact_settings import CompactSettings
 from varve.jobs.distributor import LocalDistributor
 from varve.jobs.tier_address import TierAddress, find_topic
 
 SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,), segment_bytes=64 << 10)
-SIZES = {"shuffle": 400}
+SIZES = {"shuffle": 400, "erase": 2}
 TAKEN = [measure for measure in SPARK.measures if measure.name != "scan_kafka"]
 
 
@@ -42,7 +44,7 @@ class NoSpark(Sessions):
         self.asked.append((type(run), cores))
         if isinstance(run, LatestRun):
             os.mkdir(run.target)
-        return Taken(2.0, 3.0, shuffled_bytes=10, sent_bytes=20)
+        return Taken(2.0, 3.0, shuffled_bytes=10, sent_bytes=20, store_bytes=30)
 
 
 @pytest.mark.parametrize("measure", TAKEN, ids=lambda measure: measure.name)
@@ -52,6 +54,7 @@ def test_measure_gives_figures_and_leaves_no_files(
     sessions = NoSpark()
     monkeypatch.setattr(measure, "_sessions", sessions)
     monkeypatch.setattr("benchmarks.spark.growing.FULL_BYTES", 64 << 10)
+    monkeypatch.setattr("benchmarks.spark.erasing.FULL_SEGMENTS", 8)
     with open_workspace(tmp_path) as workspace:
         with measure.prepare(SIZES.get(measure.name, 64 << 10), workspace, SMALL) as contests:
             for contest in contests:
@@ -96,6 +99,24 @@ def test_each_copy_of_a_bucket_can_be_compacted_to_one_record_per_key(tmp_path: 
                 assert sum(one.records[Reason.KEPT] for one in result.partitions) == topic.key_count
 
 
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_keys_to_erase_lie_in_as_many_segments_as_asked(count: int, tmp_path: Path) -> None:
+    topic = write_segments(tmp_path, 6, SMALL)
+    keys = choose_keys(topic, count)
+    assert len(keys) == KEY_COUNT
+    numbers = [int(key.removeprefix(b"key-")) for key in keys]
+    places = [divmod(number, PARTITION_COUNT) for number in numbers]
+    touched = {
+        one
+        for one in topic.segments
+        for offset, partition in places
+        if partition == one.partition and one.base_offset <= offset <= one.end_offset
+    }
+    assert len(touched) == count
+    with pytest.raises(InvalidRequest, match="segments"):
+        choose_keys(topic, len(topic.segments) + 1)
+
+
 def test_cpu_time_counts_children_that_have_ended() -> None:
     before = read_cpu_seconds()
     spin = "import os\nwhile os.times().user < 0.2: pass"
@@ -117,6 +138,7 @@ def test_figures_follow_the_clock_and_leave_out_the_first_cpu_time() -> None:
 def test_runs_can_travel() -> None:
     for run in (
         CompactRun("file:/b", 1, 2),
+        EraseRun("file:/b", frozenset({b"k"}), 2),
         LatestRun("file:/b", "/t"),
         ScanRun("/p", ("key",)),
         ParquetRun("file:/b", "/t"),
