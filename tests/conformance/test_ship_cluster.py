@@ -13,7 +13,7 @@ from tests.support import shipped_cluster
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 TOPIC: dict[str, GivenValue] = {
     "remote.storage.enable": True,
@@ -38,7 +38,7 @@ def test_executors_without_varve_run_a_job_with_what_is_shipped(tmp_path: Path) 
         env=shipped_cluster.environment(tmp_path / "spark"),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     found = json.loads(ran.stdout.splitlines()[-1])
