@@ -83,7 +83,7 @@ class TableTask:
                     good.write(split.good)
                     bad.write(split.bad)
                     offsets[partition] = max(
-                        offsets.get(partition, 0), part.column("offset").to_numpy().max() + 1
+                        offsets.get(partition, 0), int(part.column("offset").to_numpy().max()) + 1
                     )
         written = Written(good.finish(), (), bad.finish(), good.row_count, bad.row_count)
         cells = [pickle.dumps(written), pickle.dumps(offsets)]
