@@ -334,22 +334,27 @@ def _run(
             from varve.jobs.distributor import LocalDistributor
 
             local = LocalDistributor()
-            return _ask_and_run(
-                lambda is_dry: call.run(local, is_dry_run=is_dry), dry_run, is_asked
+            return ask_and_run(
+                lambda is_dry: call.run(local, is_dry_run=is_dry),
+                dry_run=dry_run,
+                is_asked=is_asked,
             ), None
         job = stack.enter_context(open_job("erase", options, when_interrupted=_WHEN_INTERRUPTED))
         from varve.jobs.spark_distributor import SparkDistributor
 
         spread = SparkDistributor(job.spark)
-        result = _ask_and_run(
-            lambda is_dry: job.run(lambda: call.run(spread, is_dry_run=is_dry)), dry_run, is_asked
+        result = ask_and_run(
+            lambda is_dry: job.run(lambda: call.run(spread, is_dry_run=is_dry)),
+            dry_run=dry_run,
+            is_asked=is_asked,
         )
         return result, job.report(result.records, result.to_json())
 
 
-def _ask_and_run(
-    run: "Callable[[bool], ErasureResult]", dry_run: bool, is_asked: bool
+def ask_and_run(
+    run: "Callable[[bool], ErasureResult]", *, dry_run: bool, is_asked: bool
 ) -> "ErasureResult":
+    """Runs it; if it is to be asked, only after a dry run was shown and agreed to."""
     if dry_run:
         return run(True)
     if is_asked:

@@ -103,7 +103,11 @@ def hash_all(keys: Iterable[bytes], topic: TopicHash) -> Hashes:
             tables.append(_hash_some(waiting, topic))
             waiting = []
     tables.append(_hash_some(waiting, topic))
-    return np.unique(np.concatenate(tables), axis=0)
+    hashes = np.concatenate(tables)
+    ordered = hashes[np.lexsort((hashes[:, 1], hashes[:, 0]))]
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return ordered[is_new]
 
 
 def _hash_some(keys: list[bytes], topic: TopicHash) -> Hashes:

@@ -106,13 +106,13 @@ class _Erasure:
         if is_finish:
             self._check_begun()
         erased = self._erase_outputs()
-        self._pass(waits_for_grace=is_finish)
-        if self._request.grace_ms:
-            return self._result(finish_ms=self._clock.now_ms() + self._request.grace_ms)
-        rescan, passes = self._rescan(), 1
-        while rescan.found and passes < PASSES_MAX:
-            self._pass(only=set(rescan.found), waits_for_grace=is_finish)
-            rescan, passes = self._rescan(), passes + 1
+        rescan, only, passes = Rescan(), None, 0
+        while passes == 0 or (rescan.found and passes < PASSES_MAX):
+            findings = self._pass(only=only, waits_for_grace=is_finish)
+            if any(one.waiting for one in findings):
+                return self._result(finish_ms=self._clock.now_ms() + self._request.grace_ms)
+            rescan = self._rescan()
+            only, passes = set(rescan.found), passes + 1
         rescan.check()
         self._check_outputs(erased, rescan)
         document = self._describe(rescan, erased, passes=passes)

@@ -4,15 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner, Result
 
 import varve
 from varve.cli.erase_input import find_where, parse_deadline, parse_span, read_field
+from varve.cli.job_erase import ask_and_run
 from varve.cli.main import app
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.erase_field import ValueFormat
+from varve.jobs.erase_result import ErasureCost, ErasureResult
 
 DAY_MS = 86_400_000
 
@@ -115,6 +118,33 @@ def test_what_cannot_be_is_named_and_changes_nothing(
     assert refused.exit_code == 1
     assert message in refused.stderr
     assert len(read_keys(data)) == 12
+
+
+def test_on_a_terminal_a_no_erases_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = ErasureResult(
+        id="i",
+        is_dry_run=True,
+        partitions=(),
+        outputs=("snapshot s at p",),
+        out_of_reach=("a backup",),
+        elapsed_ms=1,
+        cost=ErasureCost(requests=7, read_bytes=1, cost=0.5, currency="USD", prices="list"),
+    )
+    calls: list[bool] = []
+
+    def erase(is_dry: bool) -> ErasureResult:
+        calls.append(is_dry)
+        return shown
+
+    def refuse(*words: object, **named: object) -> None:
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "confirm", refuse)
+    with pytest.raises(typer.Abort):
+        ask_and_run(erase, dry_run=False, is_asked=True)
+    assert calls == [True]
+    assert ask_and_run(erase, dry_run=False, is_asked=False) is shown
+    assert calls == [True, False]
 
 
 def test_spans_and_moments() -> None:

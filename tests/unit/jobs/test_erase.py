@@ -182,6 +182,12 @@ def test_with_a_grace_time_the_receipt_comes_when_it_is_finished(bench: ErasureB
     assert b"ann" not in bench.everything()
 
 
+def test_where_no_object_was_replaced_a_grace_time_has_nothing_to_wait_for() -> None:
+    made = ErasureBench.plain()
+    made.put("ann", "bob")
+    assert made.erase("ann", cold=False, grace_ms=60_000).receipt is not None
+
+
 def test_what_was_never_begun_cannot_be_finished(bench: ErasureBench) -> None:
     with pytest.raises(NotFound, match="no evidence of an erasure other"):
         bench.erase("ann", id="other", is_finish=True)
@@ -404,3 +410,26 @@ def test_a_store_goes_on_where_one_tier_alone_was_erased(hot: bool) -> None:
     assert made.topic.bases() == [3], "what is copied left the local disk"
     keys = [one.key for one in made.topic.topic.read()]
     assert keys == ([b"ann", b"bob", b"cy"] if hot else [b"bob", b"cy"])
+
+
+def test_a_store_that_reads_the_bucket_finds_its_way_after_an_erasure_beside_it(
+    bench: ErasureBench,
+) -> None:
+    """Objects that its manifest names are gone: it asks for a newer one."""
+    bench.topic.move(9)
+    assert bench.topic.offsets() == list(range(11))
+    bench.erase("ann", hot=False)
+    assert bench.topic.offsets() == [1, 3, 4, 5, 7, 9, 10]
+
+
+def test_few_keys_are_looked_up_and_many_are_read_along() -> None:
+    made = compacted()
+    made.put(*(f"key-{one}" for one in range(4000)))
+    made.roll()
+    made.copy()
+    for keys in (["key-17"], [f"key-{one}" for one in range(40, 140)]):
+        (cold,) = made.erase(*keys, is_dry_run=True, hot=False).partitions
+        assert cold.records == len(keys)
+        others = [f"no-{one}" for one in keys]
+        (cold,) = made.erase(*others, is_dry_run=True, hot=False).partitions
+        assert (cold.records, cold.bytes_read) == (0, 0)
