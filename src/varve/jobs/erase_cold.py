@@ -84,7 +84,8 @@ class ColdErasure:
     """One pass over one partition; `request` is the erasure's id.
 
     With `only` just the segments with these log objects are looked into, and not by their indexes.
-    With `waits_for_grace` what others may still rely on is not taken away.
+    With `waits_for_grace` what others may still rely on is not taken away. `owns_copies` tells that
+    nobody else copies to the partition, so that a copy which was cut short is a leftover.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class ColdErasure:
         only: Collection[str] | None = None,
         waits_for_grace: bool = False,
         takes_over: bool = False,
+        owns_copies: bool = False,
     ) -> None:
         self._home = home
         self._reach = reach
@@ -112,6 +114,7 @@ class ColdErasure:
         self._only = only
         self._waits_for_grace = waits_for_grace
         self._takes_over = takes_over
+        self._owns_copies = owns_copies
         self._lease: HeldLease | None = None
         self._clock = clock
         self._now_ms = clock.now_ms()
@@ -185,7 +188,9 @@ class ColdErasure:
         self, listed: Sequence[ColdSegment]
     ) -> Generator[Stage, list[object], list[tuple[ColdSegment, Scan]]]:
         """Every segment whose objects are there, with what was found in it."""
-        chosen = [one for one in listed if one.state is not SegmentState.COPY_STARTED]
+        chosen = [
+            one for one in listed if self._owns_copies or one.state is not SegmentState.COPY_STARTED
+        ]
         if self._only is not None:
             chosen = [one for one in chosen if self._log_key(one) in self._only]
         tasks = [

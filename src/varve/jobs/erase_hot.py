@@ -169,7 +169,7 @@ class HotErasure:
         return bases[bases.index(segment.base_offset) + 1]
 
     def _erase(self, segment: Segment, scan: Scan) -> None:
-        before = _describe(self._fs, segment.path(LOG), segment.file(), segment.size)
+        before = _describe(segment)
         with scratch() as directory:
             plan, written, digest_after = self._write(segment, scan, directory)
         with self._evidence.removal:
@@ -199,7 +199,7 @@ class HotErasure:
                 )
             self._evidence.mark_done(balance.id)
         self._log.remove_doomed(LONG_MAX)
-        after = _describe(self._fs, new.path(LOG), new.file(), new.size)
+        after = _describe(new)
         self._found.balances.append(balance)
         self._found.changes.append(ObjectChange(before, after))
 
@@ -212,7 +212,7 @@ class HotErasure:
         digest = KeyDigest(aside, f"{directory}/digest{KEYS}", self._topic_id, self._buffer_bytes)
         plan = plan_erasure(
             segment,
-            self._find_keys(segment, aborted_path=f"{directory}/input{KEYS}"),
+            self._find_keys(segment, f"{directory}/input{KEYS}"),
             scan.found,
             next_offset=next_offset,
             aborted=aborted,
@@ -236,7 +236,7 @@ class HotErasure:
             self._fs.remove(f"{segment.path(KEYS)}{CLEANED}")
         return plan, written, self._read_back(segment, written, digest)
 
-    def _find_keys(self, segment: Segment, *, aborted_path: str) -> SegmentKeys:
+    def _find_keys(self, segment: Segment, aside_path: str) -> SegmentKeys:
         """Its key index if it is whole, or one made aside."""
         with contextlib.suppress(Corrupt), self._open_index(segment) as index:
             if index is not None:
@@ -250,9 +250,9 @@ class HotErasure:
             topic_id=self._topic_id,
             aborted=self._log.collect_aborted(segment.base_offset, end),
             buffer_bytes=self._buffer_bytes,
-            path=aborted_path,
+            path=aside_path,
         )
-        return SegmentKeys(aside, aborted_path, header)
+        return SegmentKeys(aside, aside_path, header)
 
     def _read_back(
         self, segment: Segment, written: WrittenSegment, digest: KeyDigest
@@ -279,12 +279,12 @@ class _WrittenInput:
         return self.where
 
 
-def _describe(fs: FileSystem, path: str, file: File, size: int) -> StoredObject:
-    crc = 0
+def _describe(segment: Segment) -> StoredObject:
+    crc, file, size = 0, segment.file(), segment.size
     for start in range(0, size, _CHUNK_BYTES):
         data = np.frombuffer(file.read_at(start, min(_CHUNK_BYTES, size - start)), np.uint8)
         crc = int(extend_crc32c(crc, data, 0, data.size))
-    return StoredObject(path, size, f"{crc:08x}")
+    return StoredObject(segment.path(LOG), size, f"{crc:08x}")
 
 
 def list_logs(fs: FileSystem, directory: str) -> list[str]:

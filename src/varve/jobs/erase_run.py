@@ -185,6 +185,7 @@ class _Erasure:
                 only=only,
                 waits_for_grace=waits_for_grace,
                 takes_over=self._request.takes_over,
+                owns_copies=bool(topic.logs),
             ).stages(is_dry_run=is_dry_run)
             for topic in self._topics
             for home in topic.homes

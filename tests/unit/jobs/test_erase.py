@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -17,7 +18,7 @@ from varve.jobs.erase_rescan import NotErased, RescanMode
 from varve.jobs.outputs import DirectoryOutputs, Output, OutputKind, TierOutputs
 from varve.object_store import MemoryObjectStore, MirroredObjectStore
 from varve.records import Codec
-from varve.tiering.cold_segment import SegmentState
+from varve.tiering.cold_segment import ObjectPart, SegmentState
 from varve.tiering.index_files import index_name
 
 
@@ -433,3 +434,31 @@ def test_few_keys_are_looked_up_and_many_are_read_along() -> None:
         others = [f"no-{one}" for one in keys]
         (cold,) = made.erase(*others, is_dry_run=True, hot=False).partitions
         assert (cold.records, cold.bytes_read) == (0, 0)
+
+
+@pytest.mark.parametrize("hot", [True, False], ids=["with the log", "beside a server"])
+def test_a_copy_that_was_cut_short_is_taken_back_by_who_has_the_log(
+    bench: ErasureBench, hot: bool
+) -> None:
+    last = bench.topic.cold()[-1]
+    data = bench.hot_data()[-1]
+    announced = replace(
+        last,
+        id="cut-short",
+        base_offset=9,
+        end_offset=10,
+        size=len(data),
+        epochs=((last.epochs[0][0], 9),),
+        parts=(ObjectPart("log", len(data), 0),),
+        state=SegmentState.COPY_STARTED,
+    )
+    bench.topic.tiered.commit(lambda manifest: manifest.announce(announced), 1)
+    key = bench.home.part_key(announced, "log")
+    bench.topic.bucket.put(key, data)
+    if hot:
+        assert bench.erase("ann").receipt is not None
+        assert key not in bench.topic.object_keys()
+    else:
+        with pytest.raises(NotErased, match=r"cut-short/log.*a copy under way must end first"):
+            bench.erase("ann", hot=False)
+        assert key in bench.topic.object_keys()
