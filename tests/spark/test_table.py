@@ -56,19 +56,3 @@ def test_a_topic_is_a_table_for_every_reader(spark: SparkSession, tmp_path: Path
         base.register("orders", rows)
         counted = base.execute("SELECT who, count(*) FROM orders GROUP BY who").fetchall()
     assert sum(count for _, count in counted) == 10
-
-
-def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
-    with varve.open(str(tmp_path / "data"), maintain=False) as store:
-        store.create_topic("orders").append(value="x")
-    table = ("job", "table", "orders", "--dir", str(tmp_path / "data"))
-    assert run(*table).exit_code == 2
-    assert run("job", "table", "--to", "a.b").exit_code == 2
-    for more, told in (
-        (("--to", "orders"), "write NAMESPACE.NAME"),
-        (("--to", "a.b", "--schema", str(tmp_path / "none")), "cannot be read"),
-        (("--to", "a.b", "--catalog", "http://127.0.0.1:9"), "not reached"),
-    ):
-        failed = run(*table, *more)
-        assert failed.exit_code == 1
-        assert told in failed.stderr

@@ -83,7 +83,7 @@ def show(found: Any) -> tuple[list[list[Any]], list[bool], tuple[str, ...]]:
     return columns, found.is_bad.tolist(), found.reasons
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(given_values=st.lists(raw, min_size=1, max_size=4))
 def test_a_block_and_its_values_agree(given_values: list[bytes]) -> None:
     array = pa.array(given_values, pa.binary())
@@ -92,7 +92,7 @@ def test_a_block_and_its_values_agree(given_values: list[bytes]) -> None:
     assert show(at_once) == show(one_by_one)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(document=documents, number=st.integers(-5, 5))
 def test_a_good_value_is_read_alike_by_both_ways(document: dict[str, Any], number: int) -> None:
     array = pa.array([json.dumps({**document, "l": number}).encode()], pa.binary())

@@ -103,7 +103,7 @@ def show(value: str | int | None) -> str | None:
 
 
 @pytest.mark.parametrize("mode", list(TableMode))
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(history=steps)
 def test_the_table_equals_the_model(mode: TableMode, history: list[tuple[str, object]]) -> None:
     root = Path(tempfile.mkdtemp())

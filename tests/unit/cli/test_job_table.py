@@ -1,0 +1,65 @@
+"""`varve job table`: what is wrong is told in one line, before Spark starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import varve
+from tests.support.table_bench import TABLE, TableBench
+from varve.cli.main import app
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["job", "table", *arguments])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = str(tmp_path / "data")
+    with varve.open(path, maintain=False) as store:
+        store.create_topic("orders").append(value="x")
+    return path
+
+
+def test_a_topic_and_a_table_must_be_named(data: str) -> None:
+    assert run("orders", "--dir", data).exit_code == 2
+    assert run("--to", "a.b", "--dir", data).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--to", "orders"), "write NAMESPACE.NAME"),
+        (("--to", "a.b", "--schema", "/none/at/all"), "cannot be read"),
+        (("--to", "a.b", "--catalog", "http://127.0.0.1:9"), "not reached"),
+        (("--to", "a.b", "--warehouse", "s3://bucket/x"), "a catalog cannot lie in it"),
+        (
+            ("--to", "a.b", "--format", "raw", "--registry", "http://host"),
+            "raw values have no schema",
+        ),
+        (("--to", "a.b", "--buckets", "10001"), "there are 1 to 10000"),
+        (("--to", "a.b", "--expire-snapshots", "1"), "has no table a.b"),
+    ],
+)
+def test_what_is_wrong_is_one_line(data: str, more: tuple[str, ...], told: str) -> None:
+    topic = () if "--expire-snapshots" in more else ("orders",)
+    failed = run(*topic, "--dir", data, *more)
+    assert failed.exit_code == 1, failed.output
+    assert told in failed.stderr
+    assert len(failed.stderr.strip().splitlines()) == 1
+
+
+def test_snapshots_are_expired_without_a_topic(tmp_path: Path) -> None:
+    bench = TableBench(tmp_path)
+    for number in range(2):
+        bench.topic.put((f"k{number}", "x"))
+        bench.sync()
+    bench.close()
+    done = run(
+        "--to", TABLE, "--warehouse", str(tmp_path / "tables"), "--expire-snapshots", "0", "--json"
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told == {"type": "expiry", "table": TABLE, "snapshots": 1, "kept": 1, "removed": 1}
