@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.dedup_bench import DedupBench, shuffled
@@ -102,6 +102,7 @@ def test_a_batch_that_failed_and_comes_again_is_judged_as_if_it_had_not(
         assert bench.batch(arrivals, NOW) == model.batch(arrivals, NOW)
 
 
+@settings(max_examples=40)
 @given(stories(is_late=False))
 def test_every_duplicate_has_a_witness_and_no_two_kept_ones_are_near(story: Story) -> None:
     _, bench = make_pair(story)
@@ -122,6 +123,7 @@ def test_every_duplicate_has_a_witness_and_no_two_kept_ones_are_near(story: Stor
                 kept.setdefault(one.id, []).append(one.time)
 
 
+@settings(max_examples=40)
 @given(stories())
 def test_a_window_read_anew_is_the_one_that_was_kept(story: Story) -> None:
     _, bench = make_pair(story)
