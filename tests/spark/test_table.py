@@ -39,7 +39,7 @@ def test_a_topic_is_a_table_for_every_reader(spark: SparkSession, tmp_path: Path
     assert (report["type"], report["rows"]) == ("report", 302)
     state = run(*table, "--to", "shop.state", "--mode", "upsert", "--buckets", "2")
     assert state.exit_code == 0, state.stderr
-    assert "1 records went to shop.state__bad" in state.stdout
+    assert "1 record went to shop.state__bad" in state.stdout
 
     address = CatalogAddress(f"{data}.tables")
     frame = read_table(spark, address, "shop.orders")

@@ -368,20 +368,27 @@ def _details(result: "TableResult", place: str) -> Iterator[tuple[str, Any]]:
         yield "inferred", "; ".join(result.inferred)
     if result.added_columns:
         yield "added", "; ".join(result.added_columns)
-    deleted = f", {result.deleted:,} of them deletions" if result.deleted else ""
-    size = f"{result.files:,} files, {show_bytes(result.bytes)}"
-    yield "read", f"{result.records:,} records{deleted}; {result.commits:,} commits, {size}"
+    deleted = f", {_count(result.deleted, 'deletion')} among them" if result.deleted else ""
+    size = f"{_count(result.files, 'file')}, {show_bytes(result.bytes)}"
+    commits = _count(result.commits, "commit")
+    yield "read", f"{_count(result.records, 'record')}{deleted}; {commits}, {size}"
     if result.bad:
-        yield "bad", f"{result.bad:,} records went to {result.table}__bad, each with the reason"
+        bad = _count(result.bad, "record")
+        yield "bad", f"{bad} went to {result.table}__bad, with the reason"
     if result.expired_rows:
-        yield "expired", f"{result.expired_rows:,} rows that have left the log"
+        yield "expired", f"{_count(result.expired_rows, 'row')} of records that have left the log"
     if result.missed:
-        yield "missed", f"{result.missed:,} offsets left the log before the table had them"
+        missed = _count(result.missed, "offset")
+        yield "missed", f"{missed} left the log before the table had them"
     if result.is_rebuilt:
         yield "rebuilt", "from the log: deletions may have left it since the last run"
     if result.swept:
-        yield "swept", f"{result.swept:,} files of a run that was killed"
+        yield "swept", f"{_count(result.swept, 'file')} of a run that was killed"
     yield "offsets", _show_offsets(result.offsets)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _show_offsets(offsets: Mapping[int, int]) -> str:

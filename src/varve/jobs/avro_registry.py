@@ -1,7 +1,8 @@
 """Schemas by their number from a registry, as Confluent's has them over HTTP.
 
 Invariant  a number names one schema for good: what was fetched is kept, per process. A number that
-           the registry does not know is told by None; a registry that does not answer is an error.
+           the registry does not know is told by None, and asked for again the next time; a
+           registry that does not answer is an error.
 Threads    any; `_lock` guards what was fetched.
 """
 
@@ -18,15 +19,18 @@ _TIMEOUT_SECONDS: Final = 10
 _TRIES: Final = 3
 _LIMIT_BYTES: Final = 4 << 20
 _lock = threading.Lock()
-_known: dict[tuple[str, int], str | None] = {}  # guarded by _lock
+_known: dict[tuple[str, int], str] = {}  # guarded by _lock
 
 
 def find_schema(url: str, number: int) -> str | None:
     """The text of a schema; None where the registry has none of that number."""
     with _lock:
-        if (url, number) not in _known:
-            _known[url, number] = _fetch(url, number)
-        return _known[url, number]
+        if (url, number) in _known:
+            return _known[url, number]
+        found = _fetch(url, number)
+        if found is not None:
+            _known[url, number] = found
+        return found
 
 
 def _fetch(url: str, number: int) -> str | None:

@@ -20,7 +20,8 @@ from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.jobs.distributor import Distributor, Task
-from varve.jobs.outputs import DirectoryOutputs, Output, OutputKind, Outputs, TierOutputs
+from varve.jobs.outputs import Output, OutputKind
+from varve.jobs.snapshot import find_outputs
 from varve.jobs.source_options import SourceOptions
 from varve.jobs.table_catalog import CatalogAddress, find_table, get_table, split_name
 from varve.jobs.table_commit import (
@@ -60,7 +61,7 @@ from varve.jobs.table_tasks import (
     check_outcomes,
     join_written,
 )
-from varve.jobs.tier_address import TierAddress, find_cluster
+from varve.jobs.tier_address import TierAddress
 
 _T = TypeVar("_T")
 
@@ -390,13 +391,6 @@ class _Tables:
         self.table = get_table(self.catalog, name)
         if self.bad is not None:
             self.bad = get_table(self.catalog, f"{name}{BAD}")
-
-
-def find_outputs(options: SourceOptions, *, is_cold: bool) -> Outputs:
-    """Where copies of the topic are noted: in its cold tier, or else in its log directory."""
-    if options.address is not None and is_cold:
-        return TierOutputs(options.address.open(), find_cluster(options.address))
-    return DirectoryOutputs.of(options.directories[0])
 
 
 def _by_bucket(files: Sequence[DataFile]) -> Mapping[int, list[DataFile]]:

@@ -127,9 +127,10 @@ class AvroDecoder:
         reader = _parse_known(self.schema)
         rows: list[list[Any]] = []
         reasons: dict[int, str] = {}
+        missing: set[int] = set()
         for number, value in enumerate(values.to_pylist()):
             try:
-                rows.append(self._read(value, reader))
+                rows.append(self._read(value, reader, missing))
             except Unfit as error:
                 reasons[number] = str(error)
         read = [number for number in range(len(values)) if number not in reasons]
@@ -158,8 +159,10 @@ class AvroDecoder:
                 return {number: f"field {one.name}: {given!r:.60} does not fit: {error!s:.100}"}
         return {}
 
-    def _read(self, value: bytes, reader: Parsed) -> list[Any]:
-        writer, datum = (reader, value) if self.registry is None else self._open_frame(value)
+    def _read(self, value: bytes, reader: Parsed, missing: set[int]) -> list[Any]:
+        writer, datum = reader, value
+        if self.registry is not None:
+            writer, datum = self._open_frame(value, self.registry, missing)
         stream = BytesIO(datum)
         try:
             row = fastavro.schemaless_reader(stream, writer, reader)
@@ -171,13 +174,14 @@ class AvroDecoder:
             raise Unfit("the Avro value is no record")
         return [_plain(row.get(one.name), one.arrow_type) for one in self.fields]
 
-    def _open_frame(self, value: bytes) -> tuple[Parsed, bytes]:
+    def _open_frame(self, value: bytes, registry: str, missing: set[int]) -> tuple[Parsed, bytes]:
+        """The schema that a value names, and its datum; a `missing` one is asked for once."""
         if len(value) < _FRAME.size or value[0] != 0:
             raise Unfit("the value does not begin with the number of a schema")
         number = _FRAME.unpack_from(value)[1]
-        assert self.registry is not None
-        text = find_schema(self.registry, number)
+        text = None if number in missing else find_schema(registry, number)
         if text is None:
+            missing.add(number)
             raise Unfit(f"the registry has no schema {number}")
         return _parse_known(text), value[_FRAME.size :]
 

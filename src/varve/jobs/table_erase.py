@@ -21,7 +21,7 @@ from varve.jobs.distributor import LocalDistributor
 from varve.jobs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.outputs import Output
 from varve.jobs.table_catalog import CatalogAddress, find_table, told_errors
-from varve.jobs.table_commit import CommitConflict, commit, data_files, fence
+from varve.jobs.table_commit import CommitConflict, commit, data_files, fence, referenced_paths
 from varve.jobs.table_definition import BAD
 from varve.jobs.table_expire import RewriteTask
 from varve.jobs.table_files import DATA, TableFiles
@@ -72,11 +72,7 @@ def count_in_table(output: Output, settings: Mapping[str, GivenValue], wanted: E
     for table in _open(output, settings):
         files = TableFiles.of(table)
         with told_errors(files.location):
-            total += sum(
-                _count(files, one.path, wanted)
-                for one in files.find(DATA)
-                if one.path.endswith(".parquet")
-            )
+            total += sum(_count(files, path, wanted) for path in _find_paths(table))
     return total
 
 
@@ -121,10 +117,10 @@ class _Erasure:
         """Every file that holds such rows, be it of an older snapshot or of none."""
         files = TableFiles.of(table)
         with told_errors(files.location):
-            for one in files.find(DATA):
-                count = _count_or_none(files, one.path, self.wanted)
+            for path in _find_paths(table):
+                count = _count_or_none(files, path, self.wanted)
                 if count:
-                    self.before.append(_describe(files, one.path, count))
+                    self.before.append(_describe(files, path, count))
 
     def _rewrite(self, table: Table, run_id: str) -> Written:
         """The files of the current snapshot without the rows, in one commit."""
@@ -154,6 +150,12 @@ class _Erasure:
                     files.delete(one.file_path for one in written.added)
                     table.refresh()
         raise AssertionError("the last try returns or raises")
+
+
+def _find_paths(table: Table) -> list[str]:
+    """Every file with rows: all at the table's place, and what snapshots name elsewhere."""
+    listed = {one.path for one in TableFiles.of(table).find(DATA)}
+    return sorted(listed | referenced_paths(table))
 
 
 def _count(files: TableFiles, path: str, wanted: ErasedRows) -> int:

@@ -88,11 +88,10 @@ class TableFiles:
         io = self.io()
         scheme, netloc, path = io.parse_location(f"{self.location}/{folder}", io.properties)
         selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
-        root, _ = self.location, path.removesuffix(f"/{folder}")
-        inner = path.removesuffix(folder).rstrip("/")
+        root = path.removesuffix(folder).rstrip("/")
         found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
         return [
-            ListedFile(f"{root}/{one.path.removeprefix(inner).lstrip('/')}", one.size)
+            ListedFile(f"{self.location}/{one.path.removeprefix(root).lstrip('/')}", one.size)
             for one in found
             if one.is_file
         ]
