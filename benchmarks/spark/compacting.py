@@ -28,7 +28,7 @@ class CompactMeasure:
         self._sessions = sessions
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (8 << 20, 16 << 20) if quick else (128 << 20, 256 << 20)
+        return (8 << 20, 16 << 20) if quick else (64 << 20, 256 << 20)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:

@@ -19,7 +19,7 @@ from benchmarks.spark.cold_topic import (
     shape_of,
     write_cold,
 )
-from benchmarks.spark.figures import REPEAT_COUNT_MAX, seconds
+from benchmarks.spark.figures import FEW_REPEATS_MAX, seconds
 from benchmarks.spark.runs import EraseRun, Taken
 from benchmarks.spark.sessions import Sessions
 from benchmarks.workspace import Workspace
@@ -64,7 +64,7 @@ class EraseMeasure:
                     lambda: seconds(one(), scale),
                     at_most(size),
                     note,
-                    repeat_count_max=1 if scale.is_quick else REPEAT_COUNT_MAX,
+                    repeat_count_max=1 if scale.is_quick else FEW_REPEATS_MAX,
                 ),
                 Contest(
                     "erase_bytes",

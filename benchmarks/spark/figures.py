@@ -7,7 +7,7 @@ from statistics import median
 from benchmarks.measure import Aim, Contest, Scale
 from benchmarks.spark.runs import Taken
 
-REPEAT_COUNT_MAX = 3
+REPEAT_COUNT_MAX, FEW_REPEATS_MAX = 3, 2
 """A run on Spark takes seconds; the first pair is thrown away. A quick run takes one pair."""
 
 

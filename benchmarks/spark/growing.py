@@ -9,7 +9,7 @@ from benchmarks.measure import Contest, Scale, at_least, at_most
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.spark.cold_topic import SIZE_FACTOR, ColdTopic, shape_of, write_cold
 from benchmarks.spark.compacting import run_compaction
-from benchmarks.spark.figures import REPEAT_COUNT_MAX, seconds
+from benchmarks.spark.figures import FEW_REPEATS_MAX, seconds
 from benchmarks.spark.runs import ScanRun, Taken
 from benchmarks.spark.sessions import Sessions
 from benchmarks.workspace import Workspace
@@ -63,7 +63,7 @@ class GrowthMeasure:
                     at_most(1.1),
                     f"the baseline has {format_bytes(base)}",
                     format_bytes(scale.record_bytes[0]),
-                    repeat_count_max=1 if scale.is_quick else REPEAT_COUNT_MAX,
+                    repeat_count_max=1 if scale.is_quick else FEW_REPEATS_MAX,
                 )
                 for name, run in _jobs(self._sessions, workspace).items()
             ]
@@ -86,7 +86,7 @@ class CoresMeasure:
         self._sessions = sessions
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (QUICK_BYTES, 2 * QUICK_BYTES) if quick else (2 * FULL_BYTES, 4 * FULL_BYTES)
+        return (QUICK_BYTES, 2 * QUICK_BYTES) if quick else (2 * FULL_BYTES, 8 * FULL_BYTES)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
@@ -103,7 +103,7 @@ class CoresMeasure:
                     "sessions local[2] and local[1] side by side, one at work at a time; wall time "
                     "always",
                     format_bytes(scale.record_bytes[0]),
-                    repeat_count_max=1 if scale.is_quick else REPEAT_COUNT_MAX,
+                    repeat_count_max=1 if scale.is_quick else FEW_REPEATS_MAX,
                     is_wall_time=True,
                 )
                 for name, run in _jobs(self._sessions, workspace).items()

@@ -26,7 +26,7 @@ class ScanMeasure:
         self._sessions = sessions
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (8 << 20, 16 << 20) if quick else (256 << 20, 512 << 20)
+        return (8 << 20, 16 << 20) if quick else (128 << 20, 256 << 20)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
@@ -77,7 +77,7 @@ class KafkaSourceMeasure:
     size_unit = SizeUnit.BYTES
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (8 << 20, 16 << 20) if quick else (256 << 20, 512 << 20)
+        return (8 << 20, 16 << 20) if quick else (128 << 20, 256 << 20)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
