@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, max_by, struct
 
 from benchmarks.spark.cold_topic import TOPIC
-from benchmarks.spark.cpu_time import read_cpu_seconds
+from benchmarks.spark.cpu_time import count_cpu_seconds, read_cpu_seconds
 from varve.cleaning.balance import Reason
 from varve.commit_log import LogSettings
 from varve.jobs.compact import compact
@@ -58,7 +58,7 @@ class Timer:
         self._wall = time.perf_counter()
 
     def taken(self) -> Taken:
-        wall, cpu = time.perf_counter() - self._wall, read_cpu_seconds() - self._cpu
+        wall, cpu = time.perf_counter() - self._wall, count_cpu_seconds(since=self._cpu)
         stages = read_stages(self._spark, before=self._before)
         return Taken(wall, cpu, sum(one.shuffle_written_bytes for one in stages))
 

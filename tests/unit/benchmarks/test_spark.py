@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.measure import Measure, MeasureSkipped, Scale
 from benchmarks.spark.cold_topic import PARTITION_COUNT, TOPIC, copied, shape_of, write_cold
-from benchmarks.spark.cpu_time import read_cpu_seconds
+from benchmarks.spark.cpu_time import count_cpu_seconds, read_cpu_seconds
 from benchmarks.spark.erasing import KEY_COUNT, choose_keys, write_segments
 from benchmarks.spark.figures import Remembered, seconds
 from benchmarks.spark.runs import CompactRun, EraseRun, LatestRun, ParquetRun, Run, ScanRun, Taken
@@ -117,11 +117,30 @@ def test_keys_to_erase_lie_in_as_many_segments_as_asked(count: int, tmp_path: Pa
         choose_keys(topic, len(topic.segments) + 1)
 
 
-def test_cpu_time_counts_children_that_have_ended() -> None:
-    before = read_cpu_seconds()
-    spin = "import os\nwhile os.times().user < 0.2: pass"
-    subprocess.run([sys.executable, "-S", "-c", spin], check=True)
-    assert read_cpu_seconds() - before >= 0.15
+def test_cpu_time_counts_children_and_not_what_they_took_before() -> None:
+    spin = (
+        "import os, sys\n"
+        "print('ready', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    end = sum(os.times()[:2]) + 0.2\n"
+        "    while sum(os.times()[:2]) < end: pass\n"
+        "    print('done', flush=True)\n"
+    )
+    start = read_cpu_seconds()
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        for _ in range(2):
+            before = read_cpu_seconds()
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            child.stdout.readline()
+            assert 0.15 <= count_cpu_seconds(since=before) < 0.4
+        assert count_cpu_seconds(since=start) >= 0.3
+    assert count_cpu_seconds(since=start) < 0.3, "it has ended, and nobody took over its time"
 
 
 def test_figures_follow_the_clock_and_leave_out_the_first_cpu_time() -> None:
