@@ -16,7 +16,7 @@ from varve.jobs.distributor import LocalDistributor, Task
 from varve.jobs.erase_field import FieldMatch, ValueFormat
 from varve.jobs.erase_rescan import NotErased, RescanMode
 from varve.jobs.outputs import DirectoryOutputs, Output, OutputKind, TierOutputs
-from varve.object_store import MemoryObjectStore, MirroredObjectStore
+from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
 from varve.records import Codec
 from varve.tiering.cold_segment import ObjectPart, SegmentState
 from varve.tiering.index_files import index_name
@@ -462,3 +462,22 @@ def test_a_copy_that_was_cut_short_is_taken_back_by_who_has_the_log(
         with pytest.raises(NotErased, match=r"cut-short/log.*a copy under way must end first"):
             bench.erase("ann", hot=False)
         assert key in bench.topic.object_keys()
+
+
+class _Versioned(MemoryObjectStore):
+    """A bucket that keeps versions, as its answers tell."""
+
+    def head(self, key: str) -> ObjectInfo:
+        return replace(super().head(key), version="v1")
+
+
+def test_versions_that_the_bucket_keeps_are_named_as_out_of_reach() -> None:
+    made = ErasureBench(TieredTopic(bucket=_Versioned()))
+    made.put("ann", "bob")
+    made.roll()
+    made.copy()
+    receipt = made.erase("ann").receipt
+    assert receipt is not None
+    assert any("The bucket keeps versions" in one for one in receipt["out_of_reach"])
+    (cold,) = [one for one in receipt["topics"][0]["partitions"] if one["tier"] == "cold"]
+    assert cold["objects"][0]["before"]["version"] == "v1"
