@@ -124,7 +124,6 @@ def command(
         typer.Option(
             "--registry",
             metavar="URL",
-            envvar="VARVE_SCHEMA_REGISTRY",
             help="The schema registry of Avro values that name their schema, as Confluent's.",
         ),
     ] = None,

@@ -38,6 +38,7 @@ from varve.jobs.table_definition import (
     TableDefinition,
     add_columns,
     check_fits,
+    check_registry,
     create,
     create_bad,
     find_new_fields,
@@ -158,6 +159,7 @@ class TableSync:
         definition = read_definition(table)
         plan = plan_table(self.options, read_progress(table))
         check_fits(definition, self.name, plan.topic_id, self.settings)
+        check_registry(definition, self.name, self.settings.registry)
         self._note(definition, plan)
         definition, added = self._widen(table, definition, plan)
         bad = None

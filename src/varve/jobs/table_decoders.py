@@ -60,6 +60,7 @@ def define(
         format=format,
         fields=fields,
         avro=avro,
+        is_framed=settings.registry is not None,
         buckets=settings.buckets or BUCKETS,
     )
     return definition, guessed

@@ -35,7 +35,7 @@ from varve.jobs.table_schema import (
 )
 from varve.jobs.table_settings import BUCKETS as BUCKET_COUNT
 from varve.jobs.table_settings import TableMode, TableSettings, ValueFormat
-from varve.jobs.table_state import AVRO, BUCKETS, FORMAT, MODE, SCHEMA, TOPIC, TOPIC_ID
+from varve.jobs.table_state import AVRO, BUCKETS, FORMAT, FRAMED, MODE, SCHEMA, TOPIC, TOPIC_ID
 
 BAD: Final = "__bad"
 """Behind the name of a table: its side table."""
@@ -45,7 +45,10 @@ _FIRST_PARTITION_ID: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """One table. `avro` is the schema by which Avro values are read."""
+    """One table.
+
+    `avro` is the schema by which Avro values are read; framed ones name theirs in a registry.
+    """
 
     topic: str
     topic_id: str
@@ -53,6 +56,7 @@ class TableDefinition:
     format: ValueFormat
     fields: Fields
     avro: str | None = None
+    is_framed: bool = False
     buckets: int = BUCKET_COUNT
 
     @property
@@ -87,7 +91,9 @@ class TableDefinition:
             SCHEMA: dump_fields(self.fields),
             BUCKETS: str(self.buckets),
         }
-        return told if self.avro is None else {**told, AVRO: self.avro}
+        if self.avro is None:
+            return told
+        return {**told, AVRO: self.avro, FRAMED: str(self.is_framed).lower()}
 
 
 def create(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
@@ -133,6 +139,7 @@ def read_definition(table: Table) -> TableDefinition:
             format=ValueFormat(told[FORMAT]),
             fields=parse_schema(told[SCHEMA], SCHEMA) if told[SCHEMA] != "{}" else (),
             avro=told.get(AVRO),
+            is_framed=told.get(FRAMED) == "true",
             buckets=int(told[BUCKETS]),
         )
     except (KeyError, ValueError, InvalidRequest) as error:
@@ -178,6 +185,18 @@ def check_fits(
                 f"table {name} has {what} {there or 'none'}, not {given}: leave it out, or make "
                 "another table"
             )
+
+
+def check_registry(definition: TableDefinition, name: str, registry: str | None) -> None:
+    """Raises where values would be read as what they are not: all of them would be bad rows."""
+    if definition.is_framed and registry is None:
+        raise InvalidRequest(
+            f"table {name}: its values name schemas of a registry: give its URL (--registry)"
+        )
+    if registry is not None and not definition.is_framed:
+        raise InvalidRequest(
+            f"table {name}: its values name no schemas of a registry: leave the registry out"
+        )
 
 
 def find_new_fields(

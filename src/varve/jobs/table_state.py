@@ -28,6 +28,7 @@ MODE: Final = "varve.mode"
 FORMAT: Final = "varve.format"
 SCHEMA: Final = "varve.schema"
 AVRO: Final = "varve.avro"
+FRAMED: Final = "varve.avro.framed"
 BUCKETS: Final = "varve.buckets"
 
 _COLD: Final = "cold"
