@@ -149,6 +149,8 @@ class TableWriter:
         table = get_table(self.catalog, self.output.name)
         bad = get_table(self.catalog, f"{self.output.name}{BAD}") if self.has_bad else None
         if self._has(table, batch_id):
+            # The rows are there, but Spark wants the state of the batch as well.
+            results.write.format("noop").mode("append").save()
             return
         run_id = f"{self.sink_id}-{batch_id}"
         for one in (table, bad):
