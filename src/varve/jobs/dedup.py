@@ -29,10 +29,10 @@ from varve.jobs.dedup_table import TableOutput, TableWriter
 from varve.jobs.dedup_topic import TopicOutput, TopicWriter
 from varve.jobs.outputs import Output, Outputs
 from varve.jobs.session_kind import is_connect
+from varve.jobs.snapshot import find_outputs
 from varve.jobs.source import FORMAT
 from varve.jobs.source_options import SourceOptions, parse_options
 from varve.jobs.source_plan import open_partitions
-from varve.jobs.table import find_outputs
 from varve.jobs.tier_address import TierAddress
 
 _POLL_SECONDS: Final = 1
@@ -222,6 +222,9 @@ def _make_writer(
 def _told(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """What the session is told while a query starts, which keeps what it was told."""
     before = {name: spark.conf.get(name, None) for name in conf}
+    # A stream's source and sink are looked up in the session of Java's thread: it may have none.
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     try:
         for name, value in conf.items():
             spark.conf.set(name, value)
