@@ -34,8 +34,8 @@ from varve.foundation.errors import InvalidRequest
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-_LATE_SHARE: Final = 0.01
-"""Of the changes: written when the snapshot is taken, for a consumer to catch up with."""
+_LATE_COUNT: Final = 20_000
+"""Changes written when the snapshot is taken, for a consumer to catch up with."""
 
 
 def command(
@@ -107,7 +107,7 @@ def _write(story: Story, count: int) -> None:
     )
     started = time.monotonic()
     with _progress(story.console, count) as show:
-        written = write_changes(story.place, story.batches, int(count * (1 - _LATE_SHARE)), show)
+        written = write_changes(story.place, story.batches, count - _late(count), show)
     story.note("written", written)
     tiered = move_to_cold(story.place)
     story.note("cold_bytes", tiered.cold_bytes)
@@ -117,6 +117,11 @@ def _write(story: Story, count: int) -> None:
         f"storage, {show_bytes(tiered.hot_bytes)} on the local disk "
         f"({time.monotonic() - started:.1f} s for both)",
     )
+
+
+def _late(count: int) -> int:
+    """No more than half of them."""
+    return min(_LATE_COUNT, count // 2)
 
 
 @contextlib.contextmanager
