@@ -77,6 +77,16 @@ class DedupBench:
         self.lateness = lateness
         self.watermark = 0
 
+    @property
+    def floor(self) -> int:
+        """Nothing before it is looked for any more, once a batch was judged by it."""
+        return self.watermark - self.reach.before_ms
+
+    def begin_again(self) -> None:
+        """With a new checkpoint; the workers stay."""
+        self.stores = {bucket: MemoryChunks() for bucket in self.stores}
+        self.watermark = 0
+
     def batch(
         self, arrivals: Sequence[Arrival], now: int, *, worker: int = 0
     ) -> dict[tuple[int, int], Verdict]:

@@ -65,7 +65,7 @@ class Judge:
         self, arrivals: Arrivals, moment: Moment, window: IdWindow, store: ChunkStore
     ) -> Verdicts:
         """Tells of each record what it is, and saves what is to be remembered."""
-        window.catch_up(store)
+        window.catch_up(store, floor_ms=moment.watermark_ms - self.reach.before_ms)
         ids = arrivals.ids
         verdicts = np.full(ids.count, Verdict.KEPT, np.uint8)
         verdicts[ids.times > moment.now_ms + self.max_future_ms] = Verdict.FUTURE
@@ -76,8 +76,7 @@ class Judge:
         looked = ids.take(chosen[order])
         is_duplicate, is_news = window.check(looked)
         verdicts[chosen[order]] = np.where(is_duplicate, Verdict.DUPLICATE, Verdict.KEPT)
-        floor_ms = moment.watermark_ms - self.reach.before_ms
-        window.save(store, looked.take(is_news), floor_ms=floor_ms)
+        window.save(store, looked.take(is_news))
         return verdicts
 
 

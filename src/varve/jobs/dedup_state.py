@@ -137,11 +137,17 @@ class IdWindow:
         """Ids by cells of time, those that expired but still lie in the table among them."""
         return self._taken
 
-    def catch_up(self, store: ChunkStore) -> int:
-        """Makes the window that of the store; gives how many entries had to be read."""
+    def catch_up(self, store: ChunkStore, *, floor_ms: int) -> int:
+        """Makes the window that of the store; gives how many entries had to be read.
+
+        Nothing before the floor will be looked for. It goes back only with the store, as to an old
+        copy of a checkpoint; the window may then lack what had expired.
+        """
         head = store.find_head()
         stored = decode_head(head) if head is not None else []
-        known = self._find_known(stored, store)
+        is_back = floor_ms < self._floor_ms
+        self._floor_ms = floor_ms
+        known = None if is_back else self._find_known(stored, store)
         if known is None:
             self._clear()
             known = 0, 0
@@ -179,9 +185,8 @@ class IdWindow:
         )
         return is_duplicate, is_news
 
-    def save(self, store: ChunkStore, news: FoldedIds, *, floor_ms: int) -> None:
+    def save(self, store: ChunkStore, news: FoldedIds) -> None:
         """Appends entries to the store, and removes chunks that end before the floor."""
-        self._floor_ms = max(self._floor_ms, floor_ms)
         kept = [chunk for chunk in self._chunks if chunk.time_max >= self._floor_ms]
         if not news.count and len(kept) == len(self._chunks):
             return

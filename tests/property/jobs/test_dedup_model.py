@@ -131,7 +131,19 @@ def test_a_window_read_anew_is_the_one_that_was_kept(story: Story) -> None:
         bench.batch(arrivals, NOW)
     for bucket, window in bench.workers[0].items():
         store = bench.stores[bucket]
-        assert window.catch_up(store) == 0
+        assert window.catch_up(store, floor_ms=bench.floor) == 0
         fresh = IdWindow(bench.reach)
-        fresh.catch_up(store)
+        fresh.catch_up(store, floor_ms=bench.floor)
         assert fresh.id_count <= window.id_count
+
+
+@given(stories())
+def test_a_stream_from_its_beginning_is_judged_alike_by_workers_that_saw_its_end(
+    story: Story,
+) -> None:
+    _, bench = make_pair(story)
+    verdicts = []
+    for _ in range(2):
+        verdicts.append([bench.batch(arrivals, NOW) for arrivals in story.arrivals()])
+        bench.begin_again()
+    assert verdicts[0] == verdicts[1]

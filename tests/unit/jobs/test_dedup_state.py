@@ -29,9 +29,9 @@ def make_ids(start: int, count: int, time: int) -> FoldedIds:
 
 def keep(window: IdWindow, store: MemoryChunks, ids: FoldedIds, *, floor_ms: int = -1) -> int:
     """One batch; gives how many were duplicates."""
-    window.catch_up(store)
+    window.catch_up(store, floor_ms=floor_ms)
     is_duplicate, is_news = window.check(ids)
-    window.save(store, ids.take(is_news), floor_ms=floor_ms)
+    window.save(store, ids.take(is_news))
     return int(is_duplicate.sum())
 
 
@@ -66,10 +66,10 @@ def test_expired_chunks_go_whole_and_their_rows_with_the_next_growth() -> None:
 def test_a_window_that_is_behind_reads_only_what_it_lacks() -> None:
     ahead, behind, store = IdWindow(REACH), IdWindow(REACH), MemoryChunks()
     keep(ahead, store, make_ids(0, FULL, 0))
-    assert behind.catch_up(store) == FULL
+    assert behind.catch_up(store, floor_ms=-1) == FULL
     keep(ahead, store, make_ids(FULL, 7, 0))
     keep(ahead, store, make_ids(2 * FULL, 5, 0))
-    assert behind.catch_up(store) == 12
+    assert behind.catch_up(store, floor_ms=-1) == 12
     assert keep(behind, store, make_ids(2 * FULL, 5, 0)) == 5
 
 
@@ -91,8 +91,25 @@ def test_another_history_with_the_same_last_chunk_is_not_taken_for_ours() -> Non
     for window, chunks in ((ours, store), (theirs, other)):
         keep(window, chunks, make_ids(2 * FULL, 9, 50))
     assert store.chunks[1] == other.chunks[1]
-    assert ours.catch_up(other) == FULL + 9
+    assert ours.catch_up(other, floor_ms=-1) == FULL + 9
     assert keep(ours, other, make_ids(0, FULL, 0)) == 0
+
+
+def test_a_stream_that_begins_again_is_not_judged_by_the_floor_it_had() -> None:
+    window = IdWindow(REACH)
+    for store in (MemoryChunks(), MemoryChunks()):
+        for step in range(20):
+            ids = make_ids(step * FULL, FULL, step * 100)
+            assert keep(window, store, ids, floor_ms=step * 100 - 10) == 0
+            assert keep(window, store, ids, floor_ms=step * 100 - 10) == FULL
+
+
+def test_a_window_whose_floor_goes_back_is_read_anew() -> None:
+    window, store = IdWindow(REACH), MemoryChunks()
+    keep(window, store, make_ids(0, 10, 0))
+    saved = store.copy()
+    keep(window, store, make_ids(0, 10, 0), floor_ms=500)
+    assert window.catch_up(saved, floor_ms=-1) == 10
 
 
 def test_damage_is_told_and_not_read() -> None:
@@ -100,10 +117,10 @@ def test_damage_is_told_and_not_read() -> None:
     keep(window, store, make_ids(0, 10, 0))
     store.chunks[0] = store.chunks[0][:-1] + b"\0"
     with pytest.raises(Corrupt, match="chunk 0 has 250 bytes that are not its own"):
-        IdWindow(REACH).catch_up(store)
+        IdWindow(REACH).catch_up(store, floor_ms=-1)
     del store.chunks[0]
     with pytest.raises(Corrupt, match="chunk 0 is missing"):
-        IdWindow(REACH).catch_up(store)
+        IdWindow(REACH).catch_up(store, floor_ms=-1)
     for head in (b"", b"\x02", b"\x01short"):
         with pytest.raises(Corrupt, match="this varve knows format 1"):
             decode_head(head)
