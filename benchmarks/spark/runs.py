@@ -16,16 +16,16 @@ from benchmarks.spark.cold_topic import TOPIC
 from benchmarks.spark.cpu_time import count_cpu_seconds, read_cpu_seconds
 from varve.cleaning.balance import Reason
 from varve.commit_log import LogSettings
-from varve.jobs.compact import compact
-from varve.jobs.compact_settings import CompactSettings
-from varve.jobs.distributor import Task
-from varve.jobs.erase import erase, new_erasure_id
-from varve.jobs.erase_request import ErasureRequest
-from varve.jobs.erase_rescan import RescanMode
-from varve.jobs.job_report import read_stages
-from varve.jobs.spark_distributor import SparkDistributor
-from varve.jobs.step_ledger import get_ledger
-from varve.jobs.tier_address import TierAddress
+from varve.jobs.compact.job import compact
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.erase.job import erase, new_erasure_id
+from varve.jobs.erase.request import ErasureRequest
+from varve.jobs.erase.rescan import RescanMode
+from varve.jobs.running.distributor import Task
+from varve.jobs.running.report import read_stages
+from varve.jobs.running.spark_distributor import SparkDistributor
+from varve.jobs.running.step_ledger import get_ledger
+from varve.jobs.tier.address import TierAddress
 
 
 @dataclass(frozen=True, slots=True)

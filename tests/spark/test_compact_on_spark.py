@@ -12,10 +12,10 @@ from tests.support.cold_compaction import ColdCompaction
 from tests.support.spark_session import spark as spark
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import StoreUnavailable
-from varve.jobs.compact import compact
-from varve.jobs.distributor import TaskFailure
-from varve.jobs.spark_distributor import SparkDistributor
-from varve.jobs.tier_address import TierAddress
+from varve.jobs.compact.job import compact
+from varve.jobs.running.distributor import TaskFailure
+from varve.jobs.running.spark_distributor import SparkDistributor
+from varve.jobs.tier.address import TierAddress
 from varve.object_store import open_object_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]

@@ -15,21 +15,21 @@ from tests.support.dedup_model import Arrival, DedupModel
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.arrow_columns import ArrowColumns
-from varve.jobs.dedup import DedupOutput, DedupSource, dedup
-from varve.jobs.dedup_judge import Verdict
-from varve.jobs.dedup_result import DedupResult
-from varve.jobs.dedup_settings import DedupSettings, LatePolicy, parse_id_source
-from varve.jobs.dedup_table import TableOutput
-from varve.jobs.dedup_topic import TopicOutput
-from varve.jobs.outputs import DirectoryOutputs
-from varve.jobs.source_columns import make_schema
-from varve.jobs.source_filters import SourceFilters
-from varve.jobs.source_options import parse_options
-from varve.jobs.source_plan import plan_tasks
-from varve.jobs.source_read import read_task
-from varve.jobs.table_catalog import CatalogAddress, get_table
-from varve.jobs.table_settings import TableSettings, ValueFormat
+from varve.jobs.dedup.job import DedupOutput, DedupSource, dedup
+from varve.jobs.dedup.judge import Verdict
+from varve.jobs.dedup.result import DedupResult
+from varve.jobs.dedup.settings import DedupSettings, LatePolicy, parse_id_source
+from varve.jobs.dedup.table import TableOutput
+from varve.jobs.dedup.topic import TopicOutput
+from varve.jobs.outputs.notes import DirectoryOutputs
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.columns import make_schema
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import parse_options
+from varve.jobs.source.plan import plan_tasks
+from varve.jobs.source.read import read_task
+from varve.jobs.table.catalog import CatalogAddress, get_table
+from varve.jobs.table.settings import TableSettings, ValueFormat
 from varve.records import Record, build_batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]

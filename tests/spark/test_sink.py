@@ -10,8 +10,8 @@ import varve
 from tests.support.spark_session import spark as spark
 from varve.disk import RealFileSystem
 from varve.foundation.errors import InvalidRecord, InvalidRequest
-from varve.jobs.job_errors import explain_failure
-from varve.jobs.sink_ledger import SinkLedger
+from varve.jobs.running.errors import explain_failure
+from varve.jobs.sink.ledger import SinkLedger
 from varve.records import Record
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 import varve
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
-from varve.jobs.table_catalog import CatalogAddress
-from varve.jobs.table_read import read_table
+from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.read import read_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

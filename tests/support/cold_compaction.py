@@ -9,11 +9,11 @@ from tests.support.log_model import filter_committed, split_batches
 from tests.support.tier_bench import TierBench
 from varve.commit_log import LogSettings
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
-from varve.jobs.compact import compact_partitions
-from varve.jobs.compact_report import PartitionResult
-from varve.jobs.compact_settings import CompactSettings
-from varve.jobs.distributor import Distributor, LocalDistributor
-from varve.jobs.tier_reach import StoreReach
+from varve.jobs.compact.job import compact_partitions
+from varve.jobs.compact.report import PartitionResult
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.running.distributor import Distributor, LocalDistributor
+from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
 from varve.records import Record
 from varve.tiering.cold_segment import SegmentState

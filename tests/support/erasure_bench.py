@@ -11,14 +11,14 @@ from varve.cleaning.evidence import EVIDENCE_FILE
 from varve.commit_log.check import Severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
-from varve.jobs.distributor import Distributor, LocalDistributor
-from varve.jobs.erase_places import ErasedStore, ErasedTier, Places
-from varve.jobs.erase_request import ErasureRequest
-from varve.jobs.erase_result import ErasureResult
-from varve.jobs.erase_run import erase_from
-from varve.jobs.receipt_signature import SigningKey
-from varve.jobs.tier_address import ColdTopic
-from varve.jobs.tier_reach import StoreReach
+from varve.jobs.erase.places import ErasedStore, ErasedTier, Places
+from varve.jobs.erase.receipt_signature import SigningKey
+from varve.jobs.erase.request import ErasureRequest
+from varve.jobs.erase.result import ErasureResult
+from varve.jobs.erase.run import erase_from
+from varve.jobs.running.distributor import Distributor, LocalDistributor
+from varve.jobs.tier.address import ColdTopic
+from varve.jobs.tier.reach import StoreReach
 from varve.object_store import ObjectStore
 from varve.records import Codec, Record, build_batch
 from varve.records.batch import Batch

@@ -13,14 +13,14 @@ import pyspark
 
 import varve
 from varve.commit_log import LogSettings
-from varve.jobs.compact import compact
-from varve.jobs.compact_settings import CompactSettings
-from varve.jobs.job_errors import SPARK_ERRORS, explain_failure
+from varve.jobs.compact.job import compact
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.running.errors import SPARK_ERRORS, explain_failure
+from varve.jobs.running.ship import SHIP_KEY
+from varve.jobs.running.spark_distributor import SparkDistributor
+from varve.jobs.running.step_ledger import get_ledger
 from varve.jobs.session import get_session
-from varve.jobs.ship import SHIP_KEY
-from varve.jobs.spark_distributor import SparkDistributor
-from varve.jobs.step_ledger import get_ledger
-from varve.jobs.tier_address import TierAddress
+from varve.jobs.tier.address import TierAddress
 
 
 @dataclass(frozen=True)

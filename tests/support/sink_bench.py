@@ -11,10 +11,10 @@ from varve.disk import FileSystem
 from varve.embedded.packing import packaging_for
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import GivenValue
-from varve.jobs.sink_batches import BatchBuilder, SinkTarget
-from varve.jobs.sink_commit import CommitResult, EpochWrite, SinkCommit, topic_id_of
-from varve.jobs.sink_ledger import SinkLedger
-from varve.jobs.sink_staging import StagedTask, Staging
+from varve.jobs.sink.batches import BatchBuilder, SinkTarget
+from varve.jobs.sink.commit import CommitResult, EpochWrite, SinkCommit, topic_id_of
+from varve.jobs.sink.ledger import SinkLedger
+from varve.jobs.sink.staging import StagedTask, Staging
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from tests.support.source_topic import SourceTopic
 from varve.foundation.clock import Clock, SystemClock
-from varve.jobs.distributor import Distributor, LocalDistributor
-from varve.jobs.snapshot import SnapshotRun
-from varve.jobs.snapshot_place import SnapshotPlace
-from varve.jobs.snapshot_read import Snapshot
-from varve.jobs.snapshot_result import SnapshotResult, SnapshotSettings
-from varve.jobs.source_options import Mode, Offsets, SourceOptions
+from varve.jobs.running.distributor import Distributor, LocalDistributor
+from varve.jobs.snapshot.job import SnapshotRun
+from varve.jobs.snapshot.place import SnapshotPlace
+from varve.jobs.snapshot.read import Snapshot
+from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+from varve.jobs.source.options import Mode, Offsets, SourceOptions
 from varve.object_store import MemoryObjectStore, ObjectStore
 
 Rows = dict[tuple[int, bytes], tuple[int, bytes]]

@@ -7,12 +7,12 @@ from typing import Any
 from tests.support.log_bench import make_marker
 from varve.commit_log import Origin, TopicPartition
 from varve.foundation.settings import GivenValue
-from varve.jobs.arrow_columns import ArrowColumns
-from varve.jobs.source_columns import make_schema
-from varve.jobs.source_filters import SourceFilters
-from varve.jobs.source_options import SourceOptions, parse_options
-from varve.jobs.source_plan import plan_tasks
-from varve.jobs.source_read import read_task
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.columns import make_schema
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceOptions, parse_options
+from varve.jobs.source.plan import plan_tasks
+from varve.jobs.source.read import read_task
 from varve.object_store import open_object_store
 from varve.records import Codec, Record, build_batch
 from varve.testing import VirtualStore

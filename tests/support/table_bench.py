@@ -8,14 +8,14 @@ from pyiceberg.table import Table
 
 from tests.support.source_topic import NAME, SourceTopic
 from varve.foundation.settings import GivenValue
-from varve.jobs.distributor import Distributor, LocalDistributor
-from varve.jobs.outputs import Output, TierOutputs
-from varve.jobs.table import sync_table
-from varve.jobs.table_catalog import CatalogAddress
-from varve.jobs.table_definition import BAD
-from varve.jobs.table_result import TableResult
-from varve.jobs.table_settings import TableSettings
-from varve.jobs.tier_address import TierAddress, find_cluster, find_topic
+from varve.jobs.outputs.notes import Output, TierOutputs
+from varve.jobs.running.distributor import Distributor, LocalDistributor
+from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.definition import BAD
+from varve.jobs.table.job import sync_table
+from varve.jobs.table.result import TableResult
+from varve.jobs.table.settings import TableSettings
+from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 
 Row = dict[str, Any]
 TABLE = "shop.orders"

@@ -3,10 +3,10 @@
 import random
 
 from tests.support.tier_bench import TierBench
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.tier_reach import StoreReach
-from varve.jobs.verify import verify_partitions
-from varve.jobs.verify_result import PartitionVerdict
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tier.reach import StoreReach
+from varve.jobs.verify.job import verify_partitions
+from varve.jobs.verify.result import PartitionVerdict
 
 
 def verify_bench(

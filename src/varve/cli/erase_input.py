@@ -15,9 +15,9 @@ from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
-    from varve.jobs.erase_field import FieldMatch
-    from varve.jobs.receipt_signature import SigningKey
-    from varve.jobs.tier_address import TierAddress
+    from varve.jobs.erase.field import FieldMatch
+    from varve.jobs.erase.receipt_signature import SigningKey
+    from varve.jobs.tier.address import TierAddress
 
 PASSPHRASE_VARIABLE: Final = "VARVE_SIGN_PASSPHRASE"
 _DAY_MS: Final = 86_400_000
@@ -69,7 +69,7 @@ def find_where(
 
 def read_wanted_keys(keys: Sequence[str], path: str | None) -> frozenset[bytes]:
     """The keys that are named and those of a file."""
-    from varve.jobs.erase_request import parse_key, read_keys
+    from varve.jobs.erase.request import parse_key, read_keys
 
     found = frozenset(parse_key(one, "--key") for one in keys)
     if path is None:
@@ -82,8 +82,8 @@ def read_field(
     path: str | None, values: Sequence[str], values_file: str | None, format: str
 ) -> "FieldMatch | None":
     """The field and its values; None where none is named."""
-    from varve.jobs.erase_field import FieldMatch, ValueFormat
-    from varve.jobs.erase_request import read_values
+    from varve.jobs.erase.field import FieldMatch, ValueFormat
+    from varve.jobs.erase.request import read_values
 
     if path is None:
         if values or values_file is not None:
@@ -100,7 +100,7 @@ def read_field(
 
 def read_signing_key(path: str | None) -> "SigningKey | None":
     """The key that signs; its passphrase comes by the environment."""
-    from varve.jobs.receipt_signature import SigningKey
+    from varve.jobs.erase.receipt_signature import SigningKey
 
     if path is None:
         return None

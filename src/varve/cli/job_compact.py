@@ -28,10 +28,10 @@ from varve.foundation.settings import GivenValue, parse_settings
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
-    from varve.jobs.compact_estimate import CompactEstimate
-    from varve.jobs.compact_report import CompactionResult, PartitionResult
-    from varve.jobs.compact_settings import CompactSettings
-    from varve.jobs.tier_address import TierAddress
+    from varve.jobs.compact.estimate import CompactEstimate
+    from varve.jobs.compact.report import CompactionResult, PartitionResult
+    from varve.jobs.compact.settings import CompactSettings
+    from varve.jobs.tier.address import TierAddress
 
 _POLICY: Final = "cleanup.policy"
 _WHEN_INTERRUPTED: Final = (
@@ -182,8 +182,8 @@ def _compact(
     settings: "CompactSettings",
     directory: str | None,
 ) -> "CompactionResult":
-    from varve.jobs.compact import compact
-    from varve.jobs.spark_distributor import SparkDistributor
+    from varve.jobs.compact.job import compact
+    from varve.jobs.running.spark_distributor import SparkDistributor
 
     distributor = SparkDistributor(job.spark)
     return job.run(
@@ -197,7 +197,7 @@ def _group(
     chosen: Mapping[str, LogSettings], *, force: bool, dry_run: bool, take_over: bool
 ) -> "list[tuple[CompactSettings, list[str]]]":
     """Topics of the same settings together, so that their tasks run at once."""
-    from varve.jobs.compact_settings import CompactSettings
+    from varve.jobs.compact.settings import CompactSettings
 
     groups: list[tuple[CompactSettings, list[str]]] = []
     for name, log in chosen.items():

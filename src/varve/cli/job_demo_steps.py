@@ -20,8 +20,8 @@ from varve.foundation.settings import parse_settings
 
 if TYPE_CHECKING:
     from varve.cli.job_run import Job
-    from varve.jobs.distributor import Distributor
-    from varve.jobs.tier_address import TierAddress
+    from varve.jobs.running.distributor import Distributor
+    from varve.jobs.tier.address import TierAddress
 
 TABLE: Final = "shop.customers"
 QUESTION: Final = (
@@ -49,7 +49,7 @@ class Story:
 
     @property
     def address(self) -> "TierAddress":
-        from varve.jobs.tier_address import TierAddress
+        from varve.jobs.tier.address import TierAddress
 
         return TierAddress(self.place.cold)
 
@@ -72,7 +72,7 @@ class Story:
 
 
 def _distributor(job: "Job") -> "Distributor":
-    from varve.jobs.spark_distributor import SparkDistributor
+    from varve.jobs.running.spark_distributor import SparkDistributor
 
     return SparkDistributor(job.spark)
 
@@ -80,8 +80,8 @@ def _distributor(job: "Job") -> "Distributor":
 def compact_cold(story: Story, job: "Job") -> None:
     """Compacts the cold tier, and draws it before and after."""
     from varve.cleaning.balance import Reason
-    from varve.jobs.compact import compact
-    from varve.jobs.compact_settings import CompactSettings
+    from varve.jobs.compact.job import compact
+    from varve.jobs.compact.settings import CompactSettings
 
     settings = CompactSettings(log=parse_settings(LogSettings, SETTINGS, f"topic {TOPIC}"))
     result = job.run(
@@ -105,8 +105,8 @@ def compact_cold(story: Story, job: "Job") -> None:
 
 def bootstrap(story: Story, job: "Job") -> None:
     """Takes a snapshot, lets the log go on, and begins a consumer from both."""
-    from varve.jobs.snapshot import take_snapshot
-    from varve.jobs.snapshot_read import open_snapshot
+    from varve.jobs.snapshot.job import take_snapshot
+    from varve.jobs.snapshot.read import open_snapshot
 
     place = story.place
     taken = job.run(
@@ -143,10 +143,10 @@ def bootstrap(story: Story, job: "Job") -> None:
 
 def make_table(story: Story, job: "Job") -> None:
     """The topic as an Iceberg table, asked by SQL."""
-    from varve.jobs.table import sync_table
-    from varve.jobs.table_catalog import CatalogAddress
-    from varve.jobs.table_read import read_table
-    from varve.jobs.table_settings import TableMode, TableSettings, ValueFormat
+    from varve.jobs.table.catalog import CatalogAddress
+    from varve.jobs.table.job import sync_table
+    from varve.jobs.table.read import read_table
+    from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
 
     place = story.place
     catalog = CatalogAddress(warehouse=place.warehouse)
@@ -180,11 +180,11 @@ def erase_person(story: Story, job: "Job") -> None:
     """Erases one customer from everything, and checks the receipt and the outcome."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from varve.jobs.erase import erase
-    from varve.jobs.erase_request import ErasureRequest
-    from varve.jobs.receipt_page import render_receipt
-    from varve.jobs.receipt_signature import SigningKey, verify_receipt
-    from varve.jobs.receipt_store import encode_receipt
+    from varve.jobs.erase.job import erase
+    from varve.jobs.erase.receipt_page import render_receipt
+    from varve.jobs.erase.receipt_signature import SigningKey, verify_receipt
+    from varve.jobs.erase.receipt_store import encode_receipt
+    from varve.jobs.erase.request import ErasureRequest
 
     place, key = story.place, key_of(_PERSON)
     signing = SigningKey(Ed25519PrivateKey.generate())
@@ -232,8 +232,8 @@ def _look_for(story: Story, job: "Job", key: bytes) -> int:
 
 def verify_all(story: Story, job: "Job") -> None:
     """Every object of the cold tier, and a page with pictures."""
-    from varve.jobs.verify import verify
-    from varve.jobs.verify_page import render_page
+    from varve.jobs.verify.job import verify
+    from varve.jobs.verify.page import render_page
 
     result = job.run(lambda: verify(story.address, [TOPIC], distributor=_distributor(job)))
     Path(story.place.page).write_text(render_page(result), encoding="utf-8")

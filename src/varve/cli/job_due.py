@@ -15,9 +15,9 @@ from varve.foundation.clock import SystemClock
 
 if TYPE_CHECKING:
     from varve.foundation.settings import GivenValue
-    from varve.jobs.due import JobOutcome
-    from varve.jobs.job_report import JobReport
-    from varve.jobs.schedule import DueJob
+    from varve.jobs.due.job import JobOutcome
+    from varve.jobs.due.schedule import DueJob
+    from varve.jobs.running.report import JobReport
 
 _WHEN_INTERRUPTED: Final = "stopped; jobs that were over are noted, the one under way is due again"
 
@@ -64,7 +64,7 @@ def command(
       varve job due --dir data
       varve job due --dir data --run --conf spark.driver.memory=4g
     """
-    from varve.jobs.due import list_jobs
+    from varve.jobs.due.job import list_jobs
 
     defaults: dict[str, GivenValue] = dict(parse_setting(text) for text in topic_settings)
     now_ms = SystemClock().now_ms()
@@ -76,8 +76,8 @@ def command(
         if not as_json:
             typer.echo("nothing is due")
         return
-    from varve.jobs.due import run_due
-    from varve.jobs.spark_distributor import SparkDistributor
+    from varve.jobs.due.job import run_due
+    from varve.jobs.running.spark_distributor import SparkDistributor
 
     given = split_settings(store_settings)[0]
     options = spark_options(master, conf)

@@ -33,11 +33,11 @@ from varve.foundation.errors import InvalidRequest
 if TYPE_CHECKING:
     from varve.cli.erase_input import Where
     from varve.foundation.settings import GivenValue
-    from varve.jobs.distributor import Distributor
-    from varve.jobs.erase_request import ErasureRequest
-    from varve.jobs.erase_result import ErasureResult
-    from varve.jobs.job_report import JobReport
-    from varve.jobs.receipt_signature import SigningKey
+    from varve.jobs.erase.receipt_signature import SigningKey
+    from varve.jobs.erase.request import ErasureRequest
+    from varve.jobs.erase.result import ErasureResult
+    from varve.jobs.running.distributor import Distributor
+    from varve.jobs.running.report import JobReport
 
 _WHEN_INTERRUPTED: Final = (
     "stopped; every partition is as it was or erased, and no receipt was issued: run it again"
@@ -283,7 +283,7 @@ class _Call:
     table_settings: "dict[str, GivenValue]"
 
     def run(self, distributor: "Distributor", *, is_dry_run: bool) -> "ErasureResult":
-        from varve.jobs.erase import erase
+        from varve.jobs.erase.job import erase
 
         return erase(
             self.request,
@@ -309,9 +309,9 @@ def _request(
     rescan: str,
     **given: object,
 ) -> "ErasureRequest":
-    from varve.jobs.erase import new_erasure_id
-    from varve.jobs.erase_request import ErasureRequest
-    from varve.jobs.erase_rescan import RescanMode
+    from varve.jobs.erase.job import new_erasure_id
+    from varve.jobs.erase.request import ErasureRequest
+    from varve.jobs.erase.rescan import RescanMode
 
     if rescan not in tuple(RescanMode):
         raise InvalidRequest(f"--rescan {rescan!r:.40} is none of {', '.join(RescanMode)}")
@@ -331,7 +331,7 @@ def _run(
     """On Spark where there is a bucket; what is on the local disk alone needs none."""
     with ExitStack() as stack:
         if call.where.address is None:
-            from varve.jobs.distributor import LocalDistributor
+            from varve.jobs.running.distributor import LocalDistributor
 
             local = LocalDistributor()
             return ask_and_run(
@@ -340,7 +340,7 @@ def _run(
                 is_asked=is_asked,
             ), None
         job = stack.enter_context(open_job("erase", options, when_interrupted=_WHEN_INTERRUPTED))
-        from varve.jobs.spark_distributor import SparkDistributor
+        from varve.jobs.running.spark_distributor import SparkDistributor
 
         spread = SparkDistributor(job.spark)
         result = ask_and_run(
@@ -383,8 +383,8 @@ def _tell(result: "ErasureResult", done: "JobReport | None", *, as_json: bool) -
 
 
 def _write_receipt(path: str, result: "ErasureResult") -> None:
-    from varve.jobs.receipt_page import render_receipt
-    from varve.jobs.receipt_store import encode_receipt
+    from varve.jobs.erase.receipt_page import render_receipt
+    from varve.jobs.erase.receipt_store import encode_receipt
 
     assert result.receipt is not None
     plain = path.removesuffix(".json").removesuffix(".html")
@@ -396,7 +396,7 @@ def _write_receipt(path: str, result: "ErasureResult") -> None:
 
 def verify_file(path: str, public_key: str | None) -> None:
     """Checks a receipt, and says in a line what it is; raises NotGenuine for another."""
-    from varve.jobs.receipt_signature import read_public_key, verify_receipt
+    from varve.jobs.erase.receipt_signature import read_public_key, verify_receipt
 
     if public_key is None:
         raise InvalidRequest("--verify-receipt needs --public-key, the PEM file of the signer")

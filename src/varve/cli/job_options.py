@@ -10,7 +10,7 @@ from varve.cli.store_access import parse_setting
 from varve.cli.tier_access import find_url, split_settings
 
 if TYPE_CHECKING:
-    from varve.jobs.tier_address import TierAddress
+    from varve.jobs.tier.address import TierAddress
 
 _SHIP_VARIABLE: Final = "VARVE_SPARK_SHIP"
 
@@ -75,7 +75,7 @@ def find_address(
     url: str, settings: list[str], directory: str | None, cluster: str | None
 ) -> "TierAddress":
     """Where the cold tier is, as a job takes it; raises InvalidRequest where nothing tells."""
-    from varve.jobs.tier_address import TierAddress
+    from varve.jobs.tier.address import TierAddress
 
     given = split_settings(settings)[0]
     return TierAddress(_absolute(find_url(url, directory)), tuple(given.items()), cluster)

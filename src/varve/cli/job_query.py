@@ -33,7 +33,7 @@ from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from varve.jobs.source_options import SourceOptions
+    from varve.jobs.source.options import SourceOptions
 
 VIEW: Final = "records"
 """What the topic is called in SQL."""
@@ -256,7 +256,7 @@ def _is_tiered(directory: str) -> bool:
 
 def parse_source(given: dict[str, str]) -> "SourceOptions":
     """What the source is asked, refused before Spark is started where it is wrong."""
-    from varve.jobs.source_options import parse_options
+    from varve.jobs.source.options import parse_options
 
     return parse_options(given)
 
@@ -266,8 +266,8 @@ def print_estimate(
 ) -> None:
     """What the read would take at most; SQL is not looked at."""
     from varve.cli.screen import make_console, print_details
-    from varve.jobs.source_estimate import estimate
-    from varve.jobs.source_filters import SourceFilters
+    from varve.jobs.source.estimate import estimate
+    from varve.jobs.source.filters import SourceFilters
 
     found = estimate(
         source,

@@ -29,11 +29,11 @@ from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.settings import GivenValue, parse_settings
 
 if TYPE_CHECKING:
-    from varve.jobs.job_report import JobReport
-    from varve.jobs.snapshot_document import SnapshotDocument
-    from varve.jobs.snapshot_place import SnapshotPlace
-    from varve.jobs.snapshot_result import SnapshotResult, SnapshotSettings
-    from varve.jobs.source_options import SourceOptions
+    from varve.jobs.running.report import JobReport
+    from varve.jobs.snapshot.document import SnapshotDocument
+    from varve.jobs.snapshot.place import SnapshotPlace
+    from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+    from varve.jobs.source.options import SourceOptions
 
 _DELETE_RETENTION: Final = "delete.retention.ms"
 _WHEN_INTERRUPTED: Final = "stopped; no snapshot was made, and a later run sweeps what was left"
@@ -188,7 +188,7 @@ def _source(
     at_time: str | None,
 ) -> "SourceOptions":
     """Where the topic is, and up to where; what is wrong is refused before Spark starts."""
-    from varve.jobs.source_options import parse_options
+    from varve.jobs.source.options import parse_options
 
     given = {"topic": topic, "mode": "latest"}
     if directory is not None:
@@ -212,7 +212,7 @@ def _settings(
     buckets: int | None,
     keep: int | None,
 ) -> "SnapshotSettings":
-    from varve.jobs.snapshot_result import SnapshotSettings
+    from varve.jobs.snapshot.result import SnapshotSettings
 
     values: dict[str, GivenValue] = dict(parse_setting(text) for text in given)
     is_known = _DELETE_RETENTION in values
@@ -237,9 +237,9 @@ def _take(
     settings: "SnapshotSettings",
     spark: SparkOptions,
 ) -> "tuple[SnapshotResult, JobReport]":
-    from varve.jobs.snapshot import take_snapshot
-    from varve.jobs.snapshot_place import place_url
-    from varve.jobs.spark_distributor import SparkDistributor
+    from varve.jobs.running.spark_distributor import SparkDistributor
+    from varve.jobs.snapshot.job import take_snapshot
+    from varve.jobs.snapshot.place import place_url
     from varve.object_store.urls import find_scheme
 
     address = options.address
@@ -265,7 +265,7 @@ def _take(
 
 
 def _open_place(place: str, settings: dict[str, GivenValue]) -> "SnapshotPlace":
-    from varve.jobs.snapshot_place import SnapshotPlace, find_place
+    from varve.jobs.snapshot.place import SnapshotPlace, find_place
 
     return SnapshotPlace(find_place(place, settings).open())
 
@@ -375,7 +375,7 @@ def _verify(place: "SnapshotPlace", *, as_json: bool) -> None:
 
 def _keep(place: "SnapshotPlace", count: int, *, as_json: bool) -> None:
     from varve.foundation.clock import SystemClock
-    from varve.jobs.snapshot_result import DAY_MS
+    from varve.jobs.snapshot.result import DAY_MS
 
     removed = place.keep(count)
     swept = place.sweep(before_ms=SystemClock().now_ms() - DAY_MS)

@@ -31,12 +31,12 @@ from varve.foundation.settings import parse_settings
 
 if TYPE_CHECKING:
     from varve.cli.job_options import SparkOptions
-    from varve.jobs.job_report import JobReport
-    from varve.jobs.table_catalog import CatalogAddress
-    from varve.jobs.table_history import ExpiryResult
-    from varve.jobs.table_result import TableResult
-    from varve.jobs.table_settings import TableSettings
-    from varve.jobs.tier_address import TierAddress
+    from varve.jobs.running.report import JobReport
+    from varve.jobs.table.catalog import CatalogAddress
+    from varve.jobs.table.history import ExpiryResult
+    from varve.jobs.table.result import TableResult
+    from varve.jobs.table.settings import TableSettings
+    from varve.jobs.tier.address import TierAddress
 
 _TABLES: Final = ".tables"
 """Behind the name of a log directory: where its tables are if nothing is said."""
@@ -236,7 +236,7 @@ def _find_catalog(
     directory: str | None,
 ) -> "CatalogAddress":
     """Where the table is; what is wrong with it is told before Spark starts."""
-    from varve.jobs.table_catalog import CatalogAddress, split_name
+    from varve.jobs.table.catalog import CatalogAddress, split_name
 
     split_name(name)
     given = tuple(parse_setting(text) for text in settings)
@@ -271,7 +271,7 @@ def _make_settings(
     add_columns: bool,
     keep_expired: bool,
 ) -> "TableSettings":
-    from varve.jobs.table_settings import COMMIT_BYTES, TableMode, TableSettings, ValueFormat
+    from varve.jobs.table.settings import COMMIT_BYTES, TableMode, TableSettings, ValueFormat
 
     return TableSettings(
         mode=None if mode is None else TableMode(mode),
@@ -315,8 +315,8 @@ def _sync(
     settings: "TableSettings",
     spark: "SparkOptions",
 ) -> "tuple[TableResult, JobReport]":
-    from varve.jobs.spark_distributor import SparkDistributor
-    from varve.jobs.table import sync_table
+    from varve.jobs.running.spark_distributor import SparkDistributor
+    from varve.jobs.table.job import sync_table
 
     directories = () if directory is None else (os.path.abspath(directory),)
     with open_job("table", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
@@ -337,7 +337,7 @@ def _sync(
 
 def _expire(place: "CatalogAddress", name: str, days: float) -> "list[ExpiryResult]":
     from varve.foundation.clock import SystemClock
-    from varve.jobs.table_history import DAY_MS, expire_snapshots
+    from varve.jobs.table.history import DAY_MS, expire_snapshots
 
     moment_ms = SystemClock().now_ms() - round(days * DAY_MS)
     return expire_snapshots(place, name, older_than_ms=moment_ms)

@@ -24,8 +24,8 @@ from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
 from varve.commit_log.finding import Severity
 
 if TYPE_CHECKING:
-    from varve.jobs.verify_findings import VerifyFinding
-    from varve.jobs.verify_result import PartitionVerdict, VerifyResult
+    from varve.jobs.verify.findings import VerifyFinding
+    from varve.jobs.verify.result import PartitionVerdict, VerifyResult
 
 _SHOWN_MAX: Final = 100
 """Findings in the terminal; --json has all of them."""
@@ -34,7 +34,7 @@ _SHOWN_MAX: Final = 100
 def _list_rules(is_wanted: bool) -> None:
     if is_wanted:
         from varve.commit_log.check_rules import RULES
-        from varve.jobs.verify_findings import VERIFY_RULES
+        from varve.jobs.verify.findings import VERIFY_RULES
 
         for rule, sentence in {**VERIFY_RULES, **RULES}.items():
             typer.echo(f"{rule:30} {sentence}")
@@ -87,8 +87,8 @@ def command(
     """
     address = find_address(store_url, store_settings, directory, cluster)
     with open_job("verify", spark_options(master, conf)) as job:
-        from varve.jobs.spark_distributor import SparkDistributor
-        from varve.jobs.verify import verify
+        from varve.jobs.running.spark_distributor import SparkDistributor
+        from varve.jobs.verify.job import verify
 
         distributor = SparkDistributor(job.spark)
         result = job.run(
@@ -114,7 +114,7 @@ def command(
 
 
 def _write_page(result: "VerifyResult", path: str) -> None:
-    from varve.jobs.verify_page import render_page
+    from varve.jobs.verify.page import render_page
 
     with open(path, "w", encoding="utf-8") as file:
         file.write(render_page(result))
@@ -125,7 +125,7 @@ def print_result(result: "VerifyResult") -> None:
     from rich.text import Text
 
     from varve.cli.screen import make_console, print_details, print_rows_with_details
-    from varve.jobs.verify_findings import gravest_first
+    from varve.jobs.verify.findings import gravest_first
 
     console = make_console()
     shown = {id(one) for one in gravest_first(result.findings)[:_SHOWN_MAX]}

@@ -1,1 +1,1 @@
-"""PySpark jobs over both tiers: a topic as rows, sink, compaction, erasure, snapshot, table, dedup, verification."""
+"""PySpark jobs over both tiers: rows, sink, compaction, erasure, snapshot, table, dedup, verify."""

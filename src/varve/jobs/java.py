@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     java = find_java()
     try:
         if java is None and arguments:
-            from varve.jobs.java_packages import install_java
+            from varve.jobs.running.java_packages import install_java
 
             install_java()
             java = find_java()

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 import varve
 from varve.foundation.errors import Unavailable
 from varve.jobs.java import get_java
-from varve.jobs.session_kind import REMOTE_SCHEME
-from varve.jobs.ship import PYTHON_NAME, SHIP_KEY, with_shipment
-from varve.jobs.source import register
+from varve.jobs.running.session_kind import REMOTE_SCHEME
+from varve.jobs.running.ship import PYTHON_NAME, SHIP_KEY, with_shipment
+from varve.jobs.source.data_source import register
 
 LOCAL: Final = "local[*]"
 
@@ -37,7 +37,7 @@ _EMBEDDED: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.python.daemon.module": "varve.jobs.worker_daemon",
+    "spark.python.daemon.module": "varve.jobs.running.worker_daemon",
     "spark.sql.shuffle.partitions": "8",
 }
 _CONNECT_PORT: Final = 15002

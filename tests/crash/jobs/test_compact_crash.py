@@ -8,7 +8,7 @@ import pytest
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import PowerLoss
-from varve.jobs.distributor import LocalDistributor, Task
+from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.object_store import FaultKind, FaultyObjectStore
 from varve.tiering.cold_segment import SegmentState
 

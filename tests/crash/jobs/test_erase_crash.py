@@ -8,8 +8,8 @@ import pytest
 from tests.support.erasure_bench import ErasureBench
 from tests.support.tiered_topic import TieredTopic
 from varve.foundation.errors import PowerLoss, StoreError
-from varve.jobs.erase_hot import HotErasure
-from varve.jobs.erase_match import Matcher
+from varve.jobs.erase.hot import HotErasure
+from varve.jobs.erase.match import Matcher
 from varve.object_store import FaultKind, FaultyObjectStore
 from varve.records import Codec
 from varve.tiering.cold_segment import SegmentState

@@ -12,12 +12,12 @@ import pytest
 from tests.support.snapshot_topic import SMALL, Rows, SnapshotTopic, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.foundation.errors import PowerLoss, StoreError, Unavailable
-from varve.jobs.distributor import LocalDistributor, Task
-from varve.jobs.erased_rows import ErasedRows
-from varve.jobs.snapshot_erase import count_in_place, erase_from_place
-from varve.jobs.snapshot_place import SnapshotPlace, named_files
-from varve.jobs.snapshot_read import Snapshot
-from varve.jobs.tier_address import find_cluster, find_topic
+from varve.jobs.outputs.erased_rows import ErasedRows
+from varve.jobs.running.distributor import LocalDistributor, Task
+from varve.jobs.snapshot.erase import count_in_place, erase_from_place
+from varve.jobs.snapshot.place import SnapshotPlace, named_files
+from varve.jobs.snapshot.read import Snapshot
+from varve.jobs.tier.address import find_cluster, find_topic
 from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore, ObjectStore
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3

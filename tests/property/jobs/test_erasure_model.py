@@ -12,13 +12,13 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.audit import audit_partition
 from varve.commit_log.names import LOG
 from varve.commit_log.partition_metadata import encode_topic_id
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.erase_cold import ColdErasure
-from varve.jobs.erase_hot import HotErasure
-from varve.jobs.erase_match import Matcher
-from varve.jobs.erase_rescan import Rescan, RescanMode, rescan_cold, rescan_hot
-from varve.jobs.stages import run_together
-from varve.jobs.tier_reach import StoreReach
+from varve.jobs.erase.cold import ColdErasure
+from varve.jobs.erase.hot import HotErasure
+from varve.jobs.erase.match import Matcher
+from varve.jobs.erase.rescan import Rescan, RescanMode, rescan_cold, rescan_hot
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.running.stages import run_together
+from varve.jobs.tier.reach import StoreReach
 from varve.records import Batch, Codec, Record
 from varve.tiering.cold_evidence import read_cold_evidence
 

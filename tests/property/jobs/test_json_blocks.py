@@ -7,8 +7,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from varve.jobs.table_json import JsonDecoder
-from varve.jobs.table_schema import parse_schema
+from varve.jobs.table.json_values import JsonDecoder
+from varve.jobs.table.schema import parse_schema
 
 DECODER = JsonDecoder(
     parse_schema(

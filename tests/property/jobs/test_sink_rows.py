@@ -10,8 +10,8 @@ from tests.support.sink_bench import batch_of
 from varve.commit_log import LogSettings
 from varve.embedded.packing import Packaging
 from varve.embedded.partitioner import partition_of
-from varve.jobs.sink_batches import BatchBuilder, SinkTarget, join_transaction
-from varve.jobs.sink_rows import make_rows
+from varve.jobs.sink.batches import BatchBuilder, SinkTarget, join_transaction
+from varve.jobs.sink.rows import make_rows
 from varve.records import Batch, Codec
 
 PARTITIONS = 3

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.support.snapshot_topic import IN_MEMORY, SMALL, Rows, SnapshotTopic, apply, rows_of
 from tests.support.source_topic import SourceTopic
 from varve.commit_log import LogSettings
-from varve.jobs.compact import compact
-from varve.jobs.compact_settings import CompactSettings
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.snapshot_result import DAY_MS
+from varve.jobs.compact.job import compact
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.snapshot.result import DAY_MS
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec, Record
 

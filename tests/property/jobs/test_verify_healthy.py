@@ -9,11 +9,11 @@ from tests.property.jobs.test_compaction_agrees import Shared, make, shared_sett
 from tests.support.cleaning_bench import RETENTION_MS
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.verification import verify_bench
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.erase_cold import ColdErasure
-from varve.jobs.erase_match import Matcher
-from varve.jobs.stages import run_together
-from varve.jobs.tier_reach import StoreReach
+from varve.jobs.erase.cold import ColdErasure
+from varve.jobs.erase.match import Matcher
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.running.stages import run_together
+from varve.jobs.tier.reach import StoreReach
 
 PHASES = set(Phase) - {Phase.explain}
 

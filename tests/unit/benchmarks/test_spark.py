@@ -22,10 +22,10 @@ from benchmarks.workspace import open_workspace
 from varve.cleaning.balance import Reason
 from varve.commit_log import LogSettings
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.compact import compact
-from varve.jobs.compact_settings import CompactSettings
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.tier_address import TierAddress, find_topic
+from varve.jobs.compact.job import compact
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tier.address import TierAddress, find_topic
 
 SMALL = Scale(volume_bytes=1 << 20, batch_bytes=(4 << 10,), segment_bytes=64 << 10)
 SIZES = {"shuffle": 400, "erase": 2}

@@ -10,7 +10,7 @@ from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.balance import Reason
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.compact_settings import CompactSettings
+from varve.jobs.compact.settings import CompactSettings
 from varve.tiering.cold_segment import SegmentState
 
 

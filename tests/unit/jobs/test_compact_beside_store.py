@@ -7,11 +7,11 @@ from tests.support.log_model import read_committed
 from varve.commit_log import LogStore, TopicPartition
 from varve.commit_log.check import check_log
 from varve.disk import MemoryFileSystem
-from varve.jobs.compact import compact_partitions
-from varve.jobs.compact_report import PartitionResult
-from varve.jobs.compact_settings import CompactSettings
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.tier_reach import StoreReach
+from varve.jobs.compact.job import compact_partitions
+from varve.jobs.compact.report import PartitionResult
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tier.reach import StoreReach
 from varve.records import Record
 from varve.testing import VirtualStore
 from varve.tiering.cold_keys import ColdPartition

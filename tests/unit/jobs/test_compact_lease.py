@@ -13,8 +13,8 @@ from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.cleaning.balance import Reason
 from varve.foundation.errors import Unavailable
-from varve.jobs.distributor import LocalDistributor, Task
-from varve.jobs.partition_lease import RENEW_MS, find_lease, hold_lease
+from varve.jobs.running.distributor import LocalDistributor, Task
+from varve.jobs.tier.partition_lease import RENEW_MS, find_lease, hold_lease
 from varve.tiering.cold_segment import ABANDONED_MS, SegmentState
 
 

@@ -6,8 +6,8 @@ from tests.support.tier_bench import TierBench, tiered
 from varve.commit_log import partition_metadata
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.disk import MemoryFileSystem
-from varve.jobs.compact_scope import is_left
-from varve.jobs.local_history import find_history
+from varve.jobs.compact.scope import is_left
+from varve.jobs.tier.local_history import find_history
 
 
 def make() -> ColdCompaction:

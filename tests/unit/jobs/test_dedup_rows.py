@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pytest
 
-from varve.jobs import dedup_rows
-from varve.jobs.dedup_judge import Forwarding, Verdict, Verdicts
-from varve.jobs.dedup_operator import make_result
-from varve.jobs.dedup_rows import BUCKET, ID, ROWS, TIME, Packer, decode_batch, unpack
+from varve.jobs.dedup import rows as dedup_rows
+from varve.jobs.dedup.judge import Forwarding, Verdict, Verdicts
+from varve.jobs.dedup.operator import make_result
+from varve.jobs.dedup.rows import BUCKET, ID, ROWS, TIME, Packer, decode_batch, unpack
 
 SECRET = (3, 4)
 FORWARD = Forwarding(late=True, no_id=True, late_aside=False)

@@ -6,11 +6,11 @@ from tests.support.dedup_bench import DedupBench
 from tests.support.dedup_model import Arrival
 from varve.cli.spans import parse_span
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.jobs.dedup_checkpoint import FILE, SPARKS_FILE, Frozen, Meaning, decode_frozen, freeze
-from varve.jobs.dedup_judge import Forwarding, Verdict
-from varve.jobs.dedup_operator import WindowCache
-from varve.jobs.dedup_result import DedupBatch, DedupCounts, DedupResult, read_counts
-from varve.jobs.dedup_settings import (
+from varve.jobs.dedup.checkpoint import FILE, SPARKS_FILE, Frozen, Meaning, decode_frozen, freeze
+from varve.jobs.dedup.judge import Forwarding, Verdict
+from varve.jobs.dedup.operator import WindowCache
+from varve.jobs.dedup.result import DedupBatch, DedupCounts, DedupResult, read_counts
+from varve.jobs.dedup.settings import (
     DedupSettings,
     IdKind,
     IdSource,

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.dedup_bench import MemoryChunks
 from varve.foundation.errors import Corrupt
-from varve.jobs.dedup_state import (
+from varve.jobs.dedup.state import (
     CHUNK_BYTES,
     ENTRY_BYTES,
     FoldedIds,

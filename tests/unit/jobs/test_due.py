@@ -13,10 +13,10 @@ from varve.disk import MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidSetting, Locked, StoreUnavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.due import JobContext, Runner, list_jobs, run_due
-from varve.jobs.schedule import FIRST_PAUSE_MS, JobName, LastRun, plan_jobs
-from varve.jobs.schedule_file import JOBS_FILE, LOCK_FILE, read_runs, write_runs
+from varve.jobs.due.job import JobContext, Runner, list_jobs, run_due
+from varve.jobs.due.schedule import FIRST_PAUSE_MS, JobName, LastRun, plan_jobs
+from varve.jobs.due.schedule_file import JOBS_FILE, LOCK_FILE, read_runs, write_runs
+from varve.jobs.running.distributor import LocalDistributor
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000

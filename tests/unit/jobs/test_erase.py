@@ -12,10 +12,10 @@ from tests.support.tiered_topic import TieredTopic
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
-from varve.jobs.distributor import LocalDistributor, Task
-from varve.jobs.erase_field import FieldMatch, ValueFormat
-from varve.jobs.erase_rescan import NotErased, RescanMode
-from varve.jobs.outputs import DirectoryOutputs, Output, OutputKind, TierOutputs
+from varve.jobs.erase.field import FieldMatch, ValueFormat
+from varve.jobs.erase.rescan import NotErased, RescanMode
+from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, TierOutputs
+from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
 from varve.records import Codec
 from varve.tiering.cold_segment import ObjectPart, SegmentState

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.erase_field import FieldMatch, ValueFormat
-from varve.jobs.erase_match import Matcher, hash_all
-from varve.jobs.erase_request import (
+from varve.jobs.erase.field import FieldMatch, ValueFormat
+from varve.jobs.erase.match import Matcher, hash_all
+from varve.jobs.erase.request import (
     DIGESTS_MAX,
     ErasureRequest,
     digest_key,
@@ -16,8 +16,8 @@ from varve.jobs.erase_request import (
     read_keys,
     read_values,
 )
-from varve.jobs.record_blocks import RecordBlock, Stretch, Wanted, read_blocks
-from varve.jobs.source_keys import TopicHash
+from varve.jobs.source.keys import TopicHash
+from varve.jobs.source.record_blocks import RecordBlock, Stretch, Wanted, read_blocks
 from varve.records import Record, build_batch
 
 TOPIC_ID = "q1Sh9e5zQ8G5YyvbVnCk_w"

@@ -8,10 +8,10 @@ import pytest
 
 import varve
 from varve.foundation.errors import NotFound, VersionMismatch
-from varve.jobs.distributor import TaskFailure
-from varve.jobs.executor import pack_task, run_packed, unpack_outcome
-from varve.jobs.store_count import StoreCount
-from varve.jobs.tier_address import TierAddress
+from varve.jobs.running.distributor import TaskFailure
+from varve.jobs.running.executor import pack_task, run_packed, unpack_outcome
+from varve.jobs.running.store_count import StoreCount
+from varve.jobs.tier.address import TierAddress
 from varve.object_store import open_object_store
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from varve.foundation.errors import Unavailable
-from varve.jobs import java_packages, session
+from varve.jobs import session
 from varve.jobs.java import Java, find_java, get_java, main, read_java
-from varve.jobs.java_packages import MANAGERS, install_java
+from varve.jobs.running import java_packages
+from varve.jobs.running.java_packages import MANAGERS, install_java
 
 _SAYS = """#!/bin/sh
 echo '    java.home = {home}' >&2

@@ -11,7 +11,7 @@ from varve.foundation.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from varve.jobs.job_errors import JobFailed, explain_failure
+from varve.jobs.running.errors import JobFailed, explain_failure
 
 _TRACE = """
   An exception was thrown from the Python worker. Please see the stack trace below.

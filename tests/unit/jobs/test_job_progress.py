@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 from varve.foundation.clock import ManualClock
-from varve.jobs.job_progress import ProgressWatch, StageProgress
-from varve.jobs.stage_look import step_name, without_skipped
-from varve.jobs.step_ledger import StepLedger
-from varve.jobs.store_count import StoreCount
+from varve.jobs.running.progress import ProgressWatch, StageProgress
+from varve.jobs.running.stage_look import step_name, without_skipped
+from varve.jobs.running.step_ledger import StepLedger
+from varve.jobs.running.store_count import StoreCount
 
 
 def test_a_stage_that_left_counts_as_done() -> None:

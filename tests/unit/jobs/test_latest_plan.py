@@ -10,12 +10,12 @@ import pytest
 from tests.support.source_topic import SourceTopic, read_rows
 from varve.cleaning.key_index import BATCH
 from varve.foundation.errors import Corrupt
-from varve.jobs import source_plan
-from varve.jobs.latest_plan import cut_kept
-from varve.jobs.latest_read import GAP_BYTES, join_places
-from varve.jobs.source_filters import SourceFilters
-from varve.jobs.source_pieces import ChosenPiece, ColdPiece, HotPiece, KeptPiece
-from varve.jobs.source_plan import plan_read, plan_tasks
+from varve.jobs.source import plan as source_plan
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.latest_plan import cut_kept
+from varve.jobs.source.latest_read import GAP_BYTES, join_places
+from varve.jobs.source.pieces import ChosenPiece, ColdPiece, HotPiece, KeptPiece
+from varve.jobs.source.plan import plan_read, plan_tasks
 from varve.records import Codec, Record
 
 EVERYTHING = SourceFilters()

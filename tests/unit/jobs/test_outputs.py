@@ -8,7 +8,7 @@ import pytest
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt
-from varve.jobs.outputs import (
+from varve.jobs.outputs.notes import (
     OUTPUTS_FILE,
     DirectoryOutputs,
     Output,

@@ -13,11 +13,18 @@ import pytest
 
 import varve
 from varve.foundation.errors import InvalidRequest, NotFound, VersionMismatch
-from varve.jobs.ship import FOLDER, MANIFEST, check_archive, find_packages, ship, with_shipment
+from varve.jobs.running.ship import (
+    FOLDER,
+    MANIFEST,
+    check_archive,
+    find_packages,
+    ship,
+    with_shipment,
+)
 
 _LOOK = """
 import sys
-import varve, varve.jobs.executor, varve.jobs.source, varve.kernels.crc
+import varve, varve.jobs.running.executor, varve.jobs.source.data_source, varve.kernels.crc
 from varve.kernels import batch_scan
 print([sys.modules[name].__file__ for name in ("varve", "numpy", "pyarrow", "numba", "obstore")])
 """

@@ -10,9 +10,9 @@ from tests.support.sink_bench import DIRECTORY, TOPIC, SinkBench
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, InvalidTimestamp, Locked
-from varve.jobs.sink_commit import PRODUCER_ID_MIN, EpochWrite, SinkCommit
-from varve.jobs.sink_ledger import SINKS_FILE, RunState, Sink
-from varve.jobs.sink_staging import ABANDONED_MS, Staging, sweep_abandoned
+from varve.jobs.sink.commit import PRODUCER_ID_MIN, EpochWrite, SinkCommit
+from varve.jobs.sink.ledger import SINKS_FILE, RunState, Sink
+from varve.jobs.sink.staging import ABANDONED_MS, Staging, sweep_abandoned
 from varve.object_store import MemoryObjectStore
 from varve.records import Batch
 

@@ -13,12 +13,12 @@ from varve.commit_log.check import check_log_directory
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Locked, NotFound, TopicExists
-from varve.jobs.sink import VarveWriter
-from varve.jobs.sink_directory import find_target, open_directory, settle_sinks
-from varve.jobs.sink_ledger import SINKS_FILE
-from varve.jobs.sink_options import SinkOptions, parse_sink_options
-from varve.jobs.source_columns import make_schema
-from varve.jobs.source_filters import SourceFilters
+from varve.jobs.sink.directory import find_target, open_directory, settle_sinks
+from varve.jobs.sink.ledger import SINKS_FILE
+from varve.jobs.sink.options import SinkOptions, parse_sink_options
+from varve.jobs.sink.writer import VarveWriter
+from varve.jobs.source.columns import make_schema
+from varve.jobs.source.filters import SourceFilters
 
 
 def options(directory: Path | str, topic: str = "out", **more: str) -> SinkOptions:

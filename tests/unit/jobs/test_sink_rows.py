@@ -21,10 +21,10 @@ from varve.commit_log import LogSettings
 from varve.embedded.packing import Packaging
 from varve.embedded.partitioner import partition_of
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
-from varve.jobs.sink_batches import BatchBuilder, SinkTarget, join_transaction
-from varve.jobs.sink_options import parse_sink_options
-from varve.jobs.sink_rows import check_sink_schema, make_rows
-from varve.jobs.sink_staging import RowSummary
+from varve.jobs.sink.batches import BatchBuilder, SinkTarget, join_transaction
+from varve.jobs.sink.options import parse_sink_options
+from varve.jobs.sink.rows import check_sink_schema, make_rows
+from varve.jobs.sink.staging import RowSummary
 from varve.records import Batch, Codec, Record
 
 MS = 1_700_000_000_000

@@ -18,16 +18,16 @@ from varve.foundation.errors import (
     OffsetOutOfRange,
     UnsupportedFormat,
 )
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.erased_rows import ErasedRows
-from varve.jobs.outputs import Output, OutputKind, TierOutputs
-from varve.jobs.snapshot import take_snapshot
-from varve.jobs.snapshot_document import SnapshotDocument, SnapshotPartition, find_snapshot
-from varve.jobs.snapshot_erase import count_in_snapshot, erase_from_snapshot
-from varve.jobs.snapshot_place import check_apart
-from varve.jobs.snapshot_read import open_snapshot
-from varve.jobs.snapshot_scope import is_sound
-from varve.jobs.tier_address import find_cluster
+from varve.jobs.outputs.erased_rows import ErasedRows
+from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition, find_snapshot
+from varve.jobs.snapshot.erase import count_in_snapshot, erase_from_snapshot
+from varve.jobs.snapshot.job import take_snapshot
+from varve.jobs.snapshot.place import check_apart
+from varve.jobs.snapshot.read import open_snapshot
+from varve.jobs.snapshot.scope import is_sound
+from varve.jobs.tier.address import find_cluster
 from varve.records import Record
 
 

@@ -11,11 +11,11 @@ from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.commit_log import TopicPartition
 from varve.commit_log.offset_index import OffsetIndex
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
-from varve.jobs.source_estimate import estimate
-from varve.jobs.source_filters import SourceFilters
-from varve.jobs.source_options import parse_options
-from varve.jobs.source_pieces import ColdPiece, cut_positions
-from varve.jobs.source_plan import plan_read, plan_tasks
+from varve.jobs.source.estimate import estimate
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import parse_options
+from varve.jobs.source.pieces import ColdPiece, cut_positions
+from varve.jobs.source.plan import plan_read, plan_tasks
 from varve.records import Codec, Record, build_batch_from_columns
 from varve.records.columns import BinaryColumn, HeaderColumns
 

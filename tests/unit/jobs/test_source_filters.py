@@ -15,10 +15,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from varve.jobs.source import VarveReader
-from varve.jobs.source_columns import make_schema
-from varve.jobs.source_filters import SourceFilters
-from varve.jobs.source_options import parse_options
+from varve.jobs.source.columns import make_schema
+from varve.jobs.source.data_source import VarveReader
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import parse_options
 
 
 def push(*filters: Filter, **options: str) -> tuple[SourceFilters, list[Any]]:

@@ -9,10 +9,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.support.source_topic import NAME, SourceTopic
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import InvalidRequest, OffsetOutOfRange
-from varve.jobs.source_columns import make_schema
-from varve.jobs.source_options import parse_options
-from varve.jobs.source_partition import TaskPartition
-from varve.jobs.source_stream import VarveStreamReader
+from varve.jobs.source.columns import make_schema
+from varve.jobs.source.options import parse_options
+from varve.jobs.source.partition import TaskPartition
+from varve.jobs.source.stream import VarveStreamReader
 from varve.records import Record
 
 

@@ -18,14 +18,14 @@ from varve.foundation.errors import (
     PowerLoss,
     Unavailable,
 )
-from varve.jobs import table_commit
-from varve.jobs.distributor import LocalDistributor, Task
-from varve.jobs.outputs import OutputKind
-from varve.jobs.source_plan import PartitionSource
-from varve.jobs.table_commit import referenced_paths
-from varve.jobs.table_plan import Tombstones
-from varve.jobs.table_settings import TableMode, TableSettings, ValueFormat
-from varve.jobs.table_state import OFFSETS, Progress, read_progress
+from varve.jobs.outputs.notes import OutputKind
+from varve.jobs.running.distributor import LocalDistributor, Task
+from varve.jobs.source.plan import PartitionSource
+from varve.jobs.table import commit as table_commit
+from varve.jobs.table.commit import referenced_paths
+from varve.jobs.table.plan import Tombstones
+from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.state import OFFSETS, Progress, read_progress
 from varve.records import Record
 
 JSON = TableSettings(format=ValueFormat.JSON, schema='{"id": "long required", "name": "string"}')
@@ -269,7 +269,7 @@ def test_a_topic_that_was_made_anew_is_another_topic(bench: TableBench) -> None:
 
 
 def test_a_topic_that_is_not_there_makes_no_table(bench: TableBench) -> None:
-    from varve.jobs.table import sync_table
+    from varve.jobs.table.job import sync_table
 
     with pytest.raises(NotFound, match="nothing"):
         sync_table(
@@ -428,7 +428,7 @@ def test_a_side_table_that_is_ahead_is_taken_back(
         real(table, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("varve.jobs.table.commit", commit)
+        patch.setattr("varve.jobs.table.job.commit", commit)
         with pytest.raises(PowerLoss):
             bench.sync(JSON)
     assert len(bench.bad_rows()) == 3
@@ -439,7 +439,7 @@ def test_a_side_table_that_is_ahead_is_taken_back(
 
 def test_a_failed_task_leaves_nothing(bench: TableBench) -> None:
     from varve.foundation.errors import Corrupt
-    from varve.jobs.distributor import TaskFailure
+    from varve.jobs.running.distributor import TaskFailure
 
     put(bench, 0, 5)
 

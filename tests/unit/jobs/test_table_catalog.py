@@ -13,7 +13,7 @@ from varve.foundation.errors import (
     StoreError,
     StoreUnavailable,
 )
-from varve.jobs.table_catalog import CatalogAddress, find_table, hide_user, split_name, told_errors
+from varve.jobs.table.catalog import CatalogAddress, find_table, hide_user, split_name, told_errors
 
 
 def one_line(error: StoreError) -> str:

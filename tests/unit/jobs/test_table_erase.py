@@ -9,12 +9,12 @@ import pytest
 from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, UPSERT, Interfering, fail, put
 from varve.foundation.errors import Corrupt, Fenced, NotFound, PowerLoss
-from varve.jobs.erased_rows import ErasedRows
-from varve.jobs.outputs import Output
-from varve.jobs.table_commit import referenced_paths
-from varve.jobs.table_erase import count_in_table, erase_from_table
-from varve.jobs.table_history import expire_snapshots
-from varve.jobs.table_settings import TableSettings
+from varve.jobs.outputs.erased_rows import ErasedRows
+from varve.jobs.outputs.notes import Output
+from varve.jobs.table.commit import referenced_paths
+from varve.jobs.table.erase import count_in_table, erase_from_table
+from varve.jobs.table.history import expire_snapshots
+from varve.jobs.table.settings import TableSettings
 
 KEY = ErasedRows(frozenset({b"k3"}), {})
 

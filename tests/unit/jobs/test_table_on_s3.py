@@ -10,13 +10,13 @@ import pytest
 from tests.support.s3_server import BUCKET, s3_server
 from tests.support.table_bench import TABLE, TableBench
 from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError, StoreUnavailable
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.erased_rows import ErasedRows
-from varve.jobs.table_catalog import CatalogAddress
-from varve.jobs.table_erase import count_in_table, erase_from_table
-from varve.jobs.table_history import expire_snapshots
-from varve.jobs.table_settings import TableMode, TableSettings, ValueFormat
-from varve.jobs.table_tasks import MergeTask
+from varve.jobs.outputs.erased_rows import ErasedRows
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.erase import count_in_table, erase_from_table
+from varve.jobs.table.history import expire_snapshots
+from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.tasks import MergeTask
 
 UPSERT = TableSettings(mode=TableMode.UPSERT, format=ValueFormat.JSON, buckets=2)
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.jobs.tier_files import BLOCK_BYTES, TierFiles
+from varve.jobs.tier.files import BLOCK_BYTES, TierFiles
 from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
 
 DATA = random.Random(1).randbytes(5 * BLOCK_BYTES + 77)

@@ -16,14 +16,14 @@ from varve.cleaning.key_index import ENTRY, HEADER_BYTES
 from varve.cleaning.key_index_build import build_key_index
 from varve.commit_log.finding import Severity
 from varve.disk import RealFileSystem
-from varve.jobs.cold_input import ColdInput, checksum, open_files
-from varve.jobs.compact_tasks import scratch
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.outputs import Output, OutputKind, TierOutputs
-from varve.jobs.tier_reach import StoreReach
-from varve.jobs.verify import verify_partitions
-from varve.jobs.verify_findings import VerifyFinding
-from varve.jobs.verify_notes import verify_notes
+from varve.jobs.compact.tasks import scratch
+from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
+from varve.jobs.tier.reach import StoreReach
+from varve.jobs.verify.findings import VerifyFinding
+from varve.jobs.verify.job import verify_partitions
+from varve.jobs.verify.notes import verify_notes
 from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, ObjectPart, SegmentState
 from varve.tiering.manifest import Manifest
 

@@ -9,10 +9,10 @@ import varve
 from varve.cli.main import app
 from varve.commit_log.finding import Severity
 from varve.foundation.errors import NotFound
-from varve.jobs.distributor import LocalDistributor
-from varve.jobs.tier_address import TierAddress
-from varve.jobs.verify import verify
-from varve.jobs.verify_result import VerifyResult
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.tier.address import TierAddress
+from varve.jobs.verify.job import verify
+from varve.jobs.verify.result import VerifyResult
 
 
 @pytest.fixture

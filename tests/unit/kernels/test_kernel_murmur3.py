@@ -6,7 +6,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varve.jobs.table_rows import find_buckets
+from varve.jobs.table.rows import find_buckets
 from varve.kernels.murmur3 import hash_cells
 
 

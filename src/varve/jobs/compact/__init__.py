@@ -1,0 +1,1 @@
+"""Compaction of the cold tier."""

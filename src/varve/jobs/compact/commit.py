@@ -1,0 +1,199 @@
+"""Makes what a compaction wrote readable in the place of what it read, by one manifest.
+
+Invariant  a group takes its inputs' place only if these are still the readable ones. Groups go
+           oldest first: behind one that cannot, none does, for a tombstone must outlive what it
+           deletes. Every group was balanced, and the balances are in the store, before the commit.
+Crash      before the commit the old segments are read, after it the new ones.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from varve.cleaning.balance import Balance, BalanceKind, hex_digest
+from varve.cleaning.balance_json import encode_balance
+from varve.cleaning.plan import sum_by_reason
+from varve.cleaning.segment_plan import RunRules, SegmentPlan
+from varve.commit_log import LogSettings, TopicPartition
+from varve.jobs.compact.settings import WRITER
+from varve.jobs.compact.tasks import WrittenGroup
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ManifestStore
+
+
+@dataclass(frozen=True, slots=True)
+class DoneGroup:
+    """A group that was written, with what it was planned from."""
+
+    inputs: tuple[ColdSegment, ...]
+    plans: tuple[SegmentPlan, ...]
+    written: WrittenGroup
+
+    @property
+    def base_offset(self) -> int:
+        return self.inputs[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.inputs[-1].end_offset
+
+
+def balance_group(
+    group: DoneGroup,
+    *,
+    id: int,
+    partition: TopicPartition,
+    rules: RunRules,
+    settings: LogSettings,
+) -> Balance:
+    """The balance of a group, checked; raises Unbalanced."""
+    balance = Balance(
+        id=id,
+        partition=partition,
+        kind=BalanceKind.COMPACTION,
+        at_ms=rules.now_ms,
+        inputs=tuple(one.figure for one in group.plans),
+        outputs=(group.written.figure,),
+        records=sum_by_reason([one.records for one in group.plans]),
+        bytes=sum_by_reason([one.bytes for one in group.plans]),
+        keys_before=hex_digest(*(one.digest for one in group.plans)),
+        keys_after=hex_digest(group.written.digest),
+        rule=(
+            f"cleanup.policy {','.join(settings.cleanup_policy)} in the cold tier: the latest "
+            f"record of each key below offset {rules.first_uncleanable}; tombstones and markers "
+            f"delete.retention.ms={settings.delete_retention_ms} after they are first cleaned"
+        ),
+        end_offset=rules.first_uncleanable,
+    )
+    balance.check()
+    return balance
+
+
+def encode_evidence(job_id: str, balances: Sequence[Balance]) -> bytes:
+    """What a job removed from a partition, as its evidence holds it."""
+    document = {"job": job_id, "balances": [encode_balance(one) for one in balances]}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+class _Standing(Enum):
+    """What became of a group's inputs since they were read."""
+
+    READY = auto()
+    DONE = auto()
+    EXPIRED = auto()
+    CHANGED = auto()
+
+
+class CompactCommit:
+    """One commit; `committed` and `voided` tell how it went.
+
+    `stale` has the bytes that are stale in segments which were not worth rewriting, by their ids.
+    `clean_end` is how far the partition is compacted if every group goes in. The groups lie in
+    [`start_offset`, `end_offset`). Those of an erasure stand each for itself (`is_ordered` false).
+    """
+
+    def __init__(
+        self,
+        manifests: ManifestStore,
+        groups: Sequence[DoneGroup],
+        *,
+        stale: Mapping[str, int],
+        clean_end: int,
+        start_offset: int,
+        end_offset: int,
+        now_ms: int,
+        replaced_ms: int,
+        writer: str = WRITER,
+        is_ordered: bool = True,
+    ) -> None:
+        self._manifests = manifests
+        self._groups = groups
+        self._stale = stale
+        self._clean_end = clean_end
+        self._start_offset = start_offset
+        self._end_offset = end_offset
+        self._writer = writer
+        self._is_ordered = is_ordered
+        self._now_ms = now_ms
+        self._replaced_ms = replaced_ms
+        self.committed: list[DoneGroup] = []
+        self.voided: list[DoneGroup] = []
+
+    def run(self) -> Manifest:
+        return self._manifests.commit(
+            self._change, leader_epoch=None, writer=self._writer, now_ms=self._now_ms
+        )
+
+    def _change(self, manifest: Manifest) -> Manifest:
+        near = self._manifests.unfold(
+            manifest, start_offset=self._start_offset, end_offset=self._end_offset
+        )
+        self.committed, self.voided = [], []
+        clean_end = self._clean_end
+        for number, group in enumerate(self._groups):
+            standing = _judge(near, group, is_ordered=self._is_ordered)
+            if standing is _Standing.CHANGED and self._is_ordered:
+                clean_end = min(clean_end, group.base_offset)
+                self.voided += self._groups[number:]
+                break
+            if standing in (_Standing.EXPIRED, _Standing.CHANGED):
+                self.voided.append(group)
+                continue
+            self.committed.append(group)
+            if standing is _Standing.READY:
+                near = self._put(near, group)
+        return self._note_stale(near).raise_cleaned_up_to(clean_end)
+
+    def _put(self, manifest: Manifest, group: DoneGroup) -> Manifest:
+        changed = manifest.start_delete(
+            [one.id for one in group.inputs],
+            at_ms=self._now_ms,
+            replaced_until_ms=self._now_ms + self._replaced_ms,
+        )
+        announced = changed.get_segment(group.written.segment.id)
+        return changed.finish(
+            replace(announced, state=SegmentState.COPY_FINISHED, at_ms=self._now_ms)
+        )
+
+    def _note_stale(self, manifest: Manifest) -> Manifest:
+        for one in manifest.segments:
+            stale = self._stale.get(one.id)
+            if one.is_readable and stale is not None and stale != one.stale_bytes:
+                manifest = manifest.update(replace(one, stale_bytes=stale))
+        return manifest
+
+
+def _judge(manifest: Manifest, group: DoneGroup, *, is_ordered: bool) -> _Standing:
+    output = manifest.find_segment(group.written.segment.id)
+    if output is not None and output.is_readable:
+        return _Standing.DONE
+    # What is expired need not be compacted any more; an erasure reaches it until it is gone.
+    if is_ordered and group.end_offset < manifest.log_start_offset:
+        return _Standing.EXPIRED
+    found = [manifest.find_segment(one.id) for one in group.inputs]
+    is_same = all(one is not None and one.is_readable for one in found)
+    is_announced = output is not None and output.state is SegmentState.COPY_STARTED
+    return _Standing.READY if is_same and is_announced else _Standing.CHANGED
+
+
+def add_parts(
+    manifests: ManifestStore, home: ColdPartition, made: Mapping[str, ColdSegment], *, now_ms: int
+) -> None:
+    """Tells the manifest of key indexes that were made, by the ids of their segments."""
+    if not made:
+        return
+    start = min(one.base_offset for one in made.values())
+    end = max(one.end_offset for one in made.values()) + 1
+
+    def change(manifest: Manifest) -> Manifest:
+        near = manifests.unfold(manifest, start_offset=start, end_offset=end)
+        for one in near.segments:
+            if one.is_readable and one.id in made:
+                known = made[one.id]
+                near = near.update(replace(one, parts=known.parts, key_count=known.key_count))
+        return near
+
+    manifests.commit(change, leader_epoch=None, writer=WRITER, now_ms=now_ms)

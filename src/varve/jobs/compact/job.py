@@ -1,0 +1,94 @@
+"""Compacts topics in the cold tier: every key's latest record stays, as the local cleaner has it.
+
+Invariant  partitions are independent: one that fails does not stop the others. The tasks of one
+           stage of all partitions are carried out together.
+Crash      docs/tiering.md; a job may be killed anywhere and run again.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from varve.disk import RealFileSystem
+from varve.foundation.clock import Clock, SystemClock
+from varve.jobs.compact.partition import PartitionCompaction
+from varve.jobs.compact.report import CompactionResult
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.running.distributor import Distributor
+from varve.jobs.running.stages import run_together
+from varve.jobs.tier.address import TierAddress, find_topic
+from varve.jobs.tier.local_history import find_history
+from varve.jobs.tier.reach import AddressReach, TierReach
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.lineage import Epochs
+from varve.tiering.page_store import new_id
+
+NO_HISTORIES: Final[Mapping[ColdPartition, Epochs]] = MappingProxyType({})
+
+
+def compact(
+    address: TierAddress,
+    topics: Sequence[str],
+    *,
+    settings: CompactSettings,
+    distributor: Distributor,
+    directory: str | None = None,
+    clock: Clock | None = None,
+) -> CompactionResult:
+    """Compacts what is due of these topics; `settings` hold for all of them.
+
+    `directory` is the log directory that was copied: what its logs have left of the bucket, as they
+    do when a new leader cuts them, is not taken for the latest of a key.
+
+    Raises NotFound for a topic that the tier does not hold; what fails later is told in the result
+    of its partition. One job at a time works on a partition: a second one is told who does.
+    """
+    homes = [home for name in topics for home in find_topic(address, name).partitions]
+    return compact_partitions(
+        AddressReach(address),
+        homes,
+        settings=settings,
+        distributor=distributor,
+        clock=clock or SystemClock(),
+        random=random.Random(),
+        histories=_read_histories(directory, homes),
+    )
+
+
+def _read_histories(
+    directory: str | None, homes: Sequence[ColdPartition]
+) -> dict[ColdPartition, Epochs]:
+    if directory is None:
+        return {}
+    found = {home: find_history(RealFileSystem(), directory, home) for home in homes}
+    return {home: epochs for home, epochs in found.items() if epochs is not None}
+
+
+def compact_partitions(
+    reach: TierReach,
+    homes: Sequence[ColdPartition],
+    *,
+    settings: CompactSettings,
+    distributor: Distributor,
+    clock: Clock,
+    random: random.Random,
+    histories: Mapping[ColdPartition, Epochs] = NO_HISTORIES,
+) -> CompactionResult:
+    """Compacts what is due of these partitions; `histories` are the epochs of their logs."""
+    began_ms = clock.now_ms()
+    job_id = f"compact-{new_id(random)}"
+    runs = [
+        PartitionCompaction(
+            home,
+            reach,
+            settings,
+            clock=clock,
+            random=random,
+            job_id=job_id,
+            history=histories.get(home),
+        ).stages()
+        for home in homes
+    ]
+    results = run_together(runs, distributor)
+    return CompactionResult(job_id, tuple(results), clock.now_ms() - began_ms)

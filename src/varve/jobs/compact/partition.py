@@ -1,0 +1,471 @@
+"""The compaction of one partition's cold tier, stage by stage.
+
+1. The lease is taken, what earlier runs left is swept; the manifest tells what may be compacted.
+2. One task per segment verifies its key index, or makes it.
+3. One task per range of hashes finds the latest records; their outcomes are merged.
+4. One task per group rewrites it and uploads it under an announced id.
+5. Balances are checked and put on record, and one manifest makes the groups readable.
+
+Where the data of a segment turns out to be damaged, what lies before it goes in, and another pass
+leaves that one alone.
+
+Invariant  only the last step changes what is read, and it changes all at once.
+Crash      before the last step the old state is read, and the next run sweeps what was announced.
+Threads    one; the tasks of a stage run wherever the distributor has them run.
+"""
+
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+from varve.cleaning.key_index import KeyIndexHeader
+from varve.cleaning.key_plan import ENTRY_BYTES, HASH_END, HashRange
+from varve.cleaning.plan import CleaningPlan, complete_plan, first_held_offset, sum_by_reason
+from varve.cleaning.segment_plan import RunRules, SegmentPlan
+from varve.commit_log import TopicPartition
+from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.clock import Clock
+from varve.foundation.errors import StoreError
+from varve.jobs.compact.commit import (
+    CompactCommit,
+    DoneGroup,
+    add_parts,
+    balance_group,
+    encode_evidence,
+)
+from varve.jobs.compact.estimate import CompactEstimate, estimate_plan
+from varve.jobs.compact.report import PartitionResult, StageTime
+from varve.jobs.compact.scope import Scope, find_chain, find_scope, read_aborted, read_shells
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.compact.sweep import find_leftovers, remove_leftovers
+from varve.jobs.compact.tasks import (
+    GroupTask,
+    IndexedSegment,
+    IndexTask,
+    PackedPlan,
+    RangeTask,
+    WrittenGroup,
+    make_sources,
+    merge_packed,
+)
+from varve.jobs.running.distributor import Task, TaskFailure
+from varve.jobs.running.stages import Stage, expect
+from varve.jobs.tier.cold_input import ColdInput, open_files
+from varve.jobs.tier.files import TierFiles
+from varve.jobs.tier.partition_lease import HeldLease, hold_lease
+from varve.jobs.tier.reach import TierReach
+from varve.object_store.prices import default_prices
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.lineage import Epochs
+from varve.tiering.manifest import Manifest
+from varve.tiering.page_store import new_id
+from varve.tiering.segment_parts import KEYS_PART
+
+PASSES_MAX: Final = 8
+"""Passes over a partition: each begins anew without a segment that turned out to be damaged."""
+
+
+Stages = Generator[Stage, list[object], PartitionResult]
+"""Gives the next stage for the outcomes of the last one; ends with the result."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a run has found out so far, for its result."""
+
+    records_of: list[SegmentPlan] = field(default_factory=list)
+    stages: list[StageTime] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    is_cut: bool = False
+    notes: list[str] = field(default_factory=list)
+    swept: int = 0
+    voided: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    estimate: CompactEstimate | None = None
+
+
+class PartitionCompaction:
+    """One run over one partition; `job_id` names its evidence.
+
+    `history` are the leader epochs of its log, where they are known.
+    """
+
+    def __init__(
+        self,
+        home: ColdPartition,
+        reach: TierReach,
+        settings: CompactSettings,
+        *,
+        clock: Clock,
+        random: random.Random,
+        job_id: str,
+        history: Epochs | None = None,
+    ) -> None:
+        self._home = home
+        self._reach = reach
+        self._settings = settings
+        self._clock = clock
+        self._random = random
+        self._job_id = job_id
+        self._history = history
+        self._now_ms = clock.now_ms()
+        self._manifests = reach.manifests(home)
+        self._topic_id = decode_topic_id(home.topic_id).bytes
+        self._found = _Found()
+        self._lease: HeldLease | None = None
+        self._before: Manifest | None = None
+        self._after: Manifest | None = None
+
+    def stages(self) -> Stages:
+        """The run; what fails on purpose is told in its result."""
+        error: str | None = None
+        try:
+            if self._settings.is_dry_run:
+                yield from self._run(0)
+            else:
+                yield from self._run_leased()
+        except StoreError as failure:
+            error = str(failure)
+        return self._result(error)
+
+    def _run_leased(self) -> Generator[Stage, list[object], None]:
+        """All passes, while no other job works on the partition."""
+        with hold_lease(
+            self._reach.objects(),
+            self._home,
+            self._job_id,
+            clock=self._clock,
+            takes_over=self._settings.takes_over,
+        ) as self._lease:
+            for number in range(PASSES_MAX):
+                known = len(self._found.held)
+                yield from self._run(number)
+                if len(self._found.held) == known or not self._found.is_cut:
+                    break
+
+    def _run(self, number: int) -> Generator[Stage, list[object], None]:
+        """One pass; another follows without the segment whose damage cut it short."""
+        self._found.is_cut = False
+        manifest = self._manifests.load() if self._settings.is_dry_run else self._sweep()
+        self._before = self._before or manifest
+        self._after = manifest
+        chain = find_chain(manifest, self._manifests.segments(manifest), self._history)
+        if not chain:
+            self._found.notes.append("the cold tier holds nothing of it")
+            return
+        latest = chain[-1].epochs[-1][0]
+        if self._history is None and manifest.leader_epoch > latest:
+            self._found.notes.append(
+                f"a leader of epoch {manifest.leader_epoch} has written the manifest, and what is "
+                f"copied is of epoch {latest} at most: where the log parted from it is not known; "
+                "wait for the next copy, or name the log directory"
+            )
+            return
+        if chain[-1].end_offset < manifest.highest_offset:
+            self._found.notes.append(
+                f"what lies from offset {chain[-1].end_offset + 1} on is left alone: there is a "
+                "hole, or it is of a history that the log has left"
+            )
+        with open_files(self._reach.objects, self._home, chain) as files:
+            log = self._settings.log
+            scope = find_scope(self._home, manifest, chain, files, log, self._now_ms)
+            if not self._is_due(scope):
+                return
+            aborted = read_aborted(self._home, chain, files, end_offset=scope.end_offset)
+            rules = RunRules(
+                now_ms=self._now_ms,
+                delete_retention_ms=log.delete_retention_ms,
+                first_uncleanable=scope.end_offset,
+                shells=read_shells(self._home, chain[-1], files),
+            )
+        scope, headers = yield from self._index(scope, aborted)
+        with open_files(self._reach.objects, self._home, scope.segments) as files:
+            plan, clean_end = yield from self._plan(scope, headers, aborted, rules, files)
+            if self._settings.is_dry_run:
+                self._note_plan(manifest, plan)
+                return
+            groups = yield from self._rewrite(scope, plan)
+        if len(groups) < len(plan.groups):
+            clean_end = min(clean_end, plan.groups[len(groups)][0].segment.base_offset)
+        evidence_id = f"{self._job_id}-{number}" if number else self._job_id
+        self._commit(scope, plan, groups, clean_end, evidence_id)
+
+    def _sweep(self) -> Manifest:
+        manifest = self._manifests.load()
+        leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
+        remove_leftovers(
+            self._reach.objects(), self._manifests, self._home, leftovers, now_ms=self._now_ms
+        )
+        self._found.swept += len(leftovers)
+        return self._manifests.load() if leftovers else manifest
+
+    def _is_due(self, scope: Scope) -> bool:
+        found, notes = scope.dirtiness, self._found.notes
+        if scope.blocked_by:
+            notes.append(scope.blocked_by)
+        if not scope.segments:
+            notes.append("nothing of it may be compacted yet")
+            return False
+        if not found.is_due and not self._settings.is_forced:
+            notes.append(
+                f"not due: {found.ratio:.3f} of it is dirty, min.cleanable.dirty.ratio is "
+                f"{found.min_ratio}"
+            )
+            return False
+        return True
+
+    # Stages
+
+    def _carry_out(
+        self, name: str, tasks: Sequence[Task]
+    ) -> Generator[Stage, list[object], list[object]]:
+        began_ms = self._clock.now_ms()
+        if self._lease is not None:
+            self._lease.renew()
+        outcomes = yield Stage(name, tasks)
+        elapsed_ms = self._clock.now_ms() - began_ms
+        self._found.stages.append(StageTime(name, len(tasks), elapsed_ms))
+        return outcomes
+
+    def _index(
+        self, scope: Scope, aborted: Sequence[AbortedTransaction]
+    ) -> Generator[Stage, list[object], tuple[Scope, tuple[KeyIndexHeader | None, ...]]]:
+        """The headers of all key indexes, None for a held segment, and the segments as they are
+        listed now.
+        """
+        tasks = [
+            IndexTask(
+                self._reach,
+                self._home,
+                one,
+                tuple(
+                    each
+                    for each in aborted
+                    if each.first_offset <= one.end_offset and each.last_offset >= one.base_offset
+                ),
+                self._topic_id,
+                self._settings.buffer_bytes,
+                self._settings.is_dry_run,
+            )
+            for one in scope.segments
+            if one.base_offset not in self._found.held
+        ]
+        outcomes = yield from self._carry_out("index", tasks)
+        headers: dict[int, KeyIndexHeader] = {}
+        made: dict[str, ColdSegment] = {}
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            segment = task.segment
+            if self._is_damage(outcome, segment.base_offset):
+                continue
+            if outcome is None:
+                self._found.notes.append(
+                    f"segment {segment.base_offset} has no key index yet, so nothing of it is in "
+                    f"the plan: a run makes one from its {segment.size} bytes"
+                )
+                continue
+            indexed = expect(outcome, IndexedSegment)
+            headers[segment.base_offset] = indexed.header
+            if indexed.part is not None:
+                others = tuple(one for one in segment.parts if one.name != KEYS_PART)
+                made[segment.id] = replace(
+                    segment,
+                    parts=(*others, indexed.part),
+                    key_count=indexed.header.entry_count,
+                )
+        add_parts(self._manifests, self._home, made, now_ms=self._now_ms)
+        chain = tuple(made.get(one.id, one) for one in scope.chain)
+        return Scope(chain, scope.dirtiness), tuple(
+            headers.get(one.base_offset) for one in scope.segments
+        )
+
+    def _is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
+        """Whether a task found a segment damaged: that one is held, with a word on it."""
+        if not isinstance(outcome, TaskFailure) or not outcome.is_corrupt:
+            return False
+        found = outcome.damaged_offset if base_offset is None else base_offset
+        if found is None:
+            return False
+        self._found.held.append(found)
+        self._found.notes.append(outcome.message)
+        return True
+
+    def _plan(
+        self,
+        scope: Scope,
+        headers: tuple[KeyIndexHeader | None, ...],
+        aborted: Sequence[AbortedTransaction],
+        rules: RunRules,
+        files: TierFiles,
+    ) -> Generator[Stage, list[object], tuple[CleaningPlan, int]]:
+        """The plan, and how far the partition is clean once it is carried out."""
+        slim = tuple(_only_keys(one) for one in scope.segments)
+        entries = sum(header.entry_count for header in headers if header is not None)
+        tasks = [
+            RangeTask(
+                self._reach, self._home, slim, headers, rules, one, self._settings.buffer_bytes
+            )
+            for one in cut_hashes(-(-entries * ENTRY_BYTES // self._settings.range_bytes))
+        ]
+        outcomes = yield from self._carry_out("plan", tasks)
+        latest = merge_packed([expect(one, PackedPlan) for one in outcomes])
+        sources = make_sources(
+            self._home, scope.segments, headers, files, first_dirty=scope.dirtiness.first_dirty
+        )
+        plan = complete_plan(
+            sources,
+            latest,
+            aborted=aborted,
+            rules=rules,
+            settings=self._settings.grouping,
+            is_forced=self._settings.is_forced or scope.dirtiness.is_forced,
+        )
+        return plan, first_held_offset(sources, rules)
+
+    def _rewrite(
+        self, scope: Scope, plan: CleaningPlan
+    ) -> Generator[Stage, list[object], list[DoneGroup]]:
+        """The groups that were written, up to the first one that could not be."""
+        by_base = {one.base_offset: one for one in scope.segments}
+        tasks = [self._group_task(group, by_base) for group in plan.groups]
+        outcomes = yield from self._carry_out("rewrite", tasks)
+        done: list[DoneGroup] = []
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if self._is_damage(outcome):
+                self._found.is_cut = True
+                break
+            written = expect(outcome, WrittenGroup)
+            done.append(DoneGroup(task.inputs, task.plans, written))
+        self._found.voided += len(tasks) - len(done)
+        return done
+
+    def _group_task(
+        self, group: Sequence[SegmentPlan], by_base: dict[int, ColdSegment]
+    ) -> GroupTask:
+        inputs = tuple(by_base[plan.segment.base_offset] for plan in group)
+        files = open_files(self._reach.objects, self._home, inputs)
+        segments = [ColdInput(self._home, one, files) for one in inputs]
+        plans = tuple(
+            replace(plan, segment=one, keys=one.keys(plan.keys.header))
+            for plan, one in zip(group, segments, strict=True)
+        )
+        return GroupTask(
+            self._reach,
+            self._home,
+            new_id(self._random),
+            inputs,
+            plans,
+            files,
+            self._settings.grouping,
+            self._topic_id,
+            self._settings.buffer_bytes,
+            self._now_ms,
+        )
+
+    # The end
+
+    def _note_plan(self, manifest: Manifest, plan: CleaningPlan) -> None:
+        self._found.records_of = [one for group in plan.groups for one in group]
+        self._found.estimate = estimate_plan(
+            plan,
+            log_bytes=manifest.log_bytes,
+            prices=default_prices(self._reach.objects().name),
+        )
+
+    def _commit(
+        self,
+        scope: Scope,
+        plan: CleaningPlan,
+        groups: Sequence[DoneGroup],
+        clean_end: int,
+        evidence_id: str,
+    ) -> None:
+        partition = TopicPartition(self._home.topic, self._home.partition)
+        balances = [
+            balance_group(
+                group,
+                id=number,
+                partition=partition,
+                rules=plan.rules,
+                settings=self._settings.log,
+            )
+            for number, group in enumerate(groups, 1)
+        ]
+        if balances:
+            key = self._home.evidence_key(evidence_id)
+            self._reach.objects().put(key, encode_evidence(self._job_id, balances))
+        rewritten = {one.base_offset for group in groups for one in group.inputs}
+        ids = {one.base_offset: one.id for one in scope.segments}
+        commit = CompactCommit(
+            self._manifests,
+            groups,
+            stale={
+                ids[one.segment.base_offset]: one.stale_bytes
+                for one in plan.segments
+                if one.segment.base_offset not in rewritten
+            },
+            clean_end=clean_end,
+            start_offset=scope.segments[0].base_offset,
+            end_offset=clean_end,
+            now_ms=self._now_ms,
+            replaced_ms=self._settings.replaced_ms,
+        )
+        self._after = commit.run()
+        self._note_commit(commit)
+
+    def _note_commit(self, commit: CompactCommit) -> None:
+        found = self._found
+        for group in commit.committed:
+            found.records_of += group.plans
+            found.bytes_read += group.written.bytes_read
+            found.bytes_written += group.written.segment.size
+        if commit.voided:
+            found.voided += len(commit.voided)
+            found.notes.append(
+                f"{len(commit.voided)} groups were left as they are: their segments changed "
+                "meanwhile; the next run takes them up"
+            )
+
+    def _result(self, error: str | None) -> PartitionResult:
+        found, before, after = self._found, self._before, self._after
+        segments_after = 0 if after is None else after.readable_count
+        bytes_after = 0 if after is None else after.log_bytes
+        if found.estimate is not None:
+            segments_after += found.estimate.groups - found.estimate.segments
+            bytes_after = found.estimate.bytes_left
+        return PartitionResult(
+            home=self._home,
+            segments_before=0 if before is None else before.readable_count,
+            segments_after=segments_after,
+            segments_rewritten=len(found.records_of),
+            bytes_before=0 if before is None else before.log_bytes,
+            bytes_after=bytes_after,
+            bytes_read=found.bytes_read,
+            bytes_written=found.bytes_written,
+            records=sum_by_reason([one.records for one in found.records_of]),
+            bytes=sum_by_reason([one.bytes for one in found.records_of]),
+            cleaned_up_to=0 if after is None else after.cleaned_up_to,
+            swept=found.swept,
+            voided_groups=found.voided,
+            held=tuple(found.held),
+            stages=tuple(found.stages),
+            note="; ".join(found.notes),
+            error=error,
+            estimate=found.estimate,
+        )
+
+
+def cut_hashes(count: int) -> list[HashRange]:
+    """All hashes in so many ranges, one at the least."""
+    count = max(count, 1)
+    bounds = [HASH_END * number // count for number in range(count + 1)]
+    return list(pairwise(bounds))
+
+
+def _only_keys(segment: ColdSegment) -> ColdSegment:
+    """What a task needs that reads key indexes alone: it travels once for each range."""
+    return replace(segment, parts=tuple(one for one in segment.parts if one.name == KEYS_PART))

@@ -1,0 +1,166 @@
+"""Which part of a partition's cold tier may be compacted, and how dirty it is.
+
+Invariant  the part is a chain of readable segments without a hole, all of one history; every
+           transaction that has records in it is decided within the cold tier.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from varve.cleaning.log_facts import NO_TIMESTAMP, LogFacts, SegmentFacts, SegmentTimes
+from varve.cleaning.selection import Blocker, Dirtiness, select_facts
+from varve.commit_log import LogSettings, TopicPartition
+from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.producer_snapshot import decode_producer_snapshot
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.foundation.errors import Corrupt
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.tier.cold_input import ColdInput
+from varve.jobs.tier.files import TierFiles
+from varve.records import HEADER_BYTES, decode_header
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.lineage import Epochs, is_in_lineage
+from varve.tiering.manifest import Manifest
+from varve.tiering.segment_parts import SNAPSHOT_PART
+
+_TXN_INDEX_PART = "txnindex"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The chain of readable segments, and what selection found of it."""
+
+    chain: tuple[ColdSegment, ...]
+    dirtiness: Dirtiness
+
+    @property
+    def end_offset(self) -> int:
+        return self.dirtiness.first_uncleanable
+
+    @property
+    def segments(self) -> tuple[ColdSegment, ...]:
+        """Those that may be compacted."""
+        return tuple(one for one in self.chain if one.base_offset < self.end_offset)
+
+    @property
+    def blocked_by(self) -> str:
+        """What keeps the rest of the chain from it; empty where nothing does."""
+        if self.dirtiness.blocker is Blocker.ACTIVE_SEGMENT:
+            return ""
+        return self.dirtiness.blocked_by
+
+
+def find_chain(
+    manifest: Manifest, segments: Iterable[ColdSegment], history: Epochs | None = None
+) -> tuple[ColdSegment, ...]:
+    """The readable segments from the log start on, up to a hole or to a history that was left.
+
+    A log that was cut goes on under a higher leader epoch; what it had copied before behind that
+    is of a lower one. That shows once the log is copied again, or by its `history` if it is given.
+    """
+    chain: list[ColdSegment] = []
+    for one in segments:
+        if not one.is_readable or one.end_offset < manifest.log_start_offset:
+            continue
+        if chain and (
+            one.base_offset != chain[-1].end_offset + 1
+            or one.epochs[0][0] < chain[-1].epochs[-1][0]
+        ):
+            break
+        if history is not None and is_left(one, history):
+            break
+        chain.append(one)
+    return tuple(chain)
+
+
+def is_left(segment: ColdSegment, history: Epochs) -> bool:
+    """Whether a log of this history no longer has the segment's records."""
+    if segment.end_offset < history[0][1]:
+        return False  # The log forgot the epochs of what lies before.
+    return not is_in_lineage(segment, history, log_end_offset=LONG_MAX)
+
+
+def find_scope(
+    home: ColdPartition,
+    manifest: Manifest,
+    chain: tuple[ColdSegment, ...],
+    files: TierFiles,
+    settings: LogSettings,
+    now_ms: int,
+) -> Scope:
+    """What may be compacted of a chain, which is not empty."""
+    end_offset = chain[-1].end_offset + 1
+    undecided = chain[-1].undecided_from
+    # What follows the chain is not compacted, as the active segment of a log is not.
+    active = SegmentFacts(end_offset, end_offset, 0, True, _no_times, _no_timestamp)
+    facts = LogFacts(
+        partition=TopicPartition(home.topic, home.partition),
+        settings=settings,
+        log_start_offset=max(manifest.log_start_offset, chain[0].base_offset),
+        last_stable_offset=end_offset if undecided is None else min(undecided, end_offset),
+        high_watermark=end_offset + 1,
+        end_offset=end_offset,
+        segments=(*(_facts_of(ColdInput(home, one, files)) for one in chain), active),
+    )
+    return Scope(chain, select_facts(facts, manifest.cleaned_up_to, now_ms))
+
+
+def _facts_of(one: ColdInput) -> SegmentFacts:
+    cold = one.cold
+    return SegmentFacts(
+        base_offset=cold.base_offset,
+        next_offset=one.next_offset,
+        size=cold.size,
+        is_active=False,
+        read_times=partial(SegmentTimes, cold.max_timestamp, *cold.append_ms),
+        read_first_timestamp=partial(_read_first_timestamp, one),
+    )
+
+
+def _read_first_timestamp(one: ColdInput) -> int:
+    if one.size < HEADER_BYTES:
+        return NO_TIMESTAMP
+    with one.file() as file:
+        data = file.read_at(0, HEADER_BYTES)
+    try:
+        return decode_header(data, where=file.path).max_timestamp
+    except Corrupt:
+        return NO_TIMESTAMP
+
+
+def _no_times() -> SegmentTimes:
+    return SegmentTimes(NO_TIMESTAMP, NO_TIMESTAMP, NO_TIMESTAMP)
+
+
+def _no_timestamp() -> int:
+    return NO_TIMESTAMP
+
+
+def read_aborted(
+    home: ColdPartition, chain: Iterable[ColdSegment], files: TierFiles, *, end_offset: int
+) -> tuple[AbortedTransaction, ...]:
+    """The aborted transactions of a chain that begin before an offset; their markers may lie
+    behind it.
+    """
+    found: list[AbortedTransaction] = []
+    for one in chain:
+        if one.has_aborted:
+            cold = ColdInput(home, one, files)
+            data = cold.read_part(_TXN_INDEX_PART)
+            index = TransactionIndex.decode(data, one.base_offset, cold.path(_TXN_INDEX_PART))
+            found += index.entries()
+    return tuple(one for one in found if one.first_offset < end_offset)
+
+
+def read_shells(
+    home: ColdPartition, segment: ColdSegment, files: TierFiles
+) -> dict[int, ProducerShell]:
+    """The producers that are known where a segment ends, and where the last data of each is."""
+    last = ColdInput(home, segment, files)
+    entries = decode_producer_snapshot(last.read_part(SNAPSHOT_PART), last.path(SNAPSHOT_PART))
+    return {
+        one.producer_id: ProducerShell(one.epoch, None if one.last_offset < 0 else one.last_offset)
+        for one in entries
+    }

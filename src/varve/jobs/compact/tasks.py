@@ -1,0 +1,278 @@
+"""The work of a compaction that runs anywhere: index a segment, plan a range, rewrite a group.
+
+Invariant  a task carries all it needs and changes nothing that a reader sees. A task that is run
+           twice, even at the same time, writes the same objects: its outcome follows from what it
+           carries.
+Crash      a group's objects are announced in the manifest before the first is written. A key index
+           that was missing is put under its segment's own name: until the manifest names it the
+           next run writes it again.
+"""
+
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from varve.cleaning.balance import SegmentFigure
+from varve.cleaning.key_index import KeyIndex, KeyIndexHeader
+from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_plan import HashRange, KeyPlan, merge_plans
+from varve.cleaning.plan import Source, find_latest
+from varve.cleaning.rewrite import WrittenSegment, write_group
+from varve.cleaning.segment_plan import RunRules, SegmentPlan
+from varve.commit_log import LogSettings
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
+from varve.jobs.compact.settings import WRITER
+from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
+from varve.jobs.tier.files import TierFiles
+from varve.jobs.tier.group_upload import announce, gather_group, upload
+from varve.jobs.tier.reach import TierReach
+from varve.jobs.tier.scratch_files import ScratchFileSystem
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
+from varve.tiering.segment_parts import KEYS_PART
+
+_LEVEL: Final = 1
+"""Of compression."""
+
+
+def no_pace(size: int) -> None:
+    """Tasks run without rest."""
+
+
+@contextmanager
+def scratch() -> Iterator[str]:
+    """A directory for files that leave with the task."""
+    with tempfile.TemporaryDirectory(prefix="varve-") as path:
+        yield path
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedSegment:
+    """The key index of a segment; `part` if it was made just now and the manifest must be told."""
+
+    header: KeyIndexHeader
+    part: ObjectPart | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """Verifies the key index of a segment as a whole; makes one where there is none to use.
+
+    Raises Corrupt for a segment whose data is damaged. In a dry run nothing is made: then the
+    outcome is None.
+    """
+
+    reach: TierReach
+    home: ColdPartition
+    segment: ColdSegment
+    aborted: tuple[AbortedTransaction, ...]
+    topic_id: bytes
+    buffer_bytes: int
+    is_dry_run: bool = False
+
+    def run(self) -> IndexedSegment | None:
+        with open_files(self.reach.objects, self.home, [self.segment]) as files:
+            one = ColdInput(self.home, self.segment, files)
+            header = self._find(one)
+            if header is not None:
+                return IndexedSegment(header, None)
+            return None if self.is_dry_run else self._build(one)
+
+    def _find(self, one: ColdInput) -> KeyIndexHeader | None:
+        if self.segment.find_part(KEYS_PART) is None:
+            return None
+        try:
+            with KeyIndex(one.files.open(one.path(KEYS_PART))) as index:
+                index.verify()
+                return index.header if index.is_of(one, self.topic_id) else None
+        except (Corrupt, UnsupportedFormat, ObjectNotFound):
+            return None
+
+    def _build(self, one: ColdInput) -> IndexedSegment:
+        fs = ScratchFileSystem()
+        with scratch() as directory:
+            path = f"{directory}/keys"
+            header = build_key_index(
+                fs,
+                one,
+                topic_id=self.topic_id,
+                aborted=self.aborted,
+                buffer_bytes=self.buffer_bytes,
+                path=path,
+            )
+            data = fs.read(path)
+        self.reach.objects().put(one.path(KEYS_PART), data)
+        return IndexedSegment(header, ObjectPart(KEYS_PART, len(data), checksum(data)))
+
+
+def make_sources(
+    home: ColdPartition,
+    segments: Sequence[ColdSegment],
+    headers: Sequence[KeyIndexHeader | None],
+    files: TierFiles,
+    *,
+    first_dirty: int,
+) -> list[Source]:
+    """Segments as planning takes them; one without a header is held."""
+    sources = []
+    for segment, header in zip(segments, headers, strict=True):
+        one = ColdInput(home, segment, files)
+        keys = None if header is None else one.keys(header)
+        sources.append(Source(one, one.next_offset, one.next_offset > first_dirty, keys))
+    return sources
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlan:
+    """The plan of one range with its bitmaps compressed: they are as long as those of all ranges
+    together, and few of their bits are set.
+    """
+
+    keep: bytes
+    tombstones: bytes
+    rest: KeyPlan
+
+    @classmethod
+    def of(cls, plan: KeyPlan) -> "PackedPlan":
+        none = np.empty(0, np.uint8)
+        keep, tombstones = (
+            zlib.compress(bits.tobytes(), _LEVEL) for bits in (plan.keep, plan.tombstones)
+        )
+        return cls(keep, tombstones, replace(plan, keep=none, tombstones=none))
+
+    def unpack(self) -> KeyPlan:
+        keep, tombstones = (
+            np.frombuffer(zlib.decompress(data), np.uint8) for data in (self.keep, self.tombstones)
+        )
+        return replace(self.rest, keep=keep, tombstones=tombstones)
+
+
+def merge_packed(packed: Sequence[PackedPlan]) -> KeyPlan:
+    """One plan of those of all ranges; two are unpacked at a time."""
+    merged = merge_plans([packed[0].unpack()])
+    for one in packed[1:]:
+        merged = merge_plans([merged, one.unpack()])
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTask:
+    """Finds the latest records of the keys in one range of hashes, over all segments of a run."""
+
+    reach: TierReach
+    home: ColdPartition
+    segments: tuple[ColdSegment, ...]
+    headers: tuple[KeyIndexHeader | None, ...]
+    rules: RunRules
+    hashes: HashRange
+    buffer_bytes: int
+
+    def run(self) -> PackedPlan:
+        with open_files(self.reach.objects, self.home, self.segments) as files:
+            sources = make_sources(self.home, self.segments, self.headers, files, first_dirty=0)
+            return PackedPlan.of(
+                find_latest(
+                    sources,
+                    rules=self.rules,
+                    buffer_bytes=self.buffer_bytes,
+                    pace=no_pace,
+                    hashes=self.hashes,
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenGroup:
+    """A group in the store under an announced id, not readable yet."""
+
+    segment: ColdSegment
+    figure: SegmentFigure
+    digest: tuple[int, int]
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTask:
+    """Rewrites a group of segments as one: into scratch, announced, uploaded, looked up.
+
+    The plans read through one TierFiles of their own. `aborted` are the transactions that the key
+    index leaves out, if they are not those that stay listed; `is_decided` tells that all of them
+    are known. Of an erasure stale records stay: `stale_bytes` are those of the input.
+    """
+
+    reach: TierReach
+    home: ColdPartition
+    id: str
+    inputs: tuple[ColdSegment, ...]
+    plans: tuple[SegmentPlan, ...]
+    files: TierFiles
+    settings: LogSettings
+    topic_id: bytes
+    buffer_bytes: int
+    now_ms: int
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    is_decided: bool = True
+    stale_bytes: int | None = 0
+    writer: str = WRITER
+
+    def run(self) -> WrittenGroup:
+        fs = ScratchFileSystem()
+        with scratch() as directory, self.files:
+            written = write_group(
+                fs,
+                directory,
+                self.plans,
+                settings=self.settings,
+                topic_id=self.topic_id,
+                buffer_bytes=self.buffer_bytes,
+                modified_ms=max(one.append_ms[1] for one in self.inputs),
+                pace=no_pace,
+                aborted=self.aborted,
+            )
+            last = ColdInput(self.home, self.inputs[-1], self.files)
+            contents = gather_group(fs, directory, written, last, has_keys=self.is_decided)
+            parts = tuple(content.part for content in contents)
+            segment = self._describe(written, parts)
+            manifests = self.reach.manifests(self.home)
+            announce(manifests, segment, now_ms=self.now_ms, writer=self.writer)
+            upload(self.reach.objects(), self.home, segment, contents)
+        return WrittenGroup(segment, written.figure, written.digest, written.bytes_read)
+
+    def _describe(self, written: WrittenSegment, parts: tuple[ObjectPart, ...]) -> ColdSegment:
+        first, last, header = self.inputs[0], self.inputs[-1], written.header
+        return replace(
+            last,
+            id=self.id,
+            base_offset=first.base_offset,
+            size=written.size,
+            record_count=written.figure.records,
+            max_timestamp=written.max_timestamp,
+            append_ms=(
+                min(one.append_ms[0] for one in self.inputs),
+                max(one.append_ms[1] for one in self.inputs),
+            ),
+            epochs=join_epochs(self.inputs),
+            parts=parts,
+            has_aborted=written.has_txn_index,
+            state=SegmentState.COPY_STARTED,
+            at_ms=self.now_ms,
+            key_count=header.entry_count if self.is_decided else None,
+            stale_bytes=self.stale_bytes,
+            delete_horizon_ms=None if header.earliest_horizon < 0 else header.earliest_horizon,
+            replaced_until_ms=None,
+        )
+
+
+def join_epochs(segments: Sequence[ColdSegment]) -> tuple[tuple[int, int], ...]:
+    """The leader epochs of segments that follow each other, each from its first offset on."""
+    starts: dict[int, int] = {}
+    for segment in segments:
+        for epoch, start in segment.epochs:
+            starts.setdefault(epoch, start)
+    return tuple(starts.items())

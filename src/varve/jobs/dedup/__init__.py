@@ -1,0 +1,1 @@
+"""A stream without its duplicates within a window."""

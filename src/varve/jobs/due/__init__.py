@@ -1,0 +1,1 @@
+"""Jobs that topics want done at intervals."""

@@ -1,0 +1,1 @@
+"""Erasure from everything that can be reached, and its receipt."""

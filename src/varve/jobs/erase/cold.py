@@ -1,0 +1,345 @@
+"""The erasure in one partition's cold tier, stage by stage.
+
+1. What earlier runs left is swept; every readable segment, and every replaced one whose objects
+   are still there, is looked into: by its key index, or by a scan.
+2. One task per segment with a match rewrites it and uploads it under an announced id.
+3. Balances are checked and put on record, and one manifest makes the new segments readable.
+4. The objects of what was replaced go, unless readers are given a grace time.
+
+Invariant  only the third step changes what is read, and it changes all at once. A segment that was
+           replaced by another writer meanwhile is left for another pass.
+Crash      before the third step the old state is read; what was announced is swept by the next run.
+Threads    one; the tasks of a stage run wherever the distributor has them run.
+"""
+
+import json
+import random
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.balance import Balance
+from varve.cleaning.balance_json import encode_balance
+from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.clock import Clock
+from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
+from varve.jobs.compact.commit import CompactCommit, DoneGroup
+from varve.jobs.compact.scope import find_chain, read_aborted, read_shells
+from varve.jobs.compact.sweep import find_leftovers, remove_leftovers
+from varve.jobs.erase.match import Matcher
+from varve.jobs.erase.objects import ObjectChange, StoredObject
+from varve.jobs.erase.scan import Scan, cut_tasks
+from varve.jobs.erase.tasks import WRITER, ErasedGroup, EraseTask, LookTask
+from varve.jobs.running.stages import Stage, expect
+from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
+from varve.jobs.tier.cold_input import open_files
+from varve.jobs.tier.partition_lease import HeldLease, hold_lease
+from varve.jobs.tier.reach import TierReach
+from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment, SegmentState
+from varve.tiering.erased_copy import ERASURE_PREFIX
+from varve.tiering.manifest import Manifest
+from varve.tiering.page_store import new_id
+from varve.tiering.segment_parts import LOG_PART
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class ColdFindings:
+    """What one pass over a partition found and did; times and sizes are summed up."""
+
+    home: ColdPartition
+    segments_looked: int = 0
+    bytes_looked: int = 0
+    segments_matched: int = 0
+    matched_bytes: int = 0
+    matched_objects: tuple[str, ...] = ()
+    records: int = 0
+    record_bytes: int = 0
+    unread: int = 0
+    swept: int = 0
+    voided: int = 0
+    offsets: list[Integers] = field(default_factory=list)
+    balances: list[Balance] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
+    removed: list[StoredObject] = field(default_factory=list)
+    waiting: list[StoredObject] = field(default_factory=list)
+    """Objects that were replaced and stay for their grace time."""
+    replaced_ids: list[str] = field(default_factory=list)
+    log_bytes: int = 0
+    log_requests: int = 0
+    """What it takes to read all log objects once."""
+    error: StoreError | None = None
+
+
+Stages = Generator[Stage, list[object], ColdFindings]
+
+
+class ColdErasure:
+    """One pass over one partition; `request` is the erasure's id.
+
+    With `only` just the segments with these log objects are looked into, and not by their indexes.
+    With `waits_for_grace` what others may still rely on is not taken away. `owns_copies` tells that
+    nobody else copies to the partition, so that a copy which was cut short is a leftover.
+    """
+
+    def __init__(
+        self,
+        home: ColdPartition,
+        reach: TierReach,
+        matcher: Matcher,
+        *,
+        clock: Clock,
+        random: random.Random,
+        request: str,
+        grace_ms: int,
+        buffer_bytes: int,
+        only: Collection[str] | None = None,
+        waits_for_grace: bool = False,
+        takes_over: bool = False,
+        owns_copies: bool = False,
+    ) -> None:
+        self._home = home
+        self._reach = reach
+        self._matcher = matcher
+        self._random = random
+        self._request = request
+        self._grace_ms = grace_ms
+        self._buffer_bytes = buffer_bytes
+        self._only = only
+        self._waits_for_grace = waits_for_grace
+        self._takes_over = takes_over
+        self._owns_copies = owns_copies
+        self._lease: HeldLease | None = None
+        self._clock = clock
+        self._now_ms = clock.now_ms()
+        self._manifests = reach.manifests(home)
+        self._found = ColdFindings(home)
+
+    def stages(self, *, is_dry_run: bool) -> Stages:
+        """The pass; what fails on purpose is told in its findings, and others go on."""
+        try:
+            if is_dry_run:
+                yield from self._run(is_dry_run=True)
+            else:
+                yield from self._run_leased()
+        except StoreError as error:
+            self._found.error = error
+        return self._found
+
+    def _run_leased(self) -> Generator[Stage, list[object], None]:
+        """The pass, while no other job rewrites the partition."""
+        with hold_lease(
+            self._reach.objects(),
+            self._home,
+            f"erase-{self._request}",
+            clock=self._clock,
+            takes_over=self._takes_over,
+        ) as self._lease:
+            yield from self._run(is_dry_run=False)
+
+    def _run(self, *, is_dry_run: bool) -> Generator[Stage, list[object], None]:
+        """A dry run ends when it knows what there is to do."""
+        manifest = self._manifests.load() if is_dry_run else self._sweep()
+        listed = list(self._manifests.segments(manifest))
+        looked = yield from self._look(listed)
+        matched = [(one, scan) for one, scan in looked if len(scan.found)]
+        self._note(looked, matched)
+        if is_dry_run or not matched:
+            return
+        going = [one for one, _ in matched if not one.is_readable]
+        self._check_grace(going)
+        live = [(one, scan) for one, scan in matched if one.is_readable]
+        if live:
+            yield from self._rewrite(manifest, listed, live)
+        self._let_go(going)
+
+    def _check_grace(self, going: Sequence[ColdSegment]) -> None:
+        ends = [one.replaced_until_ms for one in going if one.replaced_until_ms is not None]
+        if self._waits_for_grace and ends and max(ends) > self._now_ms:
+            raise Unavailable(
+                f"{self._home}: readers may rely on replaced objects for another "
+                f"{max(ends) - self._now_ms} ms; finish the erasure then"
+            )
+
+    def _sweep(self) -> Manifest:
+        manifest = self._manifests.load()
+        leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
+        self._remove(leftovers)
+        self._found.swept += len(leftovers)
+        return self._manifests.load() if leftovers else manifest
+
+    def _remove(self, segments: Sequence[ColdSegment]) -> None:
+        remove_leftovers(
+            self._reach.objects(),
+            self._manifests,
+            self._home,
+            segments,
+            now_ms=self._now_ms,
+            writer=WRITER,
+        )
+
+    def _look(
+        self, listed: Sequence[ColdSegment]
+    ) -> Generator[Stage, list[object], list[tuple[ColdSegment, Scan]]]:
+        """Every segment whose objects are there, with what was found in it."""
+        chosen = [
+            one for one in listed if self._owns_copies or one.state is not SegmentState.COPY_STARTED
+        ]
+        if self._only is not None:
+            chosen = [one for one in chosen if self._log_key(one) in self._only]
+        tasks = [
+            LookTask(self._reach, self._home, segments, self._matcher, self._only is None)
+            for segments in cut_tasks(chosen, self._matcher)
+        ]
+        outcomes = yield Stage("find", tasks)
+        scans = [scan for outcome in outcomes for scan in expect(outcome, list)]
+        return list(zip(chosen, scans, strict=True))
+
+    def _log_key(self, segment: ColdSegment) -> str:
+        return self._home.part_key(segment, LOG_PART)
+
+    def _note(
+        self,
+        looked: Sequence[tuple[ColdSegment, Scan]],
+        matched: Sequence[tuple[ColdSegment, Scan]],
+    ) -> None:
+        found = self._found
+        found.segments_looked += len(looked)
+        found.log_bytes = sum(one.size for one, _ in looked)
+        found.log_requests = sum(-(-one.size // CHUNK_BYTES) for one, _ in looked)
+        found.bytes_looked += sum(scan.read_bytes for _, scan in looked)
+        found.unread += sum(scan.unread_count for one, scan in looked if one.is_readable)
+        found.segments_matched += len(matched)
+        found.matched_bytes += sum(one.size for one, _ in matched)
+        found.matched_objects = tuple(self._log_key(one) for one, _ in matched)
+        live = [scan for one, scan in matched if one.is_readable]
+        found.records += sum(len(scan.found) for scan in live)
+        found.record_bytes += sum(scan.found.size for scan in live)
+        found.offsets += [scan.found.offsets for _, scan in matched]
+
+    # The rewrite
+
+    def _rewrite(
+        self,
+        manifest: Manifest,
+        listed: Sequence[ColdSegment],
+        live: Sequence[tuple[ColdSegment, Scan]],
+    ) -> Generator[Stage, list[object], None]:
+        chain = find_chain(manifest, listed)
+        tasks = self._plan(chain, listed, live)
+        outcomes = yield Stage("rewrite", tasks)
+        done = [expect(outcome, ErasedGroup) for outcome in outcomes]
+        if self._lease is not None:
+            self._lease.renew()
+        groups = [
+            DoneGroup((task.segment,), (), one.written)
+            for task, one in zip(tasks, done, strict=True)
+        ]
+        changes = [self._describe(group) for group in groups]
+        self._put_evidence([one.balance for one in done], changes)
+        commit = CompactCommit(
+            self._manifests,
+            groups,
+            stale={},
+            clean_end=0,
+            start_offset=live[0][0].base_offset,
+            end_offset=max(one.end_offset for one, _ in live) + 1,
+            now_ms=self._now_ms,
+            replaced_ms=self._grace_ms,
+            writer=WRITER,
+            is_ordered=False,
+        )
+        commit.run()
+        committed = {group.written.segment.id for group in commit.committed}
+        for one, group, change in zip(done, groups, changes, strict=True):
+            if group.written.segment.id in committed:
+                self._found.balances.append(one.balance)
+                self._found.changes.append(change)
+        self._found.voided += len(commit.voided)
+        self._let_go([group.inputs[0] for group in commit.committed])
+
+    def _plan(
+        self,
+        chain: Sequence[ColdSegment],
+        listed: Sequence[ColdSegment],
+        live: Sequence[tuple[ColdSegment, Scan]],
+    ) -> list[EraseTask]:
+        start, end = live[0][0].base_offset, max(one.end_offset for one, _ in live) + 1
+        behind = [one for one in listed if one.is_readable and one.end_offset >= start]
+        with open_files(self._reach.objects, self._home, {*behind, *chain[-1:]}) as files:
+            aborted = read_aborted(self._home, behind, files, end_offset=end)
+            shells = read_shells(self._home, chain[-1], files) if chain else {}
+        undecided = chain[-1].undecided_from if chain else None
+        return [
+            self._task(number, segment, scan, aborted, undecided, shells)
+            for number, (segment, scan) in enumerate(live, 1)
+        ]
+
+    def _task(
+        self,
+        number: int,
+        segment: ColdSegment,
+        scan: Scan,
+        aborted: Sequence[AbortedTransaction],
+        undecided: int | None,
+        shells: dict[int, ProducerShell],
+    ) -> EraseTask:
+        end = segment.end_offset + 1
+        return EraseTask(
+            self._reach,
+            self._home,
+            new_id(self._random),
+            number,
+            segment,
+            scan.found,
+            aborted_within(aborted, start_offset=segment.base_offset, end_offset=end),
+            undecided is None or undecided >= end,
+            shells,
+            self._request,
+            self._buffer_bytes,
+            self._now_ms,
+        )
+
+    def _describe(self, group: DoneGroup) -> ObjectChange:
+        objects = self._reach.objects()
+        return ObjectChange(
+            find_stored(objects, self._home, group.inputs[0]),
+            find_stored(objects, self._home, group.written.segment),
+        )
+
+    def _put_evidence(self, balances: Sequence[Balance], changes: Sequence[ObjectChange]) -> None:
+        document = {
+            "job": f"{ERASURE_PREFIX}{self._request}",
+            "balances": [encode_balance(one) for one in balances],
+            "objects": [one.to_json() for one in changes],
+        }
+        key = self._home.evidence_key(f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}")
+        self._reach.objects().put(key, json.dumps(document, separators=(",", ":")).encode())
+
+    def _let_go(self, replaced: Sequence[ColdSegment]) -> None:
+        objects = self._reach.objects()
+        described = [find_stored(objects, self._home, one) for one in replaced]
+        self._found.replaced_ids += [one.id for one in replaced]
+        if self._grace_ms:
+            self._found.waiting += described
+            return
+        self._remove(replaced)
+        self._found.removed += described
+
+
+def find_stored(objects: ObjectStore, home: ColdPartition, segment: ColdSegment) -> StoredObject:
+    """The log object of a segment as the store tells of it; without its own words if it is gone."""
+    key = home.part_key(segment, LOG_PART)
+    part = segment.find_part(LOG_PART)
+    crc = None if part is None else f"{part.crc32c:08x}"
+    try:
+        info = objects.head(key)
+    except ObjectNotFound:
+        return StoredObject(key, segment.size, crc, None, None)
+    return StoredObject(key, info.size, crc, info.etag, info.version)

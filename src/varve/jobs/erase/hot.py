@@ -1,0 +1,311 @@
+"""The erasure in a local log: segments with a match are rewritten and swapped, as compaction does.
+
+Invariant  a segment is swapped in only after its balance was checked and put on record. What was
+           replaced is gone when this ends, and so is what earlier runs left lying aside.
+Crash      each swap is complete or undone by the next open; a run that was cut is run again.
+Threads    one; the store is open in this process, and nobody else appends.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.balance import Balance
+from varve.cleaning.erasure import KeyDigest, balance_erasure, plan_erasure
+from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.key_index import KeyIndex, open_key_index
+from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.rewrite import WrittenSegment, remove_unfinished, write_group
+from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.segment_plan import SegmentPlan
+from varve.commit_log import Log, Segment
+from varve.commit_log.names import CLEANED, DELETED, KEYS, LOG, SWAP, parse_file_name
+from varve.disk import File, FileSystem, RealFileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, Unavailable
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.compact.tasks import no_pace, scratch
+from varve.jobs.erase.match import Matcher
+from varve.jobs.erase.objects import ObjectChange, StoredObject
+from varve.jobs.erase.scan import Scan, ask_index, scan_log
+from varve.jobs.source.hot_log import FileSource
+from varve.kernels.crc import extend_crc32c
+
+Integers = npt.NDArray[np.int64]
+
+_CHUNK_BYTES: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class HotFindings:
+    """What one pass over a local log found and did."""
+
+    directory: str
+    segments_looked: int = 0
+    bytes_looked: int = 0
+    segments_matched: int = 0
+    matched_bytes: int = 0
+    records: int = 0
+    record_bytes: int = 0
+    unread: int = 0
+    offsets: list[Integers] = field(default_factory=list)
+    balances: list[Balance] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
+
+
+class HotErasure:
+    """One pass over one log of an open store; `request` is the erasure's id."""
+
+    def __init__(
+        self,
+        log: Log,
+        matcher: Matcher,
+        *,
+        fs: FileSystem,
+        clock: Clock,
+        topic_id: bytes,
+        request: str,
+        buffer_bytes: int,
+    ) -> None:
+        self._log = log
+        self._matcher = matcher
+        self._fs = fs
+        self._topic_id = topic_id
+        self._request = request
+        self._buffer_bytes = buffer_bytes
+        self._now_ms = clock.now_ms()
+        self._evidence = EvidenceFile(fs, log.directory)
+        self._found = HotFindings(log.directory)
+
+    def run(self, *, is_dry_run: bool) -> HotFindings:
+        """Erases; a dry run ends when it knows what there is to do."""
+        if not is_dry_run:
+            remove_unfinished(self._fs, self._log.directory)
+        self._log.flush()
+        matched = self._look()
+        if is_dry_run:
+            return self._found
+        for base_offset, scan in matched.items():
+            self._erase(self._closed(base_offset), scan)
+        self._log.remove_doomed(LONG_MAX)
+        self._remove_set_aside()
+        return self._found
+
+    def _remove_set_aside(self) -> None:
+        """Files that were set aside and that no log has in its books any more."""
+        for name in self._fs.names(self._log.directory):
+            file = parse_file_name(name)
+            if file is not None and file.state == DELETED:
+                self._fs.remove(f"{self._log.directory}/{name}")
+
+    # Finding
+
+    def _look(self) -> dict[int, Scan]:
+        """By base offset, the segments that hold a match."""
+        matched: dict[int, Scan] = {}
+        found = self._found
+        for segment in self._log.view.closed:
+            self._note(matched, segment.base_offset, segment.size, self._look_into(segment))
+        active = self._log.view.active
+        if active.size:
+            scan = scan_log(FileSource(active.file()), active.size, self._matcher)
+            self._note(matched, active.base_offset, active.size, scan)
+        found.segments_matched = len(matched)
+        return matched
+
+    def _note(self, matched: dict[int, Scan], base_offset: int, size: int, scan: Scan) -> None:
+        found = self._found
+        found.segments_looked += 1
+        found.bytes_looked += scan.read_bytes
+        found.unread += scan.unread_count
+        if len(scan.found):
+            matched[base_offset] = scan
+            found.matched_bytes += size
+            found.records += len(scan.found)
+            found.record_bytes += scan.found.size
+            found.offsets.append(scan.found.offsets)
+
+    def _look_into(self, segment: Segment) -> Scan:
+        source = FileSource(segment.file())
+        if self._matcher.is_by_key:
+            with self._open_index(segment) as index:
+                if index is not None and not ask_index(index, source, self._matcher).is_matched:
+                    return Scan.of_nothing()
+        return scan_log(source, segment.size, self._matcher)
+
+    @contextmanager
+    def _open_index(self, segment: Segment) -> Iterator[KeyIndex | None]:
+        """Its key index, read as a whole; None where there is none that can be used."""
+        index: KeyIndex | None = None
+        with contextlib.suppress(Corrupt):
+            index = open_key_index(self._fs, segment, topic_id=self._topic_id)
+        if index is None:
+            yield None
+            return
+        with index:
+            yield index
+
+    # The rewrite
+
+    def _closed(self, base_offset: int) -> Segment:
+        """A closed segment; the active one is closed for it."""
+        if base_offset == self._log.view.active.base_offset:
+            self._log.roll()
+        for segment in self._log.view.closed:
+            if segment.base_offset == base_offset:
+                return segment
+        raise Unavailable(
+            f"{self._log.topic_partition}: segment {base_offset} left the log meanwhile; erase "
+            "again"
+        )
+
+    def _next_offset(self, segment: Segment) -> int:
+        bases = [one.base_offset for one in self._log.view]
+        return bases[bases.index(segment.base_offset) + 1]
+
+    def _erase(self, segment: Segment, scan: Scan) -> None:
+        before = _describe(segment)
+        with scratch() as directory:
+            plan, written, digest_after = self._write(segment, scan, directory)
+        with self._evidence.removal:
+            try:
+                balance = balance_erasure(
+                    plan,
+                    written.figure,
+                    id=self._evidence.next_id(),
+                    partition=self._log.topic_partition,
+                    digest_after=digest_after,
+                    request=self._request,
+                )
+                self._evidence.append(balance)
+            except Exception:
+                written.discard(self._fs, self._log.directory)
+                raise
+            new = self._log.replace_segments(
+                [segment],
+                base_offset=written.base_offset,
+                size=written.size,
+                has_txn_index=written.has_txn_index,
+            )
+            if new is None:
+                raise Unavailable(
+                    f"{self._log.topic_partition}: segment {segment.base_offset} left the log "
+                    "meanwhile; erase again"
+                )
+            self._evidence.mark_done(balance.id)
+        self._log.remove_doomed(LONG_MAX)
+        after = _describe(new)
+        self._found.balances.append(balance)
+        self._found.changes.append(ObjectChange(before, after))
+
+    def _write(
+        self, segment: Segment, scan: Scan, directory: str
+    ) -> tuple[SegmentPlan, WrittenSegment, tuple[int, int]]:
+        log, aside = self._log, RealFileSystem()
+        next_offset = self._next_offset(segment)
+        aborted = log.collect_aborted(segment.base_offset, next_offset)
+        digest = KeyDigest(aside, f"{directory}/digest{KEYS}", self._topic_id, self._buffer_bytes)
+        plan = plan_erasure(
+            segment,
+            self._find_keys(segment, f"{directory}/input{KEYS}"),
+            scan.found,
+            next_offset=next_offset,
+            aborted=aborted,
+            shells=log.active_producers(),
+            now_ms=self._now_ms,
+            digest=digest,
+        )
+        written = write_group(
+            self._fs,
+            log.directory,
+            [plan],
+            settings=log.settings,
+            topic_id=self._topic_id,
+            buffer_bytes=self._buffer_bytes,
+            modified_ms=self._fs.info(segment.path(LOG)).modified_ms,
+            pace=no_pace,
+            aborted=aborted,
+        )
+        if next_offset > log.last_stable_offset:
+            # Which of its records are committed is not known yet.
+            self._fs.remove(f"{segment.path(KEYS)}{CLEANED}")
+        return plan, written, self._read_back(segment, written, digest)
+
+    def _find_keys(self, segment: Segment, aside_path: str) -> SegmentKeys:
+        """Its key index if it is whole, or one made aside."""
+        with contextlib.suppress(Corrupt), self._open_index(segment) as index:
+            if index is not None:
+                index.verify()
+                return SegmentKeys(self._fs, segment.path(KEYS), index.header)
+        aside = RealFileSystem()
+        end = self._next_offset(segment)
+        header = build_key_index(
+            aside,
+            segment,
+            topic_id=self._topic_id,
+            aborted=self._log.collect_aborted(segment.base_offset, end),
+            buffer_bytes=self._buffer_bytes,
+            path=aside_path,
+        )
+        return SegmentKeys(aside, aside_path, header)
+
+    def _read_back(
+        self, segment: Segment, written: WrittenSegment, digest: KeyDigest
+    ) -> tuple[int, int]:
+        """The digest of what was written."""
+        path = f"{segment.path(LOG)}{CLEANED}"
+        with self._fs.open(path) as file:
+            return digest.of(_WrittenInput(written.base_offset, written.size, path, file))
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenInput:
+    """The data file of a segment that was written aside."""
+
+    base_offset: int
+    size: int
+    where: str
+    opened: File
+
+    def file(self) -> File:
+        return self.opened
+
+    def path(self, kind: str) -> str:
+        return self.where
+
+
+def _describe(segment: Segment) -> StoredObject:
+    crc, file, size = 0, segment.file(), segment.size
+    for start in range(0, size, _CHUNK_BYTES):
+        data = np.frombuffer(file.read_at(start, min(_CHUNK_BYTES, size - start)), np.uint8)
+        crc = int(extend_crc32c(crc, data, 0, data.size))
+    return StoredObject(segment.path(LOG), size, f"{crc:08x}")
+
+
+def list_logs(fs: FileSystem, directory: str) -> list[str]:
+    """Every data file of a partition's directory, also those aside."""
+    found = []
+    for name in fs.names(directory):
+        file = parse_file_name(name)
+        if file is not None and file.kind == LOG and file.state in ("", CLEANED, SWAP, DELETED):
+            found.append(f"{directory}/{name}")
+    return found
+
+
+def rescan_directory(fs: FileSystem, directory: str, matcher: Matcher) -> list[tuple[str, Scan]]:
+    """Reads every data file of a partition's directory as a whole."""
+    scans: list[tuple[str, Scan]] = []
+    for path in list_logs(fs, directory):
+        with fs.open(path) as file:
+            scans.append((path, scan_log(FileSource(file), file.size(), matcher)))
+    return scans
+
+
+def sum_offsets(parts: Sequence[Integers]) -> Integers:
+    """Offsets of several segments, sorted, each once."""
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)

@@ -1,0 +1,145 @@
+"""What is asked of an erasure: whose records, where, and until when.
+
+Layout     a file of keys has one per line: text, or bytes as `base64:...` or `hex:...`; the line
+           end is no part of a key. A key that begins with one of these words, or holds a line end,
+           is written in base64.
+Invariant  keys and values are never written anywhere but into the memory of the job: what goes on
+           record are salted digests and counts.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.erase.field import FieldMatch
+from varve.jobs.erase.rescan import RescanMode
+
+BUFFER_BYTES: Final = 64 << 20
+DIGESTS_MAX: Final = 1000
+"""Beyond so many keys a receipt has their number, and one digest of all."""
+
+_BASE64: Final = "base64:"
+_HEX: Final = "hex:"
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureRequest:
+    """Whose records go from which topics: those of exact keys, or with a value in a field.
+
+    `id` names the erasure; one that was cut short is taken up under the id it had. With `grace_ms`
+    replaced objects stay for readers, and the receipt waits for a run that finishes it.
+    `takes_over` takes the lease of a partition from a job that is gone.
+    """
+
+    topics: tuple[str, ...]
+    id: str
+    keys: frozenset[bytes] = frozenset()
+    field: FieldMatch | None = None
+    asked_ms: int | None = None
+    deadline_ms: int | None = None
+    grace_ms: int = 0
+    rescan: RescanMode = RescanMode.FULL
+    lists_digests: bool = True
+    buffer_bytes: int = BUFFER_BYTES
+    takes_over: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise InvalidRequest("name the topics from which records are to be erased")
+        if not self.keys and self.field is None:
+            raise InvalidRequest("give the keys to erase, or a field and its value")
+        if _ID.fullmatch(self.id) is None:
+            raise InvalidRequest(
+                f"erasure id {self.id!r:.80} must be 1 to 64 letters, digits, '_' and '-'"
+            )
+        if self.grace_ms < 0:
+            raise InvalidRequest(f"grace of {self.grace_ms} ms must be at least 0")
+
+    def describe(self, salt: bytes) -> dict[str, object]:
+        """As a receipt tells it, without a key or value."""
+        document: dict[str, object] = {"topics": list(self.topics)}
+        if self.keys:
+            document["keys"] = self._digests(sorted(self.keys), salt)
+        if self.field is not None:
+            values = sorted(text.encode() for text in self.field.texts)
+            document["field"] = {
+                "path": ".".join(self.field.path),
+                "format": str(self.field.format),
+                "values": self._digests(values, salt),
+            }
+        return document
+
+    def _digests(self, values: list[bytes], salt: bytes) -> dict[str, object]:
+        whole = hmac.new(salt, digestmod=hashlib.sha256)
+        each: list[str] = []
+        for value in values:
+            one = digest_key(value, salt)
+            whole.update(bytes.fromhex(one))
+            if len(values) <= DIGESTS_MAX:
+                each.append(one)
+        found: dict[str, object] = {"count": len(values)}
+        if self.lists_digests:
+            found |= {"salt": salt.hex(), "digest_of_all": whole.hexdigest()}
+            if each:
+                found["digests"] = each
+        return found
+
+
+def digest_key(key: bytes, salt: bytes) -> str:
+    """What stands for a key in a receipt: HMAC-SHA-256 under the receipt's salt."""
+    return hmac.new(salt, key, hashlib.sha256).hexdigest()
+
+
+def parse_key(text: str, where: str = "the key") -> bytes:
+    """A key as it is written on the command line and in files; raises InvalidRequest."""
+    try:
+        if text.startswith(_BASE64):
+            return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+        if text.startswith(_HEX):
+            return bytes.fromhex(text.removeprefix(_HEX))
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(
+            f"{where} begins with base64: or hex:, and what follows is none"
+        ) from None
+    return text.encode()
+
+
+def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
+    """The keys of a file, one per line; empty lines are left out. Raises InvalidRequest."""
+    keys: set[bytes] = set()
+    for number, line in enumerate(lines, 1):
+        data = line.rstrip(b"\r\n")
+        if not data:
+            continue
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(
+                f"{where}: line {number} is no UTF-8; write the key as base64:... or hex:..."
+            ) from None
+        keys.add(parse_key(text, f"{where}: line {number}"))
+    if not keys:
+        raise InvalidRequest(f"{where} holds no key")
+    return frozenset(keys)
+
+
+def read_values(lines: Iterable[bytes], where: str) -> list[str]:
+    """The values of a file, one per line; empty lines are left out. Raises InvalidRequest."""
+    values: list[str] = []
+    for number, line in enumerate(lines, 1):
+        data = line.rstrip(b"\r\n")
+        try:
+            if data:
+                values.append(data.decode())
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"{where}: line {number} is no UTF-8") from None
+    if not values:
+        raise InvalidRequest(f"{where} holds no value")
+    return values

@@ -1,0 +1,125 @@
+"""Reads everything again that may hold an erased record: the proof that a receipt stands on.
+
+In the cold tier that is every log object below the topic's prefix, whatever names it: live, of an
+older manifest, announced, replaced and in its grace time, or named by nothing.
+
+Invariant  a receipt is issued only after a re-scan found nothing (G8). An object that cannot be
+           read ends the erasure; one that is gone since it was listed holds nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from varve.disk import FileSystem
+from varve.foundation.errors import StoreError
+from varve.jobs.erase.hot import rescan_directory
+from varve.jobs.erase.match import Matcher
+from varve.jobs.erase.scan import Scan, cut_tasks
+from varve.jobs.erase.tasks import LogObject, RescanTask
+from varve.jobs.running.distributor import Distributor
+from varve.jobs.running.stages import expect
+from varve.jobs.tier.reach import TierReach
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.segment_parts import LOG_PART
+
+_SHOWN: Final = 3
+
+
+class NotErased(StoreError):
+    """Records are still there that were to be erased; no receipt is issued."""
+
+
+class RescanMode(StrEnum):
+    """`full` reads all data; `keys` the key indexes of live segments where they can prove it."""
+
+    FULL = "full"
+    KEYS = "keys"
+
+
+@dataclass(slots=True)
+class Rescan:
+    """What was read again, and where records were found that should be gone."""
+
+    objects: int = 0
+    files: int = 0
+    bytes: int = 0
+    records: int = 0
+    outputs: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+    """How many records by object, file or output."""
+
+    def note(self, name: str, scan: Scan) -> None:
+        self.bytes += scan.read_bytes
+        self.records += scan.record_count
+        if scan.is_matched:
+            self.found[name] = len(scan.found)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "objects": self.objects,
+            "files": self.files,
+            "outputs": self.outputs,
+            "bytes": self.bytes,
+            "records": self.records,
+            "found": sum(self.found.values()),
+        }
+
+    def check(self) -> None:
+        """Raises NotErased if anything was found."""
+        if not self.found:
+            return
+        places = [f"{name} ({count} records)" for name, count in self.found.items()]
+        more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+        raise NotErased(
+            f"records that were to be erased are still in {', '.join(places[:_SHOWN])}{more}; no "
+            "receipt is issued. Run the job again; what no manifest names is removed by `varve "
+            "tier fsck --sweep`, and a copy under way must end first"
+        )
+
+
+def rescan_cold(
+    rescan: Rescan,
+    reach: TierReach,
+    homes: Sequence[ColdPartition],
+    matcher: Matcher,
+    *,
+    mode: RescanMode,
+    distributor: Distributor,
+) -> None:
+    """All log objects below the prefixes of these partitions of one topic."""
+    tasks = [
+        RescanTask(reach, home, chunk, matcher)
+        for home in homes
+        for chunk in cut_tasks(
+            _list_logs(reach, home, mode if matcher.is_by_key else RescanMode.FULL), matcher
+        )
+    ]
+    for task, outcome in zip(tasks, distributor.run("re-scan", tasks), strict=True):
+        for one, scan in zip(task.objects, expect(outcome, list), strict=True):
+            if scan is not None:
+                rescan.objects += 1
+                rescan.note(one.key, scan)
+
+
+def _list_logs(reach: TierReach, home: ColdPartition, mode: RescanMode) -> list[LogObject]:
+    """Every log object of a partition; in the mode `keys` the live ones with their segments."""
+    live = {}
+    if mode is RescanMode.KEYS:
+        manifests = reach.manifests(home)
+        for one in manifests.segments(manifests.load()):
+            if one.is_readable:
+                live[home.part_key(one, LOG_PART)] = one
+    return [
+        LogObject(info.key, info.size, live.get(info.key))
+        for info in reach.objects().list(home.segment_folder)
+        if info.key.rpartition("/")[2] == LOG_PART
+    ]
+
+
+def rescan_hot(rescan: Rescan, fs: FileSystem, directory: str, matcher: Matcher) -> None:
+    """All data files of a partition's directory."""
+    for path, scan in rescan_directory(fs, directory, matcher):
+        rescan.files += 1
+        rescan.note(path, scan)

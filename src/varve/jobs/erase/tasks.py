@@ -1,0 +1,233 @@
+"""The work of an erasure that runs anywhere: look into segments, rewrite one, read objects again.
+
+Invariant  a task carries all it needs and changes nothing that a reader sees; run twice it writes
+           the same objects. A key index that cannot be used costs a scan, never a match.
+Crash      what a rewrite uploads is announced in the manifest first.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from varve.cleaning.balance import Balance
+from varve.cleaning.erasure import ErasedRecords, KeyDigest, balance_erasure, plan_erasure
+from varve.cleaning.key_index import KeyIndex
+from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.segment_keys import SegmentKeys
+from varve.commit_log import LogSettings, TopicPartition
+from varve.commit_log.names import KEYS
+from varve.commit_log.partition_metadata import decode_topic_id
+from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import RealFileSystem
+from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
+from varve.jobs.compact.tasks import GroupTask, WrittenGroup, scratch
+from varve.jobs.erase.match import Matcher
+from varve.jobs.erase.scan import Scan, ask_index, scan_log
+from varve.jobs.source.piece_stretches import ObjectSource
+from varve.jobs.tier.cold_input import ColdInput, open_files
+from varve.jobs.tier.reach import TierReach
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.segment_parts import KEYS_PART, LOG_PART
+
+WRITER = "varve erase"
+
+
+@contextmanager
+def open_cold_index(one: ColdInput, topic_id: bytes) -> Iterator[KeyIndex | None]:
+    """The key index of a cold segment; None where there is none that can be used."""
+    if one.cold.find_part(KEYS_PART) is None:
+        yield None
+        return
+    try:
+        index = KeyIndex(one.files.open(one.path(KEYS_PART)))
+        is_usable = index.is_of(one, topic_id)
+    except (Corrupt, UnsupportedFormat, ObjectNotFound):
+        yield None
+        return
+    with index:
+        yield index if is_usable else None
+
+
+@dataclass(frozen=True, slots=True)
+class LookTask:
+    """Looks for the records in some segments, by their key indexes where these tell enough.
+
+    Gives a Scan for each. Of a segment that is going some objects may be gone: nothing is there.
+    """
+
+    reach: TierReach
+    home: ColdPartition
+    segments: tuple[ColdSegment, ...]
+    matcher: Matcher
+    by_index: bool
+
+    def run(self) -> list[Scan]:
+        return [self._look(one) for one in self.segments]
+
+    def _look(self, segment: ColdSegment) -> Scan:
+        source = ObjectSource(self.reach.objects(), self.home.part_key(segment, LOG_PART))
+        try:
+            if self.by_index and self.matcher.is_by_key and not self._may_hold(segment, source):
+                return Scan.of_nothing()
+            return scan_log(source, segment.size, self.matcher)
+        except ObjectNotFound:
+            if segment.is_readable:
+                raise
+            return Scan.of_nothing()
+
+    def _may_hold(self, segment: ColdSegment, source: ObjectSource) -> bool:
+        with open_files(self.reach.objects, self.home, [segment]) as files:
+            one = ColdInput(self.home, segment, files)
+            topic_id = decode_topic_id(self.home.topic_id).bytes
+            with open_cold_index(one, topic_id) as index:
+                return index is None or ask_index(index, source, self.matcher).is_matched
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedGroup:
+    """A segment that was rewritten and uploaded, not readable yet, and its balance."""
+
+    written: WrittenGroup
+    balance: Balance
+
+
+@dataclass(frozen=True, slots=True)
+class EraseTask:
+    """Rewrites one segment without some records, uploads it, and reads it back.
+
+    `aborted` are the transactions that touch it; `is_decided` tells that all of them are known.
+    """
+
+    reach: TierReach
+    home: ColdPartition
+    id: str
+    number: int
+    segment: ColdSegment
+    records: ErasedRecords
+    aborted: tuple[AbortedTransaction, ...]
+    is_decided: bool
+    shells: dict[int, ProducerShell]
+    request: str
+    buffer_bytes: int
+    now_ms: int
+
+    def run(self) -> ErasedGroup:
+        topic_id = decode_topic_id(self.home.topic_id).bytes
+        with (
+            scratch() as directory,
+            open_files(self.reach.objects, self.home, [self.segment]) as files,
+        ):
+            one = ColdInput(self.home, self.segment, files)
+            digest = KeyDigest(
+                RealFileSystem(), f"{directory}/digest{KEYS}", topic_id, self.buffer_bytes
+            )
+            plan = plan_erasure(
+                one,
+                self._find_keys(one, directory, topic_id),
+                self.records,
+                next_offset=one.next_offset,
+                aborted=self.aborted,
+                shells=self.shells,
+                now_ms=self.now_ms,
+                digest=digest,
+            )
+            written = GroupTask(
+                self.reach,
+                self.home,
+                self.id,
+                (self.segment,),
+                (plan,),
+                files,
+                LogSettings(),
+                topic_id,
+                self.buffer_bytes,
+                self.now_ms,
+                aborted=self.aborted,
+                is_decided=self.is_decided,
+                stale_bytes=self.segment.stale_bytes,
+                writer=WRITER,
+            ).run()
+            balance = balance_erasure(
+                plan,
+                written.figure,
+                id=self.number,
+                partition=TopicPartition(self.home.topic, self.home.partition),
+                digest_after=self._read_back(written, digest),
+                request=self.request,
+            )
+        return ErasedGroup(written, balance)
+
+    def _find_keys(self, one: ColdInput, directory: str, topic_id: bytes) -> SegmentKeys:
+        """Its key index as it is in the store, or one made in scratch."""
+        with open_cold_index(one, topic_id) as index:
+            if index is not None and _is_whole(index):
+                return one.keys(index.header)
+        fs, path = RealFileSystem(), f"{directory}/input{KEYS}"
+        header = build_key_index(
+            fs,
+            one,
+            topic_id=topic_id,
+            aborted=self.aborted,
+            buffer_bytes=self.buffer_bytes,
+            path=path,
+        )
+        return SegmentKeys(fs, path, header)
+
+    def _read_back(self, written: WrittenGroup, digest: KeyDigest) -> tuple[int, int]:
+        """The digest of what the store holds now."""
+        with open_files(self.reach.objects, self.home, [written.segment]) as files:
+            return digest.of(ColdInput(self.home, written.segment, files))
+
+
+def _is_whole(index: KeyIndex) -> bool:
+    try:
+        index.verify()
+    except Corrupt:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class LogObject:
+    """A log object as the store lists it; with a segment its key index may be asked instead."""
+
+    key: str
+    size: int
+    segment: ColdSegment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RescanTask:
+    """Reads log objects again, whatever names them; gives a Scan for each, None for one that is
+    gone since it was listed.
+    """
+
+    reach: TierReach
+    home: ColdPartition
+    objects: tuple[LogObject, ...]
+    matcher: Matcher
+
+    def run(self) -> list[Scan | None]:
+        return [self._read(one) for one in self.objects]
+
+    def _read(self, one: LogObject) -> Scan | None:
+        source = ObjectSource(self.reach.objects(), one.key)
+        try:
+            if one.segment is None:
+                return scan_log(source, one.size, self.matcher)
+            return self._ask(one.segment, source)
+        except ObjectNotFound:
+            return None
+
+    def _ask(self, segment: ColdSegment, source: ObjectSource) -> Scan:
+        """What a key index proves that was read as a whole; a scan where it does not."""
+        with open_files(self.reach.objects, self.home, [segment]) as files:
+            one = ColdInput(self.home, segment, files)
+            with open_cold_index(one, decode_topic_id(self.home.topic_id).bytes) as index:
+                if index is not None and _is_whole(index):
+                    found = ask_index(index, source, self.matcher)
+                    if not found.is_matched:
+                        return replace(found, read_bytes=found.read_bytes + index.header.file_size)
+        return scan_log(source, segment.size, self.matcher)

@@ -1,0 +1,1 @@
+"""How tasks come to executors, and what is told of them."""

@@ -1,0 +1,1 @@
+"""The state of a topic as Parquet, and where to read on."""

@@ -1,0 +1,186 @@
+"""Takes rows out of all snapshots of a place, for good.
+
+Invariant  files without the rows are written first, then every document that names an old file is
+           replaced, then old files go; a reader finds a document whose files are all there, or asks
+           again. Files that no document names go too: they may hold the rows as well.
+Crash      may be repeated at any point: what is done stays, and the rest is found again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
+
+from varve.foundation.errors import ObjectNotFound, Unavailable
+from varve.foundation.settings import GivenValue
+from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
+from varve.jobs.outputs.notes import Output
+from varve.jobs.snapshot.document import SnapshotDocument, SnapshotFile
+from varve.jobs.snapshot.place import SnapshotPlace, find_place, named_files
+from varve.jobs.snapshot.rows import describe, open_rows, write_rows
+from varve.object_store.urls import BUCKETS, find_scheme
+
+_LOOKED_AT: Final = ["partition", "offset", "key"]
+_PASSES_MAX: Final = 8
+"""Passes over a place: another follows when a run has added a snapshot meanwhile."""
+
+
+def erase_from_snapshot(
+    output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
+) -> ErasedOutput:
+    """Rewrites what holds rows that are to be erased, in every snapshot of the place."""
+    place = _open(output, settings)
+    return erase_from_place(place, output.id, wanted)
+
+
+def count_in_snapshot(
+    output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
+) -> int:
+    """How many rows are left that match, in all files of the place."""
+    return count_in_place(_open(output, settings), wanted)
+
+
+def _open(output: Output, settings: Mapping[str, GivenValue]) -> SnapshotPlace:
+    given: dict[str, GivenValue] = {**dict(output.how), **settings}
+    if find_scheme(output.place) not in BUCKETS:
+        given = {}  # a directory has none, and what is given is for the stores of others
+    return SnapshotPlace(find_place(output.place, given).open())
+
+
+def erase_from_place(place: SnapshotPlace, output_id: str, wanted: ErasedRows) -> ErasedOutput:
+    """The same for a place that is open."""
+    erasure = _Erasure(place, wanted)
+    for _ in range(_PASSES_MAX):
+        if erasure.run():
+            return ErasedOutput(
+                output_id=output_id,
+                rows=erasure.rows,
+                files_before=tuple(_erased_file(file) for file, _ in erasure.changed.values()),
+                files_after=tuple(
+                    _erased_file(file) for _, file in erasure.changed.values() if file is not None
+                ),
+                removed=tuple(erasure.removed),
+                out_of_reach=_tell_versions(place, erasure.versioned),
+            )
+    raise Unavailable(
+        f"{place.objects.name}: snapshots were added all the while; erase again when no run is "
+        "under way"
+    )
+
+
+class _Erasure:
+    """Passes over a place; `changed` are files that held rows, and those in their place."""
+
+    def __init__(self, place: SnapshotPlace, wanted: ErasedRows) -> None:
+        self._place = place
+        self._wanted = wanted
+        self.rows = 0
+        self.changed: dict[str, tuple[SnapshotFile, SnapshotFile | None]] = {}
+        self.removed: list[str] = []
+        self.versioned: set[str] = set()
+
+    def run(self) -> bool:
+        """One pass; False when a snapshot was added meanwhile."""
+        documents = self._place.documents()
+        for file in {file.path: file for one in documents for file in one.files}.values():
+            if file.path not in self.changed:
+                self._clean(file)
+        self._replace(documents)
+        self._remove()
+        return {one.key for one in self._place.documents()} <= {one.key for one in documents}
+
+    def _clean(self, file: SnapshotFile) -> None:
+        place = self._place
+        opened = open_rows(place.objects.get(file.path), file, place.objects.name)
+        found = find_rows(opened, self._wanted)
+        if not found.any():
+            return
+        rows = opened.read().filter(pa.array(~found))
+        cleaned = None
+        if len(rows):
+            data = write_rows(rows)
+            cleaned = describe(rows, data, partition=file.partition, bucket=file.bucket)
+            place.objects.put(cleaned.path, data)
+        self.rows += int(found.sum())
+        self.changed[file.path] = (file, cleaned)
+
+    def _replace(self, documents: Sequence[SnapshotDocument]) -> None:
+        """Documents without the old files; one that was removed meanwhile stays so."""
+        still = {one.snapshot for one in self._place.documents()}
+        for one in documents:
+            if one.snapshot not in still or not self.changed.keys() & named_files([one]):
+                continue
+            files = [
+                self.changed[file.path][1] if file.path in self.changed else file
+                for file in one.files
+            ]
+            kept = tuple(file for file in files if file is not None)
+            self._place.objects.put(one.key, replace(one, files=kept).encode())
+
+    def _remove(self) -> None:
+        """Old files, which no document names any more, and all others that none names."""
+        orphans = [one.key for one in self._place.find_orphans()]
+        others = [key for key in orphans if key not in self.changed]
+        self.rows += sum(_count_orphan(self._place, key, self._wanted) for key in others)
+        self.versioned |= {key for key in orphans if _is_versioned(self._place, key)}
+        self._place.objects.delete(orphans)
+        self.removed += orphans
+
+
+def _tell_versions(place: SnapshotPlace, keys: set[str]) -> tuple[str, ...]:
+    if not keys:
+        return ()
+    return (
+        f"{place.objects.name} keeps older versions of objects: {len(keys)} removed files of "
+        "snapshots stay there until its lifecycle rule, or somebody, removes them",
+    )
+
+
+def _is_versioned(place: SnapshotPlace, key: str) -> bool:
+    try:
+        return place.objects.head(key).version is not None
+    except ObjectNotFound:
+        return False
+
+
+def _erased_file(file: SnapshotFile) -> ErasedFile:
+    return ErasedFile(file.path, file.size, file.sha256, file.rows)
+
+
+def find_rows(opened: pq.ParquetFile, wanted: ErasedRows) -> npt.NDArray[np.bool_]:
+    """Which rows of a file match."""
+    table = opened.read(columns=_LOOKED_AT)
+    return wanted.find(table.column("partition"), table.column("offset"), table.column("key"))
+
+
+def count_in_place(place: SnapshotPlace, wanted: ErasedRows) -> int:
+    """Matching rows in all files, those that no document names among them."""
+    documents = place.documents()
+    files = {file.path: file for one in documents for file in one.files}
+    total = 0
+    for file in files.values():
+        opened = open_rows(place.objects.get(file.path), file, place.objects.name)
+        total += int(find_rows(opened, wanted).sum())
+    orphans = [one.key for one in place.find_orphans() if one.key not in named_files(documents)]
+    return total + sum(_count_orphan(place, key, wanted) for key in orphans)
+
+
+def _count_orphan(place: SnapshotPlace, key: str, wanted: ErasedRows) -> int:
+    """Matching rows of a file that no document names; of work under way every stream is read."""
+    try:
+        data = place.objects.get(key)
+    except ObjectNotFound:
+        return 0
+    if key.endswith(".parquet"):
+        return int(find_rows(pq.ParquetFile(pa.BufferReader(data)), wanted).sum())
+    total, source = 0, pa.BufferReader(data)
+    while source.tell() < len(data):
+        with pa.ipc.open_stream(source) as stream:
+            rows = stream.read_all()
+        found = wanted.find(rows.column("partition"), rows.column("offset"), rows.column("key"))
+        total += int(found.sum())
+    return total

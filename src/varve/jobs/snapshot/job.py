@@ -1,0 +1,387 @@
+"""Takes snapshots: the state of a keyed topic at some offsets, as Parquet files.
+
+1. The bounds of each partition, and the snapshot to go on from.
+2. One task per range of hashes finds the latest records by key indexes.
+3. One task per piece reads them, and puts them away by buckets.
+4. One task per some buckets merges new rows with the file before, and writes the new one.
+5. One document makes the snapshot exist.
+
+Invariant  only the last step changes what is read, and it changes all at once.
+Crash      before the last step there is no snapshot, only files that no document names; a later run
+           sweeps them. Of two runs at once the first that creates its document wins.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
+from varve.foundation.settings import GivenValue
+from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, Outputs, TierOutputs
+from varve.jobs.running.distributor import Distributor
+from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
+from varve.jobs.snapshot.place import Opens, SnapshotPlace, check_apart, make_place
+from varve.jobs.snapshot.result import PartitionState, SnapshotResult, SnapshotSettings
+from varve.jobs.snapshot.rows import column_types
+from varve.jobs.snapshot.scope import PartitionScope, Scope, find_scope
+from varve.jobs.snapshot.tasks import BucketTask, BucketWork, ReadTask, WorkPart, pack_works
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.latest_plan import (
+    LatestRequest,
+    expect,
+    is_indexed,
+    plan_latest,
+    read_headers,
+)
+from varve.jobs.source.options import Mode, Offsets, SourceOptions
+from varve.jobs.source.pieces import AnyPiece, Piece, pack
+from varve.jobs.source.plan import PartitionSource, open_partitions
+from varve.jobs.source.read import TaskRead
+from varve.jobs.tier.address import TierAddress, find_cluster
+from varve.jobs.tier.topic_receipts import Receipts, find_receipts
+from varve.tiering.page_store import new_id
+
+_BUCKETS_MAX: Final = 4096
+_OPEN_SETTINGS: Final = ("endpoint", "region", "allow.http")
+"""Settings of a place that are noted: what it takes to find it, and no credential."""
+
+
+def take_snapshot(
+    topic: str,
+    place: str,
+    *,
+    address: TierAddress | None = None,
+    directories: Sequence[str] = (),
+    at_offset: Offsets = None,
+    at_ms: int | None = None,
+    place_settings: dict[str, GivenValue] | None = None,
+    settings: SnapshotSettings = SnapshotSettings(),  # noqa: B008  a value that never changes
+    distributor: Distributor,
+    clock: Clock | None = None,
+) -> SnapshotResult:
+    """The state of a topic at an offset or a time, or at its end, as files in a place.
+
+    The topic lies in the cold tier of `address`, in log directories, or in both. Where `place` has
+    an earlier snapshot the new one goes on from it.
+    """
+    options = SourceOptions(
+        topic=topic,
+        address=address,
+        directories=tuple(directories),
+        mode=Mode.LATEST,
+        ending=at_offset,
+        ending_ms=at_ms,
+        split_bytes=settings.split_bytes,
+    )
+    if address is None and not directories:
+        raise InvalidRequest("say where the topic is: an object store, a log directory, or both")
+    check_apart(place, [*directories, *([] if address is None else [address.url])])
+    opened = make_place(place, place_settings)
+    return SnapshotRun(
+        options,
+        opened,
+        opened.url,
+        place_settings or {},
+        settings,
+        distributor=distributor,
+        clock=clock or SystemClock(),
+        random=random.Random(),
+    ).run()
+
+
+class SnapshotRun:
+    """One snapshot in the making; `how` is what it takes to open the place."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        place: Opens,
+        url: str,
+        how: dict[str, GivenValue],
+        settings: SnapshotSettings,
+        *,
+        distributor: Distributor,
+        clock: Clock,
+        random: random.Random,
+    ) -> None:
+        self._options = options
+        self._opens = place
+        self._url = url
+        self._how = how
+        self._settings = settings
+        self._distributor = distributor
+        self._clock = clock
+        self._began_ms = clock.now_ms()
+        self._id = new_id(random)
+        self._place = SnapshotPlace(place.open())
+
+    def run(self) -> SnapshotResult:
+        documents = self._place.documents()
+        sources = open_partitions(self._options)
+        receipts = self._find_receipts(sources)
+        scope = find_scope(
+            sources,
+            self._options,
+            documents,
+            is_full=self._settings.is_full,
+            delete_retention_ms=self._settings.delete_retention_ms,
+            now_ms=self._began_ms,
+        )
+        if scope.previous is not None and not scope.is_new:
+            return self._end(scope, scope.previous, is_new=False)
+        buckets = self._find_buckets(documents)
+        self._note(sources)
+        number = documents[-1].snapshot + 1 if documents else 1
+        return self._make(scope, number, buckets, receipts)
+
+    def _find_receipts(self, sources: Sequence[PartitionSource]) -> Receipts:
+        return find_receipts(
+            self._options, sources[0].topic, sources[0].topic_id, is_cold=_is_cold(sources)
+        )
+
+    def _find_buckets(self, documents: Sequence[SnapshotDocument]) -> int | None:
+        """How many buckets a partition has here; None where it is to be decided."""
+        given = self._settings.buckets
+        if given is not None and not 1 <= given <= _BUCKETS_MAX:
+            raise InvalidRequest(f"{given} buckets: there may be 1 to {_BUCKETS_MAX}")
+        known = documents[-1].buckets if documents else given
+        if given is not None and given != known:
+            raise InvalidRequest(
+                f"{self._url} has {known} buckets for each partition, not {given}: that is decided "
+                "by its first snapshot, take another place"
+            )
+        return known
+
+    def _make(
+        self, scope: Scope, number: int, known_buckets: int | None, receipts: Receipts
+    ) -> SnapshotResult:
+        source = scope.partitions[0].source
+        pieces = self._plan(scope, source.topic_id)
+        buckets = known_buckets or self._choose_buckets(pieces)
+        try:
+            parts = self._read(pieces, source.topic, source.topic_id, buckets)
+            written, files = self._write(scope, parts)
+            document = SnapshotDocument(
+                snapshot=number,
+                previous=None if scope.previous is None else scope.previous.snapshot,
+                run=self._id,
+                topic=source.topic,
+                topic_id=source.topic_id,
+                taken_ms=self._began_ms,
+                buckets=buckets,
+                columns=column_types(),
+                partitions=tuple(one.partition for one in scope.partitions),
+                files=tuple(sorted(files, key=lambda one: (one.partition, one.bucket))),
+            )
+            if self._find_receipts([one.source for one in scope.partitions]) != receipts:
+                raise Unavailable(
+                    f"{source.topic}: records were erased while the snapshot was made, which may "
+                    "hold them: take it again"
+                )
+            self._place.publish(document, scope.previous)
+        finally:
+            self._remove_work()
+        return self._end(
+            scope,
+            document,
+            is_new=True,
+            files_written=len(written),
+            bytes_written=sum(one.size for one in written),
+            rows_read=sum(one.rows for one in parts),
+        )
+
+    def _remove_work(self) -> None:
+        """A store that fails now leaves it to a later run."""
+        try:
+            self._place.remove_work(self._id)
+        except StoreError:
+            return
+
+    def _note(self, sources: Sequence[PartitionSource]) -> None:
+        """Before a record is written, so that an erasure finds the place."""
+        output = Output(
+            kind=OutputKind.SNAPSHOT,
+            topic=sources[0].topic,
+            topic_id=sources[0].topic_id,
+            place=self._url,
+            name=sources[0].topic,
+            how=tuple(
+                (name, str(value))
+                for name, value in sorted(self._how.items())
+                if name in _OPEN_SETTINGS
+            ),
+            noted_ms=self._began_ms,
+        )
+        find_outputs(self._options, is_cold=_is_cold(sources)).note(output)
+
+    # Stages
+
+    def _plan(self, scope: Scope, topic_id: str) -> dict[int, "_Pieces"]:
+        """What is to be read of each partition."""
+        made: dict[int, _Pieces] = {}
+        requests: dict[int, LatestRequest] = {}
+        for one in scope.partitions:
+            pieces = one.source.pieces(
+                start_offset=one.partition.read_from,
+                end_offset=one.partition.resume_offset,
+                filters=SourceFilters(),
+            )
+            if sum(piece.size for piece in pieces) <= self._settings.split_bytes:
+                made[one.number] = _Pieces((), tuple(pieces))
+                continue
+            headers = read_headers(self._options.address, topic_id, pieces)
+            loose = tuple(piece for piece in pieces if not is_indexed(piece))
+            made[one.number] = _Pieces((), loose)
+            if headers:
+                requests[one.number] = LatestRequest(self._options.address, tuple(headers.values()))
+        planned = plan_latest(
+            list(requests.values()),
+            distributor=self._distributor,
+            split_bytes=self._settings.split_bytes,
+            with_tombstones=True,
+            range_bytes=self._settings.range_bytes,
+        )
+        for number, found in zip(requests, planned, strict=True):
+            made[number] = replace(made[number], planned=tuple(found))
+        return made
+
+    def _choose_buckets(self, pieces: dict[int, "_Pieces"]) -> int:
+        """A power of two, so that a little more or less of data makes no other files."""
+        largest = max((one.size for one in pieces.values()), default=0)
+        count = 1
+        while count * self._settings.bucket_bytes < largest and count < _BUCKETS_MAX:
+            count *= 2
+        return count
+
+    def _read(
+        self, pieces: dict[int, "_Pieces"], topic: str, topic_id: str, buckets: int
+    ) -> list[WorkPart]:
+        split_bytes = self._settings.split_bytes
+        runs: list[tuple[AnyPiece, ...]] = []
+        for one in pieces.values():
+            # Loose pieces of one partition alone: a task tells their keys apart by hash.
+            runs += pack(one.loose, split_bytes=split_bytes)
+        planned = [piece for one in pieces.values() for piece in one.planned]
+        runs += pack(planned, split_bytes=split_bytes)
+        tasks = [
+            ReadTask(
+                TaskRead(topic, topic_id, run, with_tombstones=True),
+                self._options,
+                self._opens,
+                f"{WORK_FOLDER}/{self._id}/{number:06}",
+                buckets,
+            )
+            for number, run in enumerate(runs)
+        ]
+        outcomes = self._distributor.run("read", tasks)
+        return [part for one in outcomes for part in expect(one, list)]
+
+    def _write(
+        self, scope: Scope, parts: Sequence[WorkPart]
+    ) -> tuple[list[SnapshotFile], list[SnapshotFile]]:
+        """The files that were written, and all files of the new state."""
+        works, reused = _find_works(scope, parts)
+        runs = pack_works(works, split_bytes=self._settings.split_bytes)
+        outcomes = self._distributor.run("write", [BucketTask(self._opens, run) for run in runs])
+        written: list[SnapshotFile] = [file for one in outcomes for file in expect(one, list)]
+        return written, [*written, *reused]
+
+    # The end
+
+    def _end(
+        self,
+        scope: Scope,
+        document: SnapshotDocument,
+        *,
+        is_new: bool,
+        files_written: int = 0,
+        bytes_written: int = 0,
+        rows_read: int = 0,
+    ) -> SnapshotResult:
+        removed: list[str] = []
+        if self._settings.keep is not None:
+            removed = self._place.keep(self._settings.keep)
+        swept = self._place.sweep(before_ms=self._began_ms - self._settings.grace_ms)
+        rows: defaultdict[int, int] = defaultdict(int)
+        for file in document.files:
+            rows[file.partition] += file.rows
+        return SnapshotResult(
+            place=self._url,
+            document=document,
+            is_new=is_new,
+            partitions=tuple(_state_of(one, rows[one.number]) for one in scope.partitions),
+            files_written=files_written,
+            bytes_written=bytes_written,
+            rows_read=rows_read,
+            removed=tuple(removed),
+            swept=tuple(swept),
+            elapsed_ms=self._clock.now_ms() - self._began_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """What is read of one partition: by plan, and as it comes."""
+
+    planned: tuple[AnyPiece, ...]
+    loose: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in (*self.planned, *self.loose))
+
+
+def _state_of(scope: PartitionScope, rows: int) -> PartitionState:
+    one = scope.partition
+    return PartitionState(
+        partition=one.partition,
+        start_offset=one.start_offset,
+        resume_offset=one.resume_offset,
+        read_from=one.read_from,
+        rows=rows,
+        note=scope.note,
+    )
+
+
+def _find_works(
+    scope: Scope, parts: Sequence[WorkPart]
+) -> tuple[list[BucketWork], list[SnapshotFile]]:
+    """The buckets that change, and the files of those that do not.
+
+    A bucket changes by new rows, or when rows of it lie below the start of the log.
+    """
+    starts = {one.number: one.partition.start_offset for one in scope.partitions}
+    full = {one.number for one in scope.partitions if one.partition.read_from == starts[one.number]}
+    before = {
+        (file.partition, file.bucket): file
+        for file in (() if scope.previous is None else scope.previous.files)
+        if file.partition not in full
+    }
+    ordered = sorted(parts, key=lambda one: (one.partition, one.bucket, one.key, one.start))
+    fresh = {
+        place: tuple(group)
+        for place, group in groupby(ordered, key=lambda one: (one.partition, one.bucket))
+    }
+    cut = {place for place, file in before.items() if file.min_offset < starts[file.partition]}
+    works = [
+        BucketWork(number, bucket, starts[number], fresh.get(place, ()), before.get(place))
+        for place in sorted(fresh.keys() | cut)
+        for number, bucket in (place,)
+    ]
+    reused = [file for place, file in before.items() if place not in fresh and place not in cut]
+    return works, reused
+
+
+def _is_cold(sources: Sequence[PartitionSource]) -> bool:
+    return any(one.manifest_version is not None for one in sources)
+
+
+def find_outputs(options: SourceOptions, *, is_cold: bool) -> Outputs:
+    """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
+    if options.address is not None and is_cold:
+        return TierOutputs(options.address.open(), find_cluster(options.address))
+    return DirectoryOutputs.of(options.directories[0])

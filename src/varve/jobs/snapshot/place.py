@@ -1,0 +1,188 @@
+"""A place of snapshots: a directory or a prefix of a bucket, for one topic.
+
+Layout     `snapshot/<number>.json`, `data/*.parquet`, and `work/<run>/*` while a run is under way.
+           docs/formats/snapshot.md
+Invariant  a snapshot exists when its document does. Files that no document names belong to a run
+           under way or to one that was killed; they go when they are older than a grace time.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Protocol
+
+from varve.foundation.errors import (
+    InvalidRequest,
+    NotFound,
+    ObjectExists,
+    ObjectNotFound,
+    Unavailable,
+)
+from varve.foundation.settings import GivenValue
+from varve.jobs.snapshot.document import (
+    DATA_FOLDER,
+    SNAPSHOT_FOLDER,
+    WORK_FOLDER,
+    SnapshotDocument,
+    SnapshotFile,
+    find_snapshot,
+)
+from varve.jobs.tier.address import TierAddress
+from varve.object_store import ObjectInfo, ObjectStore, open_object_store
+from varve.object_store.urls import find_scheme, normal_url
+
+_OURS: Final = re.compile(
+    rf"{DATA_FOLDER}/[0-9]{{5,}}-[0-9]{{5,}}-[0-9a-f]{{32}}\.parquet"
+    rf"|{WORK_FOLDER}/[0-9a-f-]{{36}}/[0-9]{{6,}}"
+)
+"""What runs write besides documents; other files of a directory are left alone."""
+
+
+class Opens(Protocol):
+    """How a process comes to the store of a place; it travels to other processes."""
+
+    def open(self) -> ObjectStore: ...
+
+
+def place_url(place: str) -> str:
+    """The URL of a place that is given as one, or as a path."""
+    return normal_url(place if find_scheme(place) else f"file:{place}")
+
+
+def check_apart(place: str, others: Collection[str]) -> None:
+    """Raises InvalidRequest for a place that lies in another of these, or around it."""
+    url = place_url(place)
+    for other in map(place_url, others):
+        if f"{url}/".startswith(f"{other}/") or f"{other}/".startswith(f"{url}/"):
+            raise InvalidRequest(
+                f"{url} and {other} lie one in the other: give snapshots a place apart from the "
+                "log and its cold tier"
+            )
+
+
+def make_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+    """The address of a place, whose directory is made where it is missing."""
+    address = find_place(place, settings)
+    open_object_store(address.url, dict(address.settings)).close()
+    return address
+
+
+def find_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+    """The address of a place that is there."""
+    return TierAddress(place_url(place), tuple(sorted((settings or {}).items())))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlace:
+    """The documents and files of a place."""
+
+    objects: ObjectStore
+
+    def documents(self) -> list[SnapshotDocument]:
+        """All snapshots, the oldest first; one that leaves meanwhile is left out."""
+        found = []
+        for entry in self.objects.list(f"{SNAPSHOT_FOLDER}/"):
+            if find_snapshot(entry.key) is None:
+                continue
+            try:
+                data = self.objects.get(entry.key)
+            except ObjectNotFound:
+                continue
+            found.append(SnapshotDocument.decode(data, f"{self.objects.name}: {entry.key!r}"))
+        return found
+
+    def get(self, snapshot: int | None = None) -> SnapshotDocument:
+        """A snapshot by its number, or the newest; raises NotFound."""
+        documents = self.documents()
+        chosen = [one for one in documents if snapshot in (None, one.snapshot)]
+        if not chosen:
+            known = ", ".join(str(one.snapshot) for one in documents) or "none"
+            what = "a snapshot" if snapshot is None else f"snapshot {snapshot}"
+            raise NotFound(f"{self.objects.name} does not hold {what} (snapshots: {known:.400})")
+        return chosen[-1]
+
+    def files(self) -> Iterator[ObjectInfo]:
+        """All files, those that no document names among them."""
+        return self.objects.list(f"{DATA_FOLDER}/")
+
+    def publish(self, document: SnapshotDocument, previous: SnapshotDocument | None) -> None:
+        """Makes a snapshot exist; raises Unavailable where another run came first.
+
+        What was taken over from the previous one must still be as it was, and every file there.
+        """
+        if previous is not None and self._find(previous.key) != previous.encode():
+            raise Unavailable(
+                f"{self.objects.name}: snapshot {previous.snapshot} was removed or changed while "
+                "the next one was made from it: take it again"
+            )
+        sizes = {entry.key: entry.size for entry in self.files()}
+        lost = [one.path for one in document.files if sizes.get(one.path) != one.size]
+        if lost:
+            raise Unavailable(
+                f"{self.objects.name}: {len(lost)} files of the new snapshot, {lost[0]!r} among "
+                "them, were removed while it was made: take it again"
+            )
+        try:
+            self.objects.create(document.key, document.encode())
+        except ObjectExists as error:
+            if self._find(document.key) == document.encode():
+                return
+            raise Unavailable(
+                f"{self.objects.name}: another run has taken snapshot {document.snapshot} "
+                "meanwhile, and this one changed nothing: run it again to go on from there"
+            ) from error
+
+    def _find(self, key: str) -> bytes | None:
+        try:
+            return bytes(self.objects.get(key))
+        except ObjectNotFound:
+            return None
+
+    def remove_work(self, run: str) -> None:
+        """Takes away what the tasks of a run handed to each other."""
+        keys = [entry.key for entry in self.objects.list(f"{WORK_FOLDER}/{run}/")]
+        if keys:
+            self.objects.delete(keys)
+
+    def keep(self, count: int) -> list[str]:
+        """Removes all snapshots but the newest ones, and the files that only they name."""
+        documents = self.documents()
+        going, staying = documents[:-count], documents[-count:]
+        self.objects.delete([one.key for one in going])
+        kept = named_files(staying)
+        files = sorted(named_files(going) - kept)
+        self.objects.delete(files)
+        return [*(one.key for one in going), *files]
+
+    def sweep(self, *, before_ms: int) -> list[str]:
+        """Removes what killed runs have left: files that no document names, and their work."""
+        orphans = [one.key for one in self.find_orphans() if one.modified_ms <= before_ms]
+        if orphans:
+            self.objects.delete(orphans)
+        return orphans
+
+    def find_orphans(self) -> list[ObjectInfo]:
+        """Files that no document names, and what tasks have handed to each other."""
+        found = [*self.files(), *self.objects.list(f"{WORK_FOLDER}/")]
+        found = [one for one in found if _OURS.fullmatch(one.key)]
+        # The documents last: a file that was there before them may have become one of theirs.
+        named = named_files(self.documents())
+        return [one for one in found if one.key not in named]
+
+    def find_fault(self, file: SnapshotFile) -> str | None:
+        """What is wrong with a file; None when it is as its document says."""
+        try:
+            data = self.objects.get(file.path)
+        except ObjectNotFound:
+            return f"{file.path} is missing"
+        if len(data) != file.size:
+            return f"{file.path} has {len(data)} bytes, its snapshot says {file.size}"
+        found = sha256(data).hexdigest()
+        if found != file.sha256:
+            return f"{file.path} has SHA-256 {found}, its snapshot says {file.sha256}"
+        return None
+
+
+def named_files(documents: Collection[SnapshotDocument]) -> set[str]:
+    return {file.path for one in documents for file in one.files}

@@ -1,0 +1,153 @@
+"""From where to where each partition is read for a snapshot, and which snapshot it goes on from.
+
+Invariant  a snapshot ends at or below the last stable offset. It goes on from another only where
+           that gives the same rows as a full one: no tombstone may have left the log unseen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from varve.foundation.errors import InconsistentTopicId, OffsetOutOfRange
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceOptions, for_partition
+from varve.jobs.source.plan import PartitionSource
+
+_EVERYTHING = SourceFilters()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionScope:
+    """One partition as it will be read; `note` says what a user may wonder about."""
+
+    source: PartitionSource
+    partition: SnapshotPartition
+    note: str = ""
+
+    @property
+    def number(self) -> int:
+        return self.partition.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """All partitions, and the snapshot that they go on from, if any."""
+
+    partitions: tuple[PartitionScope, ...]
+    previous: SnapshotDocument | None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is anything that the previous snapshot does not have."""
+        if self.previous is None:
+            return True
+        known = {one.partition: one for one in self.previous.partitions}
+        return known.keys() != {one.number for one in self.partitions} or any(
+            (one.partition.resume_offset, one.partition.start_offset)
+            != (known[one.number].resume_offset, known[one.number].start_offset)
+            for one in self.partitions
+        )
+
+
+def find_scope(
+    sources: Sequence[PartitionSource],
+    options: SourceOptions,
+    documents: Sequence[SnapshotDocument],
+    *,
+    is_full: bool,
+    delete_retention_ms: int,
+    now_ms: int,
+) -> Scope:
+    """The scope of a snapshot of these partitions among the snapshots of its place."""
+    _check_topic(sources, documents)
+    scopes = [_find_bounds(source, options) for source in sources]
+    ends = {one.number: one.partition.resume_offset for one in scopes}
+    previous = None if is_full else _find_previous(documents, ends)
+    if previous is not None:
+        scopes = [_go_on(one, previous, delete_retention_ms, now_ms) for one in scopes]
+    return Scope(tuple(scopes), previous)
+
+
+def _check_topic(sources: Sequence[PartitionSource], documents: Sequence[SnapshotDocument]) -> None:
+    topic, topic_id = sources[0].topic, sources[0].topic_id
+    for one in documents:
+        if one.topic_id != topic_id:
+            raise InconsistentTopicId(
+                f"the place holds snapshots of topic {one.topic} with id {one.topic_id}, this is "
+                f"{topic} with id {topic_id}: give it a place of its own"
+            )
+
+
+def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionScope:
+    first, last = source.bounds()
+    start, end = source.wanted(_EVERYTHING)
+    given = for_partition(options.ending, source.number)
+    if given is not None and given < first:
+        raise OffsetOutOfRange(
+            f"{source.topic}-{source.number} begins at offset {first}: its state at offset {given} "
+            "is not known any more"
+        )
+    note = ""
+    if given is not None and last < given < LONG_MAX:
+        note = f"ends at offset {last}, behind which nothing is decided yet, not at {given}"
+    return PartitionScope(
+        source,
+        SnapshotPartition(
+            partition=source.number,
+            start_offset=start,
+            resume_offset=end,
+            read_from=start,
+            manifest_version=source.manifest_version,
+            cleaned_up_to=source.cleaned_up_to,
+        ),
+        note,
+    )
+
+
+def _find_previous(
+    documents: Sequence[SnapshotDocument], ends: dict[int, int]
+) -> SnapshotDocument | None:
+    """The newest snapshot that ends nowhere behind the new one."""
+    for one in reversed(documents):
+        resumes = one.resume_offsets
+        if resumes.keys() <= ends.keys() and all(
+            resume <= ends[number] for number, resume in resumes.items()
+        ):
+            return one
+    return None
+
+
+def _go_on(
+    scope: PartitionScope, previous: SnapshotDocument, delete_retention_ms: int, now_ms: int
+) -> PartitionScope:
+    known, now = previous.find_partition(scope.number), scope.partition
+    if known is None:
+        return scope
+    age_ms = now_ms - previous.taken_ms
+    if not is_sound(known, now, age_ms, delete_retention_ms):
+        note = (
+            f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones behind "
+            f"offset {known.resume_offset} may have left the log since snapshot "
+            f"{previous.snapshot}"
+        )
+        return replace(scope, note=note)
+    read_from = max(now.start_offset, known.resume_offset)
+    return replace(scope, partition=replace(now, read_from=read_from))
+
+
+def is_sound(
+    known: SnapshotPartition, now: SnapshotPartition, age_ms: int, delete_retention_ms: int
+) -> bool:
+    """Whether every tombstone written since is still in the log.
+
+    One goes only below `cleaned_up_to`, and not before `delete.retention.ms` have passed since it
+    was first cleaned; if that was after the previous snapshot, it is younger than that one.
+    """
+    if known.resume_offset in (now.resume_offset, now.start_offset):
+        return True
+    if (known.manifest_version is None) != (now.manifest_version is None):
+        return False
+    if now.cleaned_up_to <= known.resume_offset:
+        return True
+    return known.cleaned_up_to <= known.resume_offset and age_ms < delete_retention_ms

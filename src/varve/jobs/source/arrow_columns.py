@@ -1,0 +1,206 @@
+"""Blocks of records as Arrow columns.
+
+Invariant  keys, values and headers are copied once, by kernels; no Python object is made per
+           record. What is not known of a record (no timestamp, no producer) is null.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from varve.foundation.errors import Corrupt, InvalidRecord
+from varve.jobs.source.columns import check_schema
+from varve.jobs.source.record_blocks import RecordBlock
+from varve.kernels.batch_scan import Field
+from varve.kernels.gather import (
+    HEADER_CELL_COUNT,
+    copy_cells,
+    find_header_cells,
+    lay_cells,
+)
+from varve.kernels.record_parse import RecordField
+from varve.kernels.status import RecordStatus, describe
+from varve.records.header import LOG_APPEND_TIME_BIT
+
+Numbers = npt.NDArray[np.int64]
+
+_BATCH_BYTES: Final = 16 << 20
+_TRANSACTIONAL: Final = 0x10
+_SEQUENCE_COUNT: Final = 1 << 31
+_MILLISECONDS_MAX: Final = ((1 << 63) - 1) // 1000
+_NO_TIMESTAMP: Final = -1
+
+
+class ArrowColumns:
+    """Builds record batches of one schema."""
+
+    def __init__(self, schema: StructType) -> None:
+        check_schema(schema)
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def batches(
+        self, block: RecordBlock, chosen: Numbers, *, topic: str, partition: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The chosen records of a block, in batches of a few megabytes."""
+        for part in _parts(block, chosen):
+            made = _Maker(block, part, topic, partition)
+            arrays = [made.column(field.name, field.type) for field in self.schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _parts(block: RecordBlock, chosen: Numbers) -> Iterator[Numbers]:
+    """The chosen rows in runs that are not too large for one batch."""
+    if not chosen.size:
+        return
+    records = block.records
+    sizes = records[chosen, RecordField.RECORD_END] - records[chosen, RecordField.RECORD_START]
+    groups = np.cumsum(sizes) // _BATCH_BYTES
+    edges = np.flatnonzero(np.diff(groups)) + 1
+    yield from np.split(chosen, edges) if edges.size else (chosen,)
+
+
+class _Maker:
+    """One record batch in the making."""
+
+    def __init__(self, block: RecordBlock, chosen: Numbers, topic: str, partition: int) -> None:
+        self._block = block
+        self._chosen = chosen
+        self._topic = topic
+        self._partition = partition
+
+    def column(self, name: str, type: pa.DataType) -> pa.Array:
+        maker: Callable[[pa.DataType], pa.Array] = getattr(self, f"_make_{name}")
+        return maker(type)
+
+    def _make_topic(self, type: pa.DataType) -> pa.Array:
+        text = self._topic.encode()
+        count = len(self._chosen)
+        offsets = np.arange(count + 1, dtype=np.int32) * len(text)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text * count)]
+        return pa.Array.from_buffers(type, count, buffers)
+
+    def _make_partition(self, type: pa.DataType) -> pa.Array:
+        return pa.array(np.full(len(self._chosen), self._partition, np.int32), type)
+
+    def _make_offset(self, type: pa.DataType) -> pa.Array:
+        return pa.array(self._record(RecordField.OFFSET), type)
+
+    def _make_timestamp(self, type: pa.DataType) -> pa.Array:
+        times = self._record(RecordField.TIMESTAMP)
+        clipped = np.clip(times, -_MILLISECONDS_MAX, _MILLISECONDS_MAX) * 1000
+        return _fixed(clipped, type, is_null=times == _NO_TIMESTAMP)
+
+    def _make_timestampType(self, type: pa.DataType) -> pa.Array:  # noqa: N802
+        flags = self._batch(Field.ATTRIBUTES) & LOG_APPEND_TIME_BIT
+        return pa.array((flags != 0).astype(np.int32), type)
+
+    def _make_key(self, type: pa.DataType) -> pa.Array:
+        return self._cells(type, RecordField.KEY_START, RecordField.KEY_SIZE)
+
+    def _make_value(self, type: pa.DataType) -> pa.Array:
+        return self._cells(type, RecordField.VALUE_START, RecordField.VALUE_SIZE)
+
+    def _make_headers(self, type: pa.DataType) -> pa.Array:
+        counts = self._record(RecordField.HEADERS_COUNT)
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        cells = np.empty((int(offsets[-1]), HEADER_CELL_COUNT), np.int64)
+        block = self._block
+        status = find_header_cells(block.payload, block.records, self._chosen, cells)
+        if status != RecordStatus.OK:
+            raise Corrupt(f"{self._topic}-{self._partition}: headers: {describe(status)}")
+        pair = type.value_type
+        every = np.arange(len(cells))
+        keys = _as_text(_gather(block.payload, cells, 0, 1, every, pa.binary()))
+        values = _gather(block.payload, cells, 2, 3, every, pair.field("value").type)
+        pairs = pa.StructArray.from_arrays([keys, values], fields=list(pair))
+        buffers = [None, pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(type, len(counts), buffers, children=[pairs])
+
+    def _make_producerId(self, type: pa.DataType) -> pa.Array:  # noqa: N802
+        return _known(self._batch(Field.PRODUCER_ID), type)
+
+    def _make_producerEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
+        return _known(self._batch(Field.PRODUCER_EPOCH), type)
+
+    def _make_sequence(self, type: pa.DataType) -> pa.Array:
+        first = self._batch(Field.BASE_SEQUENCE)
+        delta = self._record(RecordField.OFFSET) - self._batch(Field.BASE_OFFSET)
+        return _known(np.where(first < 0, -1, (first + delta) % _SEQUENCE_COUNT), type)
+
+    def _make_leaderEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
+        return _known(self._batch(Field.LEADER_EPOCH), type)
+
+    def _make_isTransactional(self, type: pa.DataType) -> pa.Array:  # noqa: N802
+        return pa.array((self._batch(Field.ATTRIBUTES) & _TRANSACTIONAL) != 0, type)
+
+    def _make_batchOffset(self, type: pa.DataType) -> pa.Array:  # noqa: N802
+        return pa.array(self._batch(Field.BASE_OFFSET), type)
+
+    def _make_size(self, type: pa.DataType) -> pa.Array:
+        sizes = self._record(RecordField.RECORD_END) - self._record(RecordField.RECORD_START)
+        return pa.array(sizes.astype(np.int32), type)
+
+    def _record(self, field: RecordField) -> Numbers:
+        found: Numbers = self._block.records[self._chosen, field]
+        return found
+
+    def _batch(self, field: Field) -> Numbers:
+        found: Numbers = self._block.batches[self._block.owners[self._chosen], field]
+        return found
+
+    def _cells(self, type: pa.DataType, start: RecordField, size: RecordField) -> pa.Array:
+        block = self._block
+        return _gather(block.payload, block.records, int(start), int(size), self._chosen, type)
+
+
+def _known(values: Numbers, type: pa.DataType) -> pa.Array:
+    """Numbers of which those below 0 are not known."""
+    width = np.int32 if type == pa.int32() else np.int64
+    return _fixed(values.astype(width), type, is_null=values < 0)
+
+
+def _fixed(
+    values: npt.NDArray[Any], type: pa.DataType, *, is_null: npt.NDArray[np.bool_]
+) -> pa.Array:
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(type, len(values), [_validity(is_null), data])
+
+
+def _gather(
+    payload: npt.NDArray[np.uint8],
+    cells: npt.NDArray[np.int64],
+    start_field: int,
+    size_field: int,
+    chosen: Numbers,
+    type: pa.DataType,
+) -> pa.Array:
+    """The chosen cells of a table as a binary column."""
+    offsets = np.empty(len(chosen) + 1, np.int32)
+    total = lay_cells(cells, size_field, chosen, offsets)
+    if total < 0:
+        raise InvalidRecord(f"{len(chosen)} records have more than 2 GiB in one column")
+    data = np.empty(total, np.uint8)
+    copy_cells(payload, cells, start_field, chosen, offsets, data)
+    validity = _validity(cells[chosen, size_field] < 0)
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(type, len(chosen), buffers)
+
+
+def _validity(is_null: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    if not is_null.any():
+        return None
+    return pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+
+
+def _as_text(keys: pa.Array) -> pa.Array:
+    """Header keys as text; bytes that are no UTF-8 show as U+FFFD, as in Kafka."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())

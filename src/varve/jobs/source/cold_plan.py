@@ -1,0 +1,259 @@
+"""What the cold tier of a partition holds for a read: its segments, bounds and aborted data.
+
+Invariant  all answers are of one manifest. Indexes are checked against it before they are used.
+Threads    a few fetch at once, for one who plans.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.jobs.source.options import SourceOptions, for_partition
+from varve.jobs.source.pieces import SLACK, ColdPiece, cut_positions
+from varve.jobs.source.record_blocks import aborted_within
+from varve.jobs.tier.address import TierAddress, open_manifests
+from varve.object_store import ObjectStore
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_reader import ColdReader
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.extent_cache import ExtentCache
+from varve.tiering.index_cache import IndexCache
+from varve.tiering.index_files import find_fault
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.read_pool import ReadPool
+from varve.tiering.segment_parts import KEYS_PART
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+INDEX_PART: Final = "index"
+TXN_PART: Final = "txnindex"
+_THREADS: Final = 16
+_CACHE_BYTES: Final = 64 << 20
+
+
+class ColdPlan:
+    """The cold part of one partition, as of the manifest that the options name."""
+
+    def __init__(self, address: TierAddress, home: ColdPartition, options: SourceOptions) -> None:
+        self.home = home
+        self._objects = address.open()
+        self._options = options
+        self._manifests = open_manifests(address, home)
+        self.manifest = self._load(self._manifests)
+        self.requests = 3  # the hint, the list behind it and the manifest
+
+    def _load(self, manifests: ObjectManifestStore) -> Manifest:
+        version = for_partition(self._options.version, self.home.partition)
+        if version is not None:
+            return manifests.at(version=version)
+        if self._options.as_of_ms is not None:
+            return manifests.at(time_ms=self._options.as_of_ms)
+        return manifests.load()
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that may be read: log start, or what is left of it."""
+        first = next(self.segments(0), None)
+        base = 0 if first is None else first.base_offset
+        return max(self.manifest.log_start_offset, base)
+
+    @property
+    def end_offset(self) -> int:
+        return max(self.manifest.highest_offset + 1, self.manifest.log_start_offset)
+
+    @property
+    def stable_offset(self) -> int:
+        """Below it every transaction is decided, and its marker is in the tier."""
+        *_, last = (None, *self.segments(self.manifest.highest_offset))
+        if last is None or last.undecided_from is None:
+            return self.end_offset
+        return min(last.undecided_from, self.end_offset)
+
+    def segments(self, from_offset: int) -> Iterator[ColdSegment]:
+        found = self._manifests.segments(self.manifest, from_offset=from_offset)
+        return (segment for segment in found if segment.is_readable)
+
+    def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
+        """The first offset of a record of this time or later."""
+        clock = SystemClock()
+        pool = ReadPool(threads=2, max_pending=8)
+        indexes = IndexCache(
+            MemoryFileSystem(clock), "indexes", self._objects, pool=pool, limit_bytes=0
+        )
+        reader = ColdReader(
+            self.home,
+            self._objects,
+            _Pinned(self._objects, self.manifest),
+            indexes=indexes,
+            extents=ExtentCache(limit_bytes=_CACHE_BYTES),
+            pool=pool,
+            read_ahead_max_bytes=0,
+            clock=clock,
+            refresh_ms=1 << 60,
+            observe=self._count_request,
+        )
+        try:
+            found = reader.find_offset_by_time(
+                timestamp, start_offset=start_offset, end_offset=self.end_offset
+            )
+        finally:
+            indexes.close()
+            pool.close()
+        return None if found is None else found.offset
+
+    def _count_request(self, size: int) -> None:
+        self.requests += 1
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that touch [start, end); their markers lie in it or behind."""
+        wanted = []
+        for segment in self.segments(start_offset):
+            if segment.has_aborted:
+                wanted.append(segment)
+            open_from = segment.undecided_from
+            is_last = open_from is None or open_from >= end_offset
+            if is_last and segment.end_offset + 1 >= end_offset:
+                break
+        found: dict[AbortedTransaction, None] = {}
+        for index in self._fetch(self._read_txn_index, wanted):
+            entries = index.entries()
+            for one in aborted_within(entries, start_offset=start_offset, end_offset=end_offset):
+                found[one] = None
+        return list(found)
+
+    def pieces(
+        self,
+        *,
+        start_offset: int,
+        end_offset: int,
+        min_ms: int,
+        is_keyed: bool,
+        aborted: Sequence[AbortedTransaction],
+    ) -> list[ColdPiece]:
+        """All of [start, end) that may hold a record of the time or later.
+
+        Segments with a key index stay whole where keys are looked for.
+        """
+        segments = [
+            segment
+            for segment in self._joined(start_offset, end_offset)
+            if segment.max_timestamp >= min_ms and segment.size
+        ]
+        made: list[ColdPiece] = []
+        cut = [one for one in segments if self._is_cut(one, start_offset, end_offset, is_keyed)]
+        indexes = dict(
+            zip([one.id for one in cut], self._fetch(self._read_offset_index, cut), strict=True)
+        )
+        for segment in segments:
+            places = [(0, segment.size)]
+            if segment.id in indexes:
+                places = cut_positions(
+                    indexes[segment.id],
+                    size=segment.size,
+                    start_offset=start_offset,
+                    end_offset=end_offset,
+                    piece_bytes=self._options.split_bytes,
+                )
+            touching = aborted_within(
+                aborted, start_offset=segment.base_offset, end_offset=segment.end_offset + 1
+            )
+            made += [
+                ColdPiece(
+                    home=self.home,
+                    segment=segment,
+                    start=start,
+                    end=end,
+                    start_offset=max(start_offset, segment.base_offset),
+                    end_offset=min(end_offset, segment.end_offset + 1),
+                    aborted=touching,
+                )
+                for start, end in places
+            ]
+        return made
+
+    def _joined(self, start_offset: int, end_offset: int) -> Iterator[ColdSegment]:
+        """The segments of a range; raises Corrupt where some of it is in none."""
+        expected = start_offset
+        for segment in self.segments(start_offset):
+            if segment.base_offset >= end_offset:
+                break
+            if segment.base_offset > expected:
+                raise Corrupt(
+                    f"{self.home}: offsets {expected} to {segment.base_offset - 1} are in no "
+                    f"segment of manifest version {self.manifest.version}; `varve tier fsck` tells "
+                    f"more. Read on from {segment.base_offset} with startingOffset"
+                )
+            expected = segment.end_offset + 1
+            yield segment
+
+    def _is_cut(self, segment: ColdSegment, start: int, end: int, is_keyed: bool) -> bool:
+        if is_keyed and segment.find_part(KEYS_PART) is not None:
+            return False
+        is_partial = segment.base_offset < start or segment.end_offset >= end
+        return is_partial or segment.size > SLACK * self._options.split_bytes
+
+    def _read_offset_index(self, segment: ColdSegment) -> OffsetIndex:
+        return read_offset_index(self._objects, self.home, segment)
+
+    def _read_txn_index(self, segment: ColdSegment) -> TransactionIndex:
+        data = read_part(self._objects, self.home, segment, TXN_PART)
+        return TransactionIndex.decode(data, segment.base_offset)
+
+    def _fetch(self, read: Callable[[T], R], wanted: Sequence[T]) -> list[R]:
+        self.requests += len(wanted)
+        if len(wanted) < 2:
+            return [read(one) for one in wanted]
+        with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
+            return list(pool.map(read, wanted))
+
+
+def read_offset_index(
+    objects: ObjectStore, home: ColdPartition, segment: ColdSegment
+) -> OffsetIndex:
+    """A segment's offset index from its object; one without entries where there is none."""
+    data = read_part(objects, home, segment, INDEX_PART)
+    return OffsetIndex.decode(data, segment.base_offset, len(data))
+
+
+def read_part(objects: ObjectStore, home: ColdPartition, segment: ColdSegment, name: str) -> bytes:
+    """A whole part, as the manifest describes it; nothing where the segment has no such part."""
+    part = segment.find_part(name)
+    if part is None or part.size == 0:
+        return b""
+    key = home.part_key(segment, name)
+    data = objects.get(key)
+    fault = find_fault(data, part)
+    if fault is not None:
+        raise Corrupt(f"{objects.name}: {key!r} {fault}; `varve tier fsck` finds such ones")
+    return data
+
+
+class _Pinned(ObjectManifestStore):
+    """Manifests of which one counts as the newest; for reading alone."""
+
+    def __init__(self, objects: ObjectStore, manifest: Manifest) -> None:
+        super().__init__(objects, manifest.home, random=random.Random(0), wait=lambda wait_ms: None)
+        self._manifest = manifest
+
+    def load(self) -> Manifest:
+        return self._manifest
+
+    def find_known(self) -> Manifest | None:
+        return self._manifest
+
+
+def check_versions(options: SourceOptions, partitions: Sequence[int]) -> None:
+    """Manifests are counted by partition: one number for several says nothing."""
+    if isinstance(options.version, int) and len(partitions) > 1:
+        raise InvalidRequest(
+            f"version={options.version} is the manifest of which of {len(partitions)} partitions? "
+            'Give JSON such as {"0": 5}, or a time as asOf'
+        )

@@ -1,0 +1,90 @@
+"""The data source `varve`: a topic as rows, from the cold tier and from a local directory, and rows
+as a topic's records.
+
+    spark.read.format("varve").option("url", "s3://bucket/prefix").option("topic", "orders").load()
+
+Invariant  the driver plans by manifests and indexes; tasks read log data straight from its place.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from varve.jobs.running.worker_memory import settle
+from varve.jobs.sink.options import parse_sink_options
+from varve.jobs.sink.writer import VarveStreamWriter, VarveWriter
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.columns import check_schema, make_schema
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import Mode, SourceOptions, parse_options
+from varve.jobs.source.partition import TaskPartition
+from varve.jobs.source.plan import plan_tasks
+from varve.jobs.source.read import read_task
+from varve.jobs.source.stream import VarveStreamReader
+
+FORMAT: Final = "varve"
+
+
+class VarveSource(DataSource):
+    """Made by Spark from the options of a read or a write."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return make_schema(parse_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> "VarveReader":
+        return VarveReader(parse_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> VarveStreamReader:  # noqa: N802
+        return VarveStreamReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> VarveWriter:
+        return VarveWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> VarveStreamWriter:  # noqa: N802
+        return VarveStreamWriter(parse_sink_options(self.options), schema, overwrite=overwrite)
+
+
+class VarveReader(DataSourceReader):
+    """A batch read: filters first, then the plan, then in tasks the rows."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._filters = SourceFilters()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Takes what narrows the read, and leaves to Spark what must be looked at again.
+
+        Of the latest state only partitions and keys are chosen before it is made.
+        """
+        for one in filters:
+            narrowed, is_exact = self._filters.take(one)
+            if self._options.mode is Mode.LATEST and not narrowed.is_of_keys(self._filters):
+                yield one
+                continue
+            self._filters = narrowed
+            if not is_exact:
+                yield one
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [TaskPartition(task) for task in plan_tasks(self._options, self._filters)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TaskPartition):
+            columns = ArrowColumns(self._schema)
+            yield from read_task(partition.task, columns, self._options, self._filters)
+            settle()
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `spark.read.format("varve")` known to a session."""
+    spark.dataSource.register(VarveSource)

@@ -1,0 +1,322 @@
+"""A local log read from its files alone, beside the process that may be writing them.
+
+No lock is taken and nothing is changed. Closed segments tell their bounds by indexes; the last one
+is walked, for its indexes live in the memory of its writer.
+
+Invariant  what is read ends at a whole batch with a right checksum: what is being written behind it
+           does not exist yet. A task looks at the files anew, so that segments which were
+           compacted meanwhile are read as they are then.
+Threads    any.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from varve.commit_log.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    LOG_START_OFFSET_FILE,
+    decode_offsets,
+)
+from varve.commit_log.names import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    SWAP,
+    DirectoryState,
+    TopicPartition,
+    log_name,
+    parse_file_name,
+    parse_partition_directory,
+)
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.partition_metadata import PARTITION_METADATA_FILE, encode_topic_id
+from varve.commit_log.partition_metadata import decode as decode_metadata
+from varve.commit_log.producer_replay import replay_batches
+from varve.commit_log.producer_state import ProducerStates
+from varve.commit_log.segment import Segment
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment_reader import find_offset_by_time
+from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk import File, FileSystem, RealFileSystem
+from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.source.pieces import SLACK, HotPiece, cut_positions
+from varve.jobs.source.record_blocks import Stretch, Wanted, aborted_within, read_blocks
+from varve.kernels.batch_scan import Field
+from varve.kernels.record_parse import RecordField
+
+_LOOKS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """An open data file; its handle outlives a rename or removal."""
+
+    file: File
+
+    @property
+    def name(self) -> str:
+        return self.file.path
+
+    def read(self, start: int, end: int) -> memoryview:
+        data = self.file.read_at(start, end - start)
+        if len(data) != end - start:
+            raise Unavailable(f"{self.name}: ends before position {end}: it was cut, read again")
+        return memoryview(data)
+
+
+class _End(NamedTuple):
+    """Where the walk over the last segment ended, and what it tells of transactions."""
+
+    offset: int
+    position: int
+    stable_offset: int
+    aborted: Sequence[AbortedTransaction]
+
+
+def find_hot_partitions(
+    directories: Sequence[str], topic: str, fs: FileSystem | None = None
+) -> dict[int, str]:
+    """The directory of each partition of a topic that is there."""
+    files = fs or RealFileSystem()
+    found: dict[int, str] = {}
+    for directory in directories:
+        for name in files.names(directory):
+            try:
+                parsed = parse_partition_directory(name)
+            except Corrupt:
+                continue
+            owner = parsed.topic_partition
+            if parsed.state is DirectoryState.ACTIVE and owner.topic == topic:
+                found[owner.partition] = f"{directory}/{name}"
+    return found
+
+
+class HotLog:
+    """The files of one partition at the time of a look."""
+
+    def __init__(self, directory: str, owner: TopicPartition, fs: FileSystem | None = None) -> None:
+        self.directory = directory
+        self.owner = owner
+        self._fs = fs or RealFileSystem()
+        self.segments = self._look()
+
+    def _look(self) -> list[Segment]:
+        """The segments in order; a swap of compacted ones is waited for."""
+        for _ in range(_LOOKS):
+            files = SegmentFiles(self._fs)
+            found: list[Segment] = []
+            is_swapping = False
+            for info in self._fs.scan(self.directory):
+                name = parse_file_name(info.name)
+                if name is None or name.kind != LOG:
+                    continue
+                is_swapping |= name.state == SWAP
+                if name.state == "":
+                    found.append(
+                        Segment(files, self.directory, base_offset=name.offset, size=info.size)
+                    )
+            if not is_swapping:
+                return found
+        raise Unavailable(
+            f"{self.directory}: a compaction is putting its files in place; try again, or open the "
+            "store once if none is running"
+        )
+
+    def topic_id(self) -> str:
+        path = f"{self.directory}/{PARTITION_METADATA_FILE}"
+        return encode_topic_id(decode_metadata(self._fs.read(path), path))
+
+    @cached_property
+    def start_offset(self) -> int:
+        """The log start as the checkpoint has it, or the first local offset if that is later."""
+        first = self.segments[0].base_offset if self.segments else 0
+        return max(first, self._read_checkpoint(LOG_START_OFFSET_FILE))
+
+    @property
+    def cleaned_up_to(self) -> int:
+        """How far the local cleaner has come, as its checkpoint has it."""
+        return self._read_checkpoint(CLEANER_OFFSET_FILE)
+
+    def _read_checkpoint(self, name: str) -> int:
+        """What a checkpoint beside the partition's directory says of it; 0 for nothing."""
+        path = f"{self.directory.rpartition('/')[0]}/{name}"
+        try:
+            return decode_offsets(self._fs.read(path), path).get(self.owner, 0)
+        except FileNotFoundError:
+            return 0
+
+    @property
+    def end_offset(self) -> int:
+        return self._end.offset
+
+    @property
+    def stable_offset(self) -> int:
+        """Below it every transaction is decided."""
+        return self._end.stable_offset
+
+    @cached_property
+    def _end(self) -> _End:
+        if not self.segments:
+            return _End(0, 0, 0, ())
+        producers = ProducerStates(str(self.owner))
+        last = self.segments[-1]
+        walked = [last] if self._load_producers(producers, last.base_offset) else self.segments
+        aborted = TransactionIndex(last.base_offset)
+        offset, position = last.base_offset, 0
+        for segment in walked:
+            walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=segment is last)
+            index = aborted if segment is last else None
+            for table in walk:
+                replay_batches(table, producers, index, where=segment.path(LOG))
+                offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+            walk.check_ended(segment.path(LOG))
+            position = walk.position
+        open_from = [one.first_offset for one in producers.ongoing]
+        return _End(
+            max(offset, last.base_offset), position, min([offset, *open_from]), aborted.entries()
+        )
+
+    def _load_producers(self, producers: ProducerStates, offset: int) -> bool:
+        """Takes the producers at an offset from their snapshot; False when there is none."""
+        path = f"{self.directory}/{log_name(offset, SNAPSHOT)}"
+        try:
+            producers.load_snapshot(self._fs.read(path), 0, LONG_MAX, path)
+        except (FileNotFoundError, Corrupt):
+            return False
+        return True
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that touch [start, end) and whose markers are here."""
+        found = [one for segment in self.segments[:-1] for one in segment.txn_index().entries()]
+        found += self._end.aborted
+        return list(aborted_within(found, start_offset=start_offset, end_offset=end_offset))
+
+    def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
+        """The first offset of a record of this time or later."""
+        for segment in self.segments[:-1]:
+            if segment.max_timestamp >= timestamp:
+                found = find_offset_by_time(
+                    segment, timestamp=timestamp, start_offset=start_offset, size=segment.size
+                )
+                if found is not None:
+                    return found.offset
+        wanted = Wanted(start_offset=start_offset, min_ms=timestamp)
+        source = FileSource(self.segments[-1].file())
+        for block in read_blocks(
+            [Stretch(source, self.owner.partition, 0, self._end.position, wanted)]
+        ):
+            offsets = block.records[block.chosen(), RecordField.OFFSET]
+            if len(offsets):
+                return int(offsets[0])
+        return None
+
+    def pieces(
+        self,
+        *,
+        start_offset: int,
+        end_offset: int,
+        min_ms: int,
+        split_bytes: int,
+        aborted: Sequence[AbortedTransaction],
+    ) -> list[HotPiece]:
+        """All of [start, end) that may hold a record of the time or later."""
+        made: list[HotPiece] = []
+        for segment, end in self._bounds():
+            low, high = max(start_offset, segment.base_offset), min(end_offset, end)
+            is_last = segment is self.segments[-1]
+            if low >= high or (not is_last and segment.max_timestamp < min_ms):
+                continue
+            for start, stop, size in self._cut(segment, low, high, split_bytes):
+                made.append(
+                    HotPiece(
+                        directory=self.directory,
+                        topic=self.owner.topic,
+                        partition=self.owner.partition,
+                        start_offset=start,
+                        end_offset=stop,
+                        size=size,
+                        aborted=aborted_within(aborted, start_offset=start, end_offset=stop),
+                    )
+                )
+        return made
+
+    def _bounds(self) -> Iterator[tuple[Segment, int]]:
+        """Each segment and the offset before which it ends."""
+        for segment, following in pairwise(self.segments):
+            yield segment, following.base_offset
+        if self.segments:
+            yield self.segments[-1], self.end_offset
+
+    def _cut(
+        self, segment: Segment, low: int, high: int, split_bytes: int
+    ) -> list[tuple[int, int, int]]:
+        """Offsets [start, end) of pieces of a segment, and about their bytes."""
+        if segment.size <= SLACK * split_bytes or segment is self.segments[-1]:
+            return [(low, high, segment.size)]
+        index = segment.offset_index()
+        places = cut_positions(
+            index, size=segment.size, start_offset=low, end_offset=high, piece_bytes=split_bytes
+        )
+        entries = index.entries()
+        edges = [low]
+        for start, _ in places[1:]:
+            # An entry names the last offset of a batch, which may lie behind the wanted ones.
+            edges.append(min(int(entries[np.searchsorted(entries[:, 1], start), 0]), high))
+        edges.append(high)
+        sizes = [end - start for start, end in places]
+        pieces = zip(edges[:-1], edges[1:], sizes, strict=True)
+        return [piece for piece in pieces if piece[0] < piece[1]]
+
+    def stretches(self, wanted: Wanted, stack: ExitStack) -> list[Stretch]:
+        """Where the wanted offsets lie now; the files stay open as long as the stack does."""
+        if not self.segments or self.segments[0].base_offset > wanted.start_offset:
+            raise OffsetOutOfRange(
+                f"{self.owner}: offset {wanted.start_offset} has left {self.directory} since the "
+                "read was planned; read again"
+            )
+        found: list[Stretch] = []
+        ends = [*(segment.base_offset for segment in self.segments[1:]), LONG_MAX]
+        for segment, end in zip(self.segments, ends, strict=True):
+            if segment.base_offset < wanted.end_offset and end > wanted.start_offset:
+                file = stack.enter_context(self._fs.open(segment.path(LOG)))
+                size = file.size()
+                start = self._find_start(segment, wanted.start_offset, is_last=end == LONG_MAX)
+                if self._fs.info(segment.path(LOG)).size < size:
+                    raise Unavailable(f"{file.path}: was replaced while being opened; read again")
+                stop = size
+                if end == LONG_MAX or end > wanted.end_offset:
+                    stop = _find_end(file, start, size, wanted.end_offset)
+                found.append(Stretch(FileSource(file), self.owner.partition, start, stop, wanted))
+        return found
+
+    def _find_start(self, segment: Segment, offset: int, *, is_last: bool) -> int:
+        """A position at or in front of the batch that holds an offset; the last has no index."""
+        if is_last or offset <= segment.base_offset:
+            return 0
+        try:
+            data = self._fs.read(segment.path(INDEX))
+        except FileNotFoundError:
+            return 0
+        return OffsetIndex.decode(data, segment.base_offset, len(data)).lookup(offset)[1]
+
+
+def _find_end(file: File, start: int, size: int, end_offset: int) -> int:
+    """Where the first batch begins that lies wholly behind the end, by the headers."""
+    walk = BatchWalk(file, start=start, end=size, verify_crc=False)
+    for table in walk:
+        behind = np.flatnonzero(table.rows[:, Field.BASE_OFFSET] >= end_offset)
+        if behind.size:
+            return int(table.rows[behind[0], Field.POSITION])
+    return walk.position
+
+
+def open_piece(piece: HotPiece, fs: FileSystem | None = None) -> HotLog:
+    return HotLog(piece.directory, TopicPartition(piece.topic, piece.partition), fs)

@@ -1,0 +1,285 @@
+"""Which records of a partition are the latest of their keys, found before a value is read.
+
+Cold segments tell their keys by their indexes, which are merged by ranges of hashes, as a
+compaction does it. What no index tells of (loose pieces: the end of the log behind the cold tier, a
+segment that a bound cuts, one without an index) can be read for its keys and take part.
+
+Invariant  a planned record is the last one of its key among all that was planned over. Records
+           below the wanted start may be planned; they are left out when they are read.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.key_index import KeyIndex, KeyIndexHeader, Table
+from varve.cleaning.key_plan import ENTRY_BYTES, HashRange, KeyPlan, merge_plans, plan_keys
+from varve.cleaning.segment_keys import SegmentKeys
+from varve.foundation.errors import Corrupt, Unavailable
+from varve.jobs.compact.partition import cut_hashes
+from varve.jobs.running.distributor import Distributor, Task, TaskFailure, run_task
+from varve.jobs.source.keys import TopicHash
+from varve.jobs.source.latest_keys import PieceKeys
+from varve.jobs.source.pieces import Bits, ChosenPiece, ColdPiece, KeptPiece, Piece, PlannedPiece
+from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.files import TierFiles
+from varve.kernels.key_merge import count_bits
+from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.segment_parts import KEYS_PART
+
+T = TypeVar("T")
+
+RANGE_BYTES: Final = 64 << 20
+"""About how much of the key indexes one task reads."""
+_BUFFER_BYTES: Final = 32 << 20
+_THREADS: Final = 8
+
+
+def is_indexed(piece: Piece) -> bool:
+    """Whether the key index of its segment tells the latest records of a piece."""
+    if not isinstance(piece, ColdPiece) or not piece.is_whole:
+        return False
+    segment = piece.segment
+    return segment.find_part(KEYS_PART) is not None and piece.end_offset > segment.end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedPiece:
+    """A whole cold segment, and what its key index says of itself."""
+
+    piece: ColdPiece
+    header: KeyIndexHeader
+
+    @property
+    def path(self) -> str:
+        return self.piece.home.part_key(self.piece.segment, KEYS_PART)
+
+
+Planned = IndexedPiece | PieceKeys
+
+
+class ThreadDistributor:
+    """Some tasks at once in threads of this process: they fetch, and leave the lock to others."""
+
+    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
+        if len(tasks) < 2:
+            return [run_task(task) for task in tasks]
+        with ThreadPoolExecutor(min(_THREADS, len(tasks)), f"varve-{stage}") as pool:
+            return list(pool.map(run_task, tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class LatestTask:
+    """Finds the latest records of the keys in one range of hashes, over pieces in order."""
+
+    address: TierAddress | None
+    pieces: tuple[Planned, ...]
+    hashes: HashRange
+
+    def run(self) -> KeyPlan:
+        loose = MemoryObjectStore()
+        with (
+            TierFiles(self._open, _sizes(self.pieces)) as cold,
+            TierFiles(lambda: loose, _loose_sizes(self.pieces)) as near,
+        ):
+            keys = []
+            for number, one in enumerate(self.pieces):
+                if isinstance(one, IndexedPiece):
+                    keys.append(SegmentKeys(cold, one.path, one.header))
+                else:
+                    loose.put(str(number), one.data)
+                    keys.append(SegmentKeys(near, str(number), one.header))
+            return plan_keys(keys, buffer_bytes=_BUFFER_BYTES, hashes=self.hashes)
+
+    def _open(self) -> ObjectStore:
+        assert self.address is not None
+        return self.address.open()
+
+
+def _sizes(pieces: Sequence[Planned]) -> dict[str, int]:
+    return {one.path: one.header.file_size for one in pieces if isinstance(one, IndexedPiece)}
+
+
+def _loose_sizes(pieces: Sequence[Planned]) -> dict[str, int]:
+    return {
+        str(number): len(one.data)
+        for number, one in enumerate(pieces)
+        if isinstance(one, PieceKeys)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderTask:
+    """Reads the header of a segment's key index; raises Corrupt for one of another segment."""
+
+    address: TierAddress
+    piece: ColdPiece
+    topic_id: str
+
+    def run(self) -> IndexedPiece:
+        objects, segment = self.address.open(), self.piece.segment
+        part = segment.find_part(KEYS_PART)
+        assert part is not None
+        path = self.piece.home.part_key(segment, KEYS_PART)
+        with (
+            TierFiles(lambda: objects, {path: part.size}) as files,
+            KeyIndex(files.open(path)) as index,
+        ):
+            header = index.header
+        found = (header.topic_id, header.base_offset, header.log_size)
+        if found != (TopicHash.secret(self.topic_id), segment.base_offset, segment.size):
+            raise Corrupt(
+                f"{objects.name}: {path!r} is of another segment; `varve tier fsck --deep` tells "
+                "which objects are not what the manifest says"
+            )
+        return IndexedPiece(self.piece, header)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepTask:
+    """Cuts what is kept of one segment into pieces of about the same bytes."""
+
+    address: TierAddress
+    indexed: IndexedPiece
+    keep: Bits
+    split_bytes: int
+
+    def run(self) -> list[KeptPiece]:
+        if not self.keep.any():
+            return []
+        with (
+            TierFiles(self.address.open, _sizes([self.indexed])) as files,
+            SegmentKeys(files, self.indexed.path, self.indexed.header).open() as index,
+        ):
+            batches = index.batches()
+        return cut_kept(self.indexed.piece, batches, self.keep, split_bytes=self.split_bytes)
+
+
+def cut_kept(piece: ColdPiece, batches: Table, keep: Bits, *, split_bytes: int) -> list[KeptPiece]:
+    """The batches of a segment in which something is kept, in pieces."""
+    counts = batches["count"].astype(np.int64)
+    kept = np.empty(len(counts), np.int64)
+    count_bits(keep, 0, counts, kept)
+    lasts = piece.segment.base_offset + batches["last"].astype(np.int64)
+    kept[lasts < piece.start_offset] = 0
+    sizes = np.where(kept > 0, batches["size"].astype(np.int64), 0)
+    ends = np.cumsum(sizes)
+    if not len(ends) or not ends[-1]:
+        return []
+    pieces = max(1, round(int(ends[-1]) / split_bytes))
+    numbers = np.minimum((ends - sizes // 2) * pieces // int(ends[-1]), pieces - 1)
+    flags = np.unpackbits(keep, bitorder="little")
+    records = np.concatenate(([0], np.cumsum(counts)))
+    wanted = np.flatnonzero(sizes)
+    edges = np.flatnonzero(np.diff(numbers[wanted])) + 1
+    made = []
+    for run in np.split(wanted, edges):
+        start, end = int(run[0]), int(run[-1]) + 1
+        made.append(
+            KeptPiece(
+                home=piece.home,
+                segment=_without_parts(piece.segment),
+                start=start,
+                end=end,
+                start_offset=piece.start_offset,
+                keep=np.packbits(flags[records[start] : records[end]], bitorder="little"),
+                size=int(sizes[start:end].sum()),
+            )
+        )
+    return made
+
+
+def _without_parts(segment: ColdSegment) -> ColdSegment:
+    """What a task needs that reads kept records: the key index alone."""
+    return replace(segment, parts=tuple(one for one in segment.parts if one.name == KEYS_PART))
+
+
+@dataclass(frozen=True, slots=True)
+class LatestRequest:
+    """Pieces of one partition in order, over which the latest records are wanted."""
+
+    address: TierAddress | None
+    pieces: tuple[Planned, ...]
+
+    def tasks(self, range_bytes: int) -> list[LatestTask]:
+        entries = sum(one.header.entry_count for one in self.pieces)
+        slim = tuple(
+            replace(one, piece=replace(one.piece, segment=_without_parts(one.piece.segment)))
+            if isinstance(one, IndexedPiece)
+            else one
+            for one in self.pieces
+        )
+        ranges = cut_hashes(-(-entries * ENTRY_BYTES // range_bytes))
+        return [LatestTask(self.address, slim, one) for one in ranges]
+
+
+def read_headers(
+    address: TierAddress | None, topic_id: str, pieces: Sequence[Piece]
+) -> dict[str, IndexedPiece]:
+    """The headers of all key indexes that tell of these pieces, by the ids of segments."""
+    found = [one for one in pieces if isinstance(one, ColdPiece) and is_indexed(one)]
+    if not found or address is None:
+        return {}
+    outcomes = ThreadDistributor().run(
+        "headers", [HeaderTask(address, one, topic_id) for one in found]
+    )
+    headers = [expect(one, IndexedPiece) for one in outcomes]
+    return {one.piece.segment.id: one for one in headers}
+
+
+def plan_latest(
+    requests: Sequence[LatestRequest],
+    *,
+    distributor: Distributor,
+    split_bytes: int,
+    with_tombstones: bool,
+    range_bytes: int = RANGE_BYTES,
+) -> list[list[PlannedPiece]]:
+    """What to read for the latest records, for each request in the order of its pieces.
+
+    Without tombstones a key whose latest record is one has none.
+    """
+    tasks = [request.tasks(range_bytes) for request in requests]
+    outcomes = iter(distributor.run("keys", [one for some in tasks for one in some]))
+    made = []
+    for request, some in zip(requests, tasks, strict=True):
+        plan = merge_plans([expect(next(outcomes), KeyPlan) for _ in some])
+        keep = plan.keep if with_tombstones else plan.keep & ~plan.tombstones
+        made.append(_cut(request, plan, keep, split_bytes))
+    return made
+
+
+def _cut(request: LatestRequest, plan: KeyPlan, keep: Bits, split_bytes: int) -> list[PlannedPiece]:
+    chosen: dict[int, list[PlannedPiece]] = {}
+    tasks: dict[int, KeepTask] = {}
+    for number, one in enumerate(request.pieces):
+        bits = plan.bits_of(number, keep)
+        if isinstance(one, IndexedPiece):
+            assert request.address is not None
+            tasks[number] = KeepTask(request.address, one, bits, split_bytes)
+        else:
+            chosen[number] = _choose(one, bits)
+    for number, outcome in zip(
+        tasks, ThreadDistributor().run("batches", list(tasks.values())), strict=True
+    ):
+        chosen[number] = [*expect(outcome, list)]
+    return [piece for number in range(len(request.pieces)) for piece in chosen[number]]
+
+
+def _choose(keys: PieceKeys, bits: Bits) -> list[PlannedPiece]:
+    flags = np.unpackbits(bits, bitorder="little")[: len(keys.offsets)]
+    offsets: npt.NDArray[np.int64] = keys.offsets[flags != 0]
+    return [ChosenPiece(piece=keys.piece, offsets=offsets)] if len(offsets) else []
+
+
+def expect(outcome: object, kind: type[T]) -> T:
+    """The outcome of a task; raises what it failed for."""
+    if isinstance(outcome, TaskFailure):
+        raise (Corrupt if outcome.is_corrupt else Unavailable)(outcome.message)
+    assert isinstance(outcome, kind), f"a task gave {type(outcome).__name__}, not {kind.__name__}"
+    return outcome

@@ -1,0 +1,206 @@
+"""What a user asks of the data source: options as text, checked and made values.
+
+Invariant  an option that is unknown, or of the wrong form, is refused with the ones there are.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from varve.foundation.errors import InvalidRequest
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.tier.address import TierAddress
+
+T = TypeVar("T")
+
+SPLIT_BYTES: Final = 32 << 20
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+_STORE_PREFIX: Final = "store."
+_NAMES: Final = (
+    "url",
+    "topic",
+    "cluster",
+    "directory",
+    "mode",
+    "isolation",
+    "startingOffset",
+    "endingOffset",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "columns",
+    "splitBytes",
+    "version",
+    "asOf",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+)
+
+_KAFKA_WORDS: Final = {-2: 0, -1: LONG_MAX}  # the beginning and the end
+
+
+class Mode(StrEnum):
+    """Which records of a key are rows."""
+
+    HISTORY = "history"
+    """All of them."""
+    LATEST = "latest"
+    """The last one of each key; keys whose last one is a tombstone have none."""
+
+
+class Isolation(StrEnum):
+    """Which transactions are seen."""
+
+    COMMITTED = "read_committed"
+    UNCOMMITTED = "read_uncommitted"
+
+
+Offsets = int | Mapping[int, int] | None
+"""One for all partitions, one for each, or None for the beginning or the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """A read of one topic.
+
+    Offsets are half-open. A time stands for the first offset of a record of that time or later.
+    `version` and `as_of_ms` name an older manifest.
+    """
+
+    topic: str
+    address: TierAddress | None = None
+    directories: tuple[str, ...] = ()
+    mode: Mode = Mode.HISTORY
+    isolation: Isolation = Isolation.COMMITTED
+    starting: Offsets = None
+    ending: Offsets = None
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    columns: tuple[str, ...] = ()
+    split_bytes: int = SPLIT_BYTES
+    version: int | Mapping[int, int] | None = None
+    as_of_ms: int | None = None
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+
+    @property
+    def is_committed(self) -> bool:
+        return self.isolation is Isolation.COMMITTED
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a read; names are the same in any case."""
+    options = {name.lower(): text for name, text in given.items()}
+    known = {name.lower(): name for name in _NAMES}
+    for name in options:
+        if name not in known and not name.startswith(_STORE_PREFIX):
+            raise InvalidRequest(
+                f"there is no option {name!r:.80} (options: {', '.join(_NAMES)}, and "
+                f"{_STORE_PREFIX}NAME for the object store)"
+            )
+    directories = tuple(one for one in _words(options.get("directory", "")) if one)
+    address = _make_address(options)
+    if address is None and not directories:
+        raise InvalidRequest("say where the topic is: option url, or directory, or both")
+    return SourceOptions(
+        topic=_require(options, "topic"),
+        address=address,
+        directories=directories,
+        mode=_read(options, "mode", Mode, Mode.HISTORY),
+        isolation=_read(options, "isolation", Isolation, Isolation.COMMITTED),
+        starting=_read_offsets(options, "starting"),
+        ending=_read_offsets(options, "ending"),
+        starting_ms=_read(options, "startingTimestamp", _parse_moment, None),
+        ending_ms=_read(options, "endingTimestamp", _parse_moment, None),
+        columns=tuple(_words(options.get("columns", ""))),
+        split_bytes=_read(options, "splitBytes", _parse_positive, SPLIT_BYTES),
+        version=_read(options, "version", _parse_by_partition, None),
+        as_of_ms=_read(options, "asOf", _parse_moment, None),
+        max_offsets_per_trigger=_read(options, "maxOffsetsPerTrigger", _parse_positive, None),
+        max_bytes_per_trigger=_read(options, "maxBytesPerTrigger", _parse_positive, None),
+    )
+
+
+def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> int | None:
+    """What holds for a partition; None where nothing is said of it."""
+    return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
+
+
+def _make_address(options: Mapping[str, str]) -> TierAddress | None:
+    if "url" not in options:
+        return None
+    settings = {
+        name.removeprefix(_STORE_PREFIX): text
+        for name, text in options.items()
+        if name.startswith(_STORE_PREFIX)
+    }
+    return TierAddress(options["url"], tuple(sorted(settings.items())), options.get("cluster"))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _require(options: Mapping[str, str], name: str) -> str:
+    if not options.get(name):
+        raise InvalidRequest(f"option {name} is missing")
+    return options[name]
+
+
+def _read(options: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"option {name}={text!r:.200} cannot be used: {error}") from error
+
+
+def _read_offsets(options: Mapping[str, str], side: str) -> Offsets:
+    one = _read(options, f"{side}Offset", _parse_by_partition, None)
+    several = _read(options, f"{side}Offsets", _parse_by_partition, None)
+    if one is not None and several is not None:
+        raise InvalidRequest(f"give {side}Offset or {side}Offsets, not both")
+    return one if several is None else several
+
+
+def _parse_by_partition(text: str) -> int | Mapping[int, int] | None:
+    """A number, a word for the beginning or the end, or JSON: {"0": 5} or {"topic": {"0": 5}}."""
+    words = {EARLIEST: 0, LATEST: LONG_MAX}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
+    if not text.strip().startswith("{"):
+        return int(text)
+    table = json.loads(text)
+    if len(table) == 1 and isinstance(next(iter(table.values())), dict):
+        (table,) = table.values()
+    found: dict[int, int] = {}
+    for partition, offset in table.items():
+        if not isinstance(offset, int):
+            raise ValueError(f"{offset!r:.40} of partition {partition} is no integer")
+        found[int(partition)] = _KAFKA_WORDS.get(offset, offset)
+    return found
+
+
+def _parse_positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("it must be at least 1")
+    return value
+
+
+def _parse_moment(text: str) -> int:
+    """Milliseconds since 1970, or a time as ISO 8601 writes it, UTC unless it says otherwise."""
+    if text.strip().lstrip("-").isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,160 @@
+"""What a task reads: pieces of log objects or of a local log, joined to splits of like size.
+
+Invariant  a piece begins and ends where batches do; pieces of a partition do not overlap, and
+           together hold every wanted record.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.jobs.source.record_blocks import CHUNK_BYTES
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+
+Bits = NDArray[np.uint8]
+
+SLACK: Final = 1.25
+"""A segment so much larger than a split is still read by one task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdPiece:
+    """Bytes [start, end) of a cold segment's log object, and the offsets wanted of them."""
+
+    home: ColdPartition
+    segment: ColdSegment
+    start: int
+    end: int
+    start_offset: int
+    end_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def partition(self) -> int:
+        return self.home.partition
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start == 0 and self.end == self.segment.size
+
+    @property
+    def requests(self) -> int:
+        """How often the store is asked."""
+        return -(-self.size // CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotPiece:
+    """The offsets [start, end) of a local log, about `size` bytes; its files may change."""
+
+    directory: str
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    size: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def requests(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPiece:
+    """Batches [start, end) of a cold segment, by number, of which some records are wanted.
+
+    `keep` has a bit for each record of these batches, as its key index numbers them; `size` is
+    about what reading the batches takes in which a bit is set.
+    """
+
+    home: ColdPartition
+    segment: ColdSegment
+    start: int
+    end: int
+    start_offset: int
+    keep: Bits
+    size: int
+
+    @property
+    def partition(self) -> int:
+        return self.home.partition
+
+    @property
+    def end_offset(self) -> int:
+        return self.segment.end_offset + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPiece:
+    """The records of these offsets, in order, of a piece whose keys no index tells."""
+
+    piece: "ColdPiece | HotPiece"
+    offsets: NDArray[np.int64]
+
+    @property
+    def partition(self) -> int:
+        return self.piece.partition
+
+    @property
+    def size(self) -> int:
+        return self.piece.size
+
+
+Piece = ColdPiece | HotPiece
+PlannedPiece = KeptPiece | ChosenPiece
+"""Of which it was found out what the latest records are."""
+AnyPiece = Piece | PlannedPiece
+P = TypeVar("P", bound=AnyPiece)
+
+
+def cut_positions(
+    index: OffsetIndex, *, size: int, start_offset: int, end_offset: int, piece_bytes: int
+) -> list[tuple[int, int]]:
+    """The positions [start, end) of pieces that hold all wanted offsets of a segment.
+
+    They are cut at entries of the index, where batches begin.
+    """
+    entries = index.entries()
+    first = index.lookup(start_offset)[1]
+    last = _end_position(entries, end_offset, size)
+    inner = entries[(entries[:, 1] > first) & (entries[:, 1] < last), 1]
+    count = max(1, round((last - first) / piece_bytes))
+    aims = first + (last - first) * np.arange(1, count) // count
+    slots = np.searchsorted(inner, aims)
+    edges = sorted({first, last, *(int(inner[slot]) for slot in slots if slot < len(inner))})
+    return list(pairwise(edges))
+
+
+def _end_position(entries: NDArray[np.int64], end_offset: int, size: int) -> int:
+    """Where no batch with an offset below the end begins any more, as far as the index tells.
+
+    An entry names the last offset of a batch and where that batch, or one before, begins: all
+    behind the next entry begin above it.
+    """
+    behind = int(np.searchsorted(entries[:, 0], end_offset - 1)) + 1
+    return int(entries[behind, 1]) if behind < len(entries) else size
+
+
+def pack(pieces: Sequence[P], *, split_bytes: int) -> list[tuple[P, ...]]:
+    """Pieces in runs of about the same bytes, in their order."""
+    total = sum(piece.size for piece in pieces)
+    count = max(1, -(-total // split_bytes))
+    packed: list[list[P]] = [[] for _ in range(count)]
+    done = 0
+    for piece in pieces:
+        middle = done + piece.size // 2
+        packed[min(middle * count // max(total, 1), count - 1)].append(piece)
+        done += piece.size
+    return [tuple(run) for run in packed if run]

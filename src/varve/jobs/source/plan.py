@@ -1,0 +1,327 @@
+"""Plans a read of a topic: offsets of each partition, and the pieces that hold them.
+
+Invariant  with read_committed nothing at or above an undecided transaction is planned, and what an
+           aborted one wrote is named to the tasks. A partition's local log is read behind the end
+           of its cold one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from varve.commit_log.names import TopicPartition
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
+from varve.jobs.source.cold_plan import ColdPlan, check_versions
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.hot_log import HotLog, find_hot_partitions
+from varve.jobs.source.latest_keys import scan_keys
+from varve.jobs.source.latest_plan import (
+    LatestRequest,
+    Planned,
+    ThreadDistributor,
+    is_indexed,
+    plan_latest,
+    read_headers,
+)
+from varve.jobs.source.options import Mode, SourceOptions, for_partition
+from varve.jobs.source.piece_stretches import open_objects
+from varve.jobs.source.pieces import ColdPiece, HotPiece, Piece, pack
+from varve.jobs.source.read import TaskRead
+from varve.jobs.tier.address import ColdTopic, find_topic
+from varve.tiering.cold_keys import ColdPartition
+
+LOOSE_BYTES_MAX: Final = 256 << 20
+"""Data without a key index that is read for its keys while a read of the latest state is planned.
+
+A partition with more of it, such as one that is in no cold tier, is read by a task as a whole."""
+KEYS_PER_TASK: Final = 32 << 20
+"""Keys that one task remembers at most, in one to two gigabytes; with more it reads again."""
+
+_RECORD_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """The pieces to read, in order of partitions and offsets, and what planning cost."""
+
+    topic: str
+    topic_id: str
+    pieces: tuple[Piece, ...]
+    requests: int
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+
+class PartitionSource:
+    """One partition in one tier or in both."""
+
+    def __init__(
+        self, number: int, cold: ColdPlan | None, hot: HotLog | None, options: SourceOptions
+    ) -> None:
+        self.number = number
+        self._cold = cold
+        self._hot = hot
+        self._options = options
+
+    @property
+    def requests(self) -> int:
+        return 0 if self._cold is None else self._cold.requests
+
+    @property
+    def topic(self) -> str:
+        return self._hot.owner.topic if self._cold is None and self._hot else self._home.topic
+
+    @property
+    def topic_id(self) -> str:
+        return self._hot.topic_id() if self._cold is None and self._hot else self._home.topic_id
+
+    @property
+    def _home(self) -> ColdPartition:
+        assert self._cold is not None
+        return self._cold.home
+
+    def bounds(self) -> tuple[int, int]:
+        """The first offset that can be read, and the one behind the last."""
+        cold, hot, is_committed = self._cold, self._hot, self._options.is_committed
+        if hot is not None and (cold is None or hot.end_offset > cold.end_offset):
+            end = hot.stable_offset if is_committed else hot.end_offset
+        else:
+            assert cold is not None
+            end = cold.stable_offset if is_committed else cold.end_offset
+        if cold is None or cold.manifest.highest_offset < 0:
+            start = end if hot is None else hot.start_offset
+        else:
+            start = cold.start_offset
+            if hot is not None and hot.start_offset > hot.segments[0].base_offset:
+                start = max(start, hot.start_offset)
+        return min(start, end), end
+
+    @property
+    def manifest_version(self) -> int | None:
+        """That of the cold tier; None where there is none."""
+        return None if self._cold is None else self._cold.manifest.version
+
+    @property
+    def cleaned_up_to(self) -> int:
+        """Below it a compaction may have removed tombstones for good.
+
+        Of a partition in the cold tier they stay everywhere until they were cleaned there.
+        """
+        if self._cold is not None:
+            return self._cold.manifest.cleaned_up_to
+        return 0 if self._hot is None else self._hot.cleaned_up_to
+
+    def wanted(self, filters: SourceFilters) -> tuple[int, int]:
+        """The bounds narrowed by options and filters."""
+        options = self._options
+        start, end = self.bounds()
+        first, last = start, end
+        given_start = for_partition(options.starting, self.number)
+        given_end = for_partition(options.ending, self.number)
+        if options.starting_ms is not None:
+            found = self.find_by_time(options.starting_ms, start)
+            start = end if found is None else max(start, found)
+        if options.ending_ms is not None:
+            found = self.find_by_time(options.ending_ms, first)
+            end = end if found is None else min(end, found)
+        start = max(start, min(given_start or 0, last), filters.start_offset)
+        end = min(end, last if given_end is None else given_end, filters.end_offset)
+        return start, max(start, end)
+
+    def find_by_time(self, timestamp: int, start_offset: int) -> int | None:
+        """The first offset of a record of this time or later; None when there is none."""
+        found = None
+        if self._cold is not None:
+            found = self._cold.find_by_time(timestamp, start_offset=start_offset)
+        if found is None and self._hot is not None and self._hot.segments:
+            found = self._hot.find_by_time(timestamp, start_offset=start_offset)
+        return found
+
+    def pieces(self, *, start_offset: int, end_offset: int, filters: SourceFilters) -> list[Piece]:
+        if start_offset >= end_offset:
+            return []
+        cold, hot = self._cold, self._hot
+        border = 0 if cold is None else cold.end_offset
+        aborted = self._aborted(start_offset, end_offset)
+        made: list[Piece] = []
+        if cold is not None and start_offset < border:
+            made += cold.pieces(
+                start_offset=start_offset,
+                end_offset=min(end_offset, border),
+                min_ms=filters.min_ms,
+                is_keyed=self._is_keyed(filters),
+                aborted=aborted,
+            )
+        if hot is not None and end_offset > border:
+            self._check_joined(hot, max(start_offset, border))
+            made += hot.pieces(
+                start_offset=max(start_offset, border),
+                end_offset=end_offset,
+                min_ms=filters.min_ms,
+                split_bytes=self._options.split_bytes,
+                aborted=aborted,
+            )
+        return made
+
+    def _is_keyed(self, filters: SourceFilters) -> bool:
+        """Whether key indexes tell what is wanted of a segment; they leave out what was aborted."""
+        is_asked = filters.keys is not None or self._options.mode is Mode.LATEST
+        return is_asked and self._options.is_committed
+
+    def _check_joined(self, hot: HotLog, offset: int) -> None:
+        first = hot.segments[0].base_offset
+        if first > offset:
+            raise Corrupt(
+                f"{self.topic}-{self.number}: offsets {offset} to {first - 1} are neither in the "
+                f"cold tier nor in {hot.directory}; `varve tier fsck` tells more. Read on from "
+                f"{first} with startingOffset"
+            )
+
+    def _aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        if not self._options.is_committed:
+            return []
+        found: dict[AbortedTransaction, None] = {}
+        if self._cold is not None:
+            found.update(dict.fromkeys(self._cold.aborted(start_offset, end_offset)))
+        if self._hot is not None:
+            found.update(dict.fromkeys(self._hot.aborted(start_offset, end_offset)))
+        return list(found)
+
+
+def open_partitions(
+    options: SourceOptions, wanted: frozenset[int] | None = None
+) -> list[PartitionSource]:
+    """The partitions of the topic that are wanted, in order."""
+    if options.directories and (options.version is not None or options.as_of_ms is not None):
+        raise InvalidRequest("an older manifest (version, asOf) is read without a directory")
+    topic = _find_cold(options)
+    name = options.topic if topic is None else topic.name
+    homes = {} if topic is None else {home.partition: home for home in topic.partitions}
+    hot = find_hot_partitions(options.directories, name)
+    numbers = sorted({*homes, *hot})
+    if not numbers:
+        where = ", ".join(options.directories)
+        raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
+    check_versions(options, numbers)
+    opened = []
+    for number in numbers:
+        if wanted is not None and number not in wanted:
+            continue
+        cold = log = None
+        # The local log first: what leaves it afterwards, the newest manifest has.
+        if number in hot:
+            log = HotLog(hot[number], TopicPartition(name, number))
+            _check_topic(log, topic)
+        if number in homes:
+            assert options.address is not None
+            cold = ColdPlan(options.address, homes[number], options)
+        opened.append(PartitionSource(number, cold, log, options))
+    return opened
+
+
+def _find_cold(options: SourceOptions) -> ColdTopic | None:
+    """The topic in the cold tier; with a directory, none may be there yet."""
+    address = options.address
+    if address is None:
+        return None
+    if options.directories and not address.open().list_directories(""):
+        return None
+    try:
+        return find_topic(address, options.topic)
+    except NotFound:
+        if options.directories:
+            return None
+        raise
+
+
+def _check_topic(log: HotLog, topic: ColdTopic | None) -> None:
+    if topic is not None and log.topic_id() != topic.topic_id:
+        raise InconsistentTopicId(
+            f"{log.directory} is of a topic with id {log.topic_id()}, the cold tier holds "
+            f"{topic.name} with id {topic.topic_id}: leave out one of the two"
+        )
+
+
+def plan_read(options: SourceOptions, filters: SourceFilters) -> SourcePlan:
+    """The pieces of a batch read."""
+    pieces: list[Piece] = []
+    requests, name, topic_id = 0, options.topic, ""
+    for source in open_partitions(options, filters.partitions):
+        start, end = source.wanted(filters)
+        pieces += source.pieces(start_offset=start, end_offset=end, filters=filters)
+        requests += source.requests
+        name, topic_id = source.topic, source.topic_id
+    return SourcePlan(name, topic_id, tuple(pieces), requests)
+
+
+def plan_tasks(options: SourceOptions, filters: SourceFilters) -> list[TaskRead]:
+    """What each task of a batch read does."""
+    plan = plan_read(options, filters)
+    if options.mode is Mode.LATEST and options.is_committed and filters.keys is None:
+        return _plan_latest(plan, options)
+    return make_tasks(plan, options)
+
+
+def _plan_latest(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
+    """The latest state of partitions that are worth it is planned; of others a task finds it."""
+    rest: list[Piece] = []
+    requests: list[LatestRequest] = []
+    loose_bytes_left = LOOSE_BYTES_MAX
+    for _, group in groupby(plan.pieces, key=lambda piece: piece.partition):
+        pieces = list(group)
+        loose_bytes = sum(one.size for one in pieces if not is_indexed(one))
+        size = sum(one.size for one in pieces)
+        if loose_bytes == size or loose_bytes > loose_bytes_left or size <= options.split_bytes:
+            rest += pieces
+            continue
+        loose_bytes_left -= loose_bytes
+        requests.append(_make_request(plan, options, pieces))
+    made = plan_latest(
+        requests,
+        distributor=ThreadDistributor(),
+        split_bytes=options.split_bytes,
+        with_tombstones=False,
+    )
+    runs = pack([one for some in made for one in some], split_bytes=options.split_bytes)
+    tasks = make_tasks(replace(plan, pieces=tuple(rest)), options)
+    return [*tasks, *(TaskRead(plan.topic, plan.topic_id, run) for run in runs)]
+
+
+def _make_request(
+    plan: SourcePlan, options: SourceOptions, pieces: Sequence[Piece]
+) -> LatestRequest:
+    headers = read_headers(options.address, plan.topic_id, pieces)
+    planned: list[Planned] = []
+    for one in pieces:
+        if isinstance(one, ColdPiece) and is_indexed(one):
+            planned.append(headers[one.segment.id])
+        else:
+            planned.append(scan_keys(one, plan.topic_id, lambda: open_objects(options.address)))
+    return LatestRequest(options.address, tuple(planned))
+
+
+def make_tasks(plan: SourcePlan, options: SourceOptions) -> list[TaskRead]:
+    """Runs of about the same bytes; for the latest state a partition each, or parts of its keys."""
+    if options.mode is Mode.HISTORY:
+        runs = pack(plan.pieces, split_bytes=options.split_bytes)
+        return [TaskRead(plan.topic, plan.topic_id, run) for run in runs]
+    tasks: list[TaskRead] = []
+    for _, group in groupby(plan.pieces, key=lambda piece: piece.partition):
+        run = tuple(group)
+        parts = -(-_count_keys(run) // KEYS_PER_TASK) or 1
+        tasks += [TaskRead(plan.topic, plan.topic_id, run, part, parts) for part in range(parts)]
+    return tasks
+
+
+def _count_keys(pieces: Sequence[Piece]) -> int:
+    """At most so many keys, as far as the manifest tells."""
+    segments = {piece.segment.id: piece.segment for piece in pieces if isinstance(piece, ColdPiece)}
+    counts = [
+        one.record_count if one.key_count is None else one.key_count for one in segments.values()
+    ]
+    hot_bytes = sum(piece.size for piece in pieces if isinstance(piece, HotPiece))
+    return sum(counts) + hot_bytes // _RECORD_BYTES

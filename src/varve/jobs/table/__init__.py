@@ -1,0 +1,1 @@
+"""A topic as an Iceberg table."""

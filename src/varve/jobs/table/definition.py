@@ -1,0 +1,247 @@
+"""What a table is: of which topic, in which mode, with which columns; kept as its properties.
+
+Invariant  a table that exists is never changed by a schema that does not fit it. Columns are only
+           added, and only when that is asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import StringType
+
+from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest
+from varve.jobs.table.catalog import find_table, make_namespace, split_name, told_errors
+from varve.jobs.table.commit import PROPERTIES, CommitConflict
+from varve.jobs.table.schema import (
+    KEY,
+    REST,
+    Fields,
+    ValueField,
+    bad_schema,
+    check_fields,
+    dump_fields,
+    number_fields,
+    parse_schema,
+    record_columns,
+    show_type,
+    to_arrow,
+)
+from varve.jobs.table.settings import BUCKETS as BUCKET_COUNT
+from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.state import AVRO, BUCKETS, FORMAT, FRAMED, MODE, SCHEMA, TOPIC, TOPIC_ID
+
+BAD: Final = "__bad"
+"""Behind the name of a table: its side table."""
+_BUCKET_FIELD: Final = "_key_bucket"
+_FIRST_PARTITION_ID: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """One table.
+
+    `avro` is the schema by which Avro values are read; framed ones name theirs in a registry.
+    """
+
+    topic: str
+    topic_id: str
+    mode: TableMode
+    format: ValueFormat
+    fields: Fields
+    avro: str | None = None
+    is_framed: bool = False
+    buckets: int = BUCKET_COUNT
+
+    @property
+    def is_keyed(self) -> bool:
+        return self.mode is TableMode.UPSERT
+
+    @property
+    def has_bad(self) -> bool:
+        """Whether a record can be bad: one that is not opened cannot, unless keys count."""
+        return self.is_keyed or self.format is not ValueFormat.RAW
+
+    def schema(self) -> Schema:
+        columns = record_columns(has_deleted=not self.is_keyed)
+        columns += [(one.name, one.type, False) for one in self.fields]
+        if self.format is ValueFormat.JSON:
+            columns.append((REST, StringType(), False))
+        return number_fields(columns)
+
+    def spec(self, schema: Schema) -> PartitionSpec:
+        if not self.is_keyed:
+            return UNPARTITIONED_PARTITION_SPEC
+        key = schema.find_field(KEY).field_id
+        bucket: BucketTransform[bytes] = BucketTransform(self.buckets)
+        return PartitionSpec(PartitionField(key, _FIRST_PARTITION_ID, bucket, _BUCKET_FIELD))
+
+    def properties(self) -> dict[str, str]:
+        told = {
+            TOPIC: self.topic,
+            TOPIC_ID: self.topic_id,
+            MODE: str(self.mode),
+            FORMAT: str(self.format),
+            SCHEMA: dump_fields(self.fields),
+            BUCKETS: str(self.buckets),
+        }
+        if self.avro is None:
+            return told
+        return {**told, AVRO: self.avro, FRAMED: str(self.is_framed).lower()}
+
+
+def create(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
+    """Makes the table; one that somebody else made meanwhile is taken as it is."""
+    make_namespace(catalog, split_name(name)[0])
+    schema = definition.schema()
+    return _create(catalog, name, schema, definition.spec(schema), definition.properties())
+
+
+def create_bad(catalog: Catalog, name: str, definition: TableDefinition) -> Table:
+    """The side table of one that exists."""
+    told = {TOPIC: definition.topic, TOPIC_ID: definition.topic_id}
+    return _create(catalog, f"{name}{BAD}", bad_schema(), UNPARTITIONED_PARTITION_SPEC, told)
+
+
+def _create(
+    catalog: Catalog, name: str, schema: Schema, spec: PartitionSpec, told: Mapping[str, str]
+) -> Table:
+    with told_errors(f"table {name}"):
+        try:
+            return catalog.create_table(
+                name, schema, partition_spec=spec, properties={**PROPERTIES, **told}
+            )
+        except TableAlreadyExistsError:
+            found = find_table(catalog, name)
+            assert found is not None
+            return found
+
+
+def read_definition(table: Table) -> TableDefinition:
+    """What a table says of itself; raises InvalidRequest for one that varve did not make."""
+    name = ".".join(table.name())
+    told = table.properties
+    if TOPIC_ID not in told or MODE not in told:
+        raise InvalidRequest(
+            f"table {name} is there and was not made by varve: choose another name, or drop it"
+        )
+    try:
+        definition = TableDefinition(
+            topic=told[TOPIC],
+            topic_id=told[TOPIC_ID],
+            mode=TableMode(told[MODE]),
+            format=ValueFormat(told[FORMAT]),
+            fields=parse_schema(told[SCHEMA], SCHEMA) if told[SCHEMA] != "{}" else (),
+            avro=told.get(AVRO),
+            is_framed=told.get(FRAMED) == "true",
+            buckets=int(told[BUCKETS]),
+        )
+    except (KeyError, ValueError, InvalidRequest) as error:
+        raise Corrupt(
+            f"table {name}: its properties varve.* cannot be read ({error}): drop it and "
+            "make it anew"
+        ) from error
+    _check_columns(table, definition)
+    return definition
+
+
+def _check_columns(table: Table, definition: TableDefinition) -> None:
+    """Somebody may have changed the table by other tools."""
+    name = ".".join(table.name())
+    there = {one.name: one.field_type for one in table.schema().fields}
+    for one in definition.schema().fields:
+        found = there.get(one.name)
+        if found is None or to_arrow(found) != to_arrow(one.field_type):
+            told = "is not there" if found is None else f"is {show_type(found)}"
+            raise InvalidRequest(
+                f"table {name}: column {one.name} should be {show_type(one.field_type)} and {told}"
+                ": it was changed by another program; put it back, or make the table anew"
+            )
+
+
+def check_fits(
+    definition: TableDefinition, name: str, topic_id: str, settings: TableSettings
+) -> None:
+    """Raises where a run wants another table than there is."""
+    if definition.topic_id != topic_id:
+        raise InconsistentTopicId(
+            f"table {name} holds topic {definition.topic} of id {definition.topic_id}, this one "
+            f"is {topic_id}: it was made anew. Choose another name, or drop the table"
+        )
+    wants = {
+        "mode": (settings.mode, definition.mode),
+        "format": (settings.format, definition.format),
+        "buckets": (settings.buckets, definition.buckets if definition.is_keyed else None),
+    }
+    for what, (given, there) in wants.items():
+        if given is not None and given != there:
+            raise InvalidRequest(
+                f"table {name} has {what} {there or 'none'}, not {given}: leave it out, or make "
+                "another table"
+            )
+
+
+def check_registry(definition: TableDefinition, name: str, registry: str | None) -> None:
+    """Raises where values would be read as what they are not: all of them would be bad rows."""
+    if definition.is_framed and registry is None:
+        raise InvalidRequest(
+            f"table {name}: its values name schemas of a registry: give its URL (--registry)"
+        )
+    if registry is not None and not definition.is_framed:
+        raise InvalidRequest(
+            f"table {name}: its values name no schemas of a registry: leave the registry out"
+        )
+
+
+def find_new_fields(
+    definition: TableDefinition, name: str, given: Sequence[ValueField], *, is_adding: bool
+) -> Fields:
+    """The fields that a table has no columns for; raises InvalidRequest for what does not fit."""
+    known = {one.name: one for one in definition.fields}
+    new: list[ValueField] = []
+    for one in given:
+        there = known.get(one.name)
+        if there is None:
+            new.append(one)
+        elif there.arrow_type != one.arrow_type or there.is_required != one.is_required:
+            raise InvalidRequest(
+                f"table {name}: column {there.describe()} is given as {one.describe()}: the type "
+                "of a column does not change. Nothing was changed; make another table"
+            )
+    if new and not is_adding:
+        names = ", ".join(one.describe() for one in new)
+        raise InvalidRequest(
+            f"table {name} has no columns for {names:.300}; --add-columns adds them. "
+            "Nothing was changed"
+        )
+    check_fields([*definition.fields, *new], name)
+    return tuple(replace(one, is_required=False) for one in new)
+
+
+def add_columns(
+    table: Table, definition: TableDefinition, new: Fields, avro: str | None
+) -> TableDefinition:
+    """Adds columns that may be null, and notes them, in one commit."""
+    wider = replace(definition, fields=definition.fields + new, avro=avro or definition.avro)
+    name = ".".join(table.name())
+    with told_errors(f"table {name}"):
+        try:
+            with table.transaction() as transaction:
+                with transaction.update_schema() as update:
+                    for one in new:
+                        update.add_column(one.name, one.type)
+                told = wider.properties()
+                transaction.set_properties(
+                    {one: told[one] for one in (SCHEMA, AVRO) if one in told}
+                )
+        except CommitFailedException as error:
+            raise CommitConflict(
+                f"table {name} was changed by somebody else meanwhile: run again"
+            ) from error
+    return wider

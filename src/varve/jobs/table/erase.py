@@ -1,0 +1,185 @@
+"""Takes rows out of a table for good: from its files, its side table and its history.
+
+Invariant  after it no file of the table, named by a snapshot or not, holds such a row: files are
+           written anew without them, every older snapshot expires, and what no snapshot names any
+           more is deleted, manifests among it, since they tell bounds of keys and values.
+Crash      it may be run again: what is left is found by the list of files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
+from pyiceberg.table import Table
+
+from varve.foundation.errors import Corrupt
+from varve.foundation.settings import GivenValue
+from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
+from varve.jobs.outputs.notes import Output
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.table.catalog import CatalogAddress, find_table, told_errors
+from varve.jobs.table.commit import CommitConflict, commit, data_files, fence, referenced_paths
+from varve.jobs.table.definition import BAD
+from varve.jobs.table.expire import RewriteTask
+from varve.jobs.table.files import DATA, TableFiles
+from varve.jobs.table.history import find_free, find_holders, forget, remove_unnamed
+from varve.jobs.table.runs import find_marks, new_run_id, take_over
+from varve.jobs.table.schema import KEY, OFFSET, PARTITION
+from varve.jobs.table.state import read_progress
+from varve.jobs.table.tasks import Written, check_outcomes, join_written
+
+_TRIES: Final = 5
+_COLUMNS: Final = [PARTITION, OFFSET, KEY]
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def erase_from_table(
+    output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
+) -> ErasedOutput:
+    """Removes the rows from the table that an output notes, and from its side table.
+
+    A run that is under way is ended, since it may have read the records already.
+    """
+    found = _Erasure(wanted)
+    tables = _open(output, settings)
+    run_id = f"erase-{new_run_id()}"
+    for table in tables:
+        found.note_before(table)
+    found.removed += take_over(tables, run_id)
+    for table in tables:
+        found.erase(table, run_id)
+    if not tables:
+        found.out_of_reach.append(
+            f"table {output.name} is not in its catalog ({output.place}): if it was dropped "
+            "without its files, remove these by hand"
+        )
+    return ErasedOutput(
+        output_id=output.id,
+        rows=found.rows,
+        files_before=tuple(found.before),
+        files_after=tuple(found.after),
+        removed=tuple(found.removed),
+        out_of_reach=tuple(found.out_of_reach),
+    )
+
+
+def count_in_table(output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows) -> int:
+    """How many such rows every file at the table's place holds, named by a snapshot or not."""
+    total = 0
+    for table in _open(output, settings):
+        files = TableFiles.of(table)
+        with told_errors(files.location):
+            total += sum(_count(files, path, wanted) for path in _find_paths(table))
+    return total
+
+
+def _open(output: Output, settings: Mapping[str, GivenValue]) -> list[Table]:
+    more = {name: str(value) for name, value in settings.items()}
+    catalog = CatalogAddress.of_how(dict(output.how), more).open()
+    found = (find_table(catalog, one) for one in (output.name, f"{output.name}{BAD}"))
+    return [one for one in found if one is not None]
+
+
+@dataclass
+class _Erasure:
+    """One erasure, table after table."""
+
+    wanted: ErasedRows
+    rows: int = 0
+    before: list[ErasedFile] = field(default_factory=list)
+    after: list[ErasedFile] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    out_of_reach: list[str] = field(default_factory=list)
+
+    def erase(self, table: Table, run_id: str) -> None:
+        written = self._rewrite(table, run_id)
+        self.rows += written.gone_rows
+        if written.removed:
+            # The snapshot of a removal names what it removed; one more does not.
+            fence(table, progress=read_progress(table), run_id=run_id)
+        self.removed += forget(table, find_free(table))
+        self.removed += remove_unnamed(table, spared=find_marks(table))
+        files = TableFiles.of(table)
+        with told_errors(files.location):
+            self.after += [
+                _describe(files, one.file_path, one.record_count) for one in written.added
+            ]
+        for holder in find_holders(table):
+            self.out_of_reach.append(
+                f"table {'.'.join(table.name())}: branch or tag {holder} holds an older snapshot, "
+                "whose files stay: drop it and erase again"
+            )
+
+    def note_before(self, table: Table) -> None:
+        """Every file that holds such rows, be it of an older snapshot or of none."""
+        files = TableFiles.of(table)
+        with told_errors(files.location):
+            for path in _find_paths(table):
+                count = _count_or_none(files, path, self.wanted)
+                if count:
+                    self.before.append(_describe(files, path, count))
+
+    def _rewrite(self, table: Table, run_id: str) -> Written:
+        """The files of the current snapshot without the rows, in one commit."""
+        for left in reversed(range(_TRIES)):
+            files = TableFiles.of(table)
+            tasks = [
+                RewriteTask(run_id, f"erased-{number}", files, file, self.wanted)
+                for number, file in enumerate(data_files(table))
+            ]
+            outcomes = LocalDistributor().run("erase", tasks)
+            written = join_written(check_outcomes(outcomes, Written))
+            if not written.removed:
+                return written
+            try:
+                commit(
+                    table,
+                    progress=read_progress(table),
+                    run_id=run_id,
+                    added=written.added,
+                    removed=written.removed,
+                )
+                return written
+            except CommitConflict:
+                if not left:
+                    raise
+                with told_errors(files.location):
+                    files.delete(one.file_path for one in written.added)
+                    table.refresh()
+        raise AssertionError("the last try returns or raises")
+
+
+def _find_paths(table: Table) -> list[str]:
+    """Every file with rows: all at the table's place, and what snapshots name elsewhere."""
+    listed = {one.path for one in TableFiles.of(table).find(DATA)}
+    return sorted(listed | referenced_paths(table))
+
+
+def _count(files: TableFiles, path: str, wanted: ErasedRows) -> int:
+    found = _count_or_none(files, path, wanted)
+    if found is None:
+        raise Corrupt(f"{path} cannot be looked into, and no snapshot needs it: remove it by hand")
+    return found
+
+
+def _count_or_none(files: TableFiles, path: str, wanted: ErasedRows) -> int | None:
+    """None for what is no whole Parquet file, as a killed task leaves it."""
+    try:
+        with files.io().new_input(path).open() as stream:
+            rows = pq.read_table(stream, columns=_COLUMNS)
+    except pa.ArrowInvalid:
+        return None
+    return int(wanted.find(*(rows[name].combine_chunks() for name in _COLUMNS)).sum())
+
+
+def _describe(files: TableFiles, path: str, rows: int) -> ErasedFile:
+    digest = sha256()
+    size = 0
+    with files.io().new_input(path).open() as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return ErasedFile(path, size, digest.hexdigest(), rows)

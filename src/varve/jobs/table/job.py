@@ -1,0 +1,402 @@
+"""A topic as an Iceberg table: read where the table ended, written by executors, committed once.
+
+Invariant  how far the table is stands in the commit that brings the rows, so that a repeated, a
+           killed or a second run neither loses nor repeats. The side table is committed first, and
+           what it has beyond the table is taken back before it gets more.
+Crash      docs/jobs/table.md; a run may be killed anywhere and started again.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from varve.disk import RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics
+from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
+from varve.jobs.outputs.notes import Output, OutputKind
+from varve.jobs.running.distributor import Distributor, Task
+from varve.jobs.snapshot.job import find_outputs
+from varve.jobs.source.options import SourceOptions
+from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
+from varve.jobs.table.commit import (
+    CommitConflict,
+    check_not_taken_over,
+    commit,
+    data_files,
+    snapshot_id,
+)
+from varve.jobs.table.decode import Decoder
+from varve.jobs.table.decoders import define, given_fields, guess_fields, make_decoder
+from varve.jobs.table.definition import (
+    BAD,
+    TableDefinition,
+    add_columns,
+    check_fits,
+    check_registry,
+    create,
+    create_bad,
+    find_new_fields,
+    read_definition,
+)
+from varve.jobs.table.expire import BelowStarts, FromOffsets, plan_expiry
+from varve.jobs.table.files import TableFiles
+from varve.jobs.table.plan import Batch, TablePlan, Tombstones, make_reads, plan_table
+from varve.jobs.table.result import TableResult
+from varve.jobs.table.runs import TableRun, new_run_id, sweep, take_over
+from varve.jobs.table.schema import Fields
+from varve.jobs.table.settings import TableSettings, ValueFormat
+from varve.jobs.table.state import Progress, read_progress
+from varve.jobs.table.tasks import (
+    AppendTask,
+    MergeTask,
+    Staged,
+    StageTask,
+    TableRead,
+    Written,
+    check_outcomes,
+    join_written,
+)
+from varve.jobs.tier.address import TierAddress
+
+_T = TypeVar("_T")
+
+_TRIES: Final = 5
+"""How often a batch is begun anew because another program committed to the table."""
+
+_NOTHING: Final = Progress({}, {})
+
+
+def sync_table(
+    topic: str,
+    name: str,
+    *,
+    catalog: CatalogAddress,
+    distributor: Distributor,
+    address: TierAddress | None = None,
+    directories: Sequence[str] = (),
+    settings: TableSettings | None = None,
+    clock: Clock | None = None,
+) -> TableResult:
+    """Brings a table up to its topic; makes it where there is none.
+
+    `name` is NAMESPACE.NAME. One run at a time works on a table: a second one takes over, and the
+    first ends with Fenced at its next commit. Raises InvalidRequest where the table is another one
+    than is asked for, and changes nothing then.
+    """
+    settings = settings or TableSettings()
+    clock = clock or SystemClock()
+    split_name(name)
+    check_tier_is_given(topic, address, directories)
+    options = SourceOptions(
+        topic=topic,
+        address=address,
+        directories=tuple(directories),
+        split_bytes=settings.split_bytes,
+    )
+    sync = TableSync(name, catalog, options, settings, distributor, clock)
+    return sync.run()
+
+
+def check_tier_is_given(
+    topic: str, address: TierAddress | None, directories: Sequence[str]
+) -> None:
+    """Raises where a directory holds only the end of a topic: the rest would be taken for gone."""
+    fs = RealFileSystem()
+    for directory in directories if address is None else ():
+        path = f"{directory}/{TOPICS_FILE}"
+        entry = decode_topics(fs.read(path), path).topics.get(topic) if fs.exists(path) else None
+        if entry is not None and str(entry.settings.get("remote.storage.enable")).lower() == "true":
+            raise InvalidRequest(
+                f"topic {topic} of {directory} is in the cold tier: give the object store too"
+            )
+
+
+@dataclass
+class TableSync:
+    """One run."""
+
+    name: str
+    address: CatalogAddress
+    options: SourceOptions
+    settings: TableSettings
+    distributor: Distributor
+    clock: Clock
+    run_id: str = field(default_factory=new_run_id)
+    _result: TableResult = field(init=False)
+    _committed: set[str] = field(default_factory=set)
+    _is_unclear: bool = False  # whether a commit took place: the next run finds out
+
+    def run(self) -> TableResult:
+        began_ms = self.clock.now_ms()
+        catalog = self.address.open()
+        try:
+            tables = self._open(catalog)
+            self._sync(tables)
+        finally:
+            close = getattr(catalog, "close", None)
+            if close is not None:
+                close()
+        return replace(self._result, elapsed_ms=self.clock.now_ms() - began_ms)
+
+    # The tables
+
+    def _open(self, catalog: Catalog) -> "_Tables":
+        """The table and its side table, made if need be; what a killed run left is swept."""
+        table = find_table(catalog, self.name)
+        progress = _NOTHING if table is None else read_progress(table)
+        guessed: Fields = ()
+        if table is None:
+            plan = plan_table(self.options, progress)
+            definition, guessed = define(plan, self.options, self.settings)
+            self._note(definition, plan)
+            table = create(catalog, self.name, definition)
+        definition = read_definition(table)
+        plan = plan_table(self.options, read_progress(table))
+        check_fits(definition, self.name, plan.topic_id, self.settings)
+        check_registry(definition, self.name, self.settings.registry)
+        self._note(definition, plan)
+        definition, added = self._widen(table, definition, plan)
+        bad = None
+        if definition.has_bad:
+            bad = find_table(catalog, f"{self.name}{BAD}") or create_bad(
+                catalog, self.name, definition
+            )
+        swept = take_over([table] if bad is None else [table, bad], self.run_id)
+        self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
+        return _Tables(catalog, definition, table, bad)
+
+    def _note(self, definition: TableDefinition, plan: TablePlan) -> None:
+        find_outputs(self.options, is_cold=plan.is_cold).note(
+            Output(
+                kind=OutputKind.TABLE,
+                topic=definition.topic,
+                topic_id=definition.topic_id,
+                place=self.address.place,
+                name=self.name,
+                how=self.address.how(),
+                noted_ms=self.clock.now_ms(),
+            )
+        )
+
+    def _widen(
+        self, table: Table, definition: TableDefinition, plan: TablePlan
+    ) -> tuple[TableDefinition, Fields]:
+        """Adds the columns that are asked for."""
+        settings = self.settings
+        given = given_fields(settings, definition.format)
+        if settings.is_adding_columns and not given and definition.format is ValueFormat.JSON:
+            given = guess_fields(plan, self.options, settings, definition.fields)
+        new = find_new_fields(definition, self.name, given, is_adding=settings.is_adding_columns)
+        if not new:
+            return definition, ()
+        avro = settings.schema if definition.format is ValueFormat.AVRO else None
+        return add_columns(table, definition, new, avro), new
+
+    # A run
+
+    def _sync(self, tables: "_Tables") -> None:
+        run = TableRun.begin(tables.both(), self.run_id, self.clock)
+        began_ms = self.clock.now_ms()
+        tombstones = Tombstones(began_ms, self.settings.delete_retention_ms)
+        plan = plan_table(
+            self.options,
+            read_progress(tables.table),
+            tombstones=tombstones if tables.definition.is_keyed else None,
+        )
+        decoder = make_decoder(tables.definition, self.settings)
+        try:
+            self._expire(tables, plan)
+            for batch in plan.batches(limit_bytes=self.settings.commit_bytes):
+                self._take(tables, plan, batch, decoder, began_ms)
+        except StoreError as error:
+            if not self._is_unclear:
+                with suppress(StoreError):  # the next run sweeps, and the first error is told
+                    self._sweep(tables, run)
+            if isinstance(error, CommitConflict):
+                raise Unavailable(f"{error}: run again when it is at rest") from error
+            raise
+        self._sweep(tables, run)
+        progress = read_progress(tables.table)
+        self._result = replace(
+            self._result,
+            offsets=dict(progress.offsets),
+            missed=plan.missed,
+            is_rebuilt=plan.is_rebuild,
+            snapshot_id=snapshot_id(tables.table),
+        )
+
+    def _sweep(self, tables: "_Tables", run: TableRun) -> None:
+        for table in tables.both():
+            sweep(table, run.run_id, committed=self._committed)
+
+    def _expire(self, tables: "_Tables", plan: TablePlan) -> None:
+        """Rows below the log start go, from both tables."""
+        if self.settings.is_keeping_expired:
+            return
+        for table in tables.both():
+            before = read_progress(table)
+            if all(before.starts.get(one, 0) >= start for one, start in plan.starts.items()):
+                continue
+            after = replace(before, starts={**before.starts, **plan.starts})
+            written = self._rewrite(table, BelowStarts(plan.starts))
+            if written.removed or snapshot_id(table) is not None:
+                self._commit(table, after, written.added, written.removed)
+            self._result = replace(
+                self._result, expired_rows=self._result.expired_rows + written.gone_rows
+            )
+
+    def _rewrite(self, table: Table, unwanted: BelowStarts) -> Written:
+        tasks = plan_expiry(TableFiles.of(table), data_files(table), unwanted, self.run_id)
+        return join_written(self._run("remove rows", tasks, Written))
+
+    def _take(
+        self, tables: "_Tables", plan: TablePlan, batch: Batch, decoder: Decoder, began_ms: int
+    ) -> None:
+        """One batch: tasks, the commit of the side table, the commit of the table."""
+        before = read_progress(tables.table)
+        after = replace(before, offsets={**before.offsets, **batch.offsets}, is_cold=plan.is_cold)
+        if after.offsets == before.offsets and not batch.pieces:
+            return
+        if batch.is_last:
+            after = replace(after, synced_ms=began_ms)
+        for left in reversed(range(_TRIES)):
+            bases = [snapshot_id(one) for one in tables.both()]
+            try:
+                self._take_once(tables, plan, batch, decoder, after)
+                return
+            except CommitConflict:
+                tables.reload(self.name)
+                for table, base in zip(tables.both(), bases, strict=True):
+                    check_not_taken_over(table, base, self.run_id)
+                if not left or read_progress(tables.table).offsets != before.offsets:
+                    raise
+
+    def _take_once(
+        self,
+        tables: "_Tables",
+        plan: TablePlan,
+        batch: Batch,
+        decoder: Decoder,
+        after: Progress,
+    ) -> None:
+        reads = [
+            TableRead(
+                run_id=self.run_id,
+                name=f"{self._result.commits}-{number}",
+                read=read,
+                options=self.options,
+                decoder=decoder,
+                files=TableFiles.of(tables.table),
+                bad_files=None if tables.bad is None else TableFiles.of(tables.bad),
+            )
+            for number, read in enumerate(
+                make_reads(plan, batch, split_bytes=self.settings.split_bytes)
+            )
+        ]
+        if tables.definition.is_keyed:
+            written = self._upsert(tables, reads, is_rebuild=plan.is_rebuild)
+        else:
+            tasks = [AppendTask(read) for read in reads]
+            written = join_written(self._run("read and write", tasks, Written))
+        reached = _NOTHING if plan.is_rebuild else read_progress(tables.table)
+        self._commit_bad(tables, written.bad, reached, after)
+        self._commit(tables.table, after, written.added, written.removed)
+        self._result = self._result.add(written)
+
+    def _upsert(
+        self, tables: "_Tables", reads: Sequence[TableRead], *, is_rebuild: bool
+    ) -> Written:
+        """Two stages: records by bucket, then the buckets that they touch.
+
+        All that a table has makes room for what is read anew.
+        """
+        buckets = tables.definition.buckets
+        staged = self._run("read", [StageTask(read, buckets) for read in reads], Staged)
+        there = data_files(tables.table)
+        existing = {} if is_rebuild else _by_bucket(there)
+        pieces: dict[int, list[tuple[str, int]]] = {}
+        for one in staged:
+            for group, bucket in one.groups:
+                assert one.path is not None
+                pieces.setdefault(bucket, []).append((one.path, group))
+        files = TableFiles.of(tables.table)
+        tasks = [
+            MergeTask(
+                self.run_id,
+                f"{self._result.commits}-bucket-{bucket}",
+                files,
+                bucket,
+                tuple(existing.get(bucket, ())),
+                tuple(pieces[bucket]),
+            )
+            for bucket in sorted(pieces)
+        ]
+        merged = self._run("merge", tasks, Written)
+        replaced = Written(removed=tuple(there)) if is_rebuild else Written()
+        return join_written([*(one.written for one in staged), *merged, replaced])
+
+    def _commit_bad(
+        self, tables: "_Tables", added: Sequence[DataFile], reached: Progress, after: Progress
+    ) -> None:
+        """What the side table has beyond the table goes, and the bad rows of the batch come."""
+        if tables.bad is None:
+            return
+        there = read_progress(tables.bad)
+        stale = Written()
+        if reached.is_behind(there):
+            ends = {one: reached.offsets.get(one, 0) for one in there.offsets}
+            stale = self._rewrite(tables.bad, FromOffsets(ends))
+        elif not added:
+            return
+        progress = replace(there, offsets=after.offsets)
+        self._commit(tables.bad, progress, [*stale.added, *added], stale.removed)
+
+    def _commit(
+        self,
+        table: Table,
+        progress: Progress,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+    ) -> None:
+        self._is_unclear = True
+        try:
+            commit(table, progress=progress, run_id=self.run_id, added=added, removed=removed)
+        except CommitConflict:
+            self._is_unclear = False
+            raise
+        self._is_unclear = False
+        self._committed |= {one.file_path for one in added}
+
+    def _run(self, stage: str, tasks: Sequence[Task], kind: type[_T]) -> list[_T]:
+        return check_outcomes(self.distributor.run(f"table: {stage}", tasks), kind)
+
+
+@dataclass
+class _Tables:
+    """The table and its side table, as they were loaded last."""
+
+    catalog: Catalog
+    definition: TableDefinition
+    table: Table
+    bad: Table | None
+
+    def both(self) -> list[Table]:
+        return [self.table] if self.bad is None else [self.table, self.bad]
+
+    def reload(self, name: str) -> None:
+        self.table = get_table(self.catalog, name)
+        if self.bad is not None:
+            self.bad = get_table(self.catalog, f"{name}{BAD}")
+
+
+def _by_bucket(files: Sequence[DataFile]) -> Mapping[int, list[DataFile]]:
+    found: dict[int, list[DataFile]] = {}
+    for one in files:
+        found.setdefault(one.partition[0], []).append(one)
+    return found

@@ -1,0 +1,140 @@
+"""What a run has to read: the pieces behind the offsets that the table has, in batches.
+
+Invariant  a batch ends at an offset of each partition, so that what it holds is all below it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.pieces import Piece, pack
+from varve.jobs.source.plan import open_partitions
+from varve.jobs.source.read import TaskRead
+from varve.jobs.table.state import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pieces for one commit, and the offset of each partition behind them.
+
+    With the last one the table has all of the topic.
+    """
+
+    pieces: tuple[Piece, ...]
+    offsets: Mapping[int, int]
+    is_last: bool
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """The topic as it is now. `missed` are offsets that expired before the table had them.
+
+    `is_rebuild` tells that all of it is read, in place of what the table has.
+    """
+
+    topic: str
+    topic_id: str
+    starts: Mapping[int, int]
+    pieces: tuple[Piece, ...]
+    ends: Mapping[int, int]
+    missed: int
+    is_cold: bool
+    is_rebuild: bool
+
+    def batches(self, *, limit_bytes: int) -> Iterator[Batch]:
+        """All pieces in order, cut behind whole segments; at least one, be it empty.
+
+        What replaces all that a table has is one batch.
+        """
+        taken: list[Piece] = []
+        offsets: dict[int, int] = {}
+        size = 0
+        for partition, pieces in groupby(self.pieces, key=lambda one: one.partition):
+            for end, group in groupby(pieces, key=lambda one: one.end_offset):
+                segment = list(group)
+                is_full = size and size + sum(one.size for one in segment) > limit_bytes
+                if is_full and not self.is_rebuild:
+                    yield Batch(tuple(taken), dict(offsets), is_last=False)
+                    taken, size = [], 0
+                taken += segment
+                size += sum(one.size for one in segment)
+                offsets[partition] = end
+            offsets[partition] = self.ends[partition]
+        yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
+
+
+def plan_table(
+    options: SourceOptions, progress: Progress, *, tombstones: "Tombstones | None" = None
+) -> TablePlan:
+    """What is behind the table's offsets; raises NotFound where the topic is not.
+
+    With `tombstones`, which a table of keys must see, it is all of the topic where some of them may
+    have left the log unseen.
+    """
+    sources = open_partitions(options)
+    bounds = {source.number: source.bounds() for source in sources}
+    is_cold = any(source.manifest_version is not None for source in sources)
+    is_rebuild = tombstones is not None and not all(
+        tombstones.are_there(progress, one.number, *bounds[one.number], one.cleaned_up_to, is_cold)
+        for one in sources
+    )
+    reached = {} if is_rebuild else progress.offsets
+    pieces: list[Piece] = []
+    ends: dict[int, int] = {}
+    missed = 0
+    for source in sources:
+        start, end = bounds[source.number]
+        first = max(start, reached.get(source.number, start))
+        missed += max(0, start - progress.offsets.get(source.number, start))
+        ends[source.number] = max(end, first)
+        pieces += source.pieces(start_offset=first, end_offset=end, filters=SourceFilters())
+    return TablePlan(
+        topic=sources[0].topic,
+        topic_id=sources[0].topic_id,
+        starts={one: max(start, progress.starts.get(one, 0)) for one, (start, _) in bounds.items()},
+        pieces=tuple(pieces),
+        ends=ends,
+        missed=missed,
+        is_cold=is_cold,
+        is_rebuild=is_rebuild,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstones:
+    """When a compaction may have removed deletions that a table has not seen."""
+
+    now_ms: int
+    retention_ms: int
+
+    def are_there(
+        self,
+        progress: Progress,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        cleaned_up_to: int,
+        is_cold: bool,
+    ) -> bool:
+        """Whether every tombstone behind what the table has is still in the log.
+
+        One that was written after the table had all of the topic was first cleaned later still, and
+        stays for `delete.retention.ms` from then. Above `cleaned_up_to` none has gone.
+        """
+        reached = progress.offsets.get(partition)
+        if reached is None or reached >= end_offset or reached <= start_offset:
+            return True
+        if self.now_ms - progress.synced_ms < self.retention_ms:
+            return True
+        return progress.is_cold == is_cold and cleaned_up_to <= reached
+
+
+def make_reads(plan: TablePlan, batch: Batch, *, split_bytes: int) -> list[TaskRead]:
+    runs = pack(batch.pieces, split_bytes=split_bytes)
+    return [TaskRead(plan.topic, plan.topic_id, run) for run in runs]

@@ -1,0 +1,267 @@
+"""What executors do for a table: read records, open values, write files; the driver commits them.
+
+Invariant  a task writes files that nobody knows until it has told of them; a repeated task writes
+           others. A data file of an appended table holds offsets of one partition, in order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
+from pyiceberg.manifest import DataFile
+from pyiceberg.typedef import Record
+
+from varve.foundation.errors import Corrupt, StoreError, Unavailable
+from varve.jobs.running.distributor import TaskFailure
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceOptions
+from varve.jobs.source.read import TaskRead, read_task
+from varve.jobs.table.catalog import told_errors
+from varve.jobs.table.decode import Decoder
+from varve.jobs.table.files import DataFileWriter, TableFiles
+from varve.jobs.table.rows import SOURCE, SplitRows, find_buckets, keep_newest, split_rows
+from varve.jobs.table.schema import DELETED, KEY, PARTITION
+
+T = TypeVar("T")
+
+FILE_BYTES: Final = 128 << 20
+"""About what one data file holds, before it is packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files of a task, to be committed: of the table, of its side table.
+
+    `rows` are records that could be read, `deleted_rows` those of them without a value; `gone_rows`
+    are rows of the table that were removed.
+    """
+
+    added: tuple[DataFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    bad: tuple[DataFile, ...] = ()
+    rows: int = 0
+    bad_rows: int = 0
+    deleted_rows: int = 0
+    gone_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows put aside: one file, and which of its row groups belong to a bucket."""
+
+    written: Written
+    path: str | None = None
+    groups: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """What a task reads of the topic, and how values are opened."""
+
+    run_id: str
+    name: str
+    read: TaskRead
+    options: SourceOptions
+    decoder: Decoder
+    files: TableFiles
+    bad_files: TableFiles | None
+
+    def parts(self, *, is_keyed: bool) -> Iterator[SplitRows]:
+        columns = ArrowColumns(SOURCE)
+        for batch in read_task(self.read, columns, self.options, SourceFilters()):
+            yield split_rows(batch, self.decoder, is_keyed=is_keyed)
+
+    def bad_writer(self) -> "RowsWriter":
+        return RowsWriter(self.bad_files or self.files, self.run_id, f"bad-{self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTask:
+    """Every record of some pieces becomes a row."""
+
+    source: TableRead
+
+    def run(self) -> Written:
+        source = self.source
+        with (
+            told_errors(source.files.location),
+            RowsWriter(source.files, source.run_id, source.name) as good,
+            source.bad_writer() as bad,
+        ):
+            deleted = 0
+            for part in source.parts(is_keyed=False):
+                good.write(part.good)
+                bad.write(part.bad)
+                deleted += pc.sum(part.good[DELETED]).as_py() or 0
+        return Written(good.finish(), (), bad.finish(), good.row_count, bad.row_count, deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """The newest record of each key of some pieces, put aside by bucket."""
+
+    source: TableRead
+    buckets: int
+
+    def run(self) -> Staged:
+        source = self.source
+        parts: list[pa.Table] = []
+        records = deleted = 0
+        with told_errors(source.files.location), source.bad_writer() as bad:
+            for part in source.parts(is_keyed=True):
+                parts.append(part.good)
+                bad.write(part.bad)
+                records += len(part.good)
+                deleted += pc.sum(part.good[DELETED]).as_py() or 0
+            path, groups = self._put_aside(pa.concat_tables(parts)) if records else (None, ())
+        written = Written((), (), bad.finish(), records, bad.row_count, deleted)
+        return Staged(written, path, groups)
+
+    def _put_aside(self, rows: pa.Table) -> tuple[str, tuple[tuple[int, int], ...]]:
+        source = self.source
+        rows = keep_newest(rows)
+        buckets = find_buckets(rows[KEY], self.buckets)
+        order = np.argsort(buckets, kind="stable")
+        rows, buckets = rows.take(pa.array(order)), buckets[order]
+        numbers, starts = np.unique(buckets, return_index=True)
+        ends = [*starts[1:].tolist(), len(rows)]
+        path = source.files.new_path(source.run_id, f"staged-{source.name}")
+        with (
+            source.files.io().new_output(path).create() as stream,
+            pq.ParquetWriter(stream, rows.schema, compression="lz4") as writer,
+        ):
+            groups: list[tuple[int, int]] = []
+            for bucket, start, end in zip(numbers.tolist(), starts.tolist(), ends, strict=True):
+                part = rows.slice(start, end - start)
+                writer.write_table(part, row_group_size=len(part))
+                groups.append((len(groups), bucket))
+        return path, tuple(groups)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """One bucket: its rows, changed by what was put aside."""
+
+    run_id: str
+    name: str
+    files: TableFiles
+    bucket: int
+    existing: tuple[DataFile, ...]
+    staged: tuple[tuple[str, int], ...]
+
+    def run(self) -> Written:
+        with told_errors(self.files.location):
+            rows = self._merge()
+            removed = tuple(self.existing)
+            if not len(rows):
+                return Written(removed=removed)
+            with RowsWriter(self.files, self.run_id, self.name, Record(self.bucket)) as writer:
+                writer.write(rows)
+            return Written(writer.finish(), removed)
+
+    def _merge(self) -> pa.Table:
+        old = self.files.read(self.existing)
+        deleted = pa.array(np.zeros(len(old), np.bool_))
+        parts = [old.append_column(DELETED, deleted)]
+        io = self.files.io()
+        for path, group in self.staged:
+            with io.new_input(path).open() as stream:
+                found = pq.ParquetFile(stream).read_row_group(group)
+            parts.append(_like(found, parts[0].schema))
+        rows = keep_newest(pa.concat_tables(parts))
+        return rows.filter(pc.invert(rows[DELETED]))
+
+
+class RowsWriter:
+    """Writes rows to data files: another one for each partition, and when one is large."""
+
+    def __init__(
+        self, files: TableFiles, run_id: str, name: str, partition: Record | None = None
+    ) -> None:
+        self._files = files
+        self._run_id = run_id
+        self._name = name
+        self._partition = partition
+        self._open: DataFileWriter | None = None
+        self._number: object = None
+        self._size = 0
+        self._done: list[DataFileWriter] = []
+
+    @property
+    def row_count(self) -> int:
+        return sum(one.row_count for one in self._done)
+
+    def __enter__(self) -> "RowsWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def write(self, rows: pa.Table) -> None:
+        """Rows of one partition, or in a bucket of any."""
+        if not len(rows):
+            return
+        number = None if self._partition is not None else rows[PARTITION][0].as_py()
+        if self._open is None or number != self._number or self._size >= FILE_BYTES:
+            self._close()
+            path = self._files.new_path(self._run_id, self._name)
+            self._open = self._files.writer(path, self._partition)
+            self._number, self._size = number, 0
+        self._open.write(rows)
+        self._size += rows.nbytes
+
+    def finish(self) -> tuple[DataFile, ...]:
+        return tuple(one.finish() for one in self._done)
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._done.append(self._open)
+            self._open = None
+
+
+def check_outcomes(outcomes: Sequence[object], kind: type[T]) -> list[T]:
+    """What tasks returned; raises for the first that failed."""
+    found: list[T] = []
+    for one in outcomes:
+        if isinstance(one, TaskFailure):
+            raise _failure(one)
+        assert isinstance(one, kind)
+        found.append(one)
+    return found
+
+
+def join_written(parts: Sequence[Written]) -> Written:
+    total = Written()
+    for one in parts:
+        total = replace(
+            total,
+            added=total.added + one.added,
+            removed=total.removed + one.removed,
+            bad=total.bad + one.bad,
+            rows=total.rows + one.rows,
+            bad_rows=total.bad_rows + one.bad_rows,
+            deleted_rows=total.deleted_rows + one.deleted_rows,
+            gone_rows=total.gone_rows + one.gone_rows,
+        )
+    return total
+
+
+def _failure(failure: TaskFailure) -> StoreError:
+    return (Corrupt if failure.is_corrupt else Unavailable)(failure.message)
+
+
+def _like(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same columns in the order and types of another table."""
+    return pa.table([rows[one.name].cast(one.type) for one in schema], schema=schema)

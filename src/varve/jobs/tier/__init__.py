@@ -1,0 +1,1 @@
+"""How a task comes to the cold tier."""

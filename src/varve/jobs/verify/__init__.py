@@ -1,0 +1,1 @@
+"""Everything in a bucket held against everything else."""

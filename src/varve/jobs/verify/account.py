@@ -1,0 +1,284 @@
+"""The manifests of one partition against its objects: a task of a verification.
+
+Invariant  reads only. Objects are listed before the manifests are read, as an account does it, so
+           that what a running store copies or removes meanwhile is not taken for damage.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from varve.commit_log.finding import Severity
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.foundation.errors import Corrupt, ObjectNotFound
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.tier.cold_input import ColdInput, open_files
+from varve.jobs.tier.reach import TierReach
+from varve.jobs.verify.findings import PUT_BACK, SWEEP, VerifyFinding
+from varve.object_store import ObjectStore
+from varve.tiering.cold_evidence import read_cold_evidence
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, SegmentState
+from varve.tiering.fsck import fsck_partition
+from varve.tiering.fsck_report import Damage, Listed, ObjectClass
+from varve.tiering.manifest import Manifest
+from varve.tiering.manifest_store import ObjectManifestStore
+
+_TXN_INDEX = "txnindex"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """What the newest manifest says, held against the objects.
+
+    `damaged` are keys of objects that are missing or of another size. From `trusted_from` on it is
+    not known which transactions were aborted: some of their markers are not in the tier, or cannot
+    be read.
+    """
+
+    home: ColdPartition
+    manifest_version: int
+    log_start_offset: int = 0
+    cleaned_up_to: int = 0
+    readable: tuple[ColdSegment, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+    trusted_from: int = LONG_MAX
+    damaged: frozenset[str] = frozenset()
+    findings: tuple[VerifyFinding, ...] = ()
+    objects: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountTask:
+    """Looks at one partition."""
+
+    reach: TierReach
+    home: ColdPartition
+    now_ms: int
+
+    def run(self) -> PartitionView:
+        objects, manifests = self.reach.objects(), self.reach.manifests(self.home)
+        assert isinstance(manifests, ObjectManifestStore), "addresses lead to manifests of objects"
+        account = fsck_partition(objects, manifests, now_ms=self.now_ms, deep=False)
+        if not account.account.objects:
+            return PartitionView(home=self.home, manifest_version=0)
+        findings = [*map(_tell_damage, account.damage), *map(_tell_listed, account.listed)]
+        view = PartitionView(
+            home=self.home,
+            manifest_version=account.manifest_version,
+            damaged=frozenset(one.key for one in account.damage),
+            findings=tuple(findings),
+            objects={str(kind): account.account.objects[kind] for kind in ObjectClass},
+            bytes={str(kind): account.account.bytes[kind] for kind in ObjectClass},
+        )
+        return self._look(view, objects, manifests) if account.is_readable else view
+
+    def _look(
+        self, view: PartitionView, objects: ObjectStore, manifests: ObjectManifestStore
+    ) -> PartitionView:
+        manifest = manifests.load()
+        segments = tuple(manifests.segments(manifest))
+        readable = tuple(one for one in segments if one.is_readable)
+        chain = check_chain(self.home, manifest, readable)
+        aborted, is_whole = self._read_aborted(readable, view.damaged)
+        findings = [
+            *view.findings,
+            *chain.findings,
+            *self._check_others(segments, objects),
+            *_check_evidence(objects, manifests, self.home),
+        ]
+        return replace(
+            view,
+            log_start_offset=manifest.log_start_offset,
+            cleaned_up_to=manifest.cleaned_up_to,
+            readable=readable,
+            aborted=aborted,
+            trusted_from=chain.decided_end if is_whole else 0,
+            findings=tuple(findings),
+        )
+
+    def _read_aborted(
+        self, readable: Sequence[ColdSegment], damaged: frozenset[str]
+    ) -> tuple[tuple[AbortedTransaction, ...], bool]:
+        """All aborted transactions on record, and whether no record of them is damaged."""
+        found: list[AbortedTransaction] = []
+        is_whole = True
+        with open_files(self.reach.objects, self.home, readable) as files:
+            for one in readable:
+                cold = ColdInput(self.home, one, files)
+                if one.find_part(_TXN_INDEX) is None:
+                    continue
+                try:
+                    if cold.path(_TXN_INDEX) in damaged:
+                        raise ObjectNotFound(cold.path(_TXN_INDEX))
+                    data = cold.read_part(_TXN_INDEX)
+                    found += TransactionIndex.decode(data, one.base_offset).entries()
+                except (Corrupt, ObjectNotFound):
+                    is_whole = False
+        return tuple(found), is_whole
+
+    def _check_others(
+        self, segments: Iterable[ColdSegment], objects: ObjectStore
+    ) -> Iterable[VerifyFinding]:
+        for one in segments:
+            if one.state is SegmentState.COPY_STARTED and one.at_ms < self.now_ms - ABANDONED_MS:
+                yield VerifyFinding(
+                    severity=Severity.NOTE,
+                    rule="abandoned",
+                    where=self.home.part_key(one, ""),
+                    message=f"announced at {one.at_ms} and never finished",
+                    remedy="the next round of copies, or the next job, takes it back",
+                    base_offset=one.base_offset,
+                )
+            if one.state is SegmentState.DELETE_STARTED:
+                yield from self._check_replaced(one, objects)
+
+    def _check_replaced(
+        self, segment: ColdSegment, objects: ObjectStore
+    ) -> Iterable[VerifyFinding]:
+        until_ms = segment.replaced_until_ms
+        if until_ms is None or until_ms <= self.now_ms:
+            return
+        for part in segment.parts:
+            key = self.home.part_key(segment, part.name)
+            try:
+                objects.head(key)
+            except ObjectNotFound:
+                yield VerifyFinding(
+                    severity=Severity.WARNING,
+                    rule="retained-missing",
+                    where=key,
+                    message=f"readers of older manifests may rely on it until {until_ms}",
+                    remedy="nothing is lost of what is read now; " + PUT_BACK,
+                    base_offset=segment.base_offset,
+                    expected=f"{part.size} bytes",
+                    found="nothing",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """How readable segments follow each other; below `decided_end` every transaction is decided."""
+
+    findings: tuple[VerifyFinding, ...]
+    decided_end: int
+
+
+def check_chain(home: ColdPartition, manifest: Manifest, readable: Sequence[ColdSegment]) -> Chain:
+    """Holes and overlaps from the log start on; a history that was left is worth a note."""
+    findings: list[VerifyFinding] = []
+    last: ColdSegment | None = None
+    for one in readable:
+        if one.end_offset < manifest.log_start_offset:
+            continue
+        start = manifest.log_start_offset if last is None else last.end_offset + 1
+        if last is not None and one.epochs[0][0] < last.epochs[-1][0]:
+            findings.append(_left(home, one, last))
+            return Chain(tuple(findings), _decided_end(last))
+        if one.base_offset > start:
+            findings.append(_hole(home, one, start))
+        elif last is not None and one.base_offset < start:
+            findings.append(_overlap(home, one, start))
+        last = one
+    return Chain(tuple(findings), LONG_MAX if last is None else _decided_end(last))
+
+
+def _decided_end(last: ColdSegment) -> int:
+    return LONG_MAX if last.undecided_from is None else last.undecided_from
+
+
+def _left(home: ColdPartition, one: ColdSegment, last: ColdSegment) -> VerifyFinding:
+    return VerifyFinding(
+        severity=Severity.NOTE,
+        rule="chain-left",
+        where=home.part_key(one, ""),
+        message=f"from offset {one.base_offset} on of a history that the log has left",
+        remedy="nothing: it is not read, and goes when the log is copied as far",
+        base_offset=one.base_offset,
+        offset=one.base_offset,
+        expected=f"leader epoch {last.epochs[-1][0]} or later",
+        found=f"leader epoch {one.epochs[0][0]}",
+    )
+
+
+def _hole(home: ColdPartition, one: ColdSegment, start: int) -> VerifyFinding:
+    return VerifyFinding(
+        severity=Severity.ERROR,
+        rule="chain-hole",
+        where=home.part_key(one, ""),
+        message=f"offsets {start} to {one.base_offset - 1} are in no readable segment",
+        remedy="`varve tier restore --as-of` may still reach an older manifest that has them",
+        base_offset=one.base_offset,
+        offset=start,
+        expected=f"a segment from offset {start} on",
+        found=f"the next begins at {one.base_offset}",
+    )
+
+
+def _overlap(home: ColdPartition, one: ColdSegment, start: int) -> VerifyFinding:
+    return VerifyFinding(
+        severity=Severity.ERROR,
+        rule="chain-overlap",
+        where=home.part_key(one, ""),
+        message=f"offsets {one.base_offset} to {start - 1} are in the segment before as well",
+        remedy="`varve tier restore --as-of` to a version before the two came to be",
+        base_offset=one.base_offset,
+        offset=one.base_offset,
+        expected=f"a segment from offset {start} on",
+        found=f"one from {one.base_offset} on",
+    )
+
+
+def _tell_damage(damage: Damage) -> VerifyFinding:
+    if damage.expected_size is None:
+        return VerifyFinding(
+            severity=Severity.ERROR,
+            rule="manifest-unreadable",
+            where=damage.key,
+            message=damage.message,
+            remedy="put back what is missing from a mirror or a copy",
+        )
+    is_missing = damage.found_size is None
+    return VerifyFinding(
+        severity=Severity.ERROR,
+        rule="object-missing" if is_missing else "object-size",
+        where=damage.key,
+        message="the object is missing" if is_missing else "the object has another size",
+        remedy=PUT_BACK,
+        base_offset=_base_of(damage.key),
+        expected=f"{damage.expected_size} bytes",
+        found="nothing" if is_missing else f"{damage.found_size} bytes",
+    )
+
+
+def _base_of(key: str) -> int | None:
+    """The base offset that the key of a segment's object tells."""
+    digits = key.rpartition("/")[0].rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isdigit() else None
+
+
+def _tell_listed(listed: Listed) -> VerifyFinding:
+    is_orphan = listed.kind is ObjectClass.ORPHAN
+    return VerifyFinding(
+        severity=Severity.WARNING if is_orphan else Severity.NOTE,
+        rule="orphan" if is_orphan else "foreign",
+        where=listed.key,
+        message=f"{listed.reason}, {listed.size} bytes",
+        remedy=SWEEP if is_orphan else "it is never touched; remove it if nobody needs it",
+    )
+
+
+def _check_evidence(
+    objects: ObjectStore, manifests: ObjectManifestStore, home: ColdPartition
+) -> Iterable[VerifyFinding]:
+    try:
+        read_cold_evidence(objects, manifests)
+    except Corrupt as error:
+        key, _, message = str(error).partition(": ")
+        yield VerifyFinding(
+            severity=Severity.ERROR,
+            rule="evidence-corrupt",
+            where=key,
+            message=message,
+            remedy=PUT_BACK,
+        )

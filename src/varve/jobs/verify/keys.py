@@ -1,0 +1,277 @@
+"""Key indexes of the cold tier: against what they should be, and against each other.
+
+Invariant  reads only. Below the clean bound of a partition the latest record of a key is the only
+           one, but for segments that were not worth rewriting: the manifest says how many of their
+           bytes are stale.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from varve.cleaning.key_index import (
+    BATCH,
+    BATCH_ABORTED,
+    ENTRY,
+    HEADER_BYTES,
+    MARK,
+    KeyIndex,
+    KeyIndexHeader,
+)
+from varve.cleaning.key_plan import HashRange, KeyPlan
+from varve.cleaning.plan import find_latest
+from varve.cleaning.segment_plan import RunRules
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
+from varve.foundation.settings import LONG_MAX
+from varve.jobs.compact.tasks import make_sources, no_pace
+from varve.jobs.tier.cold_input import open_files
+from varve.jobs.tier.reach import TierReach
+from varve.kernels.batch_filter import HEADER_SIZE
+from varve.kernels.key_merge import Tally
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment
+
+_CHUNK_BYTES: Final = 1 << 20
+_SCAN_ENTRIES: Final = 1 << 16
+_CONTROL: Final = 0x20
+_NEVER_MS: Final = -1
+"""A time at which no tombstone has expired: an expired one is still the latest of its key."""
+
+Read = Callable[[int, int], bytes]
+"""So many bytes of a file from a position on."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysDifference:
+    """The first thing in a key index that is not as it should be."""
+
+    message: str
+    expected: str
+    found: str
+    position: int | None = None
+    offset: int | None = None
+
+
+def find_claimed(fs: FileSystem, path: str, *, from_offset: int) -> tuple[AbortedTransaction, ...]:
+    """The batches from an offset on that a key index says were aborted, each as a transaction."""
+    if from_offset == LONG_MAX:
+        return ()
+    try:
+        with KeyIndex(fs.open(path)) as index:
+            base, batches, marks = index.header.base_offset, index.batches(), index.marks()
+    except (Corrupt, UnsupportedFormat):
+        return ()
+    rows = batches[marks["batch"]]
+    producers = marks["producer_id"].tolist()
+    return tuple(
+        AbortedTransaction(producer, first, last, first)
+        for producer, first, last, flags in zip(
+            producers,
+            (base + rows["base"].astype(np.int64)).tolist(),
+            (base + rows["last"].astype(np.int64)).tolist(),
+            rows["flags"].tolist(),
+            strict=True,
+        )
+        if flags & BATCH_ABORTED and first >= from_offset
+    )
+
+
+def find_difference(fs: FileSystem, stored: str, built: str) -> KeysDifference | None:
+    """How a key index differs from the one built of the same data; None when it does not."""
+    with fs.open(stored) as one, fs.open(built) as other:
+        try:
+            said = KeyIndexHeader.decode(one.read_at(0, HEADER_BYTES), "key index")
+        except (Corrupt, UnsupportedFormat) as error:
+            return KeysDifference(str(error), "a header", "none that can be read", 0)
+        true = KeyIndexHeader.decode(other.read_at(0, HEADER_BYTES), "built")
+        told = _tell_header(said, true)
+        if told is not None:
+            return told
+        place = _find_place(one.read_at, other.read_at, true)
+        if place is not None:
+            return _tell_section(one.read_at, other.read_at, true, place)
+    return _check_sum(fs, stored)
+
+
+def _find_place(read: Read, read_true: Read, header: KeyIndexHeader) -> int | None:
+    """The first byte behind the header that differs and matters."""
+    place = _find_first(read, read_true, HEADER_BYTES, header.batches_at)
+    if place is None:
+        place = _find_batch(read, read_true, header)
+    if place is None:
+        place = _find_first(read, read_true, header.marks_at, header.file_size)
+    return place
+
+
+def _find_batch(read: Read, read_true: Read, header: KeyIndexHeader) -> int | None:
+    """Where the first batch differs; whether one without a record was aborted is of no account."""
+    size = header.marks_at - header.batches_at
+    tables = []
+    for one in (read, read_true):
+        data = one(header.batches_at, size)
+        if len(data) < size:
+            return header.batches_at + len(data)
+        table = np.frombuffer(data, BATCH).copy()
+        table["flags"][table["count"] == 0] = 0
+        tables.append(table)
+    differs = np.flatnonzero(tables[0] != tables[1])
+    return header.batches_at + int(differs[0]) * BATCH.itemsize if differs.size else None
+
+
+def _check_sum(fs: FileSystem, path: str) -> KeysDifference | None:
+    with KeyIndex(fs.open(path)) as index:
+        try:
+            index.verify()
+        except Corrupt as error:
+            return KeysDifference(str(error), "the checksum of its content", "another one", 0)
+    return None
+
+
+def _find_first(read: Read, read_true: Read, begin: int, end: int) -> int | None:
+    """The first byte that differs."""
+    for start in range(begin, end, _CHUNK_BYTES):
+        wanted = min(_CHUNK_BYTES, end - start)
+        data, true = read(start, wanted), read_true(start, wanted)
+        if data != true:
+            common = min(len(data), len(true))
+            ours = np.frombuffer(data, np.uint8, common)
+            differs = np.flatnonzero(ours != np.frombuffer(true, np.uint8, common))
+            return start + (int(differs[0]) if differs.size else common)
+    return None
+
+
+def _tell_header(said: KeyIndexHeader, true: KeyIndexHeader) -> KeysDifference | None:
+    """What a header says that is not so; its checksum over the content aside."""
+    for name in KeyIndexHeader.__slots__:
+        found, expected = getattr(said, name), getattr(true, name)
+        if found != expected and name != "sections_crc":
+            words = name.replace("_", " ")
+            return KeysDifference(f"the header has another {words}", str(expected), str(found), 0)
+    return None
+
+
+def _tell_section(
+    read: Read, read_true: Read, header: KeyIndexHeader, place: int
+) -> KeysDifference:
+    """What differs at a byte behind the header."""
+    start, layout, what = HEADER_BYTES, ENTRY, "entry"
+    if place >= header.marks_at:
+        start, layout, what = header.marks_at, MARK, "mark"
+    elif place >= header.batches_at:
+        start, layout, what = header.batches_at, BATCH, "batch"
+    number = (place - start) // layout.itemsize
+    position = start + number * layout.itemsize
+    data = read(position, layout.itemsize)
+    true = np.frombuffer(read_true(position, layout.itemsize), layout)[0]
+    if len(data) < layout.itemsize:
+        return KeysDifference(f"ends within {what} {number}", _show(true), "nothing", position)
+    row = np.frombuffer(data, layout)[0]
+    if what == "entry":
+        return _tell_entry(row, true, header.base_offset, position)
+    message = f"{what} {number} is not as the data has it"
+    return KeysDifference(message, _show(true), _show(row), position)
+
+
+def _tell_entry(row: Any, true: Any, base_offset: int, position: int) -> KeysDifference:
+    hashes = [(int(one["hash_high"]), int(one["hash_low"])) for one in (row, true)]
+    offset = base_offset + int(true["offset"])
+    if hashes[0] < hashes[1]:
+        message = "lists a key that no record has as its latest"
+        offset = base_offset + int(row["offset"])
+    elif hashes[0] > hashes[1]:
+        message = "does not list the key of a record that is its latest"
+    else:
+        message = "names another record than the latest of its key"
+    return KeysDifference(message, _show(true), _show(row), position, offset)
+
+
+def _show(row: Any) -> str:
+    return ", ".join(
+        f"{name} {int(row[name]):016x}" if name.startswith("hash") else f"{name} {row[name]}"
+        for name in row.dtype.names
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SupersededKeys:
+    """Of the keys of one range: superseded records by segment, with bytes and one of them.
+
+    `total_bytes` are those of all records of a segment, markers and aborted ones too, as stale
+    bytes are counted from; it is the same in every range.
+    """
+
+    counts: tuple[int, ...]
+    kept_bytes: tuple[int, ...]
+    examples: tuple[int | None, ...]
+    total_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueTask:
+    """Looks for keys of one range of hashes that occur twice below the clean bound."""
+
+    reach: TierReach
+    home: ColdPartition
+    segments: tuple[ColdSegment, ...]
+    headers: tuple[KeyIndexHeader, ...]
+    hashes: HashRange
+    buffer_bytes: int
+
+    def run(self) -> SupersededKeys:
+        try:
+            return self._look()
+        except FileNotFoundError as error:
+            raise Unavailable(f"{error.filename}: changed while it was read") from error
+
+    def _look(self) -> SupersededKeys:
+        rules = RunRules(
+            now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable=LONG_MAX, shells={}
+        )
+        with open_files(self.reach.objects, self.home, self.segments) as files:
+            sources = make_sources(self.home, self.segments, self.headers, files, first_dirty=0)
+            plan = find_latest(
+                sources,
+                rules=rules,
+                buffer_bytes=self.buffer_bytes,
+                pace=no_pace,
+                hashes=self.hashes,
+            )
+            numbers = range(len(self.segments))
+            counts = tuple(plan.tally(number, Tally.SUPERSEDED) for number in numbers)
+            examples, totals = [], []
+            for number, source in enumerate(sources):
+                assert source.keys is not None
+                with source.keys.open() as index:
+                    totals.append(_count_bytes(index))
+                    examples.append(
+                        self._find_example(index, plan, number) if counts[number] else None
+                    )
+        kept = tuple(plan.tally(number, Tally.KEPT_BYTES) for number in numbers)
+        return SupersededKeys(counts, kept, tuple(examples), tuple(totals))
+
+    def _find_example(self, index: KeyIndex, plan: KeyPlan, number: int) -> int | None:
+        """The offset of a superseded record of the range."""
+        low, high = self.hashes
+        kept = np.unpackbits(plan.bits_of(number, plan.keep), bitorder="little").view(np.bool_)
+        start = index.lower_bound(low) if low else 0
+        rows = np.empty((_SCAN_ENTRIES, ENTRY.itemsize // 8), np.uint64)
+        for first in range(start, index.header.entry_count, _SCAN_ENTRIES):
+            end = min(first + _SCAN_ENTRIES, index.header.entry_count)
+            index.read_entries(first, end, rows)
+            entries = rows[: end - first].view(ENTRY)[:, 0]
+            inside = entries["hash_high"] <= np.uint64(high - 1)
+            stale = np.flatnonzero(inside & ~kept[entries["record"]])
+            if stale.size:
+                return index.header.base_offset + int(entries["offset"][stale[0]])
+        return None
+
+
+def _count_bytes(index: KeyIndex) -> int:
+    batches = index.batches()
+    is_other = (batches["flags"] & BATCH_ABORTED != 0) | (batches["attributes"] & _CONTROL != 0)
+    behind = np.maximum(batches["size"].astype(np.int64) - HEADER_SIZE, 0)
+    return index.header.record_bytes + int(behind[is_other].sum())

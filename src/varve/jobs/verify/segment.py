@@ -1,0 +1,496 @@
+"""Every byte of segments against the manifest and against each other: a task of a verification.
+
+All objects of a segment are fetched once, to a scratch directory, and checked there as a closed
+segment of a local log is.
+
+Memory     a chunk, the tables of a segment's batches, and `buffer_bytes` for its keys.
+Invariant  reads only. Where the data of a segment is damaged nothing else of it is held against the
+           data. What is wrong with a segment that has left the manifest meanwhile is not told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from varve.cleaning.key_index import HEADER_BYTES as KEYS_HEADER_BYTES
+from varve.cleaning.key_index import KeyIndexHeader
+from varve.cleaning.key_index_build import build_key_index
+from varve.commit_log.check_epochs import EpochCheck
+from varve.commit_log.check_producers import KnownSnapshot, ProducerCheck
+from varve.commit_log.check_segment import (
+    SegmentCheck,
+    SegmentFacts,
+    SegmentPlace,
+    read_indexes,
+)
+from varve.commit_log.finding import FindingList, Severity
+from varve.commit_log.leader_epochs import LeaderEpochs
+from varve.commit_log.names import INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
+from varve.commit_log.producer_snapshot import SnapshotEntry, decode_producer_snapshot
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk import File, RealFileSystem
+from varve.foundation.errors import Corrupt, ObjectNotFound, OffsetOverflow
+from varve.jobs.compact.tasks import scratch
+from varve.jobs.tier.cold_input import checksum
+from varve.jobs.tier.reach import TierReach
+from varve.jobs.verify.findings import PUT_BACK, VerifyFinding
+from varve.jobs.verify.keys import find_claimed, find_difference
+from varve.kernels.crc import extend_crc32c
+from varve.object_store import ObjectStore
+from varve.records import HEADER_BYTES, decode_header
+from varve.tiering.cold_keys import ColdPartition
+from varve.tiering.cold_segment import ColdSegment, ObjectPart
+from varve.tiering.fsck_named import find_now
+from varve.tiering.lineage import is_in_lineage
+from varve.tiering.segment_parts import CHUNK_BYTES, EPOCHS_PART, KEYS_PART, LOG_PART, SNAPSHOT_PART
+
+_PRODUCER_EXPIRATION_MS: Final = 86_400_000
+_KEYS_REMEDY: Final = "remove the object; `varve job compact` makes it again"
+_KINDS: Final = {LOG_PART: LOG, "index": INDEX, "timeindex": TIME_INDEX, "txnindex": TXN_INDEX}
+"""Parts that are files of a local segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    """A segment to look at; `previous` is the one that it follows, None where that is not known.
+
+    `missing` are parts that the account found missing or of another size.
+    """
+
+    segment: ColdSegment
+    previous: ColdSegment | None
+    missing: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutcome:
+    """What was found of one segment; `header` is that of a key index that is true."""
+
+    id: str
+    findings: tuple[VerifyFinding, ...]
+    header: KeyIndexHeader | None
+    verified_bytes: int
+    first_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentsTask:
+    """Looks at a few segments of one partition, one after another."""
+
+    reach: TierReach
+    home: ColdPartition
+    works: tuple[SegmentWork, ...]
+    aborted: tuple[AbortedTransaction, ...]
+    trusted_from: int
+    log_start_offset: int
+    topic_id: bytes
+    now_ms: int
+    buffer_bytes: int
+
+    def run(self) -> list[SegmentOutcome]:
+        return [self._look(work) for work in self.works]
+
+    def _look(self, work: SegmentWork) -> SegmentOutcome:
+        with scratch() as directory:
+            found = _SegmentVerification(self, work, directory).run()
+        if found.findings and not self._is_still_live(work.segment):
+            return SegmentOutcome(work.segment.id, (), None, found.verified_bytes, -1)
+        return found
+
+    def _is_still_live(self, segment: ColdSegment) -> bool:
+        manifests = self.reach.manifests(self.home)
+        now = find_now(manifests, base_offset=segment.base_offset, id=segment.id)
+        return now is not None and now.is_readable
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalSegment:
+    """A fetched segment as the input of a key index."""
+
+    base_offset: int
+    size: int
+    data: File
+    data_path: str
+
+    def file(self) -> File:
+        return self.data
+
+    def path(self, kind: str) -> str:
+        return self.data_path
+
+
+class _SegmentVerification:
+    """One segment in one scratch directory."""
+
+    def __init__(self, task: SegmentsTask, work: SegmentWork, directory: str) -> None:
+        self._task = task
+        self._segment = work.segment
+        self._work = work
+        self._directory = directory
+        self._fs = RealFileSystem()
+        self._objects: ObjectStore = task.reach.objects()
+        self._paths = {part.name: self._path(part.name) for part in work.segment.parts}
+        self._there: set[str] = set()
+        self._wrong: dict[str, int] = {}
+        self._found: list[VerifyFinding] = []
+        self._verified = 0
+        self._header: KeyIndexHeader | None = None
+
+    def run(self) -> SegmentOutcome:
+        for part in self._segment.parts:
+            if part.name not in self._work.missing:
+                self._fetch(part)
+        first_timestamp = -1
+        snapshot, epochs = self._read_snapshot(), self._read_epochs()
+        if LOG_PART in self._there:
+            first_timestamp = self._first_timestamp()
+            self._check_data(snapshot, epochs)
+        findings = self._settle()
+        header = None if any(one.is_damage for one in findings) else self._header
+        return SegmentOutcome(
+            self._segment.id, tuple(findings), header, self._verified, first_timestamp
+        )
+
+    def _path(self, name: str) -> str:
+        kind = _KINDS.get(name)
+        return f"{self._directory}/{log_name(self._segment.base_offset, kind) if kind else name}"
+
+    def _key(self, name: str) -> str:
+        return self._task.home.part_key(self._segment, name)
+
+    # Fetching
+
+    def _fetch(self, part: ObjectPart) -> None:
+        crc, size = 0, 0
+        try:
+            with open(self._paths[part.name], "wb") as file:
+                for start in range(0, part.size, CHUNK_BYTES):
+                    end = min(start + CHUNK_BYTES, part.size)
+                    data = self._objects.get_range(self._key(part.name), start, end)
+                    crc = int(extend_crc32c(crc, np.frombuffer(data, np.uint8), 0, len(data)))
+                    size += len(data)
+                    file.write(data)
+        except ObjectNotFound:
+            self._add(
+                "object-missing",
+                part.name,
+                "the object is missing",
+                expected=f"{part.size} bytes",
+                found="nothing",
+            )
+            return
+        self._there.add(part.name)
+        if crc == part.crc32c and size == part.size:
+            self._verified += size
+        else:
+            self._wrong[part.name] = crc
+
+    # Parts on their own
+
+    def _read_snapshot(self) -> KnownSnapshot | None:
+        if SNAPSHOT_PART not in self._there:
+            return None
+        path = self._paths[SNAPSHOT_PART]
+        try:
+            data = self._fs.read(path)
+            return KnownSnapshot(path, data, decode_producer_snapshot(data, path))
+        except Corrupt as error:
+            self._add("snapshot-corrupt", SNAPSHOT_PART, self._clean(str(error)))
+            return None
+
+    def _read_epochs(self) -> LeaderEpochs | None:
+        if EPOCHS_PART not in self._there:
+            return None
+        path = self._paths[EPOCHS_PART]
+        try:
+            epochs = LeaderEpochs.decode(self._fs.read(path), path)
+        except Corrupt as error:
+            self._add("epochs-corrupt", EPOCHS_PART, self._clean(str(error)))
+            return None
+        segment = self._segment
+        if not is_in_lineage(segment, epochs.entries, log_end_offset=segment.end_offset + 1):
+            self._add(
+                "segment-epochs",
+                EPOCHS_PART,
+                "the leader epochs beside the segment are not those of the manifest",
+                expected=str(list(segment.epochs)),
+                found=str([tuple(one) for one in epochs.entries]),
+            )
+        return epochs
+
+    def _read_previous(self) -> KnownSnapshot | None:
+        """The producers where the segment begins; None where they are not known."""
+        previous = self._work.previous
+        part = None if previous is None else previous.find_part(SNAPSHOT_PART)
+        if previous is None or part is None:
+            return None
+        key = self._task.home.part_key(previous, SNAPSHOT_PART)
+        try:
+            data = bytes(self._objects.get(key))
+            is_right = checksum(data) == part.crc32c
+            entries = decode_producer_snapshot(data, key)
+        except (Corrupt, ObjectNotFound):
+            return None  # Told with the segment that it belongs to.
+        return KnownSnapshot(key, data, entries) if is_right else None
+
+    # The data, and what is made of it
+
+    def _first_timestamp(self) -> int:
+        if self._segment.size < HEADER_BYTES:
+            return -1
+        with self._fs.open(self._paths[LOG_PART]) as file:
+            data = file.read_at(0, HEADER_BYTES)
+        try:
+            return decode_header(data).base_timestamp
+        except Corrupt:
+            return -1
+
+    def _check_data(self, snapshot: KnownSnapshot | None, epochs: LeaderEpochs | None) -> None:
+        found = FindingList()
+        facts = self._walk(found, snapshot, epochs)
+        for one in found.all():
+            name = self._name_of(one.path)
+            if name not in self._work.missing:
+                self._add(
+                    one.rule,
+                    name,
+                    self._clean(one.message),
+                    severity=one.severity,
+                    position=one.position,
+                )
+        if facts.fault is not None:
+            fault = facts.fault
+            self._add(fault.rule, LOG_PART, self._clean(fault.message), position=fault.position)
+        if self._has_bad_data():
+            return
+        self._check_end(facts)
+        header = self._build_keys()
+        if header is not None:
+            self._check_figures(header, facts, snapshot)
+            if KEYS_PART in self._there:
+                self._compare_keys()
+
+    def _walk(
+        self, found: FindingList, snapshot: KnownSnapshot | None, epochs: LeaderEpochs | None
+    ) -> SegmentFacts:
+        segment, task = self._segment, self._task
+        previous = self._read_previous()
+        snapshots = {} if snapshot is None else {segment.end_offset + 1: snapshot}
+        if previous is not None:
+            snapshots[segment.base_offset] = previous
+        producers = ProducerCheck(found, snapshots, task.now_ms, _PRODUCER_EXPIRATION_MS)
+        producers.begin(segment.base_offset, task.log_start_offset)
+        # What was compacted away at the end shows in no batch.
+        producers.has_gaps = segment.record_count != segment.end_offset - segment.base_offset + 1
+        epoch_check = EpochCheck(found, self._path(EPOCHS_PART), epochs, task.log_start_offset)
+        place = SegmentPlace(
+            directory=self._directory,
+            base_offset=segment.base_offset,
+            is_last=False,
+            is_recovered=False,
+        )
+        check = SegmentCheck(
+            found,
+            producers=producers,
+            epochs=epoch_check,
+            deep=False,
+            advance=_no_advance,
+        )
+        with self._fs.open(self._paths[LOG_PART]) as file:
+            facts = check.check(place, file, file.size(), read_indexes(self._fs, place, found))
+        if facts.fault is None:
+            producers.finish(segment.end_offset + 1)
+            if epochs is not None:
+                epoch_check.finish(segment.end_offset + 1)
+        return facts
+
+    def _check_end(self, facts: SegmentFacts) -> None:
+        end = self._segment.end_offset + 1
+        if facts.next_offset > end:
+            self._add(
+                "segment-offsets",
+                LOG_PART,
+                "a batch lies behind the segment's last offset",
+                offset=facts.next_offset - 1,
+                expected=f"offsets up to {end - 1}",
+                found=f"offset {facts.next_offset - 1}",
+            )
+
+    def _build_keys(self) -> KeyIndexHeader | None:
+        """The key index as it should be; None where a record cannot be read."""
+        segment, task = self._segment, self._task
+        claimed: tuple[AbortedTransaction, ...] = ()
+        if KEYS_PART in self._there:
+            claimed = find_claimed(self._fs, self._paths[KEYS_PART], from_offset=task.trusted_from)
+        path = self._paths[LOG_PART]
+        with self._fs.open(path) as file:
+            source = _LocalSegment(segment.base_offset, file.size(), file, path)
+            try:
+                return build_key_index(
+                    self._fs,
+                    source,
+                    topic_id=task.topic_id,
+                    aborted=(*task.aborted, *claimed),
+                    buffer_bytes=task.buffer_bytes,
+                    path=self._built_path,
+                )
+            except (Corrupt, OffsetOverflow) as error:
+                self._add("records-corrupt", LOG_PART, self._clean(str(error)))
+                return None
+
+    @property
+    def _built_path(self) -> str:
+        return f"{self._directory}/built"
+
+    def _compare_keys(self) -> None:
+        difference = find_difference(self._fs, self._paths[KEYS_PART], self._built_path)
+        if difference is None:
+            with self._fs.open(self._paths[KEYS_PART]) as file:
+                self._header = KeyIndexHeader.decode(file.read_at(0, KEYS_HEADER_BYTES))
+            return
+        self._add(
+            "keys-untrue",
+            KEYS_PART,
+            difference.message,
+            remedy=_KEYS_REMEDY,
+            position=difference.position,
+            offset=difference.offset,
+            expected=difference.expected,
+            found=difference.found,
+        )
+
+    def _check_figures(
+        self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
+    ) -> None:
+        for name, said, true in self._figures(header, facts, snapshot):
+            if said != true:
+                self._add(
+                    "segment-figures",
+                    LOG_PART,
+                    f"the manifest has another {name}",
+                    remedy="`varve tier restore --as-of` an older manifest, or copy it anew",
+                    expected=f"{name} {true}",
+                    found=f"{name} {said}",
+                )
+
+    def _figures(
+        self, header: KeyIndexHeader, facts: SegmentFacts, snapshot: KnownSnapshot | None
+    ) -> Iterator[tuple[str, object, object]]:
+        """Name, what the manifest says, and what is true."""
+        segment = self._segment
+        yield "size", segment.size, header.log_size
+        yield "record count", segment.record_count, header.record_count
+        yield "largest timestamp", segment.max_timestamp, facts.max_timestamp
+        if segment.key_count is not None and KEYS_PART in self._paths:
+            yield "key count", segment.key_count, header.entry_count
+        if segment.delete_horizon_ms is not None:
+            yield "delete horizon", segment.delete_horizon_ms, header.earliest_horizon
+        if "txnindex" not in self._paths or "txnindex" in self._there:
+            yield "mark of aborted transactions", segment.has_aborted, self._has_aborted()
+        if snapshot is not None:
+            undecided = _find_undecided(snapshot.entries)
+            yield "first undecided offset", segment.undecided_from, undecided
+
+    def _has_aborted(self) -> bool:
+        if "txnindex" not in self._there:
+            return False
+        data = self._fs.read(self._paths["txnindex"])
+        try:
+            return bool(TransactionIndex.decode(data, self._segment.base_offset).entries())
+        except Corrupt:
+            return self._segment.has_aborted  # Told already.
+
+    # Findings
+
+    def _add(
+        self,
+        rule: str,
+        name: str,
+        message: str,
+        *,
+        severity: Severity = Severity.ERROR,
+        remedy: str = PUT_BACK,
+        position: int | None = None,
+        offset: int | None = None,
+        expected: str = "",
+        found: str = "",
+    ) -> None:
+        self._found.append(
+            VerifyFinding(
+                severity=severity,
+                rule=rule,
+                where=self._key(name),
+                message=message,
+                remedy=remedy,
+                base_offset=self._segment.base_offset,
+                position=position,
+                offset=offset,
+                expected=expected,
+                found=found,
+            )
+        )
+
+    def _has_bad_data(self) -> bool:
+        key = self._key(LOG_PART)
+        return any(one.where == key and one.is_damage for one in self._found)
+
+    def _settle(self) -> list[VerifyFinding]:
+        """One finding for each object whose bytes are wrong; what they break is its detail."""
+        found = self._found
+        if self._has_bad_data() or LOG_PART in self._wrong:
+            # What was held against damaged data tells nothing.
+            found = [one for one in found if self._stands_alone(one)]
+        settled: list[VerifyFinding] = []
+        for part in self._segment.parts:
+            key = self._key(part.name)
+            if part.name in self._wrong:
+                details = [one for one in found if one.where == key]
+                found = [one for one in found if one.where != key]
+                settled.append(self._checksum_finding(part, details))
+        return [*settled, *found]
+
+    def _stands_alone(self, one: VerifyFinding) -> bool:
+        is_decoded = one.rule in ("snapshot-corrupt", "epochs-corrupt", "object-missing")
+        return is_decoded or one.where == self._key(LOG_PART)
+
+    def _checksum_finding(self, part: ObjectPart, details: list[VerifyFinding]) -> VerifyFinding:
+        first = details[0] if details else None
+        message = "its bytes are not those that were copied"
+        if first is not None:
+            message += f": {first.message}"
+        return VerifyFinding(
+            severity=Severity.ERROR,
+            rule="object-checksum",
+            where=self._key(part.name),
+            message=message,
+            remedy=_KEYS_REMEDY if part.name == KEYS_PART else PUT_BACK,
+            base_offset=self._segment.base_offset,
+            position=None if first is None else first.position,
+            offset=None if first is None else first.offset,
+            expected=f"CRC-32C {part.crc32c:08x}",
+            found=f"CRC-32C {self._wrong[part.name]:08x}",
+        )
+
+    def _name_of(self, path: str) -> str:
+        """The part whose file this is."""
+        name = path.removeprefix(f"{self._directory}/")
+        suffix = name[name.rfind(".") :] if "." in name else ""
+        return suffix.removeprefix(".") if suffix in (*_KINDS.values(), KEYS) else name
+
+    def _clean(self, message: str) -> str:
+        """Without the paths of the scratch directory."""
+        for name in (*self._paths, "built"):
+            message = message.replace(f"{self._path(name)}: ", "")
+            message = message.replace(self._path(name), name)
+        return message
+
+
+def _find_undecided(entries: list[SnapshotEntry]) -> int | None:
+    first = [one.transaction_first_offset for one in entries if one.transaction_first_offset >= 0]
+    return min(first, default=None)
+
+
+def _no_advance(size: int) -> None:
+    """Nobody watches a task."""
