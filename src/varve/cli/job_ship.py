@@ -35,7 +35,7 @@ def command(
 
     \b
     Examples:
-      varve job ship
+      varve job ship --output varve-env.tar.gz
       varve job compact --dir data --master spark://host:7077 --conf varve.ship=varve-env.tar.gz
     """
     from varve.jobs.running.ship import ship
