@@ -30,6 +30,7 @@ from varve.tiering.fsck_report import (
     PartitionAccount,
 )
 from varve.tiering.manifest_store import ObjectManifestStore
+from varve.tiering.segment_parts import EPOCHS_PART, LOG_PART, SNAPSHOT_PART
 
 CHUNK_BYTES: Final = 8 << 20
 SETTLE_MS: Final = 3_600_000
@@ -130,6 +131,7 @@ class _PartitionCheck:
     def run(self, entries: list[ObjectInfo]) -> None:
         """Sorts what was listed, by manifests that are loaded after the listing."""
         self._named = self._read_named()
+        self._distrust_end(entries)
         for entry in entries:
             kind, reason = self._classify(entry)
             if kind is ObjectClass.ORPHAN and not self._is_there(entry.key):
@@ -169,6 +171,46 @@ class _PartitionCheck:
             self.result.is_readable = False
             self.result.damage.append(Damage(self._home.manifest_folder, str(error)))
             return None
+
+    def _distrust_end(self, entries: list[ObjectInfo]) -> None:
+        """Whole segments behind the end that no version names tell that versions are lost.
+
+        A copy is announced before its objects are put, and what is left of one that was given up
+        is never whole.
+        """
+        named = self._named
+        if named is None:
+            return
+        known = named.segments.keys() | named.older_segments
+        beyond: dict[tuple[int, str], dict[str, str]] = {}
+        for entry in entries:
+            part = find_part(self._home, entry.key)
+            is_beyond = part is not None and part.base_offset > named.newest.highest_offset
+            if part is not None and is_beyond and part.id not in known:
+                beyond.setdefault((part.base_offset, part.id), {})[part.part] = entry.key
+        whole = [
+            base_offset
+            for (base_offset, id), keys in beyond.items()
+            if keys.keys() >= _WHOLE and self._is_unnamed(base_offset, id, keys[LOG_PART])
+        ]
+        if not whole:
+            return
+        self._named = None
+        self.result.is_readable = False
+        self.result.damage.append(
+            Damage(
+                self._home.manifest_folder,
+                f"version {named.newest.version} is the newest and ends at offset "
+                f"{named.newest.highest_offset}, but whole segments from offset {min(whole)} on "
+                "are there that no version names: newer versions were lost, and nothing is swept. "
+                "Put them back, or remove the segments if they are of no use",
+            )
+        )
+
+    def _is_unnamed(self, base_offset: int, id: str, key: str) -> bool:
+        """Looks again: it may have been announced or removed since the listing."""
+        now = find_now(self._manifests, base_offset=base_offset, id=id)
+        return now is None and self._is_there(key)
 
     def _is_there(self, key: str) -> bool:
         try:
@@ -347,6 +389,8 @@ class _PartitionCheck:
 
 
 _OVERDUE: Final = "its deletion is overdue"
+_WHOLE: Final = {LOG_PART, "index", "timeindex", SNAPSHOT_PART, EPOCHS_PART}
+"""Parts that every segment has."""
 _FOREVER_MS: Final = 1 << 62
 
 

@@ -215,6 +215,35 @@ def test_a_version_that_the_hint_knows_and_that_is_gone_is_damage_and_stops_the_
     assert keys(objects) == before
 
 
+def test_whole_segments_that_no_version_names_behind_the_end_tell_of_lost_versions(
+    objects: MemoryObjectStore, cold: ColdLog
+) -> None:
+    last = cold.segments[-1]
+    manifests = open_manifests(objects)
+    lost = [
+        version
+        for version in range(1, manifests.load().version + 1)
+        if any(one.id == last.id for one in manifests.at(version=version).segments)
+    ]
+    objects.delete([HOME.manifest_key(version) for version in lost])
+    objects.delete([HOME.hint_key])
+    before = keys(objects)
+    report = run(objects, sweep=True)
+    (damage,) = report.damage
+    assert f"whole segments from offset {last.base_offset} on" in damage.message
+    assert keys(objects) == before
+
+
+def test_half_a_segment_behind_the_end_is_an_orphan(
+    objects: MemoryObjectStore, cold: ColdLog
+) -> None:
+    key = f"{HOME.segment_folder}{cold.segments[-1].end_offset + 1:020}-nobody/log"
+    objects.put(key, b"lost")
+    report = run(objects, sweep=True)
+    assert report.damage == []
+    assert [one.key for one in report.swept] == [key]
+
+
 def _touch(manifest: Manifest) -> Manifest:
     return replace(manifest, log_start_offset=manifest.log_start_offset ^ 1)
 
