@@ -1,15 +1,19 @@
 """What jobs made of a topic is found again, and only that."""
 
+import errno
 import json
+import multiprocessing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.jobs.outputs.notes import (
     OUTPUTS_FILE,
+    OUTPUTS_LOCK,
     DirectoryOutputs,
     Output,
     OutputKind,
@@ -85,3 +89,53 @@ def test_a_note_is_json_that_people_can_read() -> None:
     document = json.loads(outputs.fs.read(outputs.path))
     assert document["outputs"][0]["place"] == "file:/warehouse"
     assert document["outputs"][0]["how"] == {"catalog": "sql"}
+
+
+def _note_some(directory: str, who: int) -> None:
+    for number in range(10):
+        DirectoryOutputs.of(directory).note(replace(TABLE, name=f"shop.t{who}-{number}"))
+
+
+def test_processes_that_note_at_the_same_time_lose_no_note(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    runs = [fork.Process(target=_note_some, args=(str(tmp_path), who)) for who in range(4)]
+    for one in runs:
+        one.start()
+    for one in runs:
+        one.join()
+    assert [one.exitcode for one in runs] == [0] * 4
+    found = DirectoryOutputs.of(str(tmp_path)).find(TABLE.topic, TABLE.topic_id)
+    assert len(found) == 40
+
+
+def test_a_turn_that_never_comes_is_an_error_and_no_note() -> None:
+    waited: list[float] = []
+    outputs = replace(make_directory(), wait=waited.append)
+    with outputs.fs.lock(f"/data/{OUTPUTS_LOCK}"), pytest.raises(Locked, match="run again"):
+        outputs.note(TABLE)
+    assert sum(waited) == pytest.approx(30)
+    assert outputs.find(TABLE.topic, TABLE.topic_id) == []
+    outputs.note(TABLE)
+    assert outputs.find(TABLE.topic, TABLE.topic_id) == [TABLE]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "remedy"),
+    [
+        (errno.EROFS, Unavailable, "Mend the disk"),
+        (errno.EACCES, Unavailable, "permissions"),
+        (errno.ENOSPC, DiskFull, "free some space"),
+    ],
+)
+def test_a_disk_that_refuses_is_told(
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Unavailable], remedy: str
+) -> None:
+    outputs = make_directory()
+
+    def refuse(path: str) -> None:
+        raise OSError(number, "refused", path)
+
+    monkeypatch.setattr(outputs.fs, "lock", refuse)
+    with pytest.raises(kind, match=remedy) as caught:
+        outputs.note(TABLE)
+    assert f"/data/{OUTPUTS_LOCK}: refused" in str(caught.value)

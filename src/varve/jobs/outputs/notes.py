@@ -1,26 +1,34 @@
 """What jobs made of a topic and where: so that an erasure finds every copy it must reach.
 
 Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store of a topic in the
-           cold tier, `varve-outputs.json` in the log directory of one that is not.
-           docs/formats/outputs.md
+           cold tier, `varve-outputs.json` in the log directory of one that is not, which is changed
+           under the lock of `varve-outputs.lock`. docs/formats/outputs.md
 Invariant  an output is noted before the first of its records is written. No credential is noted.
 Crash      a note without an output is harmless; an output without a note does not come to be.
 """
 
+import errno
 import json
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from varve.disk import FileSystem, RealFileSystem, write_atomically
-from varve.foundation.errors import Corrupt
+from varve.disk import FileSystem, Lock, RealFileSystem, write_atomically
+from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.object_store import ObjectStore
 
 OUTPUTS_FILE: Final = "varve-outputs.json"
+OUTPUTS_LOCK: Final = "varve-outputs.lock"
 _FOLDER: Final = "output"
 _FORMAT: Final = 1
+_LOCK_WAIT_MS: Final = 30_000
+_PAUSE_MS: Final = 50
+
+Wait = Callable[[float], object]
 
 
 class OutputKind(StrEnum):
@@ -90,12 +98,17 @@ class TierOutputs:
         return f"{self.cluster}/{topic}/{_FOLDER}/{output.id}.json"
 
 
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryOutputs:
-    """In one file of a log directory; one process at a time notes there."""
+    """In one file of a log directory; those who note there take turns."""
 
     directory: str
     fs: FileSystem
+    wait: Wait = _wait
 
     @classmethod
     def of(cls, directory: str) -> "DirectoryOutputs":
@@ -106,16 +119,19 @@ class DirectoryOutputs:
         return f"{self.directory}/{OUTPUTS_FILE}"
 
     def note(self, output: Output) -> None:
-        known = {one.id: one for one in self._read()}
-        self._write({**known, output.id: output}.values())
+        with self._turn():
+            known = {one.id: one for one in self._read()}
+            self._write({**known, output.id: output}.values())
 
     def find(self, topic: str, topic_id: str) -> list[Output]:
         wanted = (topic, topic_id)
-        found = [one for one in self._read() if (one.topic, one.topic_id) == wanted]
+        with self._told_errors():
+            found = [one for one in self._read() if (one.topic, one.topic_id) == wanted]
         return sorted(found, key=lambda one: one.id)
 
     def forget(self, output: Output) -> None:
-        self._write(one for one in self._read() if one.id != output.id)
+        with self._turn():
+            self._write(one for one in self._read() if one.id != output.id)
 
     def _read(self) -> list[Output]:
         if not self.fs.exists(self.path):
@@ -124,6 +140,40 @@ class DirectoryOutputs:
 
     def _write(self, outputs: Iterable[Output]) -> None:
         write_atomically(self.fs, self.path, _encode(outputs))
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """While nobody else changes the file; raises Locked after a time of waiting."""
+        with self._told_errors(), self._lock():
+            yield
+
+    def _lock(self) -> Lock:
+        path = f"{self.directory}/{OUTPUTS_LOCK}"
+        waited_ms = 0
+        while True:
+            try:
+                return self.fs.lock(path)
+            except Locked as error:
+                if waited_ms >= _LOCK_WAIT_MS:
+                    raise Locked(
+                        f"{path} was held by another job for {waited_ms} ms, so that nothing can "
+                        "be noted beside it: run again when that one is done"
+                    ) from error
+            self.wait(_PAUSE_MS / 1000)
+            waited_ms += _PAUSE_MS
+
+    @contextmanager
+    def _told_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            told = f"{error.filename or self.path}: {error.strerror or error}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"{told}; free some space") from error
+            raise Unavailable(
+                f"{told}: what jobs made of a topic is noted there, and nothing is made without a "
+                "note. Mend the disk or its permissions"
+            ) from error
 
 
 def _encode(outputs: Iterable[Output]) -> bytes:
