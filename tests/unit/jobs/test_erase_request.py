@@ -107,6 +107,37 @@ def test_values_that_are_no_json_are_counted() -> None:
     assert (found, unread) == ([False] * 5 + [True], 4)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"email": "a@x", "email": "b@x"}',
+        b'{"email": "b@x", "email": "a@x"}',
+        b'{"email": ["b@x", "a@x"], "email": null}',
+        b'{"email": {"email": 1}, "email": "a@x", "email": 2}',
+    ],
+)
+def test_each_of_several_equal_names_counts(text: bytes) -> None:
+    assert find("email", "a@x", text)
+    inside = b'{"before": null, "after": %b, "after": {"email": 7}}' % text
+    doubled = b'{"payload": %b, "payload": 7}' % inside
+    for event in (inside, doubled):
+        assert find("email", "a@x", event, ValueFormat.DEBEZIUM)
+        assert find("email", "7", event, ValueFormat.DEBEZIUM)
+    match = FieldMatch.of("email", ["a@x"], ValueFormat.JSON)
+    assert match.find(block((text, None), (b'{"payload": %b, "payload": 1}' % text, None)))[0] == [
+        True,
+        True,
+    ]
+
+
+def test_a_number_beyond_decimals_hides_no_record_and_is_found_as_written() -> None:
+    text = b'{"n": 1e9999999999999999999, "email": "a@x"}'
+    assert find("email", "a@x", text)
+    assert find("n", "1e9999999999999999999", text)
+    assert not find("n", "1", text)
+    assert not find("n", "1", b'{"n": -1E-9999999999999999999}')
+
+
 @pytest.mark.parametrize("path", ["", ".", "a.", "a..b", ".".join("a" * 65)])
 def test_a_path_that_names_nothing_is_refused(path: str) -> None:
     with pytest.raises(InvalidRequest, match="names joined by dots"):

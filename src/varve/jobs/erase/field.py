@@ -5,7 +5,8 @@ JSON it begins at the value and at the key. In Debezium's events it begins at th
 after the change, at the source and at the key, inside the envelope of a schema or not.
 
 Invariant  values are compared as what they are: text with text, a number with a number, however it
-           is written. True, false and null match nothing.
+           is written; one beyond all decimals as it is written. True, false and null match nothing.
+           Where a name stands several times in one object each of its values counts.
 """
 
 import json
@@ -79,15 +80,15 @@ class FieldMatch:
             key = _parse(data)
         except ValueError:
             return False
-        return self._matches(key) or (isinstance(key, dict) and self._matches(key.get(_PAYLOAD)))
+        return any(self._matches(one) for one in (key, *_values(key, _PAYLOAD)))
 
     def _roots(self, value: Any) -> Iterator[Any]:
         if self.format is ValueFormat.JSON:
             yield value
             return
-        for envelope in (value, value.get(_PAYLOAD) if isinstance(value, dict) else None):
-            if isinstance(envelope, dict):
-                yield from (envelope.get(name) for name in _ROWS)
+        for envelope in (value, *_values(value, _PAYLOAD)):
+            for name in _ROWS:
+                yield from _values(envelope, name)
 
     def _matches(self, root: Any) -> bool:
         return any(self._is_wanted(one) for one in _walk(root, self.path))
@@ -98,6 +99,28 @@ class FieldMatch:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
             return False
         return value in self.numbers
+
+
+class _Doubled(list[Any]):
+    """All values of a name that stands several times in one object."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        values: dict[str, list[Any]] = {}
+        for name, value in pairs:
+            values.setdefault(name, []).append(value)
+        found |= {name: _Doubled(many) for name, many in values.items() if len(many) > 1}
+    return found
+
+
+def _values(value: Any, name: str) -> Sequence[Any]:
+    """What stands under a name, which may be several things or none."""
+    if not isinstance(value, dict) or name not in value:
+        return ()
+    found = value[name]
+    return found if isinstance(found, _Doubled) else (found,)
 
 
 def _walk(root: Any, path: tuple[str, ...]) -> Iterator[Any]:
@@ -114,9 +137,17 @@ def _walk(root: Any, path: tuple[str, ...]) -> Iterator[Any]:
 def _parse(data: memoryview) -> Any:
     """What JSON says; raises ValueError where it is none."""
     try:
-        return json.loads(bytes(data), parse_float=Decimal)
+        return json.loads(bytes(data), parse_float=_decimal, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _decimal(text: str) -> Decimal | str:
+    """A number as JSON writes it; as text where its exponent is beyond all decimals."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return text
 
 
 def _number(text: str) -> Decimal | None:
