@@ -22,20 +22,17 @@ from varve.cli.job_options import (
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
-from varve.commit_log import LogSettings
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import read_place
-from varve.embedded.topic_table import TOPICS_FILE, decode_topics
-from varve.foundation.settings import GivenValue, parse_settings
+from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
     from varve.jobs.running.report import JobReport
     from varve.jobs.snapshot.document import SnapshotDocument
     from varve.jobs.snapshot.place import SnapshotPlace
-    from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
+    from varve.jobs.snapshot.result import SnapshotResult
     from varve.jobs.source.options import SourceOptions
 
-_DELETE_RETENTION: Final = "delete.retention.ms"
 _WHEN_INTERRUPTED: Final = "stopped; no snapshot was made, and a later run sweeps what was left"
 
 
@@ -113,16 +110,6 @@ def command(
             "--verify", metavar="PLACE", help="Check the digests of all files of a place."
         ),
     ] = None,
-    topic_settings: Annotated[
-        list[str],
-        typer.Option(
-            "--setting",
-            "-s",
-            metavar="NAME=VALUE",
-            help=f"A setting of the topic; {_DELETE_RETENTION} is looked at. It outranks what the "
-            "log directory says.",
-        ),
-    ] = [],  # noqa: B006
     as_json: AsJson = False,
     master: Master = None,
     conf: Conf = [],  # noqa: B006
@@ -165,8 +152,15 @@ def command(
     options = _source(
         topic, store_url, store_settings, directory, cluster, at_offset=at_offset, at_time=at_time
     )
-    settings = _settings(topic, directory, topic_settings, full=full, buckets=buckets, keep=keep)
-    result, done = _take(options, to, given, settings, spark_options(master, conf))
+    result, done = _take(
+        options,
+        to,
+        given,
+        spark_options(master, conf),
+        is_full=full,
+        buckets=buckets,
+        keep=keep,
+    )
     if report is not None:
         write_report(done, report)
     if as_json:
@@ -203,43 +197,20 @@ def _source(
     return parse_options(given)
 
 
-def _settings(
-    topic: str,
-    directory: str | None,
-    given: list[str],
-    *,
-    full: bool,
-    buckets: int | None,
-    keep: int | None,
-) -> "SnapshotSettings":
-    from varve.jobs.snapshot.result import SnapshotSettings
-
-    values: dict[str, GivenValue] = dict(parse_setting(text) for text in given)
-    is_known = _DELETE_RETENTION in values
-    fs, path = RealFileSystem(), f"{directory}/{TOPICS_FILE}"
-    if directory is not None and fs.exists(path):
-        entry = decode_topics(fs.read(path), path).topics.get(topic)
-        is_known |= entry is not None
-        values = {**({} if entry is None else entry.settings), **values}
-    log = parse_settings(LogSettings, values, f"topic {topic}")
-    return SnapshotSettings(
-        is_full=full,
-        buckets=buckets,
-        keep=keep,
-        delete_retention_ms=log.delete_retention_ms if is_known else 0,
-    )
-
-
 def _take(
     options: "SourceOptions",
     to: str,
     place_settings: dict[str, GivenValue],
-    settings: "SnapshotSettings",
     spark: SparkOptions,
+    *,
+    is_full: bool,
+    buckets: int | None,
+    keep: int | None,
 ) -> "tuple[SnapshotResult, JobReport]":
     from varve.jobs.running.spark_distributor import SparkDistributor
     from varve.jobs.snapshot.job import take_snapshot
     from varve.jobs.snapshot.place import place_url
+    from varve.jobs.snapshot.result import SnapshotSettings
     from varve.object_store.urls import find_scheme
 
     address = options.address
@@ -257,7 +228,7 @@ def _take(
                 at_offset=options.ending,
                 at_ms=options.ending_ms,
                 place_settings=place_settings,
-                settings=settings,
+                settings=SnapshotSettings(is_full=is_full, buckets=buckets, keep=keep),
                 distributor=distributor,
             )
         )

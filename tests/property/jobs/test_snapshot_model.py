@@ -21,7 +21,7 @@ from varve.records import Codec, Record
 Script = list[tuple[Any, ...]]
 
 RETENTION_MS = 2 * DAY_MS
-KEPT = replace(SMALL, grace_ms=1 << 60, delete_retention_ms=RETENTION_MS)
+KEPT = replace(SMALL, grace_ms=1 << 60)
 key = st.sampled_from([b"", b"a", b"b", b"c", b"long key"])
 value = st.sampled_from([None, b"", b"1", b"x" * 300])
 codec = st.sampled_from([Codec.NONE, Codec.ZSTD])
@@ -31,7 +31,7 @@ end = st.tuples(st.just("end"), st.integers(1, 2), st.booleans())
 tier = st.tuples(st.sampled_from(["roll", "copy", "move"]))
 snap = st.tuples(st.just("snap"))
 at = st.tuples(st.just("at"), st.integers(0, 30))
-removal = st.tuples(st.sampled_from(["clean", "compact", "days", "days", "delete"]))
+removal = st.tuples(st.sampled_from(["clean", "compact", "forget", "days", "days", "delete"]))
 written = st.one_of(plain, plain, part, end, tier)
 
 
@@ -84,7 +84,12 @@ class Play:
             case ("compact",):
                 self.note()
                 topic.copy()
-                self._compact()
+                self._compact(delete_retention_ms=RETENTION_MS)
+            case ("forget",):
+                self.note()
+                topic.copy()
+                self._compact(delete_retention_ms=0)
+                self._compact(delete_retention_ms=0)
             case ("days",):
                 topic.kit.advance(days=1.5)
             case ("delete",):
@@ -95,14 +100,14 @@ class Play:
             case _:
                 pass
 
-    def _compact(self) -> None:
+    def _compact(self, *, delete_retention_ms: int) -> None:
         address = self.topic.options().address
         assert address is not None
         if address.open().list_directories(""):
             log = LogSettings(
                 cleanup_policy=("compact", "delete"),
                 retention_ms=-1,
-                delete_retention_ms=RETENTION_MS,
+                delete_retention_ms=delete_retention_ms,
             )
             made = CompactSettings(log=log, is_forced=True)
             compact(

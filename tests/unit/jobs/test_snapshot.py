@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.snapshot_topic import SMALL, SnapshotTopic, apply, rows_of
 from tests.support.source_topic import SourceTopic
+from varve.commit_log import LogSettings
 from varve.foundation.errors import (
     Corrupt,
     InconsistentTopicId,
@@ -18,6 +19,8 @@ from varve.foundation.errors import (
     OffsetOutOfRange,
     UnsupportedFormat,
 )
+from varve.jobs.compact.job import compact
+from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.outputs.erased_rows import ErasedRows
 from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
 from varve.jobs.running.distributor import LocalDistributor
@@ -145,14 +148,33 @@ def test_tombstones_that_may_be_gone_make_it_read_all() -> None:
         cleaned_up_to=40,
     )
     now = replace(known, resume_offset=90, manifest_version=9, cleaned_up_to=50)
-    assert is_sound(known, now, 10**9, 0), "nothing behind the last snapshot was compacted"
-    cleaned = replace(now, cleaned_up_to=51)
-    assert not is_sound(known, cleaned, 999, 0), "how long tombstones stay is not known"
-    assert is_sound(known, cleaned, 999, 1000), "too young to have lost one"
-    assert not is_sound(known, cleaned, 1000, 1000)
-    early = replace(known, cleaned_up_to=51)
-    assert not is_sound(early, cleaned, 999, 1000), "they may have been cleaned long before"
-    assert not is_sound(replace(known, manifest_version=None), now, 0, 1000)
+    assert is_sound(known, now), "nothing behind the last snapshot was compacted"
+    assert not is_sound(known, replace(now, cleaned_up_to=51))
+    assert not is_sound(replace(known, manifest_version=None), now)
+
+
+def test_a_deleted_key_stays_deleted_whatever_compactions_were_told(kit: SnapshotTopic) -> None:
+    fill(kit, keys=40)
+    copy(kit)
+    kit.take()
+    assert (0, b"k2") in kit.rows()
+    kit.topic.put(("k2", None), ("k4", "new"))
+    copy(kit)
+    address = kit.topic.options().address
+    assert address is not None
+    log = LogSettings(cleanup_policy=("compact",), delete_retention_ms=0)
+    for _ in range(2):
+        compact(
+            address,
+            ["orders"],
+            settings=CompactSettings(log=log, is_forced=True),
+            distributor=LocalDistributor(),
+        )
+    kit.topic.put(("k6", "newer"))
+    result = kit.take()
+    assert (0, b"k2") not in kit.rows()
+    assert "read in full" in result.partitions[0].note
+    assert kit.take(settings=replace(SMALL, is_full=True)).document.files == result.document.files
 
 
 def test_old_snapshots_go_and_shared_files_stay(kit: SnapshotTopic) -> None:

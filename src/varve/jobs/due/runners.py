@@ -61,10 +61,7 @@ def run_snapshot(context: JobContext) -> tuple[object, str | None]:
         address=address,
         directories=[context.directory],
         place_settings=dict(address.settings) if address is not None and is_alike else None,
-        settings=SnapshotSettings(
-            keep=None if keep < 0 else keep,
-            delete_retention_ms=context.settings.delete_retention_ms,
-        ),
+        settings=SnapshotSettings(keep=None if keep < 0 else keep),
         distributor=context.distributor,
         clock=context.clock,
     )

@@ -128,8 +128,6 @@ class SnapshotRun:
             self._options,
             documents,
             is_full=self._settings.is_full,
-            delete_retention_ms=self._settings.delete_retention_ms,
-            now_ms=self._began_ms,
         )
         if scope.previous is not None and not scope.is_new:
             return self._end(scope, scope.previous, is_new=False)

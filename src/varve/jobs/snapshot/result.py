@@ -13,10 +13,8 @@ class SnapshotSettings:
     """How a snapshot is taken.
 
     `bucket_bytes` is about how large files become; it decides on the buckets of a place when the
-    first snapshot is taken, unless `buckets` says how many. `delete_retention_ms` is the topic's
-    delete.retention.ms, 0 where it is not known: then a snapshot does not go on from one behind
-    which the log was compacted. `keep` is how many snapshots stay, None for all. Leftovers go when
-    they are older than `grace_ms`.
+    first snapshot is taken, unless `buckets` says how many. `keep` is how many snapshots stay, None
+    for all. Leftovers go when they are older than `grace_ms`.
     """
 
     bucket_bytes: int = 64 << 20
@@ -24,7 +22,6 @@ class SnapshotSettings:
     split_bytes: int = 32 << 20
     range_bytes: int = 64 << 20
     is_full: bool = False
-    delete_retention_ms: int = 0
     keep: int | None = None
     grace_ms: int = DAY_MS
 

@@ -56,8 +56,6 @@ def find_scope(
     documents: Sequence[SnapshotDocument],
     *,
     is_full: bool,
-    delete_retention_ms: int,
-    now_ms: int,
 ) -> Scope:
     """The scope of a snapshot of these partitions among the snapshots of its place."""
     _check_topic(sources, documents)
@@ -65,7 +63,7 @@ def find_scope(
     ends = {one.number: one.partition.resume_offset for one in scopes}
     previous = None if is_full else _find_previous(documents, ends)
     if previous is not None:
-        scopes = [_go_on(one, previous, delete_retention_ms, now_ms) for one in scopes]
+        scopes = [_go_on(one, previous) for one in scopes]
     return Scope(tuple(scopes), previous)
 
 
@@ -118,14 +116,11 @@ def _find_previous(
     return None
 
 
-def _go_on(
-    scope: PartitionScope, previous: SnapshotDocument, delete_retention_ms: int, now_ms: int
-) -> PartitionScope:
+def _go_on(scope: PartitionScope, previous: SnapshotDocument) -> PartitionScope:
     known, now = previous.find_partition(scope.number), scope.partition
     if known is None:
         return scope
-    age_ms = now_ms - previous.taken_ms
-    if not is_sound(known, now, age_ms, delete_retention_ms):
+    if not is_sound(known, now):
         note = (
             f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones behind "
             f"offset {known.resume_offset} may have left the log since snapshot "
@@ -136,18 +131,14 @@ def _go_on(
     return replace(scope, partition=replace(now, read_from=read_from))
 
 
-def is_sound(
-    known: SnapshotPartition, now: SnapshotPartition, age_ms: int, delete_retention_ms: int
-) -> bool:
-    """Whether every tombstone written since is still in the log.
+def is_sound(known: SnapshotPartition, now: SnapshotPartition) -> bool:
+    """Whether every tombstone written since is still in the log: one goes only when compacted.
 
-    One goes only below `cleaned_up_to`, and not before `delete.retention.ms` have passed since it
-    was first cleaned; if that was after the previous snapshot, it is younger than that one.
+    How long it stayed is not asked: a compaction may have been told another `delete.retention.ms`
+    than the topic has now.
     """
     if known.resume_offset in (now.resume_offset, now.start_offset):
         return True
     if (known.manifest_version is None) != (now.manifest_version is None):
         return False
-    if now.cleaned_up_to <= known.resume_offset:
-        return True
-    return known.cleaned_up_to <= known.resume_offset and age_ms < delete_retention_ms
+    return now.cleaned_up_to <= known.resume_offset
