@@ -38,8 +38,13 @@ $(JAVA): | $(READY)
 	  echo "going on without Java: 'varve job' and the tests of it will not work until there is one" >&2
 	@touch $@
 
-run: $(READY) $(JAVA) ## show what varve does: write, crash, recover, and a picture of the segments
+run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier; then the jobs on Spark, to an erasure
 	$(BIN)/varve demo
+	@if $(BIN)/python -m varve.jobs.java >/dev/null; then \
+	  set -x; $(BIN)/varve job demo; \
+	else \
+	  echo "SKIPPED varve job demo, the jobs on Spark, for want of a Java." >&2; \
+	fi
 
 test: $(READY) $(JAVA) ## every test but those against Apache Kafka and MinIO
 	@if $(BIN)/python -m varve.jobs.java; then \
