@@ -91,6 +91,10 @@ def read_field(
         return None
     if format not in tuple(ValueFormat):
         raise InvalidRequest(f"--format {format!r:.40} is none of {', '.join(ValueFormat)}")
+    if not all(values):
+        raise InvalidRequest(
+            "--value is empty, as that of an unset variable: an empty value is not looked for"
+        )
     wanted = list(values)
     if values_file is not None:
         with _open(values_file) as file:
@@ -140,6 +144,14 @@ def parse_moment(text: str, option: str) -> int:
         raise InvalidRequest(
             f"{option} {text!r:.40} is no time: write 2026-05-31 or 2026-05-31T12:00:00Z"
         ) from None
+
+
+def parse_asked(text: str | None, now_ms: int) -> int:
+    """When it was asked for, which is not to come; now where it is not told."""
+    asked_ms = now_ms if text is None else parse_moment(text, "--asked")
+    if asked_ms > now_ms:
+        raise InvalidRequest(f"--asked {text!r:.40} is to come: give when it was asked for")
+    return asked_ms
 
 
 def parse_deadline(text: str | None, asked_ms: int) -> int | None:

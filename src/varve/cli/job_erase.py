@@ -15,8 +15,8 @@ import typer
 
 from varve.cli.erase_input import (
     find_where,
+    parse_asked,
     parse_deadline,
-    parse_moment,
     parse_span,
     read_bytes,
     read_field,
@@ -241,13 +241,12 @@ def command(
         verify_file(verify, public_key)
         return
     where = find_where(store_url, store_settings, mirror_url, directories, cluster)
-    now_ms = SystemClock().now_ms()
     request = _request(
         tuple(topics or ()),
         id=finish or id,
         keys=read_wanted_keys(keys, keys_file),
         field=read_field(field, values, values_file, format),
-        asked_ms=now_ms if asked is None else parse_moment(asked, "--asked"),
+        asked_ms=parse_asked(asked, SystemClock().now_ms()),
         deadline=deadline,
         grace_ms=parse_span(grace, "--grace"),
         rescan=rescan,

@@ -87,6 +87,16 @@ def test_a_field_is_told_as_json(data: str) -> None:
     assert len(read_keys(data)) == 8
 
 
+def test_a_receipt_names_paths_in_full(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(data).parent)
+    done = run("people", "--dir", "data", "--key", "k1", "--json")
+    assert done.exit_code == 0, done.output
+    receipt = json.loads(done.stdout.splitlines()[-1])["receipt"]
+    assert receipt["directories"] == [data]
+    (change,) = receipt["topics"][0]["partitions"][0]["objects"]
+    assert change["before"]["key"].startswith(f"{data}/people-0/")
+
+
 def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
     with varve.open(data, maintain=False):
         refused = run("people", "--dir", data, "--key", "k1")
@@ -106,6 +116,9 @@ def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
         (["people", "--keys-file", "/nowhere"], "/nowhere: No such file"),
         (["people", "--key", "k", "--sign-key", "/nowhere"], "/nowhere: No such file"),
         (["people", "--key", "hex:x"], "begins with base64: or hex:"),
+        (["people", "--key", ""], "--key is empty"),
+        (["people", "--field", "email", "--value", ""], "--value is empty"),
+        (["people", "--key", "k", "--asked", "2199-01-01"], "is to come"),
         (["people", "--key", "k", "--grace", "soon"], "no span of time"),
         (["people", "--key", "k", "--deadline", "soon"], "no time"),
         (["--verify-receipt", "/nowhere"], "needs --public-key"),

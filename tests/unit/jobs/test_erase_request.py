@@ -152,6 +152,21 @@ def test_keys_are_text_or_bytes_one_per_line() -> None:
     assert read_values([b"a\n", b"\n", b"b"], "f") == ["a", "b"]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    mark = b"\xef\xbb\xbf"
+    assert read_keys([mark + b"ann\r\n", mark + b"bob"], "f") == {b"ann", mark + b"bob"}
+    assert read_keys([mark + b"hex:00\n"], "f") == {b"\0"}
+    assert read_values([mark + b"a\n", b"b"], "f") == ["a", "b"]
+    with pytest.raises(InvalidRequest, match="holds no key"):
+        read_keys([mark], "f")
+
+
+def test_the_empty_key_must_be_meant() -> None:
+    with pytest.raises(InvalidRequest, match="the key is empty"):
+        parse_key("")
+    assert parse_key("hex:") == b""
+
+
 @pytest.mark.parametrize("line", [b"base64:!", b"hex:0", b"\xff"])
 def test_a_line_that_is_no_key_is_named_by_its_number_and_not_shown(line: bytes) -> None:
     with pytest.raises(InvalidRequest, match="f: line 2") as caught:

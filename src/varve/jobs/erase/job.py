@@ -3,6 +3,7 @@
 Crash      killed anywhere and run again it completes; each partition is as it was, or erased.
 """
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -56,7 +57,9 @@ def erase(
     with ExitStack() as stack:
         places = Places(
             None if address is None else _open_tier(address, mirror_url, mirror_settings),
-            _open_store(directories, stack) if directories else None,
+            _open_store([os.path.abspath(one) for one in directories], stack)
+            if directories
+            else None,
             outputs,
         )
         return erase_from(

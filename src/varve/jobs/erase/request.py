@@ -2,7 +2,7 @@
 
 Layout     a file of keys has one per line: text, or bytes as `base64:...` or `hex:...`; the line
            end is no part of a key. A key that begins with one of these words, or holds a line end,
-           is written in base64.
+           is written in base64. A byte order mark before the first line is no part of it.
 Invariant  keys and values are never written anywhere but into the memory of the job: what goes on
            record are salted digests and counts.
 """
@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ BUFFER_BYTES: Final = 64 << 20
 DIGESTS_MAX: Final = 1000
 """Beyond so many keys a receipt has their number, and one digest of all."""
 
+_MARK: Final = b"\xef\xbb\xbf"
 _BASE64: Final = "base64:"
 _HEX: Final = "hex:"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -99,6 +100,10 @@ def digest_key(key: bytes, salt: bytes) -> str:
 
 def parse_key(text: str, where: str = "the key") -> bytes:
     """A key as it is written on the command line and in files; raises InvalidRequest."""
+    if not text:
+        raise InvalidRequest(
+            f"{where} is empty, as that of an unset variable: if the empty key is meant write hex:"
+        )
     try:
         if text.startswith(_BASE64):
             return base64.b64decode(text.removeprefix(_BASE64), validate=True)
@@ -114,10 +119,7 @@ def parse_key(text: str, where: str = "the key") -> bytes:
 def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
     """The keys of a file, one per line; empty lines are left out. Raises InvalidRequest."""
     keys: set[bytes] = set()
-    for number, line in enumerate(lines, 1):
-        data = line.rstrip(b"\r\n")
-        if not data:
-            continue
+    for number, data in _number_lines(lines):
         try:
             text = data.decode()
         except UnicodeDecodeError:
@@ -133,13 +135,19 @@ def read_keys(lines: Iterable[bytes], where: str) -> frozenset[bytes]:
 def read_values(lines: Iterable[bytes], where: str) -> list[str]:
     """The values of a file, one per line; empty lines are left out. Raises InvalidRequest."""
     values: list[str] = []
-    for number, line in enumerate(lines, 1):
-        data = line.rstrip(b"\r\n")
+    for number, data in _number_lines(lines):
         try:
-            if data:
-                values.append(data.decode())
+            values.append(data.decode())
         except UnicodeDecodeError:
             raise InvalidRequest(f"{where}: line {number} is no UTF-8") from None
     if not values:
         raise InvalidRequest(f"{where} holds no value")
     return values
+
+
+def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each line that is not empty, without its end, and its number from 1."""
+    for number, line in enumerate(lines, 1):
+        plain = line.removeprefix(_MARK) if number == 1 else line
+        if data := plain.rstrip(b"\r\n"):
+            yield number, data
