@@ -14,6 +14,7 @@ from varve.jobs.snapshot.place import SnapshotPlace
 from varve.jobs.snapshot.read import Snapshot
 from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
 from varve.jobs.source.options import Mode, Offsets, SourceOptions
+from varve.jobs.source.plan import open_partitions
 from varve.object_store import MemoryObjectStore, ObjectStore
 
 Rows = dict[tuple[int, bytes], tuple[int, bytes]]
@@ -78,7 +79,7 @@ class SnapshotTopic:
             distributor=distributor or LocalDistributor(),
             clock=self.clock,
             random=random.Random(self.seed),
-        ).run()
+        ).run(open_partitions(options))
 
     @property
     def place(self) -> SnapshotPlace:

@@ -1,5 +1,6 @@
 """A snapshot is the state at an offset, with where to read on; the next goes on from it."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -215,9 +216,114 @@ def test_damage_is_told(kit: SnapshotTopic) -> None:
     assert "missing" in (kit.place.find_fault(file) or "")
 
 
+def test_a_lost_file_is_told_with_the_way_out(kit: SnapshotTopic) -> None:
+    fill(kit)
+    file = kit.take().document.files[0]
+    kit.store.delete([file.path])
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="--full"):
+            kit.take()
+        kit.topic.put(("more", "x"))
+    full = kit.take(settings=replace(SMALL, is_full=True))
+    kit.topic.put(("more", "y"))
+    assert kit.take().document.previous == full.snapshot
+    assert kit.rows() == kit.model()
+
+
+def test_a_document_may_be_written_anew_with_the_same_content(kit: SnapshotTopic) -> None:
+    fill(kit)
+    document = kit.take().document
+    kit.store.put(document.key, json.dumps(json.loads(document.encode())).encode())
+    kit.topic.put(("more", "x"))
+    assert kit.take().document.previous == document.snapshot
+    kit.store.put("snapshot/00000000000000000007.json", document.encode())
+    with pytest.raises(Corrupt, match="is snapshot 1"):
+        kit.take()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("files", 0, "bucket"), "x"),
+        (("files", 0, "bucket"), 4),
+        (("files", 0, "partition"), 9),
+        (("files", 0, "size"), 1.5),
+        (("files", 0, "path"), 7),
+        (("partitions", 0, "resume_offset"), None),
+        (("partitions", 0, "resume_offset"), -1),
+        (("partitions", 0, "resume_offset"), True),
+        (("partitions",), []),
+        (("buckets",), 0),
+        (("buckets",), 1 << 70),
+        (("topic",), ["orders"]),
+    ],
+)
+def test_a_damaged_document_is_corrupt(
+    kit: SnapshotTopic, place: tuple[str | int, ...], value: object
+) -> None:
+    fill(kit)
+    document = json.loads(kit.take().document.encode())
+    *path, last = place
+    entry = document
+    for step in path:
+        entry = entry[step]
+    entry[last] = value
+    with pytest.raises(Corrupt, match="here: cannot be read as a snapshot"):
+        SnapshotDocument.decode(json.dumps(document).encode(), "here")
+
+
+def test_a_document_too_deep_to_read_is_corrupt() -> None:
+    with pytest.raises(Corrupt, match="here"):
+        SnapshotDocument.decode(b"[" * 100_000, "here")
+
+
+def test_some_snapshots_are_kept(kit: SnapshotTopic, tmp_path: Path) -> None:
+    fill(kit)
+    kit.take()
+    for count in (0, -1):
+        with pytest.raises(InvalidRequest, match="keep 1 at least"):
+            kit.place.keep(count)
+        with pytest.raises(InvalidRequest, match="keep 1 at least"):
+            take_snapshot(
+                "orders",
+                str(tmp_path / "place"),
+                directories=[kit.topic.kit.path],
+                settings=replace(SMALL, keep=count),
+                distributor=LocalDistributor(),
+            )
+    assert len(kit.place.documents()) == 1
+
+
+def test_an_offset_of_a_partition_that_is_not_there_is_refused(kit: SnapshotTopic) -> None:
+    fill(kit)
+    with pytest.raises(InvalidRequest, match=r"partition 9.*partitions: 0, 1"):
+        kit.take(at={0: 5, 9: 5})
+
+
+def test_a_snapshot_of_the_same_offsets_is_found_behind_others(kit: SnapshotTopic) -> None:
+    fill(kit)
+    first = kit.take()
+    kit.take(at=3)
+    again = kit.take()
+    assert (again.is_new, again.snapshot) == (False, first.snapshot)
+
+
+def test_a_topic_that_is_not_there_leaves_no_place(kit: SnapshotTopic, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no topic 'nope'"):
+        take_snapshot(
+            "nope",
+            str(tmp_path / "place"),
+            directories=[kit.topic.kit.path],
+            distributor=LocalDistributor(),
+        )
+    assert not (tmp_path / "place").exists()
+
+
 def test_a_place_is_of_one_topic_and_one_number_of_buckets(kit: SnapshotTopic) -> None:
     fill(kit)
     document = kit.take().document
+    with pytest.raises(InvalidRequest, match="has 4 buckets"):
+        kit.take(settings=replace(SMALL, buckets=8))
     kit.topic.put(("more", "x"))
     with pytest.raises(InvalidRequest, match="has 4 buckets"):
         kit.take(settings=replace(SMALL, buckets=8))

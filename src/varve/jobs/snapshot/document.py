@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from varve.foundation.errors import Corrupt, UnsupportedFormat
+from varve.foundation.settings import LONG_MAX
 
 FORMAT: Final = 1
 SNAPSHOT_FOLDER: Final = "snapshot"
@@ -115,7 +116,7 @@ class SnapshotDocument:
                     "with a later one"
                 )
             return _read(document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Corrupt(
                 f"{where}: cannot be read as a snapshot ({type(error).__name__}: {error}): put it "
                 "back from a copy, or remove it and take another"
@@ -123,18 +124,82 @@ class SnapshotDocument:
 
 
 def _read(document: Mapping[str, Any]) -> SnapshotDocument:
-    return SnapshotDocument(
-        snapshot=int(document["snapshot"]),
-        previous=None if document["previous"] is None else int(document["previous"]),
-        run=str(document["run"]),
-        topic=str(document["topic"]),
-        topic_id=str(document["topic_id"]),
-        taken_ms=int(document["taken_ms"]),
-        buckets=int(document["buckets"]),
+    read = SnapshotDocument(
+        snapshot=_number(document, "snapshot"),
+        previous=_find_number(document, "previous"),
+        run=_text(document, "run"),
+        topic=_text(document, "topic"),
+        topic_id=_text(document, "topic_id"),
+        taken_ms=_number(document, "taken_ms"),
+        buckets=_number(document, "buckets"),
         columns={str(name): str(type) for name, type in document["columns"].items()},
-        partitions=tuple(SnapshotPartition(**one) for one in document["partitions"]),
-        files=tuple(SnapshotFile(**one) for one in document["files"]),
+        partitions=tuple(_read_partition(one) for one in document["partitions"]),
+        files=tuple(_read_file(one) for one in document["files"]),
     )
+    _check(read)
+    return read
+
+
+def _read_partition(entry: Mapping[str, Any]) -> SnapshotPartition:
+    return SnapshotPartition(
+        partition=_number(entry, "partition"),
+        start_offset=_number(entry, "start_offset"),
+        resume_offset=_number(entry, "resume_offset"),
+        read_from=_number(entry, "read_from"),
+        manifest_version=_find_number(entry, "manifest_version"),
+        cleaned_up_to=_number(entry, "cleaned_up_to"),
+    )
+
+
+def _read_file(entry: Mapping[str, Any]) -> SnapshotFile:
+    return SnapshotFile(
+        path=_text(entry, "path"),
+        partition=_number(entry, "partition"),
+        bucket=_number(entry, "bucket"),
+        rows=_number(entry, "rows"),
+        size=_number(entry, "size"),
+        sha256=_text(entry, "sha256"),
+        min_offset=_number(entry, "min_offset"),
+        max_offset=_number(entry, "max_offset"),
+    )
+
+
+def _check(read: SnapshotDocument) -> None:
+    """Raises ValueError for what contradicts itself."""
+    numbers = [one.partition for one in read.partitions]
+    if not numbers or numbers != sorted(set(numbers)):
+        raise ValueError(f"its partitions are {numbers!s:.200}")
+    if read.buckets < 1:
+        raise ValueError(f"it has {read.buckets} buckets")
+    for one in read.partitions:
+        if not one.start_offset <= one.read_from <= one.resume_offset:
+            raise ValueError(
+                f"partition {one.partition} starts at {one.start_offset}, is read from "
+                f"{one.read_from} and resumes at {one.resume_offset}"
+            )
+    for file in read.files:
+        if file.partition not in numbers or file.bucket >= read.buckets:
+            raise ValueError(
+                f"{file.path!r:.200} is of partition {file.partition}, bucket {file.bucket}"
+            )
+
+
+def _number(entry: Mapping[str, Any], name: str) -> int:
+    value = entry[name]
+    if type(value) is not int or not 0 <= value <= LONG_MAX:
+        raise ValueError(f"{name} is {value!r:.80}, not a number from 0 to {LONG_MAX}")
+    return value
+
+
+def _find_number(entry: Mapping[str, Any], name: str) -> int | None:
+    return None if entry[name] is None else _number(entry, name)
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str:
+    value = entry[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.80}, not a text")
+    return value
 
 
 def document_key(snapshot: int) -> str:

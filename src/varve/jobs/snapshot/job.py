@@ -24,7 +24,7 @@ from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, Outputs, TierOutputs
 from varve.jobs.running.distributor import Distributor
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot.place import Opens, SnapshotPlace, check_apart, make_place
+from varve.jobs.snapshot.place import Opens, SnapshotPlace, check_apart, check_keep, make_place
 from varve.jobs.snapshot.result import PartitionState, SnapshotResult, SnapshotSettings
 from varve.jobs.snapshot.rows import column_types
 from varve.jobs.snapshot.scope import PartitionScope, Scope, find_scope
@@ -80,6 +80,9 @@ def take_snapshot(
     if address is None and not directories:
         raise InvalidRequest("say where the topic is: an object store, a log directory, or both")
     check_apart(place, [*directories, *([] if address is None else [address.url])])
+    if settings.keep is not None:
+        check_keep(settings.keep)
+    sources = open_partitions(options)
     opened = make_place(place, place_settings)
     return SnapshotRun(
         options,
@@ -90,7 +93,7 @@ def take_snapshot(
         distributor=distributor,
         clock=clock or SystemClock(),
         random=random.Random(),
-    ).run()
+    ).run(sources)
 
 
 class SnapshotRun:
@@ -119,9 +122,8 @@ class SnapshotRun:
         self._id = new_id(random)
         self._place = SnapshotPlace(place.open())
 
-    def run(self) -> SnapshotResult:
+    def run(self, sources: Sequence[PartitionSource]) -> SnapshotResult:
         documents = self._place.documents()
-        sources = open_partitions(self._options)
         receipts = self._find_receipts(sources)
         scope = find_scope(
             sources,
@@ -129,9 +131,11 @@ class SnapshotRun:
             documents,
             is_full=self._settings.is_full,
         )
-        if scope.previous is not None and not scope.is_new:
-            return self._end(scope, scope.previous, is_new=False)
         buckets = self._find_buckets(documents)
+        if scope.previous is not None:
+            self._place.check_files(scope.previous)
+            if not scope.is_new:
+                return self._end(scope, scope.previous, is_new=False)
         self._note(sources)
         number = documents[-1].snapshot + 1 if documents else 1
         return self._make(scope, number, buckets, receipts)

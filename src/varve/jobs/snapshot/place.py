@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from varve.foundation.errors import (
+    Corrupt,
     InvalidRequest,
     NotFound,
     ObjectExists,
@@ -85,12 +86,21 @@ class SnapshotPlace:
         for entry in self.objects.list(f"{SNAPSHOT_FOLDER}/"):
             if find_snapshot(entry.key) is None:
                 continue
-            try:
-                data = self.objects.get(entry.key)
-            except ObjectNotFound:
-                continue
-            found.append(SnapshotDocument.decode(data, f"{self.objects.name}: {entry.key!r}"))
+            document = self._find_document(entry.key)
+            if document is not None:
+                found.append(document)
         return found
+
+    def _find_document(self, key: str) -> SnapshotDocument | None:
+        try:
+            data = self.objects.get(key)
+        except ObjectNotFound:
+            return None
+        where = f"{self.objects.name}: {key!r}"
+        document = SnapshotDocument.decode(data, where)
+        if document.key != key:
+            raise Corrupt(f"{where}: it is snapshot {document.snapshot}: put it back from a copy")
+        return document
 
     def get(self, snapshot: int | None = None) -> SnapshotDocument:
         """A snapshot by its number, or the newest; raises NotFound."""
@@ -106,18 +116,37 @@ class SnapshotPlace:
         """All files, those that no document names among them."""
         return self.objects.list(f"{DATA_FOLDER}/")
 
+    def check_files(self, document: SnapshotDocument) -> None:
+        """Raises Corrupt where files of a snapshot are missing or of another size."""
+        lost = self._find_lost(document)
+        if not lost:
+            return
+        if self._find_document(document.key) != document:
+            raise Unavailable(
+                f"{self.objects.name}: snapshot {document.snapshot} was removed or changed while "
+                "the next one was to be made from it: take it again"
+            )
+        raise Corrupt(
+            f"{self.objects.name}: {len(lost)} files of snapshot {document.snapshot}, {lost[0]!r} "
+            "among them, are missing or of another size: put them back from a copy, or take a "
+            "full snapshot (--full), from which later ones go on"
+        )
+
+    def _find_lost(self, document: SnapshotDocument) -> list[str]:
+        sizes = {entry.key: entry.size for entry in self.files()}
+        return [one.path for one in document.files if sizes.get(one.path) != one.size]
+
     def publish(self, document: SnapshotDocument, previous: SnapshotDocument | None) -> None:
         """Makes a snapshot exist; raises Unavailable where another run came first.
 
         What was taken over from the previous one must still be as it was, and every file there.
         """
-        if previous is not None and self._find(previous.key) != previous.encode():
+        if previous is not None and self._find_document(previous.key) != previous:
             raise Unavailable(
                 f"{self.objects.name}: snapshot {previous.snapshot} was removed or changed while "
                 "the next one was made from it: take it again"
             )
-        sizes = {entry.key: entry.size for entry in self.files()}
-        lost = [one.path for one in document.files if sizes.get(one.path) != one.size]
+        lost = self._find_lost(document)
         if lost:
             raise Unavailable(
                 f"{self.objects.name}: {len(lost)} files of the new snapshot, {lost[0]!r} among "
@@ -147,6 +176,7 @@ class SnapshotPlace:
 
     def keep(self, count: int) -> list[str]:
         """Removes all snapshots but the newest ones, and the files that only they name."""
+        check_keep(count)
         documents = self.documents()
         going, staying = documents[:-count], documents[-count:]
         self.objects.delete([one.key for one in going])
@@ -182,6 +212,12 @@ class SnapshotPlace:
         if found != file.sha256:
             return f"{file.path} has SHA-256 {found}, its snapshot says {file.sha256}"
         return None
+
+
+def check_keep(count: int) -> None:
+    """Raises InvalidRequest where no snapshot would stay."""
+    if count < 1:
+        raise InvalidRequest(f"{count} snapshots are to be kept: keep 1 at least")
 
 
 def named_files(documents: Collection[SnapshotDocument]) -> set[str]:

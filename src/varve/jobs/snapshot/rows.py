@@ -93,6 +93,6 @@ def open_rows(data: bytes, file: SnapshotFile, where: str) -> pq.ParquetFile:
         raise Corrupt(
             f"{where}: {file.path!r} has SHA-256 {found[:16]}… and {len(data)} bytes, its snapshot "
             f"says {file.sha256[:16]}… and {file.size}: put it back from a copy, or take a full "
-            "snapshot in another place"
+            "snapshot (--full), from which later ones go on"
         )
     return pq.ParquetFile(pa.BufferReader(data))

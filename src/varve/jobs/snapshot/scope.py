@@ -4,10 +4,10 @@ Invariant  a snapshot ends at or below the last stable offset. It goes on from a
            that gives the same rows as a full one: no tombstone may have left the log unseen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from varve.foundation.errors import InconsistentTopicId, OffsetOutOfRange
+from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
 from varve.jobs.source.filters import SourceFilters
@@ -59,6 +59,7 @@ def find_scope(
 ) -> Scope:
     """The scope of a snapshot of these partitions among the snapshots of its place."""
     _check_topic(sources, documents)
+    _check_partitions(sources, options)
     scopes = [_find_bounds(source, options) for source in sources]
     ends = {one.number: one.partition.resume_offset for one in scopes}
     previous = None if is_full else _find_previous(documents, ends)
@@ -75,6 +76,17 @@ def _check_topic(sources: Sequence[PartitionSource], documents: Sequence[Snapsho
                 f"the place holds snapshots of topic {one.topic} with id {one.topic_id}, this is "
                 f"{topic} with id {topic_id}: give it a place of its own"
             )
+
+
+def _check_partitions(sources: Sequence[PartitionSource], options: SourceOptions) -> None:
+    numbers = [one.number for one in sources]
+    named = options.ending if isinstance(options.ending, Mapping) else {}
+    unknown = sorted(set(named) - set(numbers))
+    if unknown:
+        raise InvalidRequest(
+            f"an offset is given for partition {unknown[0]}, which {sources[0].topic} does not "
+            f"have (partitions: {', '.join(map(str, numbers)):.200})"
+        )
 
 
 def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionScope:
@@ -106,7 +118,10 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionSc
 def _find_previous(
     documents: Sequence[SnapshotDocument], ends: dict[int, int]
 ) -> SnapshotDocument | None:
-    """The newest snapshot that ends nowhere behind the new one."""
+    """The newest snapshot of the same offsets; else the newest that ends nowhere behind them."""
+    for one in reversed(documents):
+        if one.resume_offsets == ends:
+            return one
     for one in reversed(documents):
         resumes = one.resume_offsets
         if resumes.keys() <= ends.keys() and all(
