@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.erasure_bench import ErasureBench
 from tests.support.tiered_topic import TieredTopic
+from varve.cleaning.evidence import EvidenceFile
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.partition_metadata import encode_topic_id
-from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, Unavailable
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss, Unavailable
 from varve.jobs.erase.field import FieldMatch, ValueFormat
 from varve.jobs.erase.rescan import NotErased, RescanMode
 from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, TierOutputs
@@ -269,6 +270,21 @@ def test_an_erasure_that_is_run_again_tells_what_the_first_run_did(bench: Erasur
     assert again is not None
     assert again["records"] == first["records"] == 9
     assert bench.erase("ann", id="other").receipt["records"] == 0  # type: ignore[index]  # it is there
+
+
+def test_a_swap_that_is_not_noted_as_carried_out_counts(
+    bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_power(file: EvidenceFile, id: int) -> None:
+        raise PowerLoss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvidenceFile, "mark_done", lose_power)
+        with pytest.raises(PowerLoss):
+            bench.erase("ann", id="same")
+    receipt = bench.erase("ann", id="same").receipt
+    assert receipt is not None
+    assert receipt["records"] == 9
 
 
 def test_a_missed_deadline_is_told(bench: ErasureBench) -> None:

@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from varve.cleaning.audit import Outcome, find_outcome
 from varve.cleaning.balance import Balance, BalanceKind, Reason
 from varve.cleaning.balance_json import decode_balance, encode_balance
 from varve.cleaning.evidence import read_evidence
+from varve.cleaning.live_segments import LiveSegments
 from varve.commit_log import Log
+from varve.commit_log.check_partition import show_nothing
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
 from varve.jobs.tier.reach import TierReach
@@ -97,12 +100,23 @@ def _decode(data: bytes, key: str) -> Iterator[tuple[Balance, dict[str, Any]]]:
 def read_hot_erased(
     fs: FileSystem, log: Log, request: str, changes: Sequence[dict[str, Any]]
 ) -> PartitionErased:
-    """The same of a local log; `changes` are the files of this run."""
-    balances = tuple(
-        entry.balance
-        for entry in read_evidence(fs, log.directory).entries
-        if entry.is_done
-        and entry.balance.kind is BalanceKind.ERASURE
-        and entry.balance.rule.startswith(f"erasure {request}:")
-    )
-    return PartitionErased(log.topic_partition.partition, "hot", balances, tuple(changes))
+    """The same of a local log; `changes` are the files of this run.
+
+    A swap that was cut short and completed when the log was opened again is not noted as carried
+    out, and counts.
+    """
+    entries = read_evidence(fs, log.directory).entries
+    live: LiveSegments | None = None
+    balances: list[Balance] = []
+    for number, entry in enumerate(entries):
+        balance = entry.balance
+        is_ours = balance.kind is BalanceKind.ERASURE and balance.rule.startswith(
+            f"erasure {request}:"
+        )
+        if is_ours and not entry.is_done:
+            live = live or LiveSegments(fs, log.directory, advance=show_nothing)
+            outcome = find_outcome(balance, entries[number + 1 :], live)
+            is_ours = outcome is Outcome.DONE_UNMARKED
+        if is_ours:
+            balances.append(balance)
+    return PartitionErased(log.topic_partition.partition, "hot", tuple(balances), tuple(changes))
