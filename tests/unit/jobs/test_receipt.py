@@ -70,6 +70,26 @@ def test_a_change_anywhere_is_found_out(receipt: dict[str, Any], name: str) -> N
         verify_receipt(added, key, where="r.json")
 
 
+def test_a_name_that_stands_twice_is_refused(receipt: dict[str, Any]) -> None:
+    key = read_public_key(public_pem(), "public.pem")
+    text = encode_receipt(receipt).decode()
+    forged = [
+        '{"kind": "other", "erasure": "forged",' + text.lstrip()[1:],
+        text.replace('"records":', '"records": 999, "records":', 1),
+        text.replace('"found":', '"found": 7, "found":', 1),
+    ]
+    for one in forged:
+        assert json.loads(one) == receipt
+        with pytest.raises(NotGenuine, match=r"r\.json: an object has the name '\w+' twice"):
+            verify_receipt(one.encode(), key, where="r.json")
+
+
+def test_text_that_nobody_can_have_signed_is_a_change(receipt: dict[str, Any]) -> None:
+    key = read_public_key(public_pem(), "public.pem")
+    with pytest.raises(NotGenuine, match="changed"):
+        verify_receipt(json.dumps({**receipt, "erasure": "\ud800"}).encode(), key, where="r")
+
+
 def test_another_signer_and_no_signature_are_told_apart(receipt: dict[str, Any]) -> None:
     other = read_public_key(public_pem(Ed25519PrivateKey.generate()), "public.pem")
     with pytest.raises(NotGenuine, match="another key"):

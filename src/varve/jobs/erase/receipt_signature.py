@@ -2,6 +2,8 @@
 
 Layout     Ed25519 over the document without its signature as canonical JSON: keys sorted, no
            spaces, UTF-8. docs/formats/receipt.md
+Invariant  what is verified is what anybody reads: an object with a name twice is refused, since
+           readers differ in which of the two they take.
 """
 
 import base64
@@ -94,7 +96,7 @@ def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> 
         raise NotGenuine(f"{where}: another key than the one given signed it, or it was changed")
     try:
         public_key.verify(value, canonical(document))
-    except InvalidSignature:
+    except (InvalidSignature, UnicodeEncodeError):  # what no UTF-8 can write was never signed
         raise NotGenuine(
             f"{where}: the signature does not fit: the receipt was changed since it was signed"
         ) from None
@@ -104,9 +106,26 @@ def verify_receipt(data: bytes, public_key: Ed25519PublicKey, *, where: str) -> 
 def read_receipt(data: bytes, where: str) -> dict[str, Any]:
     """A receipt's document; raises NotGenuine for what is none."""
     try:
-        document = json.loads(data)
+        document = json.loads(data, object_pairs_hook=_object)
+    except _DoubledName as error:
+        raise NotGenuine(
+            f"{where}: an object has the name {str(error)!r:.80} twice: it was changed"
+        ) from None
     except (ValueError, RecursionError):
         raise NotGenuine(f"{where}: is no JSON") from None
     if not isinstance(document, dict) or document.get("kind") != "varve erasure receipt":
         raise NotGenuine(f"{where}: is no receipt of an erasure")
     return document
+
+
+class _DoubledName(Exception):
+    """A name that stands twice in one object."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _DoubledName(name)
+        found[name] = value
+    return found
