@@ -243,9 +243,7 @@ def _find_catalog(
     if warehouse is None and catalog is None and directory is not None:
         warehouse = os.path.abspath(directory) + _TABLES
     address = CatalogAddress(warehouse, catalog, given)
-    close = getattr(address.open(), "close", None)
-    if close is not None:
-        close()
+    address.check()
     return address
 
 

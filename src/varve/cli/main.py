@@ -25,6 +25,7 @@ INTERRUPTED = 130
 READER_LEFT = 141
 
 _PACKAGE = "varve.cli"
+_HINT = "; `varve check` on the directory tells what is broken and what can be mended"
 
 
 class _Entry(NamedTuple):
@@ -71,8 +72,7 @@ class LazyGroup(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except Corrupt as error:
-            hint = "; `varve check` on the directory tells what is broken and what can be mended"
-            _complain(f"{error}{'' if 'varve check' in str(error) else hint}")
+            _complain(f"{error}{'' if _has_remedy(str(error)) else _HINT}")
         except StoreError as error:
             _complain(str(error))
         except BrokenPipeError:
@@ -84,6 +84,11 @@ class LazyGroup(typer.core.TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         raise typer.Exit(FAILED)
+
+
+def _has_remedy(told: str) -> bool:
+    """Whether it says what to do; what is put back from a copy is nothing that check looks at."""
+    return "varve check" in told or "put it back from a copy" in told
 
 
 def _load(name: str) -> Any:

@@ -40,7 +40,7 @@ def test_a_topic_and_a_table_must_be_named(data: str) -> None:
             "raw values have no schema",
         ),
         (("--to", "a.b", "--buckets", "10001"), "there are 1 to 10000"),
-        (("--to", "a.b", "--expire-snapshots", "1"), "has no table a.b"),
+        (("--to", "a.b", "--expire-snapshots", "1"), "catalog.db is missing"),
     ],
 )
 def test_what_is_wrong_is_one_line(data: str, more: tuple[str, ...], told: str) -> None:
@@ -49,6 +49,17 @@ def test_what_is_wrong_is_one_line(data: str, more: tuple[str, ...], told: str) 
     assert failed.exit_code == 1, failed.output
     assert told in failed.stderr
     assert len(failed.stderr.strip().splitlines()) == 1
+    assert not Path(f"{data}.tables").exists()
+
+
+def test_a_damaged_catalog_is_nothing_for_varve_check(data: str) -> None:
+    catalog = Path(f"{data}.tables/catalog.db")
+    catalog.parent.mkdir()
+    catalog.write_bytes(b"this is no database at all" * 100)
+    failed = run("orders", "--dir", data, "--to", "a.b")
+    assert (failed.exit_code, "put it back from a copy" in failed.stderr) == (1, True)
+    assert "varve check" not in failed.stderr
+    assert f" file://{catalog.parent}:" in failed.stderr
 
 
 def test_snapshots_are_expired_without_a_topic(tmp_path: Path) -> None:

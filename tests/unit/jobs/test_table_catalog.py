@@ -126,3 +126,30 @@ def test_a_catalog_that_nobody_knows_is_told() -> None:
 def test_errors_of_files_are_sorted(raised: OSError, error: type[StoreError]) -> None:
     with pytest.raises(error), told_errors("here"):
         raise raised
+
+
+def test_a_catalog_that_is_missing_is_not_made_anew(tmp_path: Path) -> None:
+    folder, other = tmp_path / "tables", tmp_path / "other.db"
+    for address in (
+        CatalogAddress(str(folder)),
+        CatalogAddress(str(folder), f"sqlite:///{other}"),
+    ):
+        address.check()
+        with pytest.raises(NotFound, match=r"\.db is missing; mount or put it back") as caught:
+            address.open_existing()
+        one_line(caught.value)
+    assert not folder.exists()
+    assert not other.exists()
+
+
+def test_a_database_without_a_catalog_gets_none_when_a_table_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").touch()
+    with pytest.raises(NotFound, match="holds no catalog"):
+        find_table(CatalogAddress(str(tmp_path)).open_existing(), "a.b")
+    assert (tmp_path / "catalog.db").stat().st_size == 0
+
+
+def test_a_directory_has_one_url_however_it_is_written(tmp_path: Path) -> None:
+    wanted = f"file://{tmp_path}"
+    for slashes in ("", "file:", "file://", "file:///"):
+        assert CatalogAddress(f"{slashes}{tmp_path}").place == wanted

@@ -158,5 +158,23 @@ def test_files_of_a_run_under_way_are_spared(bench: TableBench) -> None:
 
 
 def test_a_table_that_is_not_there_has_no_snapshots(bench: TableBench) -> None:
+    with pytest.raises(NotFound, match=r"catalog\.db is missing"):
+        expire_snapshots(bench.address, "shop.nothing", older_than_ms=0)
+    bench.sync(JSON)
     with pytest.raises(NotFound, match="has no table"):
         expire_snapshots(bench.address, "shop.none", older_than_ms=0)
+
+
+@pytest.mark.parametrize("moved", ["tables", "tables/catalog.db", "tables/shop"])
+def test_a_table_that_is_moved_away_is_an_error_and_nothing_is_made(
+    bench: TableBench, moved: str
+) -> None:
+    bench.sync(JSON)
+    noted = output(bench)
+    away = (bench.root / moved).rename(bench.root / "away")
+    for look in (erase_from_table, count_in_table):
+        with pytest.raises(NotFound):
+            look(noted, {}, KEY)
+    assert not (bench.root / moved).exists()
+    away.rename(bench.root / moved)
+    assert erase_from_table(noted, {}, KEY).rows == 1

@@ -1,7 +1,8 @@
 """Where tables are: a catalog of Iceberg's, by default a file of SQLite in the warehouse.
 
 Invariant  what is noted of a catalog (`how`) holds no credential. What goes wrong in a catalog or
-           in the warehouse is an error of varve's with one sentence.
+           in the warehouse is an error of varve's with one sentence. Whoever looks for a table that
+           should be there (`open_existing`) makes no catalog in the place of a missing one.
 """
 
 import os
@@ -29,7 +30,9 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 from requests.exceptions import RequestException
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from varve.foundation.errors import (
@@ -46,6 +49,7 @@ NAME: Final = "varve"
 DATABASE: Final = "catalog.db"
 FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
+_MAKES_TABLES: Final = "init_catalog_tables"
 _SECRET: Final = re.compile(r"key|secret|token|credential|password|header|sas|signer", re.I)
 _UNSAFE: Final = re.compile(r"[%?#]")
 _DENIED: Final = (
@@ -125,12 +129,46 @@ class CatalogAddress:
         return cls(how.get("warehouse"), how.get("catalog"), settings)
 
     def open(self) -> Catalog:
+        """The catalog, made where there is none."""
         with told_when_opened(self.place):
             if self.catalog is None:
                 os.makedirs(self._folder(), exist_ok=True)
-            is_named = self.catalog is not None and ":" not in self.catalog
-            name = self.catalog if is_named and self.catalog else NAME
-            return load_catalog(name, **self.properties())
+            return load_catalog(self._name, **self.properties())
+
+    def open_existing(self) -> Catalog:
+        """The catalog that holds a table already; raises NotFound where it is missing."""
+        with told_when_opened(self.place):
+            missing = self._find_missing()
+            if missing is not None:
+                raise NotFound(
+                    f"the catalog {missing} is missing; mount or put it back: nothing is made anew "
+                    "in its place"
+                )
+            return load_catalog(self._name, **{_MAKES_TABLES: "false", **self.properties()})
+
+    def check(self) -> None:
+        """Raises what opening it would raise; a catalog that is not there yet is not made."""
+        with told_when_opened(self.place):
+            missing = self._find_missing()
+        if missing is None:
+            close = getattr(self.open_existing(), "close", None)
+            if close is not None:
+                close()
+
+    @property
+    def _name(self) -> str:
+        is_named = self.catalog is not None and ":" not in self.catalog
+        return self.catalog if is_named and self.catalog else NAME
+
+    def _find_missing(self) -> str | None:
+        """The file of a catalog in SQLite, if it is not there."""
+        known = Config().get_catalog_config(self._name) or {}
+        uri = self.properties().get("uri") or known.get("uri")
+        if not isinstance(uri, str) or not uri.startswith("sqlite"):
+            return None
+        path = make_url(uri).database
+        is_file = bool(path) and path != ":memory:"
+        return path if is_file and path and not os.path.exists(path) else None
 
 
 def absolute(url: str) -> str:
@@ -143,7 +181,7 @@ def find_folder(url: str) -> str | None:
     """The directory that a URL or a path means; None for an object store."""
     if "://" in url and not url.startswith("file://"):
         return None
-    path = os.path.abspath(url.removeprefix("file:").replace("//", "/"))
+    path = os.path.abspath(re.sub("^/+", "/", url.removeprefix("file:")))
     if _UNSAFE.search(path):
         raise InvalidRequest(
             f"{path}: a table's files are named by URLs, in which %, ? and # mean something: "
@@ -232,6 +270,11 @@ def _sql_error(where: str, error: SQLAlchemyError) -> StoreError:
     if "not a database" in line or "malformed" in line:
         return Corrupt(
             f"{where}: the catalog's database is damaged ({line}): put it back from a copy"
+        )
+    if "no such table" in line or _NOT_FOUND_WORDS.search(line):
+        return NotFound(
+            f"{where}: the catalog's database holds no catalog ({line}): put it back from a copy; "
+            "nothing is made anew in its place"
         )
     if _DENIED_WORDS.search(line):
         return StoreDenied(f"{where}: the catalog's database refuses: {line}")

@@ -78,7 +78,7 @@ def count_in_table(output: Output, settings: Mapping[str, GivenValue], wanted: E
 
 def _open(output: Output, settings: Mapping[str, GivenValue]) -> list[Table]:
     more = {name: str(value) for name, value in settings.items()}
-    catalog = CatalogAddress.of_how(dict(output.how), more).open()
+    catalog = CatalogAddress.of_how(dict(output.how), more).open_existing()
     found = (find_table(catalog, one) for one in (output.name, f"{output.name}{BAD}"))
     return [one for one in found if one is not None]
 

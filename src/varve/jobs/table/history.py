@@ -51,7 +51,7 @@ def expire_snapshots(
 
     Files of runs that are not under way and that no snapshot names go too.
     """
-    catalog = address.open()
+    catalog = address.open_existing()
     table = find_table(catalog, name)
     if table is None:
         raise NotFound(f"{address.place} has no table {name}")

@@ -16,7 +16,7 @@ def read_table(
     spark: SparkSession, address: CatalogAddress, name: str, *, snapshot_id: int | None = None
 ) -> DataFrame:
     """The rows of a snapshot, by default the current one; Spark must reach the files itself."""
-    catalog = address.open()
+    catalog = address.open_existing()
     table = find_table(catalog, name)
     if table is None:
         raise NotFound(f"{address.place} has no table {name}")
