@@ -90,6 +90,28 @@ def test_a_lease_of_a_process_that_is_gone_or_no_lease_is_taken_over() -> None:
     assert cold.compact().error is None
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"began_ms": 1e30},
+        {"began_ms": 10**30},
+        {"began_ms": float("inf")},
+        {"at_ms": 10**30},
+        {"pid": 10**30},
+        {"pid": 0},
+        {"pid": -1},
+        {"pid": "1"},
+    ],
+)
+def test_a_lease_of_absurd_numbers_is_none(change: dict[str, object]) -> None:
+    cold = make()
+    leave_lease(cold, host=os.uname().nodename)
+    key, bucket = cold.bench.home.lease_key, cold.bench.bucket
+    bucket.put(key, json.dumps({**json.loads(bucket.get(key)), **change}).encode())
+    assert find_lease(bucket, cold.bench.home) is None
+    assert cold.compact().error is None
+
+
 def test_a_lease_is_renewed_and_one_that_was_taken_over_is_noticed() -> None:
     cold = make()
     bucket, home, clock = cold.bench.bucket, cold.bench.home, cold.hot.clock

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectExists, ObjectNotFound, StoreError, Unavailable
@@ -29,6 +29,9 @@ from varve.tiering.cold_segment import ABANDONED_MS
 
 RENEW_MS: Final = 600_000
 _TRIES: Final = 3
+_PID_MAX: Final = 2**31 - 1
+_MOMENT_MAX_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 _lock = threading.Lock()
 _at_work: set[tuple[str, str]] = set()  # guarded by _lock; lease keys and jobs of this process
@@ -88,12 +91,19 @@ def find_lease(objects: ObjectStore, home: ColdPartition) -> Lease | None:
         return Lease(
             job=str(document["job"]),
             host=str(document["host"]),
-            pid=int(document["pid"]),
-            began_ms=int(document["began_ms"]),
-            at_ms=int(document["at_ms"]),
+            pid=_number(document, "pid", _PID_MAX, least=1),
+            began_ms=_number(document, "began_ms", _MOMENT_MAX_MS),
+            at_ms=_number(document, "at_ms", _MOMENT_MAX_MS),
         )
-    except (ObjectNotFound, ValueError, KeyError, TypeError):
+    except (ObjectNotFound, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _number(document: Any, name: str, limit: int, *, least: int = 0) -> int:
+    value = document[name]
+    if type(value) is not int or not least <= value <= limit:
+        raise ValueError(f"{name} is {value!r:.80}")
+    return value
 
 
 @contextmanager
