@@ -96,6 +96,16 @@ def test_batches_are_staged_where_the_user_says_and_removed(tmp_path: Path) -> N
     assert not (tmp_path / "data.staging").exists()
 
 
+def test_batches_are_staged_beside_a_directory_of_any_name(tmp_path: Path) -> None:
+    for name in ("a#b", "what?", "x%20y", "ö [1]"):
+        given = options(tmp_path / name, createTopic="true")
+        write(given, [b"a"])
+        assert (tmp_path / f"{name}.staging").is_dir()
+        with varve.open(tmp_path / name, maintain=False) as store:
+            assert [record.value for record in store.topic("out").read()] == [b"a"]
+    assert len(list(tmp_path.iterdir())) == 8
+
+
 @pytest.fixture
 def tiered(tmp_path: Path) -> Iterator[SourceTopic]:
     made = SourceTopic(tmp_path)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 from varve.embedded.packing import parse_codec
 from varve.foundation.errors import InvalidRequest
@@ -130,7 +131,7 @@ def _make_staging(options: Mapping[str, str], directory: str) -> TierAddress:
     url = options.get("stagingurl")
     if url is None and settings:
         raise InvalidRequest("options store.NAME are for the object store of stagingUrl: give it")
-    return TierAddress(url or f"file://{directory}.staging", tuple(sorted(settings.items())))
+    return TierAddress(url or f"file:{quote(directory)}.staging", tuple(sorted(settings.items())))
 
 
 def _read(options: Mapping[str, str], name: str, parse: Callable[[str], T], *, default: T) -> T:
