@@ -70,8 +70,13 @@ def find_cluster(address: TierAddress) -> str:
     if address.cluster is not None:
         return address.cluster
     found = [one.strip("/") for one in address.open().list_directories("")]
-    if len(found) != 1:
-        known = ", ".join(found) or "none"
+    if not found:
+        raise NotFound(
+            f"{address.open().name} holds no cluster yet: nothing was copied there; `varve tier "
+            "copy DIR` copies what is due"
+        )
+    if len(found) > 1:
+        known = ", ".join(found)
         raise InvalidRequest(
             f"{address.open().name} holds {len(found)} clusters ({known}): name the one that is "
             "meant"
