@@ -14,8 +14,8 @@ _TOPIC: Final = re.compile(r"(.{1,249})\.([A-Za-z0-9_-]{22})")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _SEGMENT: Final = re.compile(rf"segment/([0-9]{{{DIGITS}}})-([A-Za-z0-9_-]{{1,64}})/([^/]+)")
 
-_TOPIC_FOLDERS: Final = ("output", "receipt")
-"""Beside the partitions of a topic: notes of what jobs made of it, receipts of erasures."""
+_TOPIC_FOLDERS: Final = ("erasure", "output", "receipt")
+"""Beside the partitions of a topic: erasures under way, what jobs made of it, receipts."""
 
 PARTS: Final = ("log", "index", "timeindex", "txnindex", "snapshot", "epochs", "keys")
 """The objects that a segment may have."""

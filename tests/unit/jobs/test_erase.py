@@ -15,6 +15,7 @@ from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss, Unavailable
 from varve.jobs.erase.field import FieldMatch, ValueFormat
 from varve.jobs.erase.rescan import NotErased, RescanMode
+from varve.jobs.outputs.erased_rows import ErasedOutput
 from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, TierOutputs
 from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.object_store import MemoryObjectStore, MirroredObjectStore, ObjectInfo
@@ -270,6 +271,86 @@ def test_an_erasure_that_is_run_again_tells_what_the_first_run_did(bench: Erasur
     assert again is not None
     assert again["records"] == first["records"] == 9
     assert bench.erase("ann", id="other").receipt["records"] == 0  # type: ignore[index]  # it is there
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_an_id_is_that_of_one_request(cold: bool) -> None:
+    made = ErasureBench() if cold else ErasureBench.plain()
+    made.put("ann", "bob", "cy")
+    made.roll()
+    if cold:
+        made.copy()
+    first = made.erase("ann", id="same", cold=cold)
+    for is_dry_run, is_finish in ((True, False), (False, False), (False, True)):
+        with pytest.raises(InvalidRequest, match="erasure same was of other keys"):
+            made.erase("bob", id="same", cold=cold, is_dry_run=is_dry_run, is_finish=is_finish)
+    with pytest.raises(InvalidRequest, match="other keys"):
+        made.erase("ann", "bob", id="same", cold=cold)
+    field = FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)
+    with pytest.raises(InvalidRequest, match="other fields"):
+        made.erase("ann", id="same", field=field, cold=cold)
+    assert set(made.records(cold=cold)) == {1, 2}
+    again = made.erase("ann", id="same", cold=cold)
+    assert first.receipt_places == again.receipt_places
+    assert again.receipt is not None
+    assert again.receipt["records"] == 1 + cold
+
+
+def test_what_was_begun_and_has_no_receipt_yet_is_of_one_request_too(bench: ErasureBench) -> None:
+    field = FieldMatch.of("email", ["ann@x"], ValueFormat.JSON)
+    bench.erase("ann", id="slow", field=field, grace_ms=60_000)
+    bench.topic.kit.advance(minutes=1)
+    for path, value, other in (("email", "bob@x", "values"), ("mail", "ann@x", "fields")):
+        changed = FieldMatch.of(path, [value], ValueFormat.JSON)
+        with pytest.raises(InvalidRequest, match=f"was of other {other}"):
+            bench.erase("ann", id="slow", field=changed, is_finish=True)
+    assert [one for one in bench.topic.object_keys() if "/erasure/" in one]
+    assert bench.erase("ann", id="slow", field=field, is_finish=True).receipt is not None
+    assert not [one for one in bench.topic.object_keys() if "/erasure/" in one]
+
+
+def test_a_receipt_without_digests_is_not_replaced(bench: ErasureBench) -> None:
+    bench.erase("ann", id="bare", lists_digests=False)
+    with pytest.raises(InvalidRequest, match=r"lists no digests.*take another --id"):
+        bench.erase("ann", id="bare", lists_digests=False)
+
+
+def test_a_document_of_the_erasure_that_cannot_be_read_is_named(bench: ErasureBench) -> None:
+    (place,) = bench.erase("ann", id="same").receipt_places
+    bench.topic.bucket.put(place.removeprefix("memory:/"), b"{}")
+    with pytest.raises(Corrupt, match=r"receipt/same\.json: cannot be read as a document"):
+        bench.erase("ann", id="same")
+
+
+def test_what_outputs_could_not_do_is_told_with_the_result(
+    bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of the outputs those alone count that were read."""
+    home = bench.home
+    for name in ("there", "gone"):
+        TierOutputs(bench.topic.bucket, home.cluster).note(
+            Output(
+                kind=OutputKind.TABLE,
+                topic="orders",
+                topic_id=home.topic_id,
+                place="/tables",
+                name=name,
+            )
+        )
+
+    def erase(output: Output, settings: object, wanted: object) -> ErasedOutput:
+        told = (f"table {output.name} is not there",) if output.name == "gone" else ()
+        return ErasedOutput(output.id, 0, (), (), (), told, is_there=not told)
+
+    monkeypatch.setattr("varve.jobs.erase.run.erase_output", erase)
+    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given: 0)
+    waiting = bench.erase("ann", id="slow", grace_ms=60_000)
+    assert "table gone is not there" in waiting.out_of_reach
+    result = bench.erase("eve")
+    assert result.receipt is not None
+    assert "table gone is not there" in result.out_of_reach
+    assert list(result.out_of_reach) == result.receipt["out_of_reach"]
+    assert result.receipt["rescan"]["outputs"] == 1
 
 
 def test_a_swap_that_is_not_noted_as_carried_out_counts(

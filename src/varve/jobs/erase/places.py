@@ -15,7 +15,6 @@ from varve.jobs.tier.address import ColdTopic
 from varve.jobs.tier.reach import TierReach
 from varve.tiering.cold_keys import ColdPartition
 
-RECEIPT_FOLDER: Final = "receipt"
 _TOPICS_MAX: Final = 1000
 
 
@@ -125,8 +124,7 @@ class Places:
             for directory in self.hot.directories:
                 yield DirectoryOutputs(directory, self.hot.fs)
 
-    def receipt_key(self, place: TopicPlace, id: str) -> str:
-        """Where the receipt of a topic in the cold tier is kept."""
+    def object_key(self, place: TopicPlace, folder: str, id: str) -> str:
+        """Where a document of an erasure of a topic in the cold tier is kept."""
         assert self.tier is not None
-        topic = f"{place.name}.{place.topic_id}"
-        return f"{self.tier.cluster}/{topic}/{RECEIPT_FOLDER}/{id}.json"
+        return f"{self.tier.cluster}/{place.name}.{place.topic_id}/{folder}/{id}.json"

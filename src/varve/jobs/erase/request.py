@@ -12,9 +12,9 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.erase.field import FieldMatch
@@ -78,19 +78,48 @@ class ErasureRequest:
         return document
 
     def _digests(self, values: list[bytes], salt: bytes) -> dict[str, object]:
-        whole = hmac.new(salt, digestmod=hashlib.sha256)
-        each: list[str] = []
-        for value in values:
-            one = digest_key(value, salt)
-            whole.update(bytes.fromhex(one))
-            if len(values) <= DIGESTS_MAX:
-                each.append(one)
         found: dict[str, object] = {"count": len(values)}
         if self.lists_digests:
-            found |= {"salt": salt.hex(), "digest_of_all": whole.hexdigest()}
-            if each:
-                found["digests"] = each
+            found |= {"salt": salt.hex(), "digest_of_all": _digest_all(values, salt)}
+            if len(values) <= DIGESTS_MAX:
+                found["digests"] = [digest_key(value, salt) for value in values]
         return found
+
+    def find_difference(self, told: Mapping[str, Any]) -> str | None:
+        """What is asked otherwise than a document tells it; None if nothing is that it tells."""
+        if set(told["topics"]) != set(self.topics):
+            return "topics"
+        if not _are_same(sorted(self.keys), told.get("keys")):
+            return "keys"
+        mine, field = self.field, told.get("field")
+        if mine is None or field is None:
+            return None if mine is field else "fields"
+        if (field["path"], field["format"]) != (".".join(mine.path), mine.format):
+            return "fields"
+        texts = sorted(text.encode() for text in mine.texts)
+        return None if _are_same(texts, field["values"]) else "values"
+
+
+def has_digests(told: Mapping[str, Any]) -> bool:
+    """Whether the request of a document can be told from others of as many keys and values."""
+    field = told.get("field")
+    parts = (told.get("keys"), None if field is None else field["values"])
+    return all("salt" in one for one in parts if one is not None)
+
+
+def _are_same(values: list[bytes], told: Mapping[str, Any] | None) -> bool:
+    if told is None or told["count"] != len(values):
+        return told is None and not values
+    if "salt" not in told:
+        return True
+    return bool(told["digest_of_all"] == _digest_all(values, bytes.fromhex(told["salt"])))
+
+
+def _digest_all(values: list[bytes], salt: bytes) -> str:
+    whole = hmac.new(salt, digestmod=hashlib.sha256)
+    for value in values:
+        whole.update(bytes.fromhex(digest_key(value, salt)))
+    return whole.hexdigest()
 
 
 def digest_key(key: bytes, salt: bytes) -> str:

@@ -38,7 +38,7 @@ from varve.jobs.erase.receipt import (
     read_hot_erased,
 )
 from varve.jobs.erase.receipt_signature import SigningKey
-from varve.jobs.erase.receipt_store import put_receipt
+from varve.jobs.erase.receipt_store import ErasureDocuments
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.rescan import Rescan, rescan_cold, rescan_hot
 from varve.jobs.erase.result import ErasureCost, ErasureResult
@@ -91,6 +91,7 @@ class _Erasure:
         self._signing_key = signing_key
         self._began_ms = clock.now_ms()
         self._topics = places.find_all(request.topics)
+        self._documents = ErasureDocuments(places, self._topics, request)
         self._matchers = {
             one.name: Matcher.of(one.topic_id, request.keys, request.field) for one in self._topics
         }
@@ -101,22 +102,26 @@ class _Erasure:
 
     def look(self) -> ErasureResult:
         """What would be done."""
+        self._documents.check()
         cold = self._pass(is_dry_run=True)
         tier = self._places.tier
         cost = None
         if tier is not None:
             cost = estimate_cost(cold, default_prices(tier.reach.objects().name))
-        return self._result(is_dry_run=True, cost=cost)
+        return self._result(self._out_of_reach({}), is_dry_run=True, cost=cost)
 
     def run(self, *, is_finish: bool) -> ErasureResult:
+        self._documents.check()
         if is_finish:
             self._check_begun()
+        self._documents.put_request(self._random.randbytes(_SALT_BYTES))
         erased = self._erase_outputs()
         rescan, only, passes = Rescan(), None, 0
         while passes == 0 or (rescan.found and passes < PASSES_MAX):
             findings = self._pass(only=only, waits_for_grace=is_finish)
             if any(one.waiting for one in findings):
-                return self._result(finish_ms=self._clock.now_ms() + self._request.grace_ms)
+                finish_ms = self._clock.now_ms() + self._request.grace_ms
+                return self._result(self._out_of_reach(erased), finish_ms=finish_ms)
             rescan = self._rescan()
             only, passes = set(rescan.found), passes + 1
         rescan.check()
@@ -124,8 +129,9 @@ class _Erasure:
         document = self._describe(rescan, erased, passes=passes)
         if self._signing_key is not None:
             document = self._signing_key.sign(document)
-        stored = put_receipt(self._places, self._topics, self._request.id, document)
-        return replace(self._result(), receipt=document, receipt_places=stored)
+        stored = self._documents.put_receipt(document)
+        result = self._result(document["out_of_reach"])
+        return replace(result, receipt=document, receipt_places=stored)
 
     def _check_begun(self) -> None:
         if self._request.grace_ms:
@@ -226,8 +232,11 @@ class _Erasure:
 
     def _check_outputs(self, erased: dict[str, list[ErasedOutput]], rescan: Rescan) -> None:
         """Counts what is left; a job may have added rows meanwhile, which then go as well."""
+        missing = {one.output_id for parts in erased.values() for one in parts if not one.is_there}
         for topic in self._topics:
             for one in topic.outputs.copies:
+                if one.id in missing:
+                    continue
                 rows = self._rows(topic)
                 if count_in_output(one, self._settings, rows):
                     erased.setdefault(topic.name, []).append(
@@ -324,7 +333,7 @@ class _Erasure:
 
     def _out_of_reach(
         self,
-        erased: Mapping[str, Sequence[ErasedOutput]] | None = None,
+        erased: Mapping[str, Sequence[ErasedOutput]],
         *,
         is_versioned: bool = False,
     ) -> list[str]:
@@ -333,12 +342,13 @@ class _Erasure:
             self._topics,
             self._request,
             unread=self._figures.unread,
-            outputs=[one for parts in (erased or {}).values() for one in parts],
+            outputs=[one for parts in erased.values() for one in parts],
             is_versioned=is_versioned,
         )
 
     def _result(
         self,
+        out_of_reach: Sequence[str],
         *,
         is_dry_run: bool = False,
         cost: ErasureCost | None = None,
@@ -350,7 +360,7 @@ class _Erasure:
             is_dry_run=is_dry_run,
             partitions=self._figures.partitions,
             outputs=tuple(f"{one.kind} {one.name} at {one.place}" for one in copies),
-            out_of_reach=tuple(self._out_of_reach()),
+            out_of_reach=tuple(out_of_reach),
             elapsed_ms=self._clock.now_ms() - self._began_ms,
             cost=cost,
             finish_ms=finish_ms,

@@ -40,6 +40,14 @@ class ErasedRows:
         mask: Mask = found | self._find_keys(_column(keys))
         return mask
 
+    def find_single(self, partitions: pa.Array, offsets: pa.Array, keys: pa.Array) -> Mask:
+        """Which rows match by their offset alone: the log may hold older records of their keys."""
+        found = self._find_offsets(_numbers(partitions), _numbers(offsets))
+        if not self.keys or not len(keys):
+            return found
+        mask: Mask = found & ~self._find_keys(_column(keys))
+        return mask
+
     def _find_offsets(self, partitions: Offsets, offsets: Offsets) -> Mask:
         found = np.zeros(len(offsets), np.bool_)
         for partition, wanted in self.offsets.items():
@@ -94,6 +102,7 @@ class ErasedOutput:
 
     `rows` went. `files_before` are those that held them, `files_after` those in their place,
     `removed` are gone for good. `out_of_reach` are sentences: what could not be reached, and why.
+    One that is not there was not looked into, and such a sentence says so.
     """
 
     output_id: str
@@ -102,6 +111,7 @@ class ErasedOutput:
     files_after: tuple[ErasedFile, ...]
     removed: tuple[str, ...]
     out_of_reach: tuple[str, ...]
+    is_there: bool = True
 
     def to_json(self) -> dict[str, object]:
         return {
