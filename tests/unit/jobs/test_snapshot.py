@@ -216,6 +216,23 @@ def test_damage_is_told(kit: SnapshotTopic) -> None:
     assert "missing" in (kit.place.find_fault(file) or "")
 
 
+def test_a_batch_of_the_cold_tier_at_a_wrong_offset_is_damage(kit: SnapshotTopic) -> None:
+    for number in range(4):
+        kit.topic.put(("k", f"value {number}"))
+    copy(kit)
+    address = kit.topic.options().address
+    assert address is not None
+    (key,) = (one.key for one in address.open().list("") if one.key.endswith("/log"))
+    data = bytearray(address.open().get(key))
+    last = len(data) * 3 // 4
+    data[last : last + 8] = (3 ^ 1 << 20).to_bytes(8, "big")
+    address.open().put(key, bytes(data))
+    for split_bytes in (1, 1 << 20):
+        with pytest.raises(Corrupt, match="offset"):
+            kit.take(settings=replace(SMALL, split_bytes=split_bytes))
+    assert not kit.place.documents()
+
+
 def test_a_lost_file_is_told_with_the_way_out(kit: SnapshotTopic) -> None:
     fill(kit)
     file = kit.take().document.files[0]
@@ -396,7 +413,9 @@ def test_rows_are_erased_from_all_snapshots_of_a_directory(
     assert {file.path for file in erased.files_before} <= set(erased.removed)
     assert not any((tmp_path / "place" / path).exists() for path in erased.removed)
     assert erased.files_after
-    assert not erased.out_of_reach
+    (told,) = erased.out_of_reach
+    assert "snapshots 1, 2 lack keys" in told
+    assert [one.is_thinned for one in open_snapshot(place).document.partitions] == [False, True]
     assert rows_of(open_snapshot(place, 1)) == {
         at: row
         for at, row in kept.items()

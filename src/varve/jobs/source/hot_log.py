@@ -294,7 +294,16 @@ class HotLog:
                 stop = size
                 if end == LONG_MAX or end > wanted.end_offset:
                     stop = _find_end(file, start, size, wanted.end_offset)
-                found.append(Stretch(FileSource(file), self.owner.partition, start, stop, wanted))
+                found.append(
+                    Stretch(
+                        FileSource(file),
+                        self.owner.partition,
+                        start,
+                        stop,
+                        wanted,
+                        base_offset=segment.base_offset,
+                    )
+                )
         return found
 
     def _find_start(self, segment: Segment, offset: int, *, is_last: bool) -> int:

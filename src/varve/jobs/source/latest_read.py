@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from varve.cleaning.key_index import KeyIndex, Table
 from varve.foundation.errors import Corrupt
-from varve.jobs.source.piece_stretches import log_source, open_stretches, wanted_of
+from varve.jobs.source.piece_stretches import cold_stretch, open_stretches, wanted_of
 from varve.jobs.source.pieces import ChosenPiece, KeptPiece, PlannedPiece
 from varve.jobs.source.record_blocks import RecordBlock, Stretch, Wanted, read_blocks
 from varve.jobs.tier.files import TierFiles
@@ -84,10 +84,9 @@ class _KeptReader:
         piece = self._piece
         sums = np.concatenate(([0], np.cumsum(self._flags)))
         kept = sums[self._firsts[1:]] > sums[self._firsts[:-1]]
-        source = log_source(self._objects, piece.home, piece.segment)
         wanted = Wanted(start_offset=piece.start_offset)
         return [
-            Stretch(source, piece.partition, start, end, wanted)
+            cold_stretch(self._objects, piece, start, end, wanted)
             for start, end in join_places(self._batches[kept])
         ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.hot_log import open_piece
-from varve.jobs.source.pieces import ColdPiece, HotPiece, Piece
+from varve.jobs.source.pieces import ColdPiece, HotPiece, KeptPiece, Piece
 from varve.jobs.source.record_blocks import Stretch, Wanted
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectStore
@@ -72,5 +72,21 @@ def open_stretches(
         case HotPiece():
             return open_piece(piece).stretches(wanted, stack)
         case ColdPiece():
-            source = log_source(objects(), piece.home, piece.segment)
-            return [Stretch(source, piece.partition, piece.start, piece.end, wanted)]
+            return [cold_stretch(objects(), piece, piece.start, piece.end, wanted)]
+
+
+def cold_stretch(
+    objects: ObjectStore, piece: ColdPiece | KeptPiece, start: int, end: int, wanted: Wanted
+) -> Stretch:
+    """Batches [start, end) of the segment of a piece."""
+    segment = piece.segment
+    source = log_source(objects, piece.home, segment)
+    return Stretch(
+        source,
+        piece.partition,
+        start,
+        end,
+        wanted,
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset + 1,
+    )

@@ -21,7 +21,7 @@ from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.keys import TopicHash, WantedKeys, find_keys
 from varve.jobs.source.latest_read import read_planned
 from varve.jobs.source.options import Mode, SourceOptions
-from varve.jobs.source.piece_stretches import log_source, open_objects, open_stretches, wanted_of
+from varve.jobs.source.piece_stretches import cold_stretch, open_objects, open_stretches, wanted_of
 from varve.jobs.source.pieces import (
     AnyPiece,
     ChosenPiece,
@@ -173,7 +173,6 @@ class _TaskReader:
             ranges = [replace(wanted, start_offset=one, end_offset=one + 1) for one in offsets]
             self._sought -= found.keys()
         index = read_offset_index(self._objects(), piece.home, piece.segment)
-        source = log_source(self._objects(), piece.home, piece.segment)
         for narrowed in ranges:
             places = cut_positions(
                 index,
@@ -185,7 +184,7 @@ class _TaskReader:
             for start, end in reversed(places):
                 start, end = max(start, piece.start), min(end, piece.end)
                 if start < end:
-                    yield Stretch(source, piece.partition, start, end, narrowed)
+                    yield cold_stretch(self._objects(), piece, start, end, narrowed)
 
     def _look_up(self, piece: ColdPiece) -> dict[tuple[int, int], KeyEntry] | None:
         """The latest record in a segment of each key that none behind it has; None if unknown."""

@@ -93,13 +93,18 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Batches [start, end) of a partition's data, from which records are wanted."""
+    """Batches [start, end) of a partition's data, from which records are wanted.
+
+    All offsets of the data lie in [`base_offset`, `end_offset`).
+    """
 
     source: ByteSource
     partition: int
     start: int
     end: int
     wanted: Wanted
+    base_offset: int = 0
+    end_offset: int = LONG_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +129,14 @@ def read_blocks(
 ) -> Iterator[RecordBlock]:
     """The records of all stretches in order, a block or more per chunk."""
     tail = np.empty(0, np.uint8)
+    order = _Order()
     for stretch, end, data in _fetch_ahead(_chunks(stretches, chunk_bytes)):
         fetched = np.frombuffer(data, np.uint8)
         buffer = np.concatenate([tail, fetched]) if tail.size else fetched
         start = end - buffer.size
         for rows, behind in _scan(buffer, stretch, start):
             tail = buffer[behind:]
+            order.check(rows, stretch)
             block = _parse(buffer, rows, stretch)
             if block is not None:
                 yield block
@@ -138,6 +145,48 @@ def read_blocks(
                 f"{stretch.source.name}: position {end - tail.size}: the batch that begins here "
                 f"goes on behind position {end}, where batches should end; {_REMEDY}"
             )
+
+
+class _Order:
+    """Checks that batches ascend, which no checksum covers, as far as the stretches adjoin."""
+
+    def __init__(self) -> None:
+        self._stretch: Stretch | None = None
+        self._base: int | None = None
+        self._low, self._high = 0, LONG_MAX
+
+    def check(self, rows: Table, stretch: Stretch) -> None:
+        """Takes the next batches of a stretch; raises Corrupt."""
+        if stretch is not self._stretch:
+            self._begin(stretch)
+        if not len(rows):
+            return
+        bases, lasts = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
+        is_wrong = (lasts < bases) | (lasts >= self._high)
+        is_wrong[0] |= bases[0] < self._low
+        is_wrong[1:] |= bases[1:] <= lasts[:-1]
+        if is_wrong.any():
+            row = int(is_wrong.argmax())
+            low = self._low if row == 0 else int(lasts[row - 1]) + 1
+            raise Corrupt(
+                f"{stretch.source.name}: batch with offsets {int(bases[row])} to "
+                f"{int(lasts[row])}, where offsets from {low} to {self._high - 1} should be; "
+                f"{_REMEDY}"
+            )
+        if self._base is None:
+            self._base = int(bases[0])
+        self._low = int(lasts[-1]) + 1
+
+    def _begin(self, stretch: Stretch) -> None:
+        before = self._stretch
+        low, high = stretch.base_offset, stretch.end_offset
+        if before is not None and before.source == stretch.source:
+            if before.end <= stretch.start:
+                low = max(low, self._low)
+            elif stretch.end <= before.start and self._base is not None:
+                high = min(high, self._base)
+        self._stretch, self._base = stretch, None
+        self._low, self._high = low, high
 
 
 def _chunks(stretches: Iterable[Stretch], chunk_bytes: int) -> Iterator[tuple[Stretch, int, int]]:
