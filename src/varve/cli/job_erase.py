@@ -23,6 +23,7 @@ from varve.cli.erase_input import (
     read_signing_key,
     read_wanted_keys,
 )
+from varve.cli.erase_receipt import check_receipt_path, write_receipt
 from varve.cli.job_options import Conf, Master, ReportPath, SparkOptions, spark_options
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
@@ -261,13 +262,15 @@ def command(
         dict(parse_setting(one) for one in place_settings),
         dict(parse_setting(one) for one in catalog_settings),
     )
+    if receipt is not None and not dry_run:
+        check_receipt_path(receipt)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not yes and not dry_run
     result, done = _run(call, spark_options(master, conf), dry_run=dry_run, is_asked=is_asked)
+    _tell(result, done, as_json=as_json)
     if receipt is not None and result.receipt is not None:
-        _write_receipt(receipt, result)
+        write_receipt(receipt, result)
     if done is not None and report is not None:
         write_report(done, report)
-    _tell(result, done, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,18 +382,6 @@ def _tell(result: "ErasureResult", done: "JobReport | None", *, as_json: bool) -
     print_result(result)
     if done is not None:
         tell_report(done)
-
-
-def _write_receipt(path: str, result: "ErasureResult") -> None:
-    from varve.jobs.erase.receipt_page import render_receipt
-    from varve.jobs.erase.receipt_store import encode_receipt
-
-    assert result.receipt is not None
-    plain = path.removesuffix(".json").removesuffix(".html")
-    with open(f"{plain}.json", "wb") as file:
-        file.write(encode_receipt(result.receipt))
-    with open(f"{plain}.html", "w", encoding="utf-8") as page:
-        page.write(render_receipt(result.receipt))
 
 
 def verify_file(path: str, public_key: str | None) -> None:

@@ -97,6 +97,33 @@ def test_a_receipt_names_paths_in_full(data: str, monkeypatch: pytest.MonkeyPatc
     assert change["before"]["key"].startswith(f"{data}/people-0/")
 
 
+def test_a_receipt_that_cannot_be_written_is_found_out_before(data: str, tmp_path: Path) -> None:
+    (tmp_path / "taken.html").mkdir()
+    for path in (tmp_path / "none" / "r", tmp_path / "taken"):
+        refused = run("people", "--dir", data, "--key", "k1", "--receipt", str(path))
+        assert refused.exit_code == 1
+        assert "nothing was erased" in refused.stderr
+    assert len(read_keys(data)) == 12
+    assert (
+        run("people", "--dir", data, "--key", "k1", "--receipt", "/no/r", "--dry-run").exit_code
+        == 0
+    )
+
+
+def test_a_receipt_that_cannot_be_written_after_all_is_told_with_what_was_done(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("varve.cli.job_erase.check_receipt_path", lambda path: None)
+    path = str(tmp_path / "none" / "r")
+    failed = run("people", "--dir", data, "--key", "k1", "--id", "it", "--receipt", path)
+    assert failed.exit_code == 1
+    assert "none found" in failed.stdout
+    kept = f"{data}/varve-receipt-it.json"
+    assert f"{path}.json: No such file or directory" in failed.stderr
+    assert f"its receipt is at {kept}" in failed.stderr
+    assert json.loads(Path(kept).read_text())["records"] == 3
+
+
 def test_a_store_that_is_open_elsewhere_is_named(data: str) -> None:
     with varve.open(data, maintain=False):
         refused = run("people", "--dir", data, "--key", "k1")
