@@ -378,7 +378,7 @@ def _details(result: "TableResult", place: str) -> Iterator[tuple[str, Any]]:
         missed = _count(result.missed, "offset")
         yield "missed", f"{missed} left the log before the table had them"
     if result.is_rebuilt:
-        yield "rebuilt", "from the log: deletions may have left it since the last run"
+        yield "rebuilt", "from the log: deletions may have left it unseen, or records were erased"
     if result.swept:
         yield "swept", f"{_count(result.swept, 'file')} of a run that was killed"
     yield "offsets", _show_offsets(result.offsets)

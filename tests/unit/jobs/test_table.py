@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -469,6 +470,19 @@ def test_deletions_that_left_the_log_unseen_make_the_table_anew(
     assert bench.places() == [(0, 1), (0, 2), (0, 3), (0, 4)]
     assert [row["_offset"] for row in bench.bad_rows()] == [0, 5]
     assert not bench.sync(UPSERT).is_rebuilt
+
+
+def test_a_table_made_anew_keeps_the_expired_rows_it_is_to_keep(
+    bench: TableBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping = replace(UPSERT, is_keeping_expired=True)
+    put(bench, 0, 6)
+    bench.sync(keeping)
+    bench.expire_to(3)
+    put(bench, 1, 2)
+    monkeypatch.setattr(PartitionSource, "cleaned_up_to", 7)
+    assert bench.sync(keeping).is_rebuilt
+    assert bench.places() == [(0, 0), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6)]
 
 
 def test_tombstones_stay_for_their_retention() -> None:

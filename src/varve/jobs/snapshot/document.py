@@ -41,7 +41,8 @@ class SnapshotPartition:
     read for this snapshot and the rest was taken over.
 
     `manifest_version` is that of the cold tier, None where there was none. Tombstones below
-    `cleaned_up_to` may have left the log.
+    `cleaned_up_to` may have left the log. Where it `is_thinned` an erasure took single records of
+    keys, of which older ones may be the latest now: it is no more the state of the log.
     """
 
     partition: int
@@ -50,6 +51,7 @@ class SnapshotPartition:
     read_from: int
     manifest_version: int | None
     cleaned_up_to: int
+    is_thinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ def _read_partition(entry: Mapping[str, Any]) -> SnapshotPartition:
         read_from=_number(entry, "read_from"),
         manifest_version=_find_number(entry, "manifest_version"),
         cleaned_up_to=_number(entry, "cleaned_up_to"),
+        is_thinned=_flag(entry, "is_thinned"),
     )
 
 
@@ -193,6 +196,14 @@ def _number(entry: Mapping[str, Any], name: str) -> int:
 
 def _find_number(entry: Mapping[str, Any], name: str) -> int | None:
     return None if entry[name] is None else _number(entry, name)
+
+
+def _flag(entry: Mapping[str, Any], name: str) -> bool:
+    """False where it is not told."""
+    value = entry.get(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r:.80}, neither true nor false")
+    return value
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:

@@ -2,11 +2,12 @@
 
 Invariant  files without the rows are written first, then every document that names an old file is
            replaced, then old files go; a reader finds a document whose files are all there, or asks
-           again. Files that no document names go too: they may hold the rows as well.
+           again. Files that no document names go too: they may hold the rows as well. A document
+           that lost single records of keys says so, and the next run does not go on from it.
 Crash      may be repeated at any point: what is done stays, and the rest is found again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +24,8 @@ from varve.jobs.snapshot.document import SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.place import SnapshotPlace, find_place, named_files
 from varve.jobs.snapshot.rows import describe, open_rows, write_rows
 from varve.object_store.urls import BUCKETS, find_scheme
+
+Find = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
 
 _LOOKED_AT: Final = ["partition", "offset", "key"]
 _PASSES_MAX: Final = 8
@@ -64,7 +67,10 @@ def erase_from_place(place: SnapshotPlace, output_id: str, wanted: ErasedRows) -
                     _erased_file(file) for _, file in erasure.changed.values() if file is not None
                 ),
                 removed=tuple(erasure.removed),
-                out_of_reach=_tell_versions(place, erasure.versioned),
+                out_of_reach=(
+                    *_tell_versions(place, erasure.versioned),
+                    *_tell_thinned(place, erasure.thinned_snapshots),
+                ),
             )
     raise Unavailable(
         f"{place.objects.name}: snapshots were added all the while; erase again when no run is "
@@ -82,6 +88,8 @@ class _Erasure:
         self.changed: dict[str, tuple[SnapshotFile, SnapshotFile | None]] = {}
         self.removed: list[str] = []
         self.versioned: set[str] = set()
+        self.thinned_snapshots: set[int] = set()
+        self._thinned_files: set[str] = set()
 
     def run(self) -> bool:
         """One pass; False when a snapshot was added meanwhile."""
@@ -96,7 +104,7 @@ class _Erasure:
     def _clean(self, file: SnapshotFile) -> None:
         place = self._place
         opened = open_rows(place.objects.get(file.path), file, place.objects.name)
-        found = find_rows(opened, self._wanted)
+        found = find_rows(opened, self._wanted.find)
         if not found.any():
             return
         rows = opened.read().filter(pa.array(~found))
@@ -107,6 +115,8 @@ class _Erasure:
             place.objects.put(cleaned.path, data)
         self.rows += int(found.sum())
         self.changed[file.path] = (file, cleaned)
+        if find_rows(opened, self._wanted.find_single).any():
+            self._thinned_files.add(file.path)
 
     def _replace(self, documents: Sequence[SnapshotDocument]) -> None:
         """Documents without the old files; one that was removed meanwhile stays so."""
@@ -119,7 +129,19 @@ class _Erasure:
                 for file in one.files
             ]
             kept = tuple(file for file in files if file is not None)
-            self._place.objects.put(one.key, replace(one, files=kept).encode())
+            without = self._mark(replace(one, files=kept), one.files)
+            self._place.objects.put(one.key, without.encode())
+
+    def _mark(self, document: SnapshotDocument, before: Sequence[SnapshotFile]) -> SnapshotDocument:
+        """Tells which partitions are thinned."""
+        numbers = {file.partition for file in before if file.path in self._thinned_files}
+        if numbers:
+            self.thinned_snapshots.add(document.snapshot)
+        partitions = [
+            replace(one, is_thinned=True) if one.partition in numbers else one
+            for one in document.partitions
+        ]
+        return replace(document, partitions=tuple(partitions))
 
     def _remove(self) -> None:
         """Old files, which no document names any more, and all others that none names."""
@@ -140,6 +162,16 @@ def _tell_versions(place: SnapshotPlace, keys: set[str]) -> tuple[str, ...]:
     )
 
 
+def _tell_thinned(place: SnapshotPlace, snapshots: set[int]) -> tuple[str, ...]:
+    if not snapshots:
+        return ()
+    numbers = ", ".join(str(one) for one in sorted(snapshots))
+    return (
+        f"{place.objects.name}: snapshots {numbers:.200} lack keys of which the log has older "
+        "records, the latest again now: take another snapshot, which is read in full",
+    )
+
+
 def _is_versioned(place: SnapshotPlace, key: str) -> bool:
     try:
         return place.objects.head(key).version is not None
@@ -151,10 +183,10 @@ def _erased_file(file: SnapshotFile) -> ErasedFile:
     return ErasedFile(file.path, file.size, file.sha256, file.rows)
 
 
-def find_rows(opened: pq.ParquetFile, wanted: ErasedRows) -> npt.NDArray[np.bool_]:
+def find_rows(opened: pq.ParquetFile, find: Find) -> npt.NDArray[np.bool_]:
     """Which rows of a file match."""
     table = opened.read(columns=_LOOKED_AT)
-    return wanted.find(table.column("partition"), table.column("offset"), table.column("key"))
+    return find(table.column("partition"), table.column("offset"), table.column("key"))
 
 
 def count_in_place(place: SnapshotPlace, wanted: ErasedRows) -> int:
@@ -164,7 +196,7 @@ def count_in_place(place: SnapshotPlace, wanted: ErasedRows) -> int:
     total = 0
     for file in files.values():
         opened = open_rows(place.objects.get(file.path), file, place.objects.name)
-        total += int(find_rows(opened, wanted).sum())
+        total += int(find_rows(opened, wanted.find).sum())
     orphans = [one.key for one in place.find_orphans() if one.key not in named_files(documents)]
     return total + sum(_count_orphan(place, key, wanted) for key in orphans)
 
@@ -176,7 +208,7 @@ def _count_orphan(place: SnapshotPlace, key: str, wanted: ErasedRows) -> int:
     except ObjectNotFound:
         return 0
     if key.endswith(".parquet"):
-        return int(find_rows(pq.ParquetFile(pa.BufferReader(data)), wanted).sum())
+        return int(find_rows(pq.ParquetFile(pa.BufferReader(data)), wanted.find).sum())
     total, source = 0, pa.BufferReader(data)
     while source.tell() < len(data):
         with pa.ipc.open_stream(source) as stream:

@@ -46,6 +46,7 @@ class Scope:
         return known.keys() != {one.number for one in self.partitions} or any(
             (one.partition.resume_offset, one.partition.start_offset)
             != (known[one.number].resume_offset, known[one.number].start_offset)
+            or known[one.number].is_thinned
             for one in self.partitions
         )
 
@@ -98,6 +99,11 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionSc
             f"{source.topic}-{source.number} begins at offset {first}: its state at offset {given} "
             "is not known any more"
         )
+    if options.ending_ms is not None and 0 < first == end < last:
+        raise OffsetOutOfRange(
+            f"{source.topic}-{source.number} begins at offset {first}, with a record of time "
+            f"{options.ending_ms} or later: its state before that time is not known any more"
+        )
     note = ""
     if given is not None and last < given < LONG_MAX:
         note = f"ends at offset {last}, behind which nothing is decided yet, not at {given}"
@@ -135,6 +141,12 @@ def _go_on(scope: PartitionScope, previous: SnapshotDocument) -> PartitionScope:
     known, now = previous.find_partition(scope.number), scope.partition
     if known is None:
         return scope
+    if known.is_thinned:
+        note = (
+            f"read in full: single records of keys were erased from snapshot {previous.snapshot}, "
+            "and older ones may be the latest now"
+        )
+        return replace(scope, note=note)
     if not is_sound(known, now):
         note = (
             f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones behind "

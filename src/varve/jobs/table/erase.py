@@ -2,12 +2,13 @@
 
 Invariant  after it no file of the table, named by a snapshot or not, holds such a row: files are
            written anew without them, every older snapshot expires, and what no snapshot names any
-           more is deleted, manifests among it, since they tell bounds of keys and values.
+           more is deleted, manifests among it, since they tell bounds of keys and values. A table
+           of keys that lost single records says so in that commit, and is made anew by a run.
 Crash      it may be run again: what is left is found by the list of files.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
 
@@ -22,7 +23,7 @@ from varve.jobs.outputs.notes import Output
 from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.table.catalog import CatalogAddress, find_table, told_errors
 from varve.jobs.table.commit import CommitConflict, commit, data_files, fence, referenced_paths
-from varve.jobs.table.definition import BAD
+from varve.jobs.table.definition import BAD, read_definition
 from varve.jobs.table.expire import RewriteTask
 from varve.jobs.table.files import DATA, TableFiles
 from varve.jobs.table.history import find_free, find_holders, forget, remove_unnamed
@@ -63,6 +64,7 @@ def erase_from_table(
         files_after=tuple(found.after),
         removed=tuple(found.removed),
         out_of_reach=tuple(found.out_of_reach),
+        is_there=bool(tables),
     )
 
 
@@ -97,6 +99,11 @@ class _Erasure:
     def erase(self, table: Table, run_id: str) -> None:
         written = self._rewrite(table, run_id)
         self.rows += written.gone_rows
+        if read_progress(table).is_thinned:
+            self.out_of_reach.append(
+                f"table {'.'.join(table.name())} lacks keys of which the log has older records, "
+                "the latest again now: run `varve job table`, which makes it anew"
+            )
         if written.removed:
             # The snapshot of a removal names what it removed; one more does not.
             fence(table, progress=read_progress(table), run_id=run_id)
@@ -135,9 +142,12 @@ class _Erasure:
             if not written.removed:
                 return written
             try:
+                progress = read_progress(table)
+                if self._is_thinned(table, written):
+                    progress = replace(progress, is_thinned=True)
                 commit(
                     table,
-                    progress=read_progress(table),
+                    progress=progress,
                     run_id=run_id,
                     added=written.added,
                     removed=written.removed,
@@ -150,6 +160,19 @@ class _Erasure:
                     files.delete(one.file_path for one in written.added)
                     table.refresh()
         raise AssertionError("the last try returns or raises")
+
+    def _is_thinned(self, table: Table, written: Written) -> bool:
+        """Whether single records of keys leave a table that has the latest of each."""
+        if table.name()[-1].endswith(BAD) or not read_definition(table).is_keyed:
+            return False
+        files = TableFiles.of(table)
+        with told_errors(files.location):
+            for one in written.removed:
+                rows = files.read([one], _COLUMNS)
+                places = (rows[name].combine_chunks() for name in _COLUMNS)
+                if self.wanted.find_single(*places).any():
+                    return True
+        return False
 
 
 def _find_paths(table: Table) -> list[str]:

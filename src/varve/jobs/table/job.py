@@ -261,10 +261,12 @@ class TableSync:
         """One batch: tasks, the commit of the side table, the commit of the table."""
         before = read_progress(tables.table)
         after = replace(before, offsets={**before.offsets, **batch.offsets}, is_cold=plan.is_cold)
-        if after.offsets == before.offsets and not batch.pieces:
+        if after.offsets == before.offsets and not batch.pieces and not plan.is_rebuild:
             return
         if batch.is_last:
             after = replace(after, synced_ms=began_ms)
+        if plan.is_rebuild:
+            after = replace(after, is_thinned=False)
         for left in reversed(range(_TRIES)):
             bases = [snapshot_id(one) for one in tables.both()]
             try:
@@ -300,7 +302,7 @@ class TableSync:
             )
         ]
         if tables.definition.is_keyed:
-            written = self._upsert(tables, reads, is_rebuild=plan.is_rebuild)
+            written = self._upsert(tables, reads, plan)
         else:
             tasks = [AppendTask(read) for read in reads]
             written = join_written(self._run("read and write", tasks, Written))
@@ -309,17 +311,16 @@ class TableSync:
         self._commit(tables.table, after, written.added, written.removed)
         self._result = self._result.add(written)
 
-    def _upsert(
-        self, tables: "_Tables", reads: Sequence[TableRead], *, is_rebuild: bool
-    ) -> Written:
+    def _upsert(self, tables: "_Tables", reads: Sequence[TableRead], plan: TablePlan) -> Written:
         """Two stages: records by bucket, then the buckets that they touch.
 
-        All that a table has makes room for what is read anew.
+        All that a table has makes room for what is read anew, but expired rows that are kept.
         """
         buckets = tables.definition.buckets
         staged = self._run("read", [StageTask(read, buckets) for read in reads], Staged)
         there = data_files(tables.table)
-        existing = {} if is_rebuild else _by_bucket(there)
+        is_keeping = plan.is_rebuild and self.settings.is_keeping_expired
+        existing = {} if plan.is_rebuild and not is_keeping else _by_bucket(there)
         pieces: dict[int, list[tuple[str, int]]] = {}
         for one in staged:
             for group, bucket in one.groups:
@@ -333,12 +334,14 @@ class TableSync:
                 files,
                 bucket,
                 tuple(existing.get(bucket, ())),
-                tuple(pieces[bucket]),
+                tuple(pieces.get(bucket, ())),
+                plan.starts if is_keeping else None,
             )
-            for bucket in sorted(pieces)
+            for bucket in sorted(pieces.keys() | (existing.keys() if is_keeping else ()))
         ]
         merged = self._run("merge", tasks, Written)
-        replaced = Written(removed=tuple(there)) if is_rebuild else Written()
+        is_replaced = plan.is_rebuild and not is_keeping
+        replaced = Written(removed=tuple(there)) if is_replaced else Written()
         return join_written([*(one.written for one in staged), *merged, replaced])
 
     def _commit_bad(

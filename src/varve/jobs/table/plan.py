@@ -75,14 +75,19 @@ def plan_table(
     """What is behind the table's offsets; raises NotFound where the topic is not.
 
     With `tombstones`, which a table of keys must see, it is all of the topic where some of them may
-    have left the log unseen.
+    have left the log unseen, or where single records of keys were erased from the table.
     """
     sources = open_partitions(options)
     bounds = {source.number: source.bounds() for source in sources}
     is_cold = any(source.manifest_version is not None for source in sources)
-    is_rebuild = tombstones is not None and not all(
-        tombstones.are_there(progress, one.number, *bounds[one.number], one.cleaned_up_to, is_cold)
-        for one in sources
+    is_rebuild = tombstones is not None and not (
+        all(
+            tombstones.are_there(
+                progress, one.number, *bounds[one.number], one.cleaned_up_to, is_cold
+            )
+            for one in sources
+        )
+        and not progress.is_thinned
     )
     reached = {} if is_rebuild else progress.offsets
     pieces: list[Piece] = []

@@ -16,8 +16,8 @@ class TableResult:
     `records` were read; `deleted` of them had no value, `bad` of them went to the side table.
     `expired_rows` were removed below the log start. `missed` offsets had left the log before the
     table had them. `is_rebuilt` tells that a table of keys was made anew, since deletions may have
-    left the log unseen. `inferred` and `added_columns` tell columns as a schema file has them.
-    `offsets` are the next ones to read.
+    left the log unseen, or single records were erased. `inferred` and `added_columns` tell columns
+    as a schema file has them. `offsets` are the next ones to read.
     """
 
     table: str

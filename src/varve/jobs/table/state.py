@@ -21,6 +21,7 @@ OFFSETS: Final = "varve.offsets"
 STARTS: Final = "varve.starts"
 SYNCED: Final = "varve.synced.ms"
 TIER: Final = "varve.tier"
+THINNED: Final = "varve.thinned"
 RUN: Final = "varve.run"
 TOPIC: Final = "varve.topic"
 TOPIC_ID: Final = "varve.topic.id"
@@ -32,19 +33,22 @@ FRAMED: Final = "varve.avro.framed"
 BUCKETS: Final = "varve.buckets"
 
 _COLD: Final = "cold"
+_YES: Final = "true"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """By partition: the next offset to read, and the log start up to which rows were removed.
 
-    At `synced_ms` the table had the whole topic, which was in the cold tier or not.
+    At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
+    `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
     """
 
     offsets: Mapping[int, int]
     starts: Mapping[int, int]
     synced_ms: int = 0
     is_cold: bool = False
+    is_thinned: bool = False
 
     def to_summary(self, run_id: str) -> dict[str, str]:
         return {
@@ -52,6 +56,7 @@ class Progress:
             STARTS: _encode(self.starts),
             SYNCED: str(self.synced_ms),
             TIER: _COLD if self.is_cold else "",
+            THINNED: _YES if self.is_thinned else "",
             RUN: run_id,
         }
 
@@ -101,4 +106,4 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
             f"table {'.'.join(table.name())}: {OFFSETS} or {STARTS} cannot be read ({error}): "
             "varve cannot tell which records are in it. Drop the table and make it anew"
         ) from error
-    return Progress(offsets, starts, synced_ms, told.get(TIER) == _COLD)
+    return Progress(offsets, starts, synced_ms, told.get(TIER) == _COLD, told.get(THINNED) == _YES)

@@ -4,7 +4,7 @@ Invariant  a task writes files that nobody knows until it has told of them; a re
            others. A data file of an appended table holds offsets of one partition, in order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, TypeVar
@@ -26,7 +26,7 @@ from varve.jobs.table.catalog import told_errors
 from varve.jobs.table.decode import Decoder
 from varve.jobs.table.files import DataFileWriter, TableFiles
 from varve.jobs.table.rows import SOURCE, SplitRows, find_buckets, keep_newest, split_rows
-from varve.jobs.table.schema import DELETED, KEY, PARTITION
+from varve.jobs.table.schema import DELETED, KEY, OFFSET, PARTITION
 
 T = TypeVar("T")
 
@@ -146,7 +146,10 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """One bucket: its rows, changed by what was put aside."""
+    """One bucket: its rows, changed by what was put aside.
+
+    With `starts` only rows below the log start of their partition are left of what it had.
+    """
 
     run_id: str
     name: str
@@ -154,6 +157,7 @@ class MergeTask:
     bucket: int
     existing: tuple[DataFile, ...]
     staged: tuple[tuple[str, int], ...]
+    starts: Mapping[int, int] | None = None
 
     def run(self) -> Written:
         with told_errors(self.files.location):
@@ -167,6 +171,8 @@ class MergeTask:
 
     def _merge(self) -> pa.Table:
         old = self.files.read(self.existing)
+        if self.starts is not None:
+            old = old.filter(_find_below(old, self.starts))
         deleted = pa.array(np.zeros(len(old), np.bool_))
         parts = [old.append_column(DELETED, deleted)]
         io = self.files.io()
@@ -176,6 +182,13 @@ class MergeTask:
             parts.append(_like(found, parts[0].schema))
         rows = keep_newest(pa.concat_tables(parts))
         return rows.filter(pc.invert(rows[DELETED]))
+
+
+def _find_below(rows: pa.Table, starts: Mapping[int, int]) -> pa.Array:
+    """Which rows lie below an offset of their partition."""
+    numbers, slots = np.unique(rows[PARTITION].to_numpy(), return_inverse=True)
+    limits = np.array([starts.get(int(one), 0) for one in numbers], np.int64)
+    return pa.array(rows[OFFSET].to_numpy() < limits[slots], pa.bool_())
 
 
 class RowsWriter:

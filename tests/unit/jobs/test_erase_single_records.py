@@ -1,0 +1,111 @@
+"""Single records of keys are erased: tables and snapshots end as the log tells."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
+import pytest
+
+import varve
+from varve.jobs.erase.field import FieldMatch, ValueFormat
+from varve.jobs.erase.job import erase
+from varve.jobs.erase.request import ErasureRequest
+from varve.jobs.erase.result import ErasureResult
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.snapshot.job import take_snapshot
+from varve.jobs.snapshot.read import open_snapshot
+from varve.jobs.snapshot.result import SnapshotResult
+from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.job import sync_table
+from varve.jobs.table.result import TableResult
+from varve.jobs.table.settings import TableMode, TableSettings
+from varve.jobs.table.settings import ValueFormat as TableFormat
+
+UPSERT = TableSettings(
+    mode=TableMode.UPSERT, format=TableFormat.JSON, schema='{"email": "string"}', buckets=2
+)
+
+
+class Kit:
+    """A log directory with a table and a place of snapshots."""
+
+    def __init__(self, root: Path) -> None:
+        self.data, self.place = str(root / "data"), str(root / "place")
+        self.catalog = CatalogAddress(str(root / "tables"))
+        with varve.open(self.data, maintain=False) as store:
+            store.create_topic("people", settings={"cleanup.policy": "compact"})
+        self.put(k1="old@x", k2="bob@x")
+        self.put(k1="ann@x")
+
+    def put(self, **emails: str) -> None:
+        with varve.open(self.data, maintain=False) as store:
+            for key, email in emails.items():
+                store.topic("people").append(key=key, value=f'{{"email": "{email}"}}')
+
+    def sync(self) -> TableResult:
+        return sync_table(
+            "people",
+            "w.people",
+            catalog=self.catalog,
+            directories=[self.data],
+            settings=UPSERT,
+            distributor=LocalDistributor(),
+        )
+
+    def take(self) -> SnapshotResult:
+        return take_snapshot(
+            "people", self.place, directories=[self.data], distributor=LocalDistributor()
+        )
+
+    def erase(self, **asked: object) -> ErasureResult:
+        return erase(
+            ErasureRequest(topics=("people",), id="one", **asked),  # type: ignore[arg-type]
+            directories=[self.data],
+            distributor=LocalDistributor(),
+        )
+
+    def table(self) -> dict[str, str]:
+        catalog = self.catalog.open_existing()
+        rows = catalog.load_table("w.people").scan().to_arrow().to_pylist()
+        catalog.close()
+        return {row["_key"].decode(): row["email"] for row in rows}
+
+    def snapshot(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for path in open_snapshot(self.place).paths:
+            for row in pq.read_table(path).to_pylist():
+                found[row["key"].decode()] = row["value"].decode().split('"')[3]
+        return found
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    return Kit(tmp_path)
+
+
+def test_an_older_record_is_the_latest_again_in_tables_and_snapshots(kit: Kit) -> None:
+    kit.sync()
+    kit.take()
+    done = kit.erase(field=FieldMatch.of("email", ["ann@x"], ValueFormat.JSON))
+    assert done.receipt is not None
+    told = " ".join(done.receipt["out_of_reach"])
+    assert "table w.people lacks keys" in told
+    assert "snapshots 1 lack keys" in told
+    assert kit.table() == kit.snapshot() == {"k2": "bob@x"}
+    assert kit.sync().is_rebuilt
+    taken = kit.take()
+    assert (taken.is_new, "single records" in taken.partitions[0].note) == (True, True)
+    assert kit.table() == kit.snapshot() == {"k1": "old@x", "k2": "bob@x"}
+    assert not kit.sync().is_rebuilt
+    assert not kit.take().is_new
+
+
+def test_by_key_nothing_is_made_anew(kit: Kit) -> None:
+    kit.sync()
+    kit.take()
+    done = kit.erase(keys=frozenset({b"k1"}))
+    assert done.receipt is not None
+    assert "lack" not in " ".join(done.receipt["out_of_reach"])
+    kit.put(k3="eve@x")
+    assert not kit.sync().is_rebuilt
+    assert kit.take().partitions[0].read_from == 3
+    assert kit.table() == kit.snapshot() == {"k2": "bob@x", "k3": "eve@x"}
