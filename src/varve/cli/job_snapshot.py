@@ -136,6 +136,8 @@ def command(
       varve job snapshot --list /backup/orders
     """
     given: dict[str, GivenValue] = dict(parse_setting(text) for text in place_settings)
+    if list_place is not None and verify_place is not None:
+        raise typer.BadParameter("give --list or --verify, not both")
     if list_place is not None:
         _list(_open_place(list_place, given), as_json=as_json)
         return
@@ -236,9 +238,12 @@ def _take(
 
 
 def _open_place(place: str, settings: dict[str, GivenValue]) -> "SnapshotPlace":
-    from varve.jobs.snapshot.place import SnapshotPlace, find_place
+    """A place that holds a snapshot; raises NotFound."""
+    from varve.jobs.snapshot.place import SnapshotPlace, get_place
 
-    return SnapshotPlace(find_place(place, settings).open())
+    opened = SnapshotPlace(get_place(place, settings).open())
+    opened.get()
+    return opened
 
 
 def _print_result(result: "SnapshotResult") -> None:

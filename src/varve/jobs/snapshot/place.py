@@ -6,11 +6,13 @@ Invariant  a snapshot exists when its document does. Files that no document name
            under way or to one that was killed; they go when they are older than a grace time.
 """
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
+from urllib.parse import quote
 
 from varve.foundation.errors import (
     Corrupt,
@@ -31,13 +33,18 @@ from varve.jobs.snapshot.document import (
 )
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectInfo, ObjectStore, open_object_store
-from varve.object_store.urls import find_scheme, normal_url
+from varve.object_store.directory import WRITING
+from varve.object_store.urls import BUCKETS, find_scheme, normal_url, split_directory
 
 _OURS: Final = re.compile(
     rf"{DATA_FOLDER}/[0-9]{{5,}}-[0-9]{{5,}}-[0-9a-f]{{32}}\.parquet"
     rf"|{WORK_FOLDER}/[0-9a-f-]{{36}}/[0-9]{{6,}}"
 )
 """What runs write besides documents; other files of a directory are left alone."""
+
+
+_SCHEMES: Final = BUCKETS | {"file", "memory"}
+"""Those that need no '//' to make a URL of a text."""
 
 
 class Opens(Protocol):
@@ -47,14 +54,15 @@ class Opens(Protocol):
 
 
 def place_url(place: str) -> str:
-    """The URL of a place that is given as one, or as a path."""
-    return normal_url(place if find_scheme(place) else f"file:{place}")
+    """The URL of a place that is given as one, or as a path of any characters."""
+    is_url = "://" in place or find_scheme(place) in _SCHEMES
+    return normal_url(place if is_url else f"file:{quote(place)}")
 
 
 def check_apart(place: str, others: Collection[str]) -> None:
     """Raises InvalidRequest for a place that lies in another of these, or around it."""
-    url = place_url(place)
-    for other in map(place_url, others):
+    url = _resolve(place)
+    for other in map(_resolve, others):
         if f"{url}/".startswith(f"{other}/") or f"{other}/".startswith(f"{url}/"):
             raise InvalidRequest(
                 f"{url} and {other} lie one in the other: give snapshots a place apart from the "
@@ -62,10 +70,32 @@ def check_apart(place: str, others: Collection[str]) -> None:
             )
 
 
+def _resolve(place: str) -> str:
+    """The URL of a place, of a directory by the path without symbolic links."""
+    url = place_url(place)
+    if find_scheme(url) != "file":
+        return url
+    return f"file:{quote(os.path.realpath(split_directory(url)))}"
+
+
 def make_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
     """The address of a place, whose directory is made where it is missing."""
     address = find_place(place, settings)
     open_object_store(address.url, dict(address.settings)).close()
+    return address
+
+
+def get_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
+    """The address of a place to be looked at; raises NotFound for a directory that is none.
+
+    A store that is opened makes a folder of its own, and a log directory must not have one.
+    """
+    address = find_place(place, settings)
+    if find_scheme(address.url) == "file":
+        path = split_directory(address.url)
+        names = set(os.listdir(path)) if os.path.isdir(path) else set()
+        if names and not names & {SNAPSHOT_FOLDER, WRITING}:
+            raise NotFound(f"{address.url} does not hold a snapshot: it has no {SNAPSHOT_FOLDER}/")
     return address
 
 

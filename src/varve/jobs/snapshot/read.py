@@ -17,7 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot.place import SnapshotPlace, find_place
+from varve.jobs.snapshot.place import SnapshotPlace, get_place
 from varve.jobs.snapshot.rows import make_columns, open_rows
 from varve.object_store import ObjectStore
 from varve.object_store.urls import find_scheme, split_directory
@@ -85,6 +85,6 @@ def open_snapshot(
     settings: Mapping[str, GivenValue] | None = None,
 ) -> Snapshot:
     """A snapshot of a place by its number, or the newest; raises NotFound."""
-    address = find_place(place, settings)
+    address = get_place(place, settings)
     objects = address.open()
     return Snapshot(address.url, objects, SnapshotPlace(objects).get(snapshot))

@@ -1,0 +1,53 @@
+"""`varve job snapshot`: what is looked at without Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.snapshot_topic import SMALL
+from tests.support.source_topic import SourceTopic
+from varve.cli.main import app
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.snapshot.job import take_snapshot
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["job", "snapshot", *arguments])
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[SourceTopic]:
+    made = SourceTopic(tmp_path)
+    made.put(("a", "1"), ("b", "2"))
+    made.flush()
+    yield made
+    made.close()
+
+
+def test_a_place_of_any_name_is_listed(topic: SourceTopic, tmp_path: Path) -> None:
+    names = ("plain", "x%20y", "a#b", "what?", "a:b")
+    for name in names:
+        take_snapshot(
+            "orders",
+            str(tmp_path / "places" / name),
+            directories=[topic.kit.path],
+            settings=SMALL,
+            distributor=LocalDistributor(),
+        )
+        assert run("--list", str(tmp_path / "places" / name)).exit_code == 0
+        assert run("--verify", str(tmp_path / "places" / name)).exit_code == 0
+    assert {path.name for path in (tmp_path / "places").iterdir()} == set(names)
+
+
+@pytest.mark.parametrize("option", [("--list",), ("--verify",), ("--keep", "1", "--to")])
+def test_a_directory_without_snapshots_is_told(topic: SourceTopic, option: tuple[str, ...]) -> None:
+    failed = run(*option, topic.kit.path)
+    assert failed.exit_code == 1
+    assert "does not hold a snapshot" in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+def test_a_place_is_listed_or_verified() -> None:
+    assert run("--list", "x", "--verify", "y").exit_code == 2
