@@ -13,6 +13,7 @@ COMMANDS: Final[dict[str, str]] = {
     "demo": "job_demo",
     "compact": "job_compact",
     "erase": "job_erase",
+    "outputs": "job_outputs",
     "verify": "job_verify",
     "snapshot": "job_snapshot",
     "table": "job_table",

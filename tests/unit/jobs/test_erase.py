@@ -14,6 +14,7 @@ from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss, Unavailable
 from varve.jobs.erase.field import FieldMatch, ValueFormat
+from varve.jobs.erase.noted import forget_output, list_outputs
 from varve.jobs.erase.rescan import NotErased, RescanMode
 from varve.jobs.outputs.erased_rows import ErasedOutput
 from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, TierOutputs
@@ -434,6 +435,24 @@ def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBenc
     assert receipt is not None
     assert "topic copy at /other was made of orders: erase it there" in receipt["out_of_reach"]
     assert any("files at /exports" in one for one in receipt["out_of_reach"])
+
+
+def test_a_note_in_the_bucket_is_forgotten_there(bench: ErasureBench) -> None:
+    home = bench.home
+    output = Output(
+        kind=OutputKind.SNAPSHOT,
+        topic="orders",
+        topic_id=home.topic_id,
+        place="/nowhere/at/all",
+        name="daily",
+    )
+    TierOutputs(bench.topic.bucket, home.cluster).note(output)
+    with pytest.raises(Unavailable, match=f"varve job outputs orders --forget {output.id}"):
+        bench.erase("ann")
+    assert list_outputs(bench.places(), "orders") == [output]
+    assert forget_output(bench.places(), "orders", output.id) == output
+    assert list_outputs(bench.places(), "orders") == []
+    assert bench.erase("ann").receipt is not None
 
 
 def test_a_topic_that_was_made_of_another_is_erased_with_it() -> None:

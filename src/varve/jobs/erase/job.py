@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from varve import embedded
 from varve.disk import RealFileSystem
@@ -55,15 +56,15 @@ def erase(
         store={} if address is None else dict(address.settings),
     )
     with ExitStack() as stack:
-        places = Places(
-            None if address is None else _open_tier(address, mirror_url, mirror_settings),
-            _open_store([os.path.abspath(one) for one in directories], stack)
-            if directories
-            else None,
-            outputs,
+        places = open_places(
+            stack,
+            address=address,
+            mirror_url=mirror_url,
+            mirror_settings=mirror_settings,
+            directories=directories,
         )
         return erase_from(
-            places,
+            replace(places, output_settings=outputs),
             request,
             distributor=distributor,
             clock=clock or SystemClock(),
@@ -72,6 +73,22 @@ def erase(
             is_dry_run=is_dry_run,
             is_finish=is_finish,
         )
+
+
+def open_places(
+    stack: ExitStack,
+    *,
+    address: TierAddress | None,
+    mirror_url: str,
+    mirror_settings: tuple[tuple[str, GivenValue], ...],
+    directories: Sequence[str],
+) -> Places:
+    """The bucket and the store, which is open until the stack ends; raises Locked."""
+    paths = [os.path.abspath(one) for one in directories]
+    return Places(
+        None if address is None else _open_tier(address, mirror_url, mirror_settings),
+        _open_store(paths, stack) if paths else None,
+    )
 
 
 def new_erasure_id() -> str:

@@ -4,10 +4,12 @@ Invariant  every output that is noted is erased, or named among what is out of r
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from varve.foundation.errors import NotFound, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.erased_rows import ErasedOutput, ErasedRows
 from varve.jobs.outputs.notes import Output, OutputKind, Outputs
@@ -79,15 +81,28 @@ def find_outputs(
 
 
 def erase_output(output: Output, settings: OutputSettings, wanted: ErasedRows) -> ErasedOutput:
-    """Takes the rows out of a snapshot or table, for good."""
+    """Takes the rows out of a snapshot or table, for good; raises Unavailable where it is not."""
     given = settings.of(output)
-    if output.kind is OutputKind.SNAPSHOT:
-        from varve.jobs.snapshot.erase import erase_from_snapshot
+    with _told_way_out(output):
+        if output.kind is OutputKind.SNAPSHOT:
+            from varve.jobs.snapshot.erase import erase_from_snapshot
 
-        return erase_from_snapshot(output, given, wanted)
-    from varve.jobs.table.erase import erase_from_table
+            return erase_from_snapshot(output, given, wanted)
+        from varve.jobs.table.erase import erase_from_table
 
-    return erase_from_table(output, given, wanted)
+        return erase_from_table(output, given, wanted)
+
+
+@contextmanager
+def _told_way_out(output: Output) -> Iterator[None]:
+    """An output that is gone for good would keep every erasure of its topic from its end."""
+    try:
+        yield
+    except (Unavailable, NotFound) as error:
+        raise Unavailable(
+            f"{output.kind} {output.name} of topic {output.topic} cannot be reached: {error}. If "
+            f"it is gone for good: varve job outputs {output.topic} --forget {output.id}"
+        ) from error
 
 
 def count_in_output(output: Output, settings: OutputSettings, wanted: ErasedRows) -> int:

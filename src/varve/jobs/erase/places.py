@@ -65,7 +65,7 @@ class Places:
         found: dict[str, TopicPlace] = {}
         waiting = list(dict.fromkeys(names))
         while waiting:
-            place = self._find(waiting.pop(0))
+            place = self.find(waiting.pop(0))
             found[place.name] = place
             for one in place.outputs.topics:
                 if one.name not in found and one.name not in waiting:
@@ -74,7 +74,8 @@ class Places:
                 raise InvalidRequest(f"more than {_TOPICS_MAX} topics: erase them in several runs")
         return list(found.values())
 
-    def _find(self, name: str) -> TopicPlace:
+    def find(self, name: str) -> TopicPlace:
+        """One topic; raises NotFound."""
         cold = self._find_cold(name)
         plain = name if cold is None else cold.name
         logs, topic_id = self._find_logs(plain)

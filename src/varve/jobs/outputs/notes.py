@@ -4,7 +4,8 @@ Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store o
            cold tier, `varve-outputs.json` in the log directory of one that is not, which is changed
            under the lock of `varve-outputs.lock`. docs/formats/outputs.md
 Invariant  an output is noted before the first of its records is written. No credential is noted.
-Crash      a note without an output is harmless; an output without a note does not come to be.
+Crash      an output without a note does not come to be. A note without an output keeps erasures
+           from their end until the job is run again, or `varve job outputs` forgets the note.
 """
 
 import errno

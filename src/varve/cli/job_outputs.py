@@ -1,0 +1,107 @@
+"""`varve job outputs`: the notes of what jobs made of a topic, which erasures go by."""
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varve.cli.erase_input import find_where
+from varve.cli.moments import show_moment
+from varve.cli.store_access import AsJson
+from varve.cli.tier_access import Cluster, MirrorUrl, StoreSettings, TierUrl
+from varve.foundation.clock import SystemClock
+
+if TYPE_CHECKING:
+    from varve.jobs.outputs.notes import Output
+
+
+def command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    store_url: TierUrl = "",
+    store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
+    mirror_url: MirrorUrl = "",
+    directories: Annotated[
+        list[str],
+        typer.Option(
+            "--dir",
+            "-d",
+            envvar="VARVE_DIR",
+            metavar="PATH",
+            help="A log directory of the topic; repeatable for a store on several disks. No server "
+            "may have it open.",
+        ),
+    ] = [],  # noqa: B006
+    cluster: Cluster = None,
+    forget: Annotated[
+        str | None,
+        typer.Option(
+            "--forget",
+            metavar="ID",
+            help="Forget this one, which is gone for good: no erasure looks for it any more.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what jobs made of a topic: snapshots, tables, topics and files that erasures go to.
+
+    An erasure ends with an error where one of them cannot be reached. One that was removed on
+    purpose is forgotten with --forget. Records in one that is forgotten and still there, or in a
+    backup of it, are reached by no erasure.
+
+    It needs no Spark. With --json there is a line for each.
+
+    \b
+    Examples:
+      varve job outputs customers --dir data
+      varve job outputs customers --dir data --forget snapshot-2b1f0c86d1e5a3b7c4f2096e8d7a5b31
+    """
+    from varve.jobs.erase.job import open_places
+    from varve.jobs.erase.noted import forget_output, list_outputs
+
+    where = find_where(store_url, store_settings, mirror_url, directories, cluster)
+    with ExitStack() as stack:
+        places = open_places(
+            stack,
+            address=where.address,
+            mirror_url=where.mirror_url,
+            mirror_settings=where.mirror_settings,
+            directories=where.directories,
+        )
+        if forget is None:
+            _print(list_outputs(places, topic), as_json=as_json)
+            return
+        gone = forget_output(places, topic, forget)
+    if as_json:
+        typer.echo(json.dumps({"forgotten": True, **_document(gone)}))
+        return
+    typer.echo(f"forgotten: {gone.kind} {gone.name} at {gone.place}; no erasure looks there now")
+
+
+def _document(one: "Output") -> dict[str, object]:
+    return {
+        "id": one.id,
+        "kind": str(one.kind),
+        "name": one.name,
+        "place": one.place,
+        "noted_ms": one.noted_ms,
+    }
+
+
+def _print(outputs: "list[Output]", *, as_json: bool) -> None:
+    from varve.cli.screen import make_console, print_rows_with_details
+
+    if as_json:
+        for one in outputs:
+            typer.echo(json.dumps(_document(one)))
+        return
+    if not outputs:
+        typer.echo("nothing is noted that was made of this topic")
+        return
+    now_ms = SystemClock().now_ms()
+    columns = ("id", "kind", "name", "place", "noted")
+    rows = [
+        (one.id, str(one.kind), one.name, one.place, show_moment(one.noted_ms, now_ms))
+        for one in outputs
+    ]
+    print_rows_with_details(make_console(), columns, rows, [() for _ in rows], left=columns)

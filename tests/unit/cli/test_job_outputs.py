@@ -1,0 +1,64 @@
+"""`varve job outputs`: what was made of a topic is listed, and forgotten when it is gone."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import varve
+from varve.cli.main import app
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["job", *arguments], env={"COLUMNS": "300"})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """A topic, and notes of a snapshot and a table whose places are gone."""
+    path = tmp_path / "data"
+    with varve.open(path, maintain=False) as store:
+        topic = store.create_topic("people")
+        topic.append(key="ann", value="v")
+        assert topic.id is not None
+        topic_id = encode_topic_id(topic.id)
+    for kind, name in ((OutputKind.SNAPSHOT, "daily"), (OutputKind.TABLE, "shop.people")):
+        DirectoryOutputs.of(str(path)).note(
+            Output(
+                kind=kind,
+                topic="people",
+                topic_id=topic_id,
+                place=str(tmp_path / "gone"),
+                name=name,
+                how=(("warehouse", str(tmp_path / "gone")),),
+            )
+        )
+    return str(path)
+
+
+def test_what_is_gone_for_good_is_named_forgotten_and_keeps_no_erasure_back(data: str) -> None:
+    listed = run("outputs", "people", "--dir", data, "--json")
+    assert listed.exit_code == 0, listed.output
+    snapshot, table = map(json.loads, listed.stdout.splitlines())
+    assert (snapshot["kind"], table["kind"]) == ("snapshot", "table")
+    assert snapshot["id"] in run("outputs", "people", "--dir", data).stdout
+    for one in (snapshot, table):
+        refused = run("erase", "people", "--dir", data, "--key", "ann")
+        assert refused.exit_code == 1
+        assert f"varve job outputs people --forget {one['id']}" in refused.stderr
+        forgotten = run("outputs", "people", "--dir", data, "--forget", one["id"])
+        assert forgotten.exit_code == 0, forgotten.output
+        assert f"forgotten: {one['kind']} {one['name']} at" in forgotten.stdout
+    done = run("erase", "people", "--dir", data, "--key", "ann")
+    assert done.exit_code == 0, done.output
+    assert "nothing is noted" in run("outputs", "people", "--dir", data).stdout
+
+
+def test_an_id_that_is_not_noted_is_refused(data: str) -> None:
+    refused = run("outputs", "people", "--dir", data, "--forget", "snapshot-0")
+    assert refused.exit_code == 1
+    assert "has no note of an output 'snapshot-0' (noted: " in refused.stderr
+    assert len(run("outputs", "people", "--dir", data, "--json").stdout.splitlines()) == 2
