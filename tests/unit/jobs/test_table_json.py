@@ -252,3 +252,43 @@ def test_a_field_of_two_types_has_no_column() -> None:
         ]
     )
     assert [one.describe() for one in found] == ["a double", "c struct<y: long, z: boolean>"]
+
+
+@pytest.mark.parametrize("rows", [1, 200])
+def test_half_of_a_surrogate_pair_stays_an_escape_in_the_rest(rows: int) -> None:
+    decoder = JsonDecoder(parse_schema('{"id": "long"}', "the test"))
+    values = [b'{"id": 1, "\\ud800": "\xc3\xa4 \\udfff \\ud83d\\ude00"}', b'{"who": ["\\ud800"]}']
+    found = column(decoder, "_rest", *(values * rows))
+    assert found[:2] == ['{"\\ud800": "ä \\udfff 😀"}', '{"who": ["\\ud800"]}']
+    assert [json.loads(one) for one in found[:2]] == [
+        {"\ud800": "ä \udfff 😀"},
+        {"who": ["\ud800"]},
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 200])
+@pytest.mark.parametrize(
+    ("field", "low", "lowest", "type"),
+    [
+        ("day", "0000-12-31", "0001-01-01", "date"),
+        ("at", "0000-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "timestamptz"),
+        ("at", "0001-01-01T00:00:00+01:00", "0001-01-01T01:00:00+01:00", "timestamptz"),
+        ("at", "9999-12-31T23:59:59-01:00", "9999-12-31T23:59:59Z", "timestamptz"),
+    ],
+)
+def test_days_and_moments_are_of_the_years_1_to_9999(
+    rows: int, field: str, low: str, lowest: str, type: str
+) -> None:
+    decoder = JsonDecoder(parse_schema(json.dumps({field: type}), "the test"))
+    bad = decode(decoder, *[json.dumps({field: low}).encode()] * rows)
+    assert bad.is_bad.all()
+    good = decode(decoder, *[json.dumps({field: lowest}).encode()] * rows)
+    assert not good.is_bad.any()
+    assert good.columns[0].to_pylist()[0].year in (1, 9999)
+
+
+def test_a_number_beyond_all_others_is_told_or_kept_as_text() -> None:
+    assert "too large" in reason(b'{"b": 1e9999999999999999999}')
+    decoder = JsonDecoder(parse_schema('{"id": "long"}', "the test"))
+    (rest,) = column(decoder, "_rest", b'{"far": 1e400, "near": 1.5}')
+    assert json.loads(rest) == {"far": "1E+400", "near": 1.5}

@@ -44,6 +44,8 @@ _ROWS_MIN: Final = 64
 
 _PLAIN: Final = (BooleanType, IntegerType, LongType, DoubleType, StringType)
 _MOMENTS: Final = (TimestampType, TimestamptzType)
+_DATE: Final = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
+_DECIMAL: Final = r"^-?\d{1,18}(\.\d{1,18})?$"
 _OPENED_MAX: Final = 1000
 """Brackets in one value: Arrow reads nested ones on the stack, and ends the process without it."""
 
@@ -299,7 +301,7 @@ def _convert_moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _convert_text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Only the forms that both ways of reading take alike."""
-    pattern = r"^\d{4}-\d\d-\d\d$" if pa.types.is_date(wanted) else r"^-?\d{1,18}(\.\d{1,18})?$"
+    pattern = _DATE if pa.types.is_date(wanted) else _DECIMAL
     if not pc.all(pc.match_substring_regex(array, pattern), skip_nulls=True).as_py() is not False:
         raise _NotPlain
     return array.cast(wanted)

@@ -7,6 +7,8 @@ Invariant  a value that does not fit its type is refused, not bent: no text for 
 import base64
 import binascii
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -41,6 +43,8 @@ MICROSECONDS_MAX: Final = 253_402_300_799_999_999
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 60
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half of a pair: text of JSON may hold one as an escape, and no UTF-8 can."""
 
 
 class Unfit(ValueError):
@@ -83,7 +87,10 @@ class RowReader:
             for name, given in document.items()
         }
         kept = {name: given for name, given in left.items() if given is not None}
-        return json.dumps(kept, ensure_ascii=False, default=_show_decimal) if kept else None
+        if not kept:
+            return None
+        told = json.dumps(kept, ensure_ascii=False, default=_show_decimal)
+        return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", told)
 
 
 def parse_json(value: bytes) -> dict[str, Any]:
@@ -92,6 +99,8 @@ def parse_json(value: bytes) -> dict[str, Any]:
         document = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
     except RecursionError:
         raise Unfit("no JSON that can be read: nested too deep") from None
+    except InvalidOperation:
+        raise Unfit("a number in it is too large or too small") from None
     except ValueError as error:
         raise Unfit(f"no JSON: {error}"[:200]) from None
     if not isinstance(document, dict):
@@ -103,8 +112,10 @@ def _refuse(word: str) -> Any:
     raise Unfit(f"{word} is no JSON")
 
 
-def _show_decimal(value: Any) -> Any:
-    return float(value)
+def _show_decimal(value: Any) -> float | str:
+    """A number; as text where it is beyond those that JSON's readers take."""
+    made = float(value)
+    return made if math.isfinite(made) else str(value)
 
 
 def _rest_of(given: Any, type: IcebergType) -> Any:
@@ -261,10 +272,7 @@ def _make_moment(*, has_zone: bool) -> Convert:
 
     def read(given: Any) -> int:
         if isinstance(given, int) and not isinstance(given, bool):
-            found = given * 1000
-            if not MICROSECONDS_MIN <= found <= MICROSECONDS_MAX:
-                raise Unfit("beyond the years 1 to 9999")
-            return found
+            return _check_moment(given * 1000)
         try:
             moment = datetime.fromisoformat(_text(given))
         except ValueError as error:
@@ -273,9 +281,15 @@ def _make_moment(*, has_zone: bool) -> Convert:
             return _count_microseconds(moment, _EPOCH)
         if not has_zone:
             raise Unfit("it has a zone")
-        return _count_microseconds(moment, _EPOCH_UTC)
+        return _check_moment(_count_microseconds(moment, _EPOCH_UTC))
 
     return read
+
+
+def _check_moment(found: int) -> int:
+    if not MICROSECONDS_MIN <= found <= MICROSECONDS_MAX:
+        raise Unfit("beyond the years 1 to 9999")
+    return found
 
 
 def _count_microseconds(moment: datetime, epoch: datetime) -> int:
