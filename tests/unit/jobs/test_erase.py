@@ -227,6 +227,7 @@ def test_an_object_that_nothing_names_keeps_the_receipt_back(bench: ErasureBench
     with pytest.raises(NotErased, match=r"lost/log \(2 records\).*fsck --sweep"):
         bench.erase("ann")
     assert not [one for one in bench.topic.object_keys() if "/receipt/" in one]
+    assert [one for one in bench.topic.object_keys() if "/erasure/" in one], "it was begun"
     bench.topic.bucket.delete([key])
     assert bench.erase("ann").receipt is not None
 
@@ -449,6 +450,7 @@ def test_a_note_in_the_bucket_is_forgotten_there(bench: ErasureBench) -> None:
     TierOutputs(bench.topic.bucket, home.cluster).note(output)
     with pytest.raises(Unavailable, match=f"varve job outputs orders --forget {output.id}"):
         bench.erase("ann")
+    assert not [one for one in bench.topic.object_keys() if "/erasure/" in one], "nothing was done"
     assert list_outputs(bench.places(), "orders") == [output]
     assert forget_output(bench.places(), "orders", output.id) == output
     assert list_outputs(bench.places(), "orders") == []

@@ -124,9 +124,13 @@ class ErasureDocuments:
         spots = self._spots(_Folder.RECEIPT)
         for spot in spots:
             spot.put(encode_receipt(document))
+        self.remove_request()
+        return tuple(one.name for one in spots)
+
+    def remove_request(self) -> None:
+        """Where a receipt tells it, or nothing was changed for it."""
         for spot in self._reachable(_Folder.REQUEST):
             spot.remove()
-        return tuple(one.name for one in spots)
 
     def _spots(self, folder: _Folder) -> list[_Spot]:
         """One for each topic in the cold tier, and one for all others."""

@@ -14,6 +14,7 @@ Crash      killed anywhere and run again it completes; each partition is as it w
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from varve.commit_log import Log
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.errors import InvalidRequest, NotFound, StoreError
 from varve.jobs.erase.cold import ColdErasure, ColdFindings
 from varve.jobs.erase.figures import ErasureFigures, estimate_cost
 from varve.jobs.erase.hot import HotErasure, HotFindings
@@ -115,6 +116,15 @@ class _Erasure:
         if is_finish:
             self._check_begun()
         self._documents.put_request(self._random.randbytes(_SALT_BYTES))
+        try:
+            return self._run(is_finish=is_finish)
+        except StoreError:
+            with suppress(StoreError):  # What went wrong first is told.
+                if not self._is_begun():
+                    self._documents.remove_request()
+            raise
+
+    def _run(self, *, is_finish: bool) -> ErasureResult:
         erased = self._erase_outputs()
         rescan, only, passes = Rescan(), None, 0
         while passes == 0 or (rescan.found and passes < PASSES_MAX):
@@ -136,11 +146,14 @@ class _Erasure:
     def _check_begun(self) -> None:
         if self._request.grace_ms:
             raise InvalidRequest("an erasure is finished without a grace time")
-        if not any(one.balances for topic in self._topics for one in self._read_done(topic)):
+        if not self._is_begun():
             raise NotFound(
                 f"no evidence of an erasure {self._request.id} is there: nothing was begun under "
                 "this id, or nothing was found then; run it without --finish"
             )
+
+    def _is_begun(self) -> bool:
+        return any(one.balances for topic in self._topics for one in self._read_done(topic))
 
     def _pass(
         self,
