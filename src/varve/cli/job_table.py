@@ -22,12 +22,9 @@ from varve.cli.job_options import (
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
-from varve.commit_log import LogSettings
 from varve.disk import RealFileSystem
 from varve.embedded.tier_place import read_place
-from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import NotFound
-from varve.foundation.settings import parse_settings
 
 if TYPE_CHECKING:
     from varve.cli.job_options import SparkOptions
@@ -201,8 +198,6 @@ def command(
         _tell_expiry(_expire(place, to, expire_days), as_json=as_json)
         return
     settings = _make_settings(
-        topic,
-        directory,
         mode=mode,
         format=format,
         schema=schema,
@@ -257,8 +252,6 @@ def _find_source(
 
 
 def _make_settings(
-    topic: str,
-    directory: str | None,
     *,
     mode: Mode | None,
     format: Format | None,
@@ -281,7 +274,6 @@ def _make_settings(
         commit_bytes=commit_bytes or COMMIT_BYTES,
         is_adding_columns=add_columns,
         is_keeping_expired=keep_expired,
-        delete_retention_ms=_find_delete_retention(topic, directory),
     )
 
 
@@ -291,17 +283,6 @@ def _read_text(path: str) -> str:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"the schema {path} cannot be read: {error}") from error
-
-
-def _find_delete_retention(topic: str, directory: str | None) -> int:
-    """Of the topic; 0 where no directory tells."""
-    fs, path = RealFileSystem(), f"{directory}/{TOPICS_FILE}"
-    if directory is None or not fs.exists(path):
-        return 0
-    entry = decode_topics(fs.read(path), path).topics.get(topic)
-    if entry is None:
-        return 0
-    return parse_settings(LogSettings, entry.settings, f"topic {topic}").delete_retention_ms
 
 
 def _sync(

@@ -72,7 +72,6 @@ def run_table(context: JobContext) -> tuple[object, str | None]:
     """Mode and format are those of the table once it exists."""
     from varve.jobs.table.catalog import CatalogAddress
     from varve.jobs.table.job import sync_table
-    from varve.jobs.table.settings import TableSettings
 
     settings = context.settings
     result = sync_table(
@@ -84,7 +83,6 @@ def run_table(context: JobContext) -> tuple[object, str | None]:
         distributor=context.distributor,
         address=_find_cold(context),
         directories=[context.directory],
-        settings=TableSettings(delete_retention_ms=settings.delete_retention_ms),
         clock=context.clock,
     )
     return result.to_json(), None

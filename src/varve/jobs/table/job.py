@@ -46,7 +46,7 @@ from varve.jobs.table.definition import (
 )
 from varve.jobs.table.expire import BelowStarts, FromOffsets, plan_expiry
 from varve.jobs.table.files import TableFiles
-from varve.jobs.table.plan import Batch, TablePlan, Tombstones, make_reads, plan_table
+from varve.jobs.table.plan import Batch, TablePlan, make_reads, plan_table
 from varve.jobs.table.result import TableResult
 from varve.jobs.table.runs import TableRun, new_run_id, sweep, take_over
 from varve.jobs.table.schema import Fields
@@ -203,11 +203,10 @@ class TableSync:
     def _sync(self, tables: "_Tables") -> None:
         run = TableRun.begin(tables.both(), self.run_id, self.clock)
         began_ms = self.clock.now_ms()
-        tombstones = Tombstones(began_ms, self.settings.delete_retention_ms)
         plan = plan_table(
             self.options,
             read_progress(tables.table),
-            tombstones=tombstones if tables.definition.is_keyed else None,
+            is_keyed=tables.definition.is_keyed,
         )
         decoder = make_decoder(tables.definition, self.settings)
         try:

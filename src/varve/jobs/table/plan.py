@@ -69,25 +69,21 @@ class TablePlan:
         yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
 
 
-def plan_table(
-    options: SourceOptions, progress: Progress, *, tombstones: "Tombstones | None" = None
-) -> TablePlan:
+def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = False) -> TablePlan:
     """What is behind the table's offsets; raises NotFound where the topic is not.
 
-    With `tombstones`, which a table of keys must see, it is all of the topic where some of them may
+    For a table of keys, which must see tombstones, it is all of the topic where some of them may
     have left the log unseen, or where single records of keys were erased from the table.
     """
     sources = open_partitions(options)
     bounds = {source.number: source.bounds() for source in sources}
     is_cold = any(source.manifest_version is not None for source in sources)
-    is_rebuild = tombstones is not None and not (
-        all(
-            tombstones.are_there(
-                progress, one.number, *bounds[one.number], one.cleaned_up_to, is_cold
-            )
+    is_rebuild = is_keyed and (
+        progress.is_thinned
+        or not all(
+            has_tombstones(progress, one.number, bounds[one.number], one.cleaned_up_to, is_cold)
             for one in sources
         )
-        and not progress.is_thinned
     )
     reached = {} if is_rebuild else progress.offsets
     pieces: list[Piece] = []
@@ -111,33 +107,19 @@ def plan_table(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstones:
-    """When a compaction may have removed deletions that a table has not seen."""
+def has_tombstones(
+    progress: Progress, partition: int, bounds: tuple[int, int], cleaned_up_to: int, is_cold: bool
+) -> bool:
+    """Whether every tombstone behind what the table has is still in the log.
 
-    now_ms: int
-    retention_ms: int
-
-    def are_there(
-        self,
-        progress: Progress,
-        partition: int,
-        start_offset: int,
-        end_offset: int,
-        cleaned_up_to: int,
-        is_cold: bool,
-    ) -> bool:
-        """Whether every tombstone behind what the table has is still in the log.
-
-        One that was written after the table had all of the topic was first cleaned later still, and
-        stays for `delete.retention.ms` from then. Above `cleaned_up_to` none has gone.
-        """
-        reached = progress.offsets.get(partition)
-        if reached is None or reached >= end_offset or reached <= start_offset:
-            return True
-        if self.now_ms - progress.synced_ms < self.retention_ms:
-            return True
-        return progress.is_cold == is_cold and cleaned_up_to <= reached
+    Above `cleaned_up_to` none has gone. How long one stays below is not asked: a compaction may
+    have been told another `delete.retention.ms` than the topic has now.
+    """
+    start_offset, end_offset = bounds
+    reached = progress.offsets.get(partition)
+    if reached is None or reached >= end_offset or reached <= start_offset:
+        return True
+    return progress.is_cold == is_cold and cleaned_up_to <= reached
 
 
 def make_reads(plan: TablePlan, batch: Batch, *, split_bytes: int) -> list[TaskRead]:

@@ -48,7 +48,6 @@ class TableSettings:
     commit_bytes: int = COMMIT_BYTES
     split_bytes: int = SPLIT_BYTES
     infer_records: int = INFER_RECORDS
-    delete_retention_ms: int = 0
     is_adding_columns: bool = False
     is_keeping_expired: bool = False
 
