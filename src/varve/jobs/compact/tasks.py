@@ -8,10 +8,8 @@ Crash      a group's objects are announced in the manifest before the first is w
            next run writes it again.
 """
 
-import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,6 +26,7 @@ from varve.commit_log import LogSettings
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
 from varve.jobs.compact.settings import WRITER
+from varve.jobs.running.scratch import scratch
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.group_upload import announce, gather_group, upload
@@ -43,13 +42,6 @@ _LEVEL: Final = 1
 
 def no_pace(size: int) -> None:
     """Tasks run without rest."""
-
-
-@contextmanager
-def scratch() -> Iterator[str]:
-    """A directory for files that leave with the task."""
-    with tempfile.TemporaryDirectory(prefix="varve-") as path:
-        yield path
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.result import ErasureResult
 from varve.jobs.erase.run import erase_from
 from varve.jobs.running.distributor import Distributor
+from varve.jobs.running.scratch import sweep_scratch
 from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.jobs.tier.mirror_reach import MirrorReach
 from varve.jobs.tier.reach import AddressReach, TierReach
@@ -55,6 +56,8 @@ def erase(
         store_url="" if address is None else address.url,
         store={} if address is None else dict(address.settings),
     )
+    if not is_dry_run:
+        sweep_scratch()
     with ExitStack() as stack:
         places = open_places(
             stack,

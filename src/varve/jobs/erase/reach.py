@@ -26,6 +26,8 @@ def tell_out_of_reach(
         *(one for topic in topics for one in topic.outputs.out_of_reach),
         *_tell_request(request, unread, has_outputs=any(one.outputs.copies for one in topics)),
         *_tell_places(places, topics, is_versioned=is_versioned),
+        "Temporary files of jobs that were killed on other machines: the next job there that "
+        "rewrites or verifies segments removes them.",
         "Consumers, and what they made of records that they had read before; checkpoints of "
         "streaming queries among it.",
     ]
@@ -76,7 +78,8 @@ def _tell_places(places: Places, topics: Sequence[TopicPlace], *, is_versioned: 
     if places.hot is None:
         told.append(
             "Log directories of servers: none was given. A segment that is copied later may bring "
-            "records back; erase there as well."
+            "records back, and snapshots and tables may be noted there alone, of the time before "
+            "the topic came to the bucket; erase there as well."
         )
     else:
         told.append("Backups and file system snapshots of the log directories.")
