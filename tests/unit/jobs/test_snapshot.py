@@ -154,6 +154,7 @@ def test_tombstones_that_may_be_gone_make_it_read_all() -> None:
     now = replace(known, resume_offset=90, manifest_version=9, cleaned_up_to=50)
     assert is_sound(known, now), "nothing behind the last snapshot was compacted"
     assert not is_sound(known, replace(now, cleaned_up_to=51))
+    assert not is_sound(known, replace(now, cleaned_up_to=39)), "how far was forgotten"
     assert not is_sound(replace(known, manifest_version=None), now)
 
 

@@ -162,10 +162,10 @@ def is_sound(known: SnapshotPartition, now: SnapshotPartition) -> bool:
     """Whether every tombstone written since is still in the log: one goes only when compacted.
 
     How long it stayed is not asked: a compaction may have been told another `delete.retention.ms`
-    than the topic has now.
+    than the topic has now. Where less is noted as compacted than before, the note was lost.
     """
     if known.resume_offset in (now.resume_offset, now.start_offset):
         return True
     if (known.manifest_version is None) != (now.manifest_version is None):
         return False
-    return now.cleaned_up_to <= known.resume_offset
+    return known.cleaned_up_to <= now.cleaned_up_to <= known.resume_offset
