@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.table_bench import TABLE, TableBench
 from tests.unit.jobs.test_table import JSON, UPSERT, Interfering, fail, put
-from varve.foundation.errors import Corrupt, Fenced, NotFound, PowerLoss
+from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, PowerLoss
 from varve.jobs.outputs.erased_rows import ErasedRows
 from varve.jobs.outputs.notes import Output
 from varve.jobs.table.commit import referenced_paths
@@ -110,15 +110,37 @@ def test_a_run_under_way_cannot_bring_erased_rows_back(bench: TableBench) -> Non
     assert count_in_table(output(bench), {}, KEY) == 0
 
 
-def test_a_tag_keeps_rows_out_of_reach(bench: TableBench) -> None:
+def test_a_tag_that_holds_rows_ends_the_erasure_and_is_named(bench: TableBench) -> None:
     bench.sync(JSON)
     table = bench.table()
     snapshot = table.current_snapshot()
     assert snapshot is not None
     table.manage_snapshots().create_tag(snapshot.snapshot_id, "audit").commit()
-    (told,) = erase_from_table(output(bench), {}, KEY).out_of_reach
-    assert "tag audit" in told
+    put(bench, 9, 10)
+    bench.sync(JSON)
+    before = bench.rows()
+    with pytest.raises(InvalidRequest, match=r"tag audit holds a snapshot with 1 rows.*drop it"):
+        erase_from_table(output(bench), {}, KEY)
+    assert bench.rows() == before
     assert count_in_table(output(bench), {}, KEY) == 1
+    table.refresh()
+    table.manage_snapshots().remove_tag("audit").commit()
+    assert erase_from_table(output(bench), {}, KEY).out_of_reach == ()
+    assert count_in_table(output(bench), {}, KEY) == 0
+
+
+def test_a_tag_without_such_rows_is_told(bench: TableBench) -> None:
+    bench.sync(JSON)
+    table = bench.table()
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    table.manage_snapshots().create_tag(snapshot.snapshot_id, "audit").commit()
+    bench.topic.put(("new", '{"id": 1}'))
+    bench.sync(JSON)
+    wanted = ErasedRows(frozenset({b"new"}), {})
+    (told,) = erase_from_table(output(bench), {}, wanted).out_of_reach
+    assert "tag audit" in told
+    assert count_in_table(output(bench), {}, wanted) == 0
 
 
 def test_a_table_that_was_dropped_is_told(bench: TableBench) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 from pyiceberg.table import Table
 
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.outputs.notes import Output
@@ -26,7 +26,13 @@ from varve.jobs.table.commit import CommitConflict, commit, data_files, fence, r
 from varve.jobs.table.definition import BAD, read_definition
 from varve.jobs.table.expire import RewriteTask
 from varve.jobs.table.files import DATA, TableFiles
-from varve.jobs.table.history import find_free, find_holders, forget, remove_unnamed
+from varve.jobs.table.history import (
+    find_free,
+    find_held,
+    find_holders,
+    forget,
+    remove_unnamed,
+)
 from varve.jobs.table.runs import find_marks, new_run_id, take_over
 from varve.jobs.table.schema import KEY, OFFSET, PARTITION
 from varve.jobs.table.state import read_progress
@@ -42,10 +48,13 @@ def erase_from_table(
 ) -> ErasedOutput:
     """Removes the rows from the table that an output notes, and from its side table.
 
-    A run that is under way is ended, since it may have read the records already.
+    A run that is under way is ended, since it may have read the records already. Raises
+    InvalidRequest, before anything is changed, where a branch or tag of somebody's holds such rows.
     """
     found = _Erasure(wanted)
     tables = _open(output, settings)
+    for table in tables:
+        _check_holders(table, wanted)
     run_id = f"erase-{new_run_id()}"
     for table in tables:
         found.note_before(table)
@@ -173,6 +182,20 @@ class _Erasure:
                 if self.wanted.find_single(*places).any():
                     return True
         return False
+
+
+def _check_holders(table: Table, wanted: ErasedRows) -> None:
+    files = TableFiles.of(table)
+    for holder in find_holders(table):
+        with told_errors(files.location):
+            paths = find_held(table, holder)
+            rows = sum(_count(files, path, wanted) for path in paths)
+        if rows:
+            raise InvalidRequest(
+                f"table {'.'.join(table.name())}: branch or tag {holder} holds a snapshot with "
+                f"{rows} rows that are to be erased, and varve drops nothing of others: drop it "
+                "and erase again; the table is as it was"
+            )
 
 
 def _find_paths(table: Table) -> list[str]:

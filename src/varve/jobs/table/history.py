@@ -85,6 +85,13 @@ def find_holders(table: Table) -> list[str]:
     return [name for name in table.metadata.refs if name != MAIN_BRANCH]
 
 
+def find_held(table: Table, holder: str) -> list[str]:
+    """The files with rows that a branch or a tag names."""
+    id = table.metadata.refs[holder].snapshot_id
+    held = [one for one in table.metadata.snapshots if one.snapshot_id == id]
+    return sorted(path for path in named_files(table, held) if path.endswith(".parquet"))
+
+
 def forget(table: Table, snapshots: Sequence[Snapshot]) -> list[str]:
     """Expires snapshots, then removes the files that only they named."""
     if not snapshots:
