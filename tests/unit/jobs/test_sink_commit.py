@@ -33,11 +33,13 @@ def rows(epoch: int, count: int = 4) -> list[dict[str, object]]:
     ]
 
 
-def write(bench: SinkBench, epoch: int, count: int = 4, *, query: str | None = "q") -> bool:
+def write(
+    bench: SinkBench, epoch: int, count: int = 4, *, query: str | None = "q", sink_id: str = "s"
+) -> bool:
     """Whether the epoch was there before."""
     target = bench.target()
     tasks = bench.stage([rows(epoch, count)], target)
-    return bench.commit(epoch, tasks, target, query=query).is_repeated
+    return bench.commit(epoch, tasks, target, query=query, sink_id=sink_id).is_repeated
 
 
 def batches(bench: SinkBench, partition: int = 0) -> list[Batch]:
@@ -60,6 +62,13 @@ def test_an_epoch_is_a_transaction_of_all_partitions(bench: SinkBench) -> None:
 def test_a_done_epoch_is_not_appended_again(bench: SinkBench) -> None:
     assert [write(bench, epoch) for epoch in (0, 0, 1, 1)] == [False, True, False, True]
     assert bench.committed()[0] == [b"0-0", b"0-2", b"1-0", b"1-2"]
+
+
+def test_a_query_under_another_name_does_not_write_its_last_epoch_again(bench: SinkBench) -> None:
+    write(bench, 0)
+    with pytest.raises(InvalidRequest, match="committed epoch 0 as sink s"):
+        write(bench, 0, sink_id="renamed")
+    assert not write(bench, 1, sink_id="renamed")
 
 
 def test_epochs_may_be_left_out(bench: SinkBench) -> None:

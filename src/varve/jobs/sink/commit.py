@@ -11,7 +11,7 @@ Threads    one at a time: the store holds the lock of its directories.
 """
 
 import random as random_module
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -82,8 +82,11 @@ class SinkCommit:
     def commit(self, write: EpochWrite, target: SinkTarget, staging: Staging) -> CommitResult:
         """Appends an epoch unless it is there; raises InvalidRequest for one that cannot follow."""
         self.settle()
-        known = self._ledger.read().get(write.sink_id)
-        if known is not None:
+        sinks = self._ledger.read()
+        known = sinks.get(write.sink_id)
+        if known is None:
+            _check_former_name(sinks.values(), write, target)
+        else:
             _check_owner(known, write, target)
             if _is_done(known, write):
                 return CommitResult(write.summary.rows, is_repeated=True, ends={})
@@ -247,6 +250,20 @@ def _check_owner(known: Sink, write: EpochWrite, target: SinkTarget) -> None:
             "would be taken for done; go on with the checkpoint of that query, or choose another "
             "sinkId or queryName, and what the new query reads is appended"
         )
+
+
+def _check_former_name(sinks: Iterable[Sink], write: EpochWrite, target: SinkTarget) -> None:
+    """Raises InvalidRequest where the query committed the epoch under another name."""
+    if write.query is None:
+        return
+    for one in sinks:
+        is_same = (one.query, one.topic_id) == (write.query, target.topic_id)
+        if is_same and one.epoch is not None and one.epoch >= write.epoch:
+            raise InvalidRequest(
+                f"{_tell_query(write.query)} committed epoch {one.epoch} as sink {one.id}, and "
+                f"epoch {write.epoch} as {write.sink_id} would be written twice: give it its "
+                "former name, at least until this epoch is done"
+            )
 
 
 def _tell_query(query: str | None) -> str:
