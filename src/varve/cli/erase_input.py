@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from varve.cli.job_options import find_address
-from varve.cli.tier_access import check_manifests_beside, split_settings
+from varve.cli.tier_access import check_manifests_beside, find_tiered, split_settings
 from varve.disk import RealFileSystem
-from varve.embedded.tier_place import read_place
+from varve.embedded.tier_place import TIER_FILE, read_place
 from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -41,20 +41,27 @@ def find_where(
     mirror_url: str,
     directories: Sequence[str],
     cluster: str | None,
+    *,
+    topics: Sequence[str] = (),
 ) -> Where:
-    """Where to erase; a log directory tells its bucket. Raises InvalidRequest for nowhere."""
+    """Where to erase; a log directory tells its bucket. Raises InvalidRequest for nowhere.
+
+    So it does for topics that are in the cold tier where no directory tells where that is.
+    """
     fs = RealFileSystem()
     for directory in directories:
         if not fs.exists(directory):
             raise InvalidRequest(f"log directory {directory} does not exist")
-    first = directories[0] if directories else None
-    place = None if first is None else read_place(fs, first)
+    places = {one: place for one in directories if (place := read_place(fs, one)) is not None}
+    first = next(iter(places), directories[0] if directories else None)
+    place = places.get(first or "")
     mirror_settings = tuple(split_settings(settings)[1].items())
     if not url and place is None:
         if first is None:
             raise InvalidRequest(
                 "give the object store with --store, or a log directory with --dir"
             )
+        _check_local(fs, directories, topics)
         return Where(None, "", (), tuple(directories))
     if place is not None and first is not None and not url:
         check_manifests_beside(place, first)
@@ -65,6 +72,16 @@ def find_where(
     mirror = mirror_url or ("" if place is None else place.mirror)
     address = find_address(url, settings, first, cluster)
     return Where(address, mirror, mirror_settings, tuple(directories))
+
+
+def _check_local(fs: RealFileSystem, directories: Sequence[str], topics: Sequence[str]) -> None:
+    tiered = {name for directory in directories for name in find_tiered(fs, directory)}
+    if found := tiered & set(topics):
+        raise InvalidRequest(
+            f"{', '.join(sorted(found))}: remote.storage.enable is set, and no {TIER_FILE} of the "
+            "log directories tells where the cold tier is: give it with --store; if nothing was "
+            "ever copied there take the setting off"
+        )
 
 
 def read_wanted_keys(keys: Sequence[str], path: str | None) -> frozenset[bytes]:

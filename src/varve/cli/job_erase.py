@@ -241,7 +241,9 @@ def command(
     if verify is not None:
         verify_file(verify, public_key)
         return
-    where = find_where(store_url, store_settings, mirror_url, directories, cluster)
+    where = find_where(
+        store_url, store_settings, mirror_url, directories, cluster, topics=topics or ()
+    )
     request = _request(
         tuple(topics or ()),
         id=finish or id,

@@ -201,6 +201,31 @@ def test_spans_and_moments() -> None:
     assert read_field("a.b", ["x"], None, "debezium").format is ValueFormat.DEBEZIUM  # type: ignore[union-attr]  # it is there
 
 
+def test_a_disk_of_the_store_that_is_left_out_is_asked_for(tmp_path: Path) -> None:
+    disks = [str(tmp_path / "d1"), str(tmp_path / "d2")]
+    with varve.open(disks, maintain=False) as store:
+        store.create_topic("people", partitions=4).append(key="k1", value="v")
+    refused = run("people", "--dir", disks[0], "--key", "k1")
+    assert refused.exit_code == 1
+    assert "give every directory of the store" in refused.stderr
+
+
+def test_a_tier_whose_place_is_told_nowhere_is_asked_for(tmp_path: Path) -> None:
+    disks = [tmp_path / "d1", tmp_path / "d2"]
+    paths = [str(one) for one in disks]
+    with varve.open(paths, maintain=False) as store:
+        store.create_topic("people", settings={"remote.storage.enable": True})
+    words = [word for one in paths for word in ("--dir", one)]
+    refused = run("people", *words, "--key", "k1")
+    assert refused.exit_code == 1
+    assert "no varve-tier.json of the log directories tells" in refused.stderr
+    place = {"format": 1, "url": "file:/cold", "metadata": "object"}
+    (disks[1] / "varve-tier.json").write_text(json.dumps(place))
+    where = find_where("", [], "", paths, None, topics=["people"])
+    assert where.address is not None
+    assert where.address.url == "file:/cold"
+
+
 def test_somewhere_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="--store, or a log directory"):
         find_where("", [], "", [], None)

@@ -438,6 +438,24 @@ def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBenc
     assert any("files at /exports" in one for one in receipt["out_of_reach"])
 
 
+def test_rows_that_an_output_keeps_are_told_with_their_reason(
+    bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Output(
+        kind=OutputKind.TABLE,
+        topic="orders",
+        topic_id=bench.home.topic_id,
+        place="/tables",
+        name="shop.orders",
+    )
+    TierOutputs(bench.topic.bucket, bench.home.cluster).note(output)
+    kept = ErasedOutput(output.id, 0, (), (), (), ("tag keep holds it: drop it",))
+    monkeypatch.setattr("varve.jobs.erase.run.erase_output", lambda *given: kept)
+    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given: 3)
+    with pytest.raises(NotErased, match=r"3 rows .* table shop\.orders .*: tag keep holds it"):
+        bench.erase("ann")
+
+
 def test_a_note_in_the_bucket_is_forgotten_there(bench: ErasureBench) -> None:
     home = bench.home
     output = Output(

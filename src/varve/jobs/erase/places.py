@@ -115,7 +115,14 @@ class Places:
             raise InvalidRequest(
                 f"topic {name} has no id, by which keys are hashed: open the store for writing once"
             )
-        return tuple(one.log for one in topic.partitions), encode_topic_id(topic.id)
+        try:
+            logs = tuple(one.log for one in topic.partitions)
+        except NotFound as error:
+            raise InvalidRequest(
+                f"topic {name} has partitions that are in none of the log directories "
+                f"{', '.join(self.hot.directories)} ({error}): give every directory of the store"
+            ) from error
+        return logs, encode_topic_id(topic.id)
 
     def books(self) -> Iterator[Outputs]:
         """Where outputs are noted."""

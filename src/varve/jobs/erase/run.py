@@ -41,7 +41,7 @@ from varve.jobs.erase.receipt import (
 from varve.jobs.erase.receipt_signature import SigningKey
 from varve.jobs.erase.receipt_store import ErasureDocuments
 from varve.jobs.erase.request import ErasureRequest
-from varve.jobs.erase.rescan import Rescan, rescan_cold, rescan_hot
+from varve.jobs.erase.rescan import NotErased, Rescan, rescan_cold, rescan_hot
 from varve.jobs.erase.result import ErasureCost, ErasureResult
 from varve.jobs.outputs.erased_rows import ErasedOutput, ErasedRows
 from varve.jobs.running.distributor import Distributor
@@ -256,9 +256,13 @@ class _Erasure:
                         erase_output(one, self._settings, rows)
                     )
                     if left := count_in_output(one, self._settings, rows):
-                        rescan.found[f"{one.kind} {one.name} at {one.place}"] = left
+                        told = "; ".join(erased[topic.name][-1].out_of_reach)
+                        raise NotErased(
+                            f"{left} rows that were to be erased are still in {one.kind} "
+                            f"{one.name} at {one.place}; no receipt is issued: "
+                            f"{told or 'end the jobs that add to it, and run this one again'}"
+                        )
                 rescan.outputs += 1
-        rescan.check()
 
     @property
     def _settings(self) -> OutputSettings:
