@@ -71,8 +71,8 @@ def command(
         typer.Option(
             "--field",
             metavar="PATH",
-            help="A field of JSON values and keys, such as customer.email: records with one of the "
-            "values there go.",
+            help="A field of JSON values and keys, such as customer.email, or as a list where "
+            "names hold dots: records with one of the values there go.",
         ),
     ] = None,
     values: Annotated[

@@ -138,7 +138,17 @@ def test_a_number_beyond_decimals_hides_no_record_and_is_found_as_written() -> N
     assert not find("n", "1", b'{"n": -1E-9999999999999999999}')
 
 
-@pytest.mark.parametrize("path", ["", ".", "a.", "a..b", ".".join("a" * 65)])
+def test_names_that_hold_dots_are_given_as_a_list() -> None:
+    document = {"a.b": {"c": "x"}, "a": {"b": {"c": "y"}}, "[odd": "z"}
+    assert find('["a.b", "c"]', "x", document)
+    assert not find('["a.b", "c"]', "y", document)
+    assert find("a.b.c", "y", document)
+    assert find("[odd", "z", document)
+    for path, written in (('["a.b","c"]', '["a.b", "c"]'), ('["a", "b"]', "a.b"), ("[x", "[x")):
+        assert FieldMatch.of(path, ["x"], ValueFormat.JSON).written == written
+
+
+@pytest.mark.parametrize("path", ["[]", '[""]', "", ".", "a.", "a..b", ".".join("a" * 65)])
 def test_a_path_that_names_nothing_is_refused(path: str) -> None:
     with pytest.raises(InvalidRequest, match="names joined by dots"):
         FieldMatch.of(path, ["x"], ValueFormat.JSON)

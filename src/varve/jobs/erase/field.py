@@ -1,8 +1,9 @@
 """Which records have a wanted value in a field of their JSON.
 
-A path names fields by dots, `customer.email`; where it meets a list any element may match. In plain
-JSON it begins at the value and at the key. In Debezium's events it begins at the rows before and
-after the change, at the source and at the key, inside the envelope of a schema or not.
+A path names fields by dots, `customer.email`, or as a list in JSON, `["customer", "e.mail"]`, where
+names hold dots themselves; where it meets a list any element may match. In plain JSON it begins at
+the value and at the key. In Debezium's events it begins at the rows before and after the change, at
+the source and at the key, inside the envelope of a schema or not.
 
 Invariant  values are compared as what they are: text with text, a number with a number, however it
            is written; one beyond all decimals as it is written. True, false and null match nothing.
@@ -44,16 +45,22 @@ class FieldMatch:
     @classmethod
     def of(cls, path: str, values: Sequence[str], format: ValueFormat) -> Self:
         """Raises InvalidRequest for a path that names nothing, or without a value."""
-        names = tuple(path.split("."))
-        if not all(names) or len(names) > _DEPTH_MAX:
+        names = _names(path)
+        if not all(names) or not 0 < len(names) <= _DEPTH_MAX:
             raise InvalidRequest(
                 f"field {path!r:.200} must be 1 to {_DEPTH_MAX} names joined by dots, such as "
-                "customer.email"
+                """customer.email, or a list in JSON, such as ["customer", "e.mail"]"""
             )
         if not values:
             raise InvalidRequest(f"field {path!r:.200} is given without a value to look for")
         numbers = frozenset(one for text in values if (one := _number(text)) is not None)
         return cls(names, frozenset(values), numbers, format)
+
+    @property
+    def written(self) -> str:
+        """The path as it is given."""
+        plain = ".".join(self.path)
+        return plain if _names(plain) == self.path else json.dumps(self.path, ensure_ascii=False)
 
     def find(self, block: RecordBlock) -> tuple[list[bool], int]:
         """Which records match, and how many values could not be read as JSON."""
@@ -99,6 +106,18 @@ class FieldMatch:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
             return False
         return value in self.numbers
+
+
+def _names(path: str) -> tuple[str, ...]:
+    """The names of a path; one that is no list in JSON has them between dots."""
+    if path.startswith("["):
+        try:
+            names = json.loads(path)
+        except (ValueError, RecursionError):
+            names = None
+        if isinstance(names, list) and all(isinstance(one, str) for one in names):
+            return tuple(names)
+    return tuple(path.split("."))
 
 
 class _Doubled(list[Any]):

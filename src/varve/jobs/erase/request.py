@@ -71,7 +71,7 @@ class ErasureRequest:
         if self.field is not None:
             values = sorted(text.encode() for text in self.field.texts)
             document["field"] = {
-                "path": ".".join(self.field.path),
+                "path": self.field.written,
                 "format": str(self.field.format),
                 "values": self._digests(values, salt),
             }
@@ -94,7 +94,7 @@ class ErasureRequest:
         mine, field = self.field, told.get("field")
         if mine is None or field is None:
             return None if mine is field else "fields"
-        if (field["path"], field["format"]) != (".".join(mine.path), mine.format):
+        if (field["path"], field["format"]) != (mine.written, mine.format):
             return "fields"
         texts = sorted(text.encode() for text in mine.texts)
         return None if _are_same(texts, field["values"]) else "values"
