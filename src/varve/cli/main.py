@@ -25,6 +25,7 @@ INTERRUPTED = 130
 READER_LEFT = 141
 
 _PACKAGE = "varve.cli"
+_REMEDIES = ("varve check", "put it back from a copy", "mend the registry")
 _HINT = "; `varve check` on the directory tells what is broken and what can be mended"
 
 
@@ -87,8 +88,8 @@ class LazyGroup(typer.core.TyperGroup):
 
 
 def _has_remedy(told: str) -> bool:
-    """Whether it says what to do; what is put back from a copy is nothing that check looks at."""
-    return "varve check" in told or "put it back from a copy" in told
+    """Whether it says what to do, as for what `varve check` does not look at."""
+    return any(remedy in told for remedy in _REMEDIES)
 
 
 def _load(name: str) -> Any:

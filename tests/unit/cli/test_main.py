@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import varve
 from varve.cli import main
-from varve.foundation.errors import Locked
+from varve.foundation.errors import Corrupt, Locked
 
 VARVE = [sys.executable, "-c", "from varve.cli.main import main; main()"]
 
@@ -148,3 +148,23 @@ def test_the_package_runs_as_the_command_line() -> None:
         [sys.executable, "-m", "varve", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("told", "has_hint"),
+    [
+        ("00.log: batch at 7 is broken", True),
+        ("run `varve check` on it", False),
+        ("catalog.db is damaged: put it back from a copy", False),
+        ("no Avro schema: mend the registry", False),
+    ],
+)
+def test_varve_check_is_named_only_where_it_helps(
+    monkeypatch: pytest.MonkeyPatch, told: str, has_hint: bool
+) -> None:
+    def fail(name: str) -> None:
+        raise Corrupt(told)
+
+    monkeypatch.setattr(main, "_load", fail)
+    result = _run("check", ".")
+    assert (result.exit_code, main._HINT in result.stderr) == (1, has_hint)

@@ -162,7 +162,7 @@ def test_a_registry_is_told_who_asks() -> None:
     [
         (Answer(500, {}), StoreUnavailable, "answers 500"),
         (Answer(401, {}), StoreDenied, "refuses"),
-        (Answer(200, {}, b"{}"), Corrupt, "no Avro schema"),
+        (Answer(200, {}, b"{}"), Corrupt, "no Avro schema.*: mend the registry"),
         (Answer(200, {}, b'{"schema": "{}", "schemaType": "PROTOBUF"}'), Corrupt, "PROTOBUF"),
     ],
 )

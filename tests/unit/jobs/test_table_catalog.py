@@ -46,10 +46,19 @@ def test_what_is_noted_opens_it_again_and_holds_no_credential() -> None:
     assert hide_user(address.place) == "s3://bucket/tables"
 
 
-@pytest.mark.parametrize("name", ["orders", "", ".orders", "a..b", "a.", "a/b.c"])
+@pytest.mark.parametrize(
+    "name",
+    ["orders", "", ".orders", "a..b", "a.", "a/b.c", "a.b\n", "a.'b", 'a."b"', "a.b\\", "a.\ud800"],
+)
 def test_a_table_has_a_namespace(name: str) -> None:
     with pytest.raises(InvalidRequest, match=r"write NAMESPACE\.NAME"):
         split_name(name)
+
+
+def test_a_name_that_folders_cannot_have_is_refused() -> None:
+    assert split_name("a." + "b" * 200) == ("a", "b" * 200)
+    with pytest.raises(InvalidRequest, match="201 bytes, and 200 may be"):
+        split_name("a." + "b" * 201)
 
 
 def test_a_bucket_holds_no_catalog_of_sqlite() -> None:

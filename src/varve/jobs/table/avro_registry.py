@@ -44,7 +44,10 @@ def _fetch(url: str, number: int) -> str | None:
     if answer.status_code != 200:
         raise StoreUnavailable(f"{where}: the registry answers {answer.status_code}")
     if len(answer.content) > _LIMIT_BYTES:
-        raise Corrupt(f"{where}: {len(answer.content)} bytes are no schema; {_LIMIT_BYTES} may be")
+        raise Corrupt(
+            f"{where}: {len(answer.content)} bytes are no schema, {_LIMIT_BYTES} may be: mend the "
+            "registry"
+        )
     try:
         document: dict[str, Any] = answer.json()
         kind = document.get("schemaType", "AVRO")
@@ -53,7 +56,7 @@ def _fetch(url: str, number: int) -> str | None:
             raise ValueError(f"a schema of type {kind}")
         json.loads(schema)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{where}: no Avro schema: {error!r:.200}") from error
+        raise Corrupt(f"{where}: no Avro schema: {error!r:.200}: mend the registry") from error
     return str(schema)
 
 

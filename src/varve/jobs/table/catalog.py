@@ -51,6 +51,8 @@ FILE_IO: Final = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
 _MAKES_TABLES: Final = "init_catalog_tables"
 _SECRET: Final = re.compile(r"key|secret|token|credential|password|header|sas|signer", re.I)
+_UNNAMED: Final = re.compile(r"""[/\\'"`]""")
+_NAME_BYTES_MAX: Final = 200
 _UNSAFE: Final = re.compile(r"[%?#]")
 _DENIED: Final = (
     UnauthorizedError,
@@ -202,8 +204,17 @@ def hide_user(url: str) -> str:
 def split_name(name: str) -> tuple[str, str]:
     """Namespace and table of `NAMESPACE.NAME`; raises InvalidRequest."""
     namespace, dot, table = name.rpartition(".")
-    if not dot or not all(part for part in name.split(".")) or "/" in name:
-        raise InvalidRequest(f"{name!r:.200} names no table: write NAMESPACE.NAME")
+    parts = name.split(".")
+    if not dot or not all(parts) or not name.isprintable() or _UNNAMED.search(name):
+        raise InvalidRequest(
+            f"{name!r:.200} names no table: write NAMESPACE.NAME, without slashes and quotes"
+        )
+    longest = max(len(one.encode()) for one in parts)
+    if longest > _NAME_BYTES_MAX:
+        raise InvalidRequest(
+            f"{name!r:.80}...: a part of a table's name has {longest} bytes, and {_NAME_BYTES_MAX} "
+            "may be: folders are named by it"
+        )
     return namespace, table
 
 
