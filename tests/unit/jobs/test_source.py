@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import varve
 from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
 from varve.commit_log import TopicPartition
 from varve.commit_log.offset_index import OffsetIndex
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, ObjectNotFound
 from varve.jobs.source.estimate import estimate
 from varve.jobs.source.filters import SourceFilters
-from varve.jobs.source.options import parse_options
+from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.pieces import ColdPiece, cut_positions
-from varve.jobs.source.plan import plan_read, plan_tasks
+from varve.jobs.source.plan import open_partitions, plan_read, plan_tasks
 from varve.records import Codec, Record, build_batch_from_columns
 from varve.records.columns import BinaryColumn, HeaderColumns
 
@@ -304,3 +305,16 @@ def test_an_unknown_topic_names_those_there_are(topic: SourceTopic) -> None:
     fill(topic, 1, 1)
     with pytest.raises(NotFound, match=NAME):
         plan_read(parse_options({"url": topic.url, "topic": "none"}), SourceFilters())
+
+
+def test_one_directory_of_two_does_not_pass_for_the_whole_topic(tmp_path: Path) -> None:
+    both = [str(tmp_path / "d1"), str(tmp_path / "d2")]
+    with varve.open(both, maintain=False) as store:
+        store.create_topic("plain", partitions=4)
+    whole = SourceOptions(topic="plain", directories=tuple(both))
+    assert [one.number for one in open_partitions(whole)] == [0, 1, 2, 3]
+    half = SourceOptions(topic="plain", directories=(both[0],))
+    with pytest.raises(InvalidRequest, match=r"partitions \d, \d of plain are not in .*/d1:"):
+        open_partitions(half)
+    there = {int(one.name.rpartition("-")[2]) for one in Path(both[0]).glob("plain-*")}
+    assert {one.number for one in open_partitions(half, frozenset(there))} == there

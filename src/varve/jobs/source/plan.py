@@ -12,6 +12,8 @@ from typing import Final
 
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import RealFileSystem
+from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
 from varve.jobs.source.cold_plan import ColdPlan, check_versions
 from varve.jobs.source.filters import SourceFilters
@@ -206,6 +208,7 @@ def open_partitions(
     if not numbers:
         where = ", ".join(options.directories)
         raise NotFound(f"there is no topic {options.topic!r:.260} in {where}")
+    _check_complete(options, name, numbers, wanted)
     check_versions(options, numbers)
     opened = []
     for number in numbers:
@@ -236,6 +239,25 @@ def _find_cold(options: SourceOptions) -> ColdTopic | None:
         if options.directories:
             return None
         raise
+
+
+def _check_complete(
+    options: SourceOptions, name: str, numbers: Sequence[int], wanted: frozenset[int] | None
+) -> None:
+    """Raises InvalidRequest where a directory knows of wanted partitions that lie elsewhere."""
+    fs = RealFileSystem()
+    for directory in options.directories:
+        path = f"{directory}/{TOPICS_FILE}"
+        entry = decode_topics(fs.read(path), path).topics.get(name) if fs.exists(path) else None
+        known = set(range(0 if entry is None else entry.partition_count))
+        lacking = (known if wanted is None else known & wanted) - {*numbers}
+        if lacking:
+            listed = ", ".join(map(str, sorted(lacking)))
+            raise InvalidRequest(
+                f"partitions {listed:.200} of {name} are not in {', '.join(options.directories)}: "
+                "the store has other directories, and without them a part of the topic would be "
+                "taken for all of it. Give them too, or put the topic into the cold tier"
+            )
 
 
 def _check_topic(log: HotLog, topic: ColdTopic | None) -> None:
