@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
+from varve.jobs.source.history_mark import HistoryMark
 
 FORMAT: Final = 1
 SNAPSHOT_FOLDER: Final = "snapshot"
@@ -42,7 +43,8 @@ class SnapshotPartition:
 
     `manifest_version` is that of the cold tier, None where there was none. Tombstones below
     `cleaned_up_to` may have left the log. Where it `is_thinned` an erasure took single records of
-    keys, of which older ones may be the latest now: it is no more the state of the log.
+    keys, of which older ones may be the latest now: it is no more the state of the log. `mark` is
+    that of the batch in front of `resume_offset`, None where there was none.
     """
 
     partition: int
@@ -52,6 +54,7 @@ class SnapshotPartition:
     manifest_version: int | None
     cleaned_up_to: int
     is_thinned: bool = False
+    mark: HistoryMark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +154,7 @@ def _read_partition(entry: Mapping[str, Any]) -> SnapshotPartition:
         manifest_version=_find_number(entry, "manifest_version"),
         cleaned_up_to=_number(entry, "cleaned_up_to"),
         is_thinned=_flag(entry, "is_thinned"),
+        mark=None if entry.get("mark") is None else HistoryMark.of_json(entry["mark"]),
     )
 
 

@@ -1,7 +1,8 @@
 """From where to where each partition is read for a snapshot, and which snapshot it goes on from.
 
 Invariant  a snapshot ends at or below the last stable offset. It goes on from another only where
-           that gives the same rows as a full one: no tombstone may have left the log unseen.
+           that gives the same rows as a full one: the log has the same history, and no tombstone
+           may have left it unseen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from varve.foundation.errors import InconsistentTopicId, InvalidRequest, OffsetO
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.snapshot.document import SnapshotDocument, SnapshotPartition
 from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.options import SourceOptions, for_partition
 from varve.jobs.source.plan import PartitionSource
 
@@ -19,11 +21,15 @@ _EVERYTHING = SourceFilters()
 
 @dataclass(frozen=True, slots=True)
 class PartitionScope:
-    """One partition as it will be read; `note` says what a user may wonder about."""
+    """One partition as it will be read; `note` says what a user may wonder about.
+
+    It `is_anew` where what a snapshot has of it is not, or no more, the state of the log.
+    """
 
     source: PartitionSource
     partition: SnapshotPartition
     note: str = ""
+    is_anew: bool = False
 
     @property
     def number(self) -> int:
@@ -46,7 +52,7 @@ class Scope:
         return known.keys() != {one.number for one in self.partitions} or any(
             (one.partition.resume_offset, one.partition.start_offset)
             != (known[one.number].resume_offset, known[one.number].start_offset)
-            or known[one.number].is_thinned
+            or one.is_anew
             for one in self.partitions
         )
 
@@ -116,6 +122,7 @@ def _find_bounds(source: PartitionSource, options: SourceOptions) -> PartitionSc
             read_from=start,
             manifest_version=source.manifest_version,
             cleaned_up_to=source.cleaned_up_to,
+            mark=find_mark(source, end),
         ),
         note,
     )
@@ -146,7 +153,14 @@ def _go_on(scope: PartitionScope, previous: SnapshotDocument) -> PartitionScope:
             f"read in full: single records of keys were erased from snapshot {previous.snapshot}, "
             "and older ones may be the latest now"
         )
-        return replace(scope, note=note)
+        return replace(scope, note=note, is_anew=True)
+    broken = find_break(scope.source, known.resume_offset, known.mark)
+    if broken is not None:
+        note = (
+            f"read in full: {broken}: since snapshot {previous.snapshot} the log has lost records "
+            "and gone on with others"
+        )
+        return replace(scope, note=note, is_anew=True)
     if not is_sound(known, now):
         note = (
             f"read in full: compacted up to offset {now.cleaned_up_to}, and tombstones behind "

@@ -31,7 +31,7 @@ from varve.jobs.source.options import Mode, SourceOptions, for_partition
 from varve.jobs.source.piece_stretches import open_objects
 from varve.jobs.source.pieces import ColdPiece, HotPiece, Piece, pack
 from varve.jobs.source.read import TaskRead
-from varve.jobs.tier.address import ColdTopic, find_topic
+from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic
 from varve.tiering.cold_keys import ColdPartition
 
 LOOSE_BYTES_MAX: Final = 256 << 20
@@ -72,6 +72,16 @@ class PartitionSource:
     @property
     def requests(self) -> int:
         return 0 if self._cold is None else self._cold.requests
+
+    @property
+    def address(self) -> TierAddress | None:
+        """Where its cold pieces are read."""
+        return self._options.address
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the end of the log is here; the cold tier alone may lie behind it."""
+        return self._hot is not None
 
     @property
     def topic(self) -> str:

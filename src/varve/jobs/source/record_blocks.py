@@ -128,6 +128,16 @@ def read_blocks(
     stretches: Iterable[Stretch], *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[RecordBlock]:
     """The records of all stretches in order, a block or more per chunk."""
+    for buffer, rows, stretch in read_batches(stretches, chunk_bytes=chunk_bytes):
+        block = _parse(buffer, rows, stretch)
+        if block is not None:
+            yield block
+
+
+def read_batches(
+    stretches: Iterable[Stretch], *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[Bytes, Table, Stretch]]:
+    """A row for each batch of all stretches in order, wanted or not, and the bytes it lies in."""
     tail = np.empty(0, np.uint8)
     order = _Order()
     for stretch, end, data in _fetch_ahead(_chunks(stretches, chunk_bytes)):
@@ -137,9 +147,7 @@ def read_blocks(
         for rows, behind in _scan(buffer, stretch, start):
             tail = buffer[behind:]
             order.check(rows, stretch)
-            block = _parse(buffer, rows, stretch)
-            if block is not None:
-                yield block
+            yield buffer, rows, stretch
         if end == stretch.end and tail.size:
             raise Corrupt(
                 f"{stretch.source.name}: position {end - tail.size}: the batch that begins here "

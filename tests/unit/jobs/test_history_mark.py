@@ -1,0 +1,157 @@
+"""Snapshots and tables go on only where the log has the history that they were made of."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.snapshot_topic import SnapshotTopic
+from tests.support.source_topic import SourceTopic
+from varve.foundation.errors import Corrupt
+from varve.jobs.snapshot.document import SnapshotDocument
+from varve.jobs.source.history_mark import find_break, find_mark
+from varve.jobs.source.plan import PartitionSource, open_partitions
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[SourceTopic]:
+    topic = SourceTopic(tmp_path, cleanup_policy="compact", index_interval_bytes=64)
+    yield topic
+    topic.close()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[SourceTopic]:
+    topic = SourceTopic(
+        tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0, remote_storage_enable=False
+    )
+    yield topic
+    topic.close()
+
+
+def lose(topic: SourceTopic, offset: int) -> None:
+    """The end of the log from an offset on, as a power loss does or a restore of the directory."""
+    topic.topic.partition(0).log.truncate_to(offset)
+
+
+def look(topic: SourceTopic, *, is_hot: bool = True) -> PartitionSource:
+    topic.flush()
+    (source,) = open_partitions(topic.options(is_hot=is_hot))
+    return source
+
+
+def test_a_batch_is_known_again_in_either_tier(topic: SourceTopic) -> None:
+    topic.put(("a", "1"), ("b", "2"))
+    topic.put(("c", "3"), ("d", "4"), ("e", "5"))
+    mark = find_mark(look(topic), 5)
+    assert mark is not None
+    assert (mark.base_offset, mark.last_offset) == (2, 4)
+    assert find_mark(look(topic), 4) == mark
+    assert mark.is_of(4)
+    assert not mark.is_of(2)
+    assert find_mark(look(topic), 0) is None
+    assert find_mark(look(topic), 6) is None
+    topic.roll()
+    topic.copy()
+    topic.move()
+    assert find_mark(look(topic, is_hot=False), 5) == mark
+    assert find_break(look(topic, is_hot=False), 5, mark) is None
+
+
+def test_what_was_lost_and_written_anew_is_told(topic: SourceTopic) -> None:
+    topic.put(("a", "1"))
+    topic.put(("b", "2"), ("c", "3"))
+    mark = find_mark(look(topic), 3)
+    lose(topic, 1)
+    told = find_break(look(topic), 3, mark)
+    assert told is not None
+    assert "ends at offset 1, and was read up to 3" in told
+    topic.put(("b", "2"), ("c", "other"))
+    told = find_break(look(topic), 3, mark)
+    assert told is not None
+    assert "in front of offset 3 was 1 to 2 of epoch" in told
+    assert find_break(look(topic), 3, None) is None
+
+
+def test_a_cold_tier_that_lies_behind_has_lost_nothing(topic: SourceTopic) -> None:
+    topic.put(("a", "1"))
+    topic.roll()
+    topic.copy()
+    topic.put(("b", "2"))
+    mark = find_mark(look(topic), 2)
+    assert find_break(look(topic, is_hot=False), 2, mark) is None
+
+
+def test_a_batch_that_was_compacted_is_no_other(local: SourceTopic) -> None:
+    topic = local
+    topic.put(("a", "1"), ("b", "2"), ("c", "3"))
+    mark = find_mark(look(topic), 3)
+    assert mark is not None
+    topic.put(("a", "4"))
+    topic.roll()
+    topic.kit.clean_now(roll=False)
+    now = find_mark(look(topic), 3)
+    assert now is not None
+    assert now.crc != mark.crc
+    assert find_break(look(topic), 3, mark) is None
+    assert find_break(look(topic), 3, replace(mark, leader_epoch=mark.leader_epoch + 1))
+    assert find_break(look(topic), 3, replace(mark, base_offset=1))
+    topic.put(("b", None), ("c", "5"))
+    topic.roll()
+    topic.kit.clean_now(roll=False)
+    assert find_mark(look(topic), 3) is None
+    assert find_break(look(topic), 3, mark) is None
+
+
+def test_a_snapshot_does_not_go_on_from_records_that_were_lost(topic: SourceTopic) -> None:
+    kit = SnapshotTopic(topic)
+    topic.put(*((f"k{number}", "kept") for number in range(6)))
+    topic.put(("k0", "lost"), ("ghost", "lost"))
+    kit.take()
+    lose(topic, 6)
+    topic.put(*((f"n{number}", "new") for number in range(2)))
+    same_end = kit.take()
+    assert same_end.is_new
+    assert "lost records" in same_end.partitions[0].note
+    assert kit.rows() == kit.model()
+    lose(topic, 6)
+    topic.put(*((f"m{number}", "newer") for number in range(4)))
+    further = kit.take()
+    assert (further.partitions[0].read_from, further.rows_read) == (0, 10)
+    assert kit.rows() == kit.model()
+    topic.put(("k1", "more"))
+    after = kit.take()
+    assert (after.partitions[0].read_from, after.partitions[0].note) == (10, "")
+    assert kit.rows() == kit.model()
+
+
+def test_a_snapshot_goes_on_where_its_last_batch_was_compacted(local: SourceTopic) -> None:
+    kit = SnapshotTopic(local)
+    local.put(("a", "1"), ("b", "2"), ("a", "3"))
+    before = kit.take()
+    local.roll()
+    local.kit.clean_now(roll=False)
+    local.put(("a", "4"))
+    after = kit.take()
+    mark = before.document.partitions[0].mark
+    assert mark is not None
+    assert find_mark(look(local), 3) not in (None, mark)
+    assert (after.partitions[0].read_from, after.partitions[0].note) == (3, "")
+    assert kit.rows() == kit.model()
+
+
+def test_a_document_without_marks_is_gone_on_from(topic: SourceTopic) -> None:
+    kit = SnapshotTopic(topic)
+    topic.put(("a", "1"))
+    document = kit.take().document
+    told = json.loads(document.encode())
+    assert told["partitions"][0]["mark"]["last_offset"] == 0
+    told["partitions"][0]["mark"]["crc"] = -1
+    with pytest.raises(Corrupt, match="crc of a mark is -1"):
+        SnapshotDocument.decode(json.dumps(told).encode(), "here")
+    del told["partitions"][0]["mark"]
+    kit.store.put(document.key, json.dumps(told).encode())
+    topic.put(("b", "2"))
+    assert kit.take().partitions[0].read_from == 1
