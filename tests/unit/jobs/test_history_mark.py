@@ -8,11 +8,21 @@ from pathlib import Path
 import pytest
 
 from tests.support.snapshot_topic import SnapshotTopic
-from tests.support.source_topic import SourceTopic
-from varve.foundation.errors import Corrupt
+from tests.support.source_topic import NAME, SourceTopic
+from tests.support.table_bench import TableBench
+from varve.commit_log import LogSettings
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.foundation.settings import parse_settings
+from varve.jobs.compact.job import compact
+from varve.jobs.compact.settings import CompactSettings
+from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.document import SnapshotDocument
 from varve.jobs.source.history_mark import find_break, find_mark
 from varve.jobs.source.plan import PartitionSource, open_partitions
+from varve.jobs.table.commit import commit
+from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
+from varve.jobs.table.state import MARKS, Progress, read_progress
+from varve.jobs.tier.address import TierAddress
 
 
 @pytest.fixture
@@ -23,12 +33,24 @@ def topic(tmp_path: Path) -> Iterator[SourceTopic]:
 
 
 @pytest.fixture
+def bench(tmp_path: Path) -> Iterator[TableBench]:
+    bench = TableBench(tmp_path, cleanup_policy="compact")
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
 def local(tmp_path: Path) -> Iterator[SourceTopic]:
     topic = SourceTopic(
         tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0, remote_storage_enable=False
     )
     yield topic
     topic.close()
+
+
+UPSERT = TableSettings(
+    mode=TableMode.UPSERT, format=ValueFormat.JSON, schema='{"id": "long"}', buckets=2
+)
 
 
 def lose(topic: SourceTopic, offset: int) -> None:
@@ -155,3 +177,98 @@ def test_a_document_without_marks_is_gone_on_from(topic: SourceTopic) -> None:
     kit.store.put(document.key, json.dumps(told).encode())
     topic.put(("b", "2"))
     assert kit.take().partitions[0].read_from == 1
+
+
+@pytest.mark.parametrize("count", [0, 2, 5])
+def test_an_upserted_table_is_made_anew_where_the_log_lost_records(
+    bench: TableBench, count: int
+) -> None:
+    bench.topic.put(("a", '{"id": 1}'), ("b", '{"id": 2}'), ("x", "bad"))
+    bench.topic.put(("b", '{"id": 3}'), ("y", "lost and bad"))
+    bench.sync(UPSERT)
+    lose(bench.topic, 3)
+    if count:
+        bench.topic.put(*((f"n{number}", '{"id": 4}') for number in range(count)))
+    result = bench.sync(UPSERT)
+    assert (result.is_rebuilt, result.offsets) == (True, {0: 3 + count})
+    assert bench.places() == [(0, 0), (0, 1), *((0, 3 + number) for number in range(count))]
+    assert [row["_offset"] for row in bench.bad_rows()] == [2]
+    bench.topic.put(("c", '{"id": 5}'))
+    after = bench.sync(UPSERT)
+    assert (after.is_rebuilt, after.records) == (False, 1)
+
+
+@pytest.mark.parametrize("count", [0, 2, 5])
+def test_an_appended_table_is_refused_where_the_log_lost_records(
+    bench: TableBench, count: int
+) -> None:
+    bench.topic.put(("a", "1"), ("b", "2"))
+    bench.sync()
+    first = bench.table().current_snapshot()
+    assert first is not None
+    bench.topic.put(("c", "lost"), ("d", "lost"))
+    bench.sync()
+    lose(bench.topic, 2)
+    if count:
+        bench.topic.put(*((f"n{number}", "new") for number in range(count)))
+    before = bench.table().current_snapshot()
+    with pytest.raises(InvalidRequest, match=r"orders-0: .* Roll the table back .* drop it"):
+        bench.sync()
+    assert bench.table().current_snapshot() == before
+    bench.table().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    assert bench.sync().records == count
+    assert [row["value"] for row in bench.rows()] == [b"1", b"2", *[b"new"] * count]
+
+
+def test_a_table_goes_on_where_its_last_batch_was_compacted(bench: TableBench) -> None:
+    bench.topic.put(("a", "1"), ("b", "2"), ("a", "3"))
+    bench.topic.roll()
+    bench.topic.copy()
+    bench.sync()
+    mark = read_progress(bench.table()).marks[0]
+    assert (mark.base_offset, mark.last_offset) == (0, 2)
+    log = parse_settings(LogSettings, {"cleanup.policy": "compact"}, "test")
+    compact(
+        TierAddress(bench.topic.url),
+        [NAME],
+        settings=CompactSettings(log=log, is_forced=True),
+        distributor=LocalDistributor(),
+    )
+    bench.topic.put(("a", "4"))
+    assert find_mark(look(bench.topic), 3) not in (None, mark)
+    assert bench.sync().records == 1
+
+
+def test_every_commit_of_a_backlog_has_its_marks(bench: TableBench) -> None:
+    for number in range(3):
+        bench.topic.put((f"k{number}", "x"), (f"l{number}", "y"))
+        bench.topic.roll()
+    assert bench.sync(TableSettings(commit_bytes=1)).commits == 3
+    told = [one.summary.additional_properties for one in bench.table().snapshots() if one.summary]
+    lasts = [json.loads(one[MARKS])["0"]["last_offset"] for one in told]
+    assert lasts == [1, 3, 5]
+
+
+def test_a_table_without_marks_or_with_stale_ones_is_gone_on_from(bench: TableBench) -> None:
+    bench.topic.put(("a", "1"))
+    bench.sync()
+    table = bench.table()
+    marks = read_progress(table).marks
+    assert marks[0].is_of(1)
+    commit(table, progress=Progress({0: 1}, {}), run_id="before-marks")
+    bench.topic.put(("b", "2"))
+    assert bench.sync().records == 1
+    table = bench.table()
+    commit(table, progress=Progress({0: 2}, {}, marks=marks), run_id="stale")
+    assert read_progress(bench.table()).marks == {}
+
+
+def test_marks_that_cannot_be_read_are_corrupt(bench: TableBench) -> None:
+    bench.topic.put(("a", "1"))
+    bench.sync()
+    with bench.table().transaction() as change:
+        change.set_properties({MARKS: '{"0": {"base_offset": 0}}'})
+    table = bench.table()
+    table.metadata.snapshots.clear()
+    with pytest.raises(Corrupt, match=r"varve\.marks"):
+        read_progress(table)

@@ -46,7 +46,7 @@ from varve.jobs.table.definition import (
 )
 from varve.jobs.table.expire import BelowStarts, FromOffsets, plan_expiry
 from varve.jobs.table.files import TableFiles
-from varve.jobs.table.plan import Batch, TablePlan, make_reads, plan_table
+from varve.jobs.table.plan import Batch, TablePlan, check_history, make_reads, plan_table
 from varve.jobs.table.result import TableResult
 from varve.jobs.table.runs import TableRun, new_run_id, sweep, take_over
 from varve.jobs.table.schema import Fields
@@ -160,6 +160,7 @@ class TableSync:
         plan = plan_table(self.options, read_progress(table))
         check_fits(definition, self.name, plan.topic_id, self.settings)
         check_registry(definition, self.name, self.settings.registry)
+        check_history(plan, self.name, is_keyed=definition.is_keyed)
         self._note(definition, plan)
         definition, added = self._widen(table, definition, plan)
         bad = None
@@ -208,6 +209,7 @@ class TableSync:
             read_progress(tables.table),
             is_keyed=tables.definition.is_keyed,
         )
+        check_history(plan, self.name, is_keyed=tables.definition.is_keyed)
         decoder = make_decoder(tables.definition, self.settings)
         try:
             self._expire(tables, plan)
@@ -259,7 +261,7 @@ class TableSync:
     ) -> None:
         """One batch: tasks, the commit of the side table, the commit of the table."""
         before = read_progress(tables.table)
-        after = replace(before, offsets={**before.offsets, **batch.offsets}, is_cold=plan.is_cold)
+        after = replace(plan.advance(before, batch.offsets), is_cold=plan.is_cold)
         if after.offsets == before.offsets and not batch.pieces and not plan.is_rebuild:
             return
         if batch.is_last:
@@ -356,7 +358,7 @@ class TableSync:
             stale = self._rewrite(tables.bad, FromOffsets(ends))
         elif not added:
             return
-        progress = replace(there, offsets=after.offsets)
+        progress = replace(there, offsets=after.offsets, marks=after.marks)
         self._commit(tables.bad, progress, [*stale.added, *added], stale.removed)
 
     def _commit(

@@ -3,14 +3,16 @@
 Invariant  a batch ends at an offset of each partition, so that what it holds is all below it.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.history_mark import HistoryMark, find_break, find_mark
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.source.pieces import Piece, pack
-from varve.jobs.source.plan import open_partitions
+from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
 from varve.jobs.table.state import Progress
 
@@ -35,9 +37,12 @@ class Batch:
 class TablePlan:
     """The topic as it is now. `missed` are offsets that expired before the table had them.
 
-    `is_rebuild` tells that all of it is read, in place of what the table has.
+    `is_rebuild` tells that all of it is read, in place of what the table has. `breaks` tell, of the
+    partitions that are not those that the table was made of any more, what was seen.
     """
 
+    sources: tuple[PartitionSource, ...]
+    breaks: tuple[str, ...]
     topic: str
     topic_id: str
     starts: Mapping[int, int]
@@ -68,18 +73,38 @@ class TablePlan:
             offsets[partition] = self.ends[partition]
         yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
 
+    def advance(self, before: Progress, offsets: Mapping[int, int]) -> Progress:
+        """How far the table is with a batch, and the marks of the offsets that move."""
+        moved = {
+            one: offset
+            for one, offset in offsets.items()
+            if self.is_rebuild or before.offsets.get(one) != offset
+        }
+        marks: dict[int, HistoryMark] = {
+            one: mark for one, mark in before.marks.items() if one not in moved
+        }
+        for source in self.sources:
+            if source.number in moved:
+                mark = find_mark(source, moved[source.number])
+                if mark is not None:
+                    marks[source.number] = mark
+        return replace(before, offsets={**before.offsets, **offsets}, marks=marks)
+
 
 def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = False) -> TablePlan:
     """What is behind the table's offsets; raises NotFound where the topic is not.
 
     For a table of keys, which must see tombstones, it is all of the topic where some of them may
-    have left the log unseen, or where single records of keys were erased from the table.
+    have left the log unseen, or where single records of keys were erased from the table, or where
+    the log lost records that the table has.
     """
     sources = open_partitions(options)
     bounds = {source.number: source.bounds() for source in sources}
     is_cold = any(source.manifest_version is not None for source in sources)
+    breaks = _find_breaks(sources, progress)
     is_rebuild = is_keyed and (
         progress.is_thinned
+        or bool(breaks)
         or not all(
             has_tombstones(progress, one.number, bounds[one.number], one.cleaned_up_to, is_cold)
             for one in sources
@@ -96,6 +121,8 @@ def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = F
         ends[source.number] = max(end, first)
         pieces += source.pieces(start_offset=first, end_offset=end, filters=SourceFilters())
     return TablePlan(
+        sources=tuple(sources),
+        breaks=breaks,
         topic=sources[0].topic,
         topic_id=sources[0].topic_id,
         starts={one: max(start, progress.starts.get(one, 0)) for one, (start, _) in bounds.items()},
@@ -105,6 +132,29 @@ def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = F
         is_cold=is_cold,
         is_rebuild=is_rebuild,
     )
+
+
+def _find_breaks(sources: Sequence[PartitionSource], progress: Progress) -> tuple[str, ...]:
+    told: list[str] = []
+    for one in sources:
+        reached = progress.offsets.get(one.number)
+        if reached is not None:
+            seen = find_break(one, reached, progress.marks.get(one.number))
+            told += [] if seen is None else [f"{one.topic}-{one.number}: {seen}"]
+    return tuple(told)
+
+
+def check_history(plan: TablePlan, name: str, *, is_keyed: bool) -> None:
+    """Raises where an appended table has rows that the log lost: its history cannot be read again.
+
+    A table of keys is made anew then.
+    """
+    if plan.breaks and not is_keyed:
+        raise InvalidRequest(
+            f"table {name} has rows of records that the log has lost: {plan.breaks[0]:.300}. Roll "
+            "the table back to a snapshot from before, or drop it and its side table and make it "
+            "anew; nothing was changed"
+        )
 
 
 def has_tombstones(

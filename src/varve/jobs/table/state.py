@@ -1,7 +1,8 @@
 """How far a table is: the offset reached in each partition, stored with the rows themselves.
 
-Layout     `varve.offsets`, `varve.starts` and `varve.run` in the summary of each snapshot that
-           varve commits, and as properties of the table in the same commit. docs/formats/table.md
+Layout     `varve.offsets`, `varve.marks`, `varve.starts` and `varve.run` in the summary of each
+           snapshot that varve commits, and as properties of the table in the same commit.
+           docs/formats/table.md
 Invariant  the newest ancestor of the current snapshot that tells is right: a table that was rolled
            back tells how far it was then. The properties are asked only when every such snapshot
            has expired.
@@ -9,15 +10,17 @@ Invariant  the newest ancestor of the current snapshot that tells is right: a ta
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from varve.foundation.errors import Corrupt
+from varve.jobs.source.history_mark import HistoryMark
 
 OFFSETS: Final = "varve.offsets"
+MARKS: Final = "varve.marks"
 STARTS: Final = "varve.starts"
 SYNCED: Final = "varve.synced.ms"
 TIER: Final = "varve.tier"
@@ -42,6 +45,7 @@ class Progress:
 
     At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
     `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
+    `marks` are of the batches in front of the offsets, as far as there are such.
     """
 
     offsets: Mapping[int, int]
@@ -49,10 +53,12 @@ class Progress:
     synced_ms: int = 0
     is_cold: bool = False
     is_thinned: bool = False
+    marks: Mapping[int, HistoryMark] = field(default_factory=dict)
 
     def to_summary(self, run_id: str) -> dict[str, str]:
         return {
             OFFSETS: _encode(self.offsets),
+            MARKS: _encode({one: mark.to_json() for one, mark in self.marks.items()}),
             STARTS: _encode(self.starts),
             SYNCED: str(self.synced_ms),
             TIER: _COLD if self.is_cold else "",
@@ -90,8 +96,8 @@ def runs_since(table: Table, base_id: int | None) -> set[str]:
     return found
 
 
-def _encode(numbers: Mapping[int, int]) -> str:
-    return json.dumps({str(one): numbers[one] for one in sorted(numbers)})
+def _encode(values: Mapping[int, int] | Mapping[int, dict[str, int]]) -> str:
+    return json.dumps({str(one): values[one] for one in sorted(values)})
 
 
 def _decode(told: Mapping[str, str], table: Table) -> Progress:
@@ -101,9 +107,22 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
             for key in (OFFSETS, STARTS)
         )
         synced_ms = int(told.get(SYNCED, 0))
-    except (ValueError, TypeError, AttributeError) as error:
+        marks = {
+            int(name): HistoryMark.of_json(mark)
+            for name, mark in json.loads(told.get(MARKS, "{}")).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"table {'.'.join(table.name())}: {OFFSETS} or {STARTS} cannot be read ({error}): "
-            "varve cannot tell which records are in it. Drop the table and make it anew"
+            f"table {'.'.join(table.name())}: {OFFSETS}, {MARKS} or {STARTS} cannot be read "
+            f"({type(error).__name__}: {error}): varve cannot tell which records are in it. Drop "
+            "the table and make it anew"
         ) from error
-    return Progress(offsets, starts, synced_ms, told.get(TIER) == _COLD, told.get(THINNED) == _YES)
+    return Progress(
+        offsets,
+        starts,
+        synced_ms,
+        told.get(TIER) == _COLD,
+        told.get(THINNED) == _YES,
+        # A varve that knew no marks left those of an earlier commit among the properties.
+        {one: mark for one, mark in marks.items() if mark.is_of(offsets.get(one, 0))},
+    )
