@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 
 from tests.support.source_topic import NAME
 from tests.support.table_bench import TABLE, TableBench
+from varve.commit_log.checkpoints import CLEANER_OFFSET_FILE
 from varve.foundation.errors import (
     Fenced,
     InconsistentTopicId,
@@ -494,3 +495,38 @@ def test_tombstones_are_there_above_what_was_cleaned() -> None:
     assert has_tombstones(known, 0, (4, 7), 6, True)
     assert has_tombstones(known, 0, (0, 4), 6, True)
     assert has_tombstones(known, 1, (0, 7), 6, True)
+
+
+def test_tombstones_may_be_gone_where_the_note_of_a_compaction_was_lost() -> None:
+    known = Progress({0: 4}, {}, is_cold=True, cleaned={0: 3})
+    assert has_tombstones(known, 0, (0, 7), 3, True)
+    assert not has_tombstones(known, 0, (0, 7), 0, True)
+
+
+def test_a_deleted_key_leaves_the_table_whatever_compactions_were_told(tmp_path: Path) -> None:
+    """The log lets go of tombstones at once, and its checkpoint of how far may be lost."""
+    bench = TableBench(
+        tmp_path,
+        cleanup_policy="compact",
+        delete_retention_ms=0,
+        min_cleanable_dirty_ratio=0,
+        remote_storage_enable=False,
+    )
+    put(bench, 0, 4)
+    bench.topic.roll()
+    bench.topic.kit.clean_now(roll=False)
+    bench.sync(UPSERT)
+    assert read_progress(bench.table()).cleaned == {0: 4}
+    bench.topic.put(("k1", None), ("k2", '{"id": 5}'))
+    for _ in range(3):
+        bench.topic.roll()
+        bench.topic.kit.clean_now(roll=False)
+        bench.topic.put(("other", '{"id": 9}'))
+    assert b"k1" not in [one.key for one in bench.topic.topic.read(partition=0)]
+    result = bench.sync(UPSERT)
+    assert result.is_rebuilt
+    assert b"k1" not in [row["_key"] for row in bench.rows()]
+    bench.topic.put(("other", '{"id": 10}'))
+    (tmp_path / "data" / CLEANER_OFFSET_FILE).unlink()
+    assert bench.sync(UPSERT).is_rebuilt
+    bench.close()

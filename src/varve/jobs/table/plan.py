@@ -74,7 +74,7 @@ class TablePlan:
         yield Batch(tuple(taken), {**offsets, **self.ends}, is_last=True)
 
     def advance(self, before: Progress, offsets: Mapping[int, int]) -> Progress:
-        """How far the table is with a batch, and the marks of the offsets that move."""
+        """How far the table is with a batch, with the marks of the offsets that move."""
         moved = {
             one: offset
             for one, offset in offsets.items()
@@ -88,7 +88,12 @@ class TablePlan:
                 mark = find_mark(source, moved[source.number])
                 if mark is not None:
                     marks[source.number] = mark
-        return replace(before, offsets={**before.offsets, **offsets}, marks=marks)
+        return replace(
+            before,
+            offsets={**before.offsets, **offsets},
+            marks=marks,
+            cleaned={one.number: one.cleaned_up_to for one in self.sources},
+        )
 
 
 def plan_table(options: SourceOptions, progress: Progress, *, is_keyed: bool = False) -> TablePlan:
@@ -163,13 +168,15 @@ def has_tombstones(
     """Whether every tombstone behind what the table has is still in the log.
 
     Above `cleaned_up_to` none has gone. How long one stays below is not asked: a compaction may
-    have been told another `delete.retention.ms` than the topic has now.
+    have been told another `delete.retention.ms` than the topic has now. Where less is noted as
+    compacted than before, the note was lost.
     """
     start_offset, end_offset = bounds
     reached = progress.offsets.get(partition)
     if reached is None or reached >= end_offset or reached <= start_offset:
         return True
-    return progress.is_cold == is_cold and cleaned_up_to <= reached
+    known = progress.cleaned.get(partition, 0)
+    return progress.is_cold == is_cold and known <= cleaned_up_to <= reached
 
 
 def make_reads(plan: TablePlan, batch: Batch, *, split_bytes: int) -> list[TaskRead]:

@@ -34,9 +34,7 @@ class TableSettings:
     """How a table is made and kept.
 
     Mode, format and buckets are those of the table once it exists; None takes them from there.
-    `schema` is the text of a schema file. A batch of about `commit_bytes` is one commit. How long a
-    compaction leaves tombstones for a table to see, the topic's `delete.retention.ms` tells; it is
-    0 where that is not known.
+    `schema` is the text of a schema file. A batch of about `commit_bytes` is one commit.
     """
 
     mode: TableMode | None = None

@@ -21,6 +21,7 @@ from varve.jobs.source.history_mark import HistoryMark
 
 OFFSETS: Final = "varve.offsets"
 MARKS: Final = "varve.marks"
+CLEANED: Final = "varve.cleaned"
 STARTS: Final = "varve.starts"
 SYNCED: Final = "varve.synced.ms"
 TIER: Final = "varve.tier"
@@ -45,7 +46,8 @@ class Progress:
 
     At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
     `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
-    `marks` are of the batches in front of the offsets, as far as there are such.
+    `marks` are of the batches in front of the offsets, as far as there are such; `cleaned` tells
+    how far each partition was compacted.
     """
 
     offsets: Mapping[int, int]
@@ -54,11 +56,13 @@ class Progress:
     is_cold: bool = False
     is_thinned: bool = False
     marks: Mapping[int, HistoryMark] = field(default_factory=dict)
+    cleaned: Mapping[int, int] = field(default_factory=dict)
 
     def to_summary(self, run_id: str) -> dict[str, str]:
         return {
             OFFSETS: _encode(self.offsets),
             MARKS: _encode({one: mark.to_json() for one, mark in self.marks.items()}),
+            CLEANED: _encode(self.cleaned),
             STARTS: _encode(self.starts),
             SYNCED: str(self.synced_ms),
             TIER: _COLD if self.is_cold else "",
@@ -102,9 +106,9 @@ def _encode(values: Mapping[int, int] | Mapping[int, dict[str, int]]) -> str:
 
 def _decode(told: Mapping[str, str], table: Table) -> Progress:
     try:
-        offsets, starts = (
+        offsets, starts, cleaned = (
             {int(name): int(number) for name, number in json.loads(told.get(key, "{}")).items()}
-            for key in (OFFSETS, STARTS)
+            for key in (OFFSETS, STARTS, CLEANED)
         )
         synced_ms = int(told.get(SYNCED, 0))
         marks = {
@@ -113,9 +117,9 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"table {'.'.join(table.name())}: {OFFSETS}, {MARKS} or {STARTS} cannot be read "
-            f"({type(error).__name__}: {error}): varve cannot tell which records are in it. Drop "
-            "the table and make it anew"
+            f"table {'.'.join(table.name())}: {OFFSETS}, {MARKS}, {CLEANED} or {STARTS} "
+            f"cannot be read ({type(error).__name__}: {error}): varve cannot tell which records are "
+            "in it. Drop the table and make it anew"
         ) from error
     return Progress(
         offsets,
@@ -125,4 +129,5 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
         told.get(THINNED) == _YES,
         # A varve that knew no marks left those of an earlier commit among the properties.
         {one: mark for one, mark in marks.items() if mark.is_of(offsets.get(one, 0))},
+        cleaned,
     )
