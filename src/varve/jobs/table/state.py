@@ -118,8 +118,8 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
             f"table {'.'.join(table.name())}: {OFFSETS}, {MARKS}, {CLEANED} or {STARTS} "
-            f"cannot be read ({type(error).__name__}: {error}): varve cannot tell which records are "
-            "in it. Drop the table and make it anew"
+            f"cannot be read ({type(error).__name__}: {error}): varve cannot tell which records "
+            "are in it. Drop the table and make it anew"
         ) from error
     return Progress(
         offsets,
