@@ -48,10 +48,10 @@ run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier;
 
 test: $(READY) $(JAVA) ## every test but those against Apache Kafka and MinIO
 	@if $(BIN)/python -m varve.jobs.java; then \
-	  set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go"; \
+	  set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not java and not go"; \
 	else \
 	  echo "SKIPPED the tests of Spark jobs, for want of a Java; running the others." >&2; \
-	  set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go and not spark"; \
+	  set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not java and not go and not spark"; \
 	fi
 
 check: $(READY) ## format, lint, types, import contracts, generated pages, spelling

@@ -23,3 +23,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def rounds_factor() -> int:
     """What a test that counts its own rounds multiplies them with."""
     return 50 if IS_LONG else 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on Spark begin first and share one worker, and so one session: they take longest."""
+    on_spark = [item for item in items if item.get_closest_marker("spark") is not None]
+    for item in on_spark:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    others = [item for item in items if item.get_closest_marker("spark") is None]
+    items[:] = on_spark + others

@@ -211,7 +211,7 @@ def test_options_are_the_same_in_any_case() -> None:
     assert found.directories == ("/d",)
     assert found.codec is Codec.ZSTD
     assert found.topic_settings == (("cleanup.policy", "compact"),)
-    assert found.staging.url == "file:///d.staging"
+    assert found.staging.url == "file:/d.staging"
     assert found.query_name == "q"
 
 
