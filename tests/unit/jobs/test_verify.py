@@ -16,9 +16,9 @@ from varve.cleaning.key_index import ENTRY, HEADER_BYTES
 from varve.cleaning.key_index_build import build_key_index
 from varve.commit_log.finding import Severity
 from varve.disk import RealFileSystem
-from varve.jobs.compact.tasks import scratch
 from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs
 from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.running.scratch import scratch
 from varve.jobs.tier.cold_input import ColdInput, checksum, open_files
 from varve.jobs.tier.reach import StoreReach
 from varve.jobs.verify.findings import VerifyFinding
