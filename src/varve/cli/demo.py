@@ -4,17 +4,14 @@ Nothing is staged but the torn tail: the writer is a process of its own that is 
 middle, and what it had acknowledged is compared, record by record, with what is found.
 """
 
-import contextlib
 import itertools
 import json
 import random
 import secrets
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -25,12 +22,13 @@ from rich.console import Console
 import varve
 from varve.cli import demo_compaction
 from varve.cli.demo_compaction import show_compaction
+from varve.cli.demo_stage import demo_directory, writing_progress
 from varve.cli.demo_stream import PARTITION_COUNT, TOPIC, record_at
 from varve.cli.demo_tier import show_tiering
 from varve.cli.segment_picture import draw_segments, topic_facts
 from varve.commit_log.names import LOG
 from varve.embedded.partitioner import partition_of
-from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable
+from varve.foundation.errors import Corrupt, Unavailable
 
 _TORN_BYTES: Final = 777
 _KILL_SHARES: Final = (0.45, 0.9)
@@ -84,7 +82,7 @@ def command(
     """
     console = Console(stderr=as_json, quiet=as_json)
     chosen = secrets.randbelow(1 << 32) if seed is None else seed
-    with _directory(directory) as root:
+    with demo_directory(directory) as root:
         outcome = _Outcome(str(root), chosen)
         _write_and_kill(outcome, records, console)
         _tear(outcome, console)
@@ -94,17 +92,6 @@ def command(
         print(json.dumps(outcome.as_json()))
     else:
         _suggest(directory, outcome.compaction["key"], console)
-
-
-@contextlib.contextmanager
-def _directory(asked: Path | None) -> Iterator[Path]:
-    if asked is None:
-        with tempfile.TemporaryDirectory(prefix="varve-demo-") as made:
-            yield Path(made) / "data"
-        return
-    if asked.exists() and (not asked.is_dir() or any(asked.iterdir())):
-        raise InvalidRequest(f"{asked} is there already; name a directory that is new or empty")
-    yield asked
 
 
 def _write_and_kill(outcome: _Outcome, record_count: int, console: Console) -> None:
@@ -121,7 +108,7 @@ def _write_and_kill(outcome: _Outcome, record_count: int, console: Console) -> N
         stderr=subprocess.PIPE,
         text=True,
     )
-    with writer, _progress(console, record_count) as show:
+    with writer, writing_progress(console, record_count) as show:
         assert writer.stdout is not None
         try:
             for line in writer.stdout:
@@ -141,19 +128,6 @@ def _write_and_kill(outcome: _Outcome, record_count: int, console: Console) -> N
         f"[bold]2. Kill[/]     process {writer.pid} with SIGKILL after "
         f"{outcome.acknowledged:,} acknowledged records"
     )
-
-
-@contextlib.contextmanager
-def _progress(console: Console, total: int) -> Iterator[Any]:
-    if not console.is_terminal or console.quiet:
-        yield lambda done: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("   writing"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda done: progress.update(task, completed=done)
 
 
 def _tear(outcome: _Outcome, console: Console) -> None:

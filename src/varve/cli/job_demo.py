@@ -4,18 +4,16 @@ Nothing is staged: what every step leaves is compared with a dictionary that saw
 and the receipt is asked for again by whoever holds the public key.
 """
 
-import contextlib
 import json
 import secrets
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
+from varve.cli.demo_stage import demo_directory, writing_progress
 from varve.cli.job_demo_log import Place, move_to_cold, write_changes
 from varve.cli.job_demo_steps import (
     Story,
@@ -29,10 +27,6 @@ from varve.cli.job_demo_stream import TOPIC, CustomerStream
 from varve.cli.job_options import Conf, Master, spark_options
 from varve.cli.job_run import open_job
 from varve.cli.tier_access import show_bytes
-from varve.foundation.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
 
 _LATE_COUNT: Final = 20_000
 """Changes written when the snapshot is taken, for a consumer to catch up with."""
@@ -66,8 +60,8 @@ def command(
     """
     console = Console(stderr=as_json, quiet=as_json)
     chosen = secrets.randbelow(1 << 32) if seed is None else seed
-    with _directory(directory) as root:
-        place = Place(str(root))
+    with demo_directory(directory) as root:
+        place = Place(str(root.absolute()))
         story = Story(place, CustomerStream(seed=chosen, count=records), console)
         story.note("seed", chosen)
         started = time.monotonic()
@@ -86,17 +80,6 @@ def command(
     _suggest(directory, story, console)
 
 
-@contextlib.contextmanager
-def _directory(asked: Path | None) -> Iterator[Path]:
-    if asked is None:
-        with tempfile.TemporaryDirectory(prefix="varve-story-") as made:
-            yield Path(made) / "data"
-        return
-    if asked.exists() and (not asked.is_dir() or any(asked.iterdir())):
-        raise InvalidRequest(f"{asked} is there already; name a directory that is new or empty")
-    yield asked.absolute()
-
-
 def _write(story: Story, count: int) -> None:
     """All but the late changes, and off to object storage with them."""
     stream = story.stream
@@ -106,7 +89,7 @@ def _write(story: Story, count: int) -> None:
         f"{story.facts['seed']}",
     )
     started = time.monotonic()
-    with _progress(story.console, count) as show:
+    with writing_progress(story.console, count) as show:
         written = write_changes(story.place, story.batches, count - _late(count), show)
     story.note("written", written)
     tiered = move_to_cold(story.place)
@@ -122,19 +105,6 @@ def _write(story: Story, count: int) -> None:
 def _late(count: int) -> int:
     """No more than half of them."""
     return min(_LATE_COUNT, count // 2)
-
-
-@contextlib.contextmanager
-def _progress(console: Console, total: int) -> Iterator[Any]:
-    if not console.is_terminal or console.quiet:
-        yield lambda done: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("   writing"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task: TaskID = progress.add_task("", total=total)
-        yield lambda done: progress.update(task, completed=done)
 
 
 def _suggest(directory: Path | None, story: Story, console: Console) -> None:
