@@ -25,6 +25,7 @@ def rounds_factor() -> int:
     return 50 if IS_LONG else 1
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist writes groups into names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on Spark begin first and share one worker, and so one session: they take longest."""
     on_spark = [item for item in items if item.get_closest_marker("spark") is not None]
