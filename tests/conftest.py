@@ -25,11 +25,12 @@ def rounds_factor() -> int:
     return 50 if IS_LONG else 1
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist writes groups into names
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark begin first and share one worker, and so one session: they take longest."""
-    on_spark = [item for item in items if item.get_closest_marker("spark") is not None]
-    for item in on_spark:
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests on Spark share one worker, and so one session."""
+    if item.get_closest_marker("spark") is not None:
         item.add_marker(pytest.mark.xdist_group("spark"))
-    others = [item for item in items if item.get_closest_marker("spark") is None]
-    items[:] = on_spark + others
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on Spark begin first: they take longest."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
