@@ -48,10 +48,10 @@ run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier;
 
 test: $(READY) $(JAVA) ## every test but those against Apache Kafka and MinIO
 	@if $(BIN)/python -m varve.jobs.java; then \
-	  set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not java and not go"; \
+	  set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go"; \
 	else \
 	  echo "SKIPPED the tests of Spark jobs, for want of a Java; running the others." >&2; \
-	  set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not java and not go and not spark"; \
+	  set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go and not spark"; \
 	fi
 
 check: $(READY) ## format, lint, types, import contracts, generated pages, spelling
@@ -72,7 +72,8 @@ bench: $(READY) ## all benchmarks; one: .venv/bin/python -m benchmarks NAME [--j
 conformance: $(READY) ## exchange bytes with Apache Kafka's own code, and with MinIO; needs a JDK, Maven and Go
 	$(BIN)/python -m conformance.minio
 	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
-	  set -x; $(BIN)/python -m pytest -rs tests/conformance; \
+	  set -x; $(BIN)/python -m pytest -rs tests/conformance && \
+	  $(BIN)/python -m pytest -rs -m "spark and java" tests/spark; \
 	else \
 	  echo "SKIPPED the tests against Apache Kafka's own code: 'java' and 'mvn' are not both on PATH;" \
 	    "install a JDK (17 or newer) and Maven to run them. Running the other tests only." >&2; \

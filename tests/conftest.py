@@ -25,12 +25,6 @@ def rounds_factor() -> int:
     return 50 if IS_LONG else 1
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests on Spark share one worker, and so one session."""
-    if item.get_closest_marker("spark") is not None:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on Spark begin first: they take longest."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)

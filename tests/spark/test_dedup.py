@@ -176,6 +176,7 @@ def test_state_survives_restarts_and_late_records_go_aside(
         stream.run(spark, checkpoint, make_settings(before_ms=5), stream.output())
 
 
+@pytest.mark.java
 def test_refresh_by_header_goes_straight_to_the_sink(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(tmp_path, ids="header")
     t, w = START_MS, WINDOW_MS
@@ -189,6 +190,7 @@ def test_refresh_by_header_goes_straight_to_the_sink(spark: SparkSession, tmp_pa
     assert len(arrivals) == result.counts.records == 6
 
 
+@pytest.mark.java
 def test_a_table_gets_each_record_once_with_bad_values_beside(
     spark: SparkSession, tmp_path: Path
 ) -> None:
