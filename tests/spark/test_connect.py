@@ -16,8 +16,7 @@ from tests.support.spark_session import spark as spark
 from varve.cli.main import app
 from varve.foundation.settings import GivenValue
 
-pytestmark = [pytest.mark.spark,
-    pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 TOPIC: dict[str, GivenValue] = {
     "remote.storage.enable": True,
