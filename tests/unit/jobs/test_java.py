@@ -76,6 +76,7 @@ def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPat
         raise Unavailable("no Java")
 
     monkeypatch.setattr(session, "get_java", fail)
+    monkeypatch.setattr(session.SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(Unavailable, match="no Java"):
         session.get_session()
 
