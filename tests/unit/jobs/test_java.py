@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from varve.foundation.errors import Unavailable
 from varve.jobs import session
@@ -76,7 +77,7 @@ def test_a_session_without_java_is_one_clear_error(monkeypatch: pytest.MonkeyPat
         raise Unavailable("no Java")
 
     monkeypatch.setattr(session, "get_java", fail)
-    monkeypatch.setattr(session.SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(Unavailable, match="no Java"):
         session.get_session()
 
