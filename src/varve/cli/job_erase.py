@@ -24,7 +24,14 @@ from varve.cli.erase_input import (
     read_wanted_keys,
 )
 from varve.cli.erase_receipt import check_receipt_path, write_receipt
-from varve.cli.job_options import Conf, Master, ReportPath, SparkOptions, spark_options
+from varve.cli.job_options import (
+    Conf,
+    LogDirectories,
+    Master,
+    ReportPath,
+    SparkOptions,
+    spark_options,
+)
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, MirrorUrl, StoreSettings, TierUrl
@@ -95,17 +102,7 @@ def command(
     store_url: TierUrl = "",
     store_settings: StoreSettings = [],  # noqa: B006
     mirror_url: MirrorUrl = "",
-    directories: Annotated[
-        list[str],
-        typer.Option(
-            "--dir",
-            "-d",
-            envvar="VARVE_DIR",
-            metavar="PATH",
-            help="A log directory to erase from, and from the cold tier that it uses; repeatable "
-            "for a store on several disks. No server may have it open.",
-        ),
-    ] = [],  # noqa: B006
+    directories: LogDirectories = [],  # noqa: B006
     cluster: Cluster = None,
     place_settings: Annotated[
         list[str],

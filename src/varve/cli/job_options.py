@@ -24,6 +24,17 @@ LogDirectory = Annotated[
         help="The log directory whose cold tier is meant, in place of --store.",
     ),
 ]
+LogDirectories = Annotated[
+    list[str],
+    typer.Option(
+        "--dir",
+        "-d",
+        envvar="VARVE_DIR",
+        metavar="PATH",
+        help="A log directory of the topic, and the cold tier that it uses; repeatable for a store "
+        "on several disks. No server may have it open.",
+    ),
+]
 Master = Annotated[
     str | None,
     typer.Option(

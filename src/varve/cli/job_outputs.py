@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varve.cli.erase_input import find_where
+from varve.cli.job_options import LogDirectories
 from varve.cli.moments import show_moment
 from varve.cli.store_access import AsJson
 from varve.cli.tier_access import Cluster, MirrorUrl, StoreSettings, TierUrl
@@ -21,17 +22,7 @@ def command(
     store_url: TierUrl = "",
     store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
     mirror_url: MirrorUrl = "",
-    directories: Annotated[
-        list[str],
-        typer.Option(
-            "--dir",
-            "-d",
-            envvar="VARVE_DIR",
-            metavar="PATH",
-            help="A log directory of the topic; repeatable for a store on several disks. No server "
-            "may have it open.",
-        ),
-    ] = [],  # noqa: B006
+    directories: LogDirectories = [],  # noqa: B006
     cluster: Cluster = None,
     forget: Annotated[
         str | None,
