@@ -347,6 +347,11 @@ def _make_directory(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError as error:
+        if not os.path.lexists(path):
+            # It was a directory, which a delete emptied and took away before it was looked at.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+        if os.path.isdir(path):
+            return  # Taken away and made again between the two looks.
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 

@@ -135,6 +135,28 @@ def test_a_removed_directory_is_made_again(tmp_path: Path, monkeypatch: pytest.M
     assert len(removed) == 3
 
 
+def test_a_directory_that_goes_while_it_is_looked_at_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`makedirs` meets it, a delete takes it away, and the look at what is there finds nothing."""
+    store = DirectoryObjectStore(str(tmp_path))
+    (tmp_path / "page").mkdir()
+    looks = []
+    is_directory = os.path.isdir
+
+    def delete_before_looking(path: str) -> bool:
+        looks.append(path)
+        if len(looks) == 1:
+            (tmp_path / "page").rmdir()
+        return is_directory(path)
+
+    monkeypatch.setattr(os.path, "isdir", delete_before_looking)
+    store.put("page/1", b"kept")
+    monkeypatch.undo()
+    assert looks[0] == str(tmp_path / "page")
+    assert store.get("page/1") == b"kept"
+
+
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
