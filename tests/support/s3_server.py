@@ -1,10 +1,12 @@
 """moto's S3 server on a loopback port, for tests that want real HTTP.
 
 moto checks `If-None-Match` and writes in two steps, which threads of its server may interleave;
-conditional puts therefore pass a lock here, as they are atomic on the servers varve supports.
+conditional puts therefore pass a lock here, as they are atomic on the servers varve supports. It
+takes any credentials; those signed by a user it was not made for are refused here, as servers do.
 """
 
 import logging
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +17,12 @@ from typing import Any
 from varve.foundation.settings import GivenValue
 
 BUCKET = "varve-test"
+USER = "test"
+_SIGNED_BY = re.compile(r"Credential=([^/]+)/")
+_REFUSAL = (
+    b"<Error><Code>InvalidAccessKeyId</Code>"
+    b"<Message>The AWS Access Key Id you provided does not exist in our records.</Message></Error>"
+)
 
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -22,7 +30,7 @@ _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 class S3Server:
     """A running server with one bucket, whichever program it is."""
 
-    def __init__(self, endpoint: str, *, user: str = "test", password: str = "test-secret") -> None:
+    def __init__(self, endpoint: str, *, user: str = USER, password: str = "test-secret") -> None:
         self.endpoint = endpoint
         self._user = user
         self._password = password
@@ -40,6 +48,11 @@ class S3Server:
 
     def make_bucket(self, name: str) -> None:
         self._client().create_bucket(Bucket=name)
+
+    def etags(self, bucket: str = BUCKET) -> dict[str, str]:
+        """Every object of the bucket by its key."""
+        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return {one["Key"]: one["ETag"] for page in pages for one in page.get("Contents", [])}
 
     def unfinished_uploads(self, bucket: str = BUCKET) -> int:
         return len(self._client().list_multipart_uploads(Bucket=bucket).get("Uploads", []))
@@ -66,7 +79,7 @@ def s3_server() -> Iterator[S3Server]:
     server.start()
     try:
         wsgi: Any = server._server
-        wsgi.app = _with_atomic_puts(wsgi.app)
+        wsgi.app = _with_one_user(_with_atomic_puts(wsgi.app))
         host, port = server.get_host_and_port()
         running = S3Server(f"http://{host}:{port}")
         running.make_bucket(BUCKET)
@@ -84,5 +97,17 @@ def _with_atomic_puts(application: _Application) -> _Application:
             with lock:
                 return list(application(environ, start_response))
         return application(environ, start_response)
+
+    return guarded
+
+
+def _with_one_user(application: _Application) -> _Application:
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        signed = _SIGNED_BY.search(environ.get("HTTP_AUTHORIZATION", ""))
+        if signed is None or signed[1] == USER:
+            return application(environ, start_response)
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        start_response("403 Forbidden", [("Content-Type", "application/xml")])
+        return [_REFUSAL]
 
     return guarded

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from varve import embedded
 from varve.disk import RealFileSystem
+from varve.embedded.tier_place import check_remembered, read_place
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Locked
 from varve.foundation.settings import GivenValue
@@ -86,12 +87,25 @@ def open_places(
     mirror_settings: tuple[tuple[str, GivenValue], ...],
     directories: Sequence[str],
 ) -> Places:
-    """The bucket and the store, which is open until the stack ends; raises Locked."""
+    """The bucket and the store, which is open until the stack ends; raises Locked.
+
+    Raises InvalidSetting for a bucket that is not the one the directories have copied to.
+    """
     paths = [os.path.abspath(one) for one in directories]
+    if address is not None:
+        _check_remembered(address.url, paths)
     return Places(
         None if address is None else _open_tier(address, mirror_url, mirror_settings),
         _open_store(paths, stack) if paths else None,
     )
+
+
+def _check_remembered(url: str, directories: Sequence[str]) -> None:
+    """A receipt that speaks of another bucket would leave all that was copied as it is."""
+    for directory in directories:
+        place = read_place(RealFileSystem(), directory)
+        if place is not None:
+            check_remembered("the object store", url, place.url, directory)
 
 
 def new_erasure_id() -> str:
