@@ -12,6 +12,7 @@ from benchmarks.spark.figures import make_contests
 from benchmarks.spark.runs import CompactRun, LatestRun, ParquetRun, Taken
 from benchmarks.spark.sessions import Sessions
 from benchmarks.workspace import Workspace
+from varve.jobs.running.spark_distributor import HERE_BYTES
 
 _AIM_SMALL, _AIM_LARGE = at_least(2), at_least(5)
 _LARGE_BYTES = 1 << 10
@@ -78,9 +79,13 @@ class CompactMeasure:
 
 
 def run_compaction(
-    sessions: Sessions, topic: ColdTopic, workspace: Workspace, cores: int = 2
+    sessions: Sessions,
+    topic: ColdTopic,
+    workspace: Workspace,
+    cores: int = 2,
+    here_bytes: int = HERE_BYTES,
 ) -> Taken:
     """One compaction of a copy of the bucket."""
     with copied(topic, workspace) as url:
-        run = CompactRun(url, topic.key_count, topic.shape.segment_bytes)
+        run = CompactRun(url, topic.key_count, topic.shape.segment_bytes, here_bytes)
         return sessions.run(run, cores=cores)

@@ -3,10 +3,9 @@
 Invariant  a run can be pickled: it is sent to the process that has the session.
 """
 
-import pickle
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,9 +20,8 @@ from varve.jobs.compact.settings import CompactSettings
 from varve.jobs.erase.job import erase, new_erasure_id
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.rescan import RescanMode
-from varve.jobs.running.distributor import Task
 from varve.jobs.running.report import read_stages
-from varve.jobs.running.spark_distributor import SparkDistributor
+from varve.jobs.running.spark_distributor import HERE_BYTES, SparkDistributor
 from varve.jobs.running.step_ledger import get_ledger
 from varve.jobs.tier.address import TierAddress
 
@@ -63,22 +61,6 @@ class Timer:
         return Taken(wall, cpu, sum(one.shuffle_written_bytes for one in stages))
 
 
-@dataclass(slots=True)
-class CountingDistributor:
-    """Hands tasks on, and remembers what was handed over in either direction."""
-
-    inner: SparkDistributor
-    handed: list[object] = field(default_factory=list)
-
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        outcomes = self.inner.run(stage, tasks)
-        self.handed += [*tasks, *outcomes]
-        return outcomes
-
-    def count_bytes(self) -> int:
-        return sum(len(pickle.dumps(one)) for one in self.handed)
-
-
 @dataclass(frozen=True, slots=True)
 class CompactRun:
     """Compacts a bucket, which is changed by it; raises unless one record of each key is left."""
@@ -86,18 +68,20 @@ class CompactRun:
     url: str
     key_count: int
     segment_bytes: int
+    here_bytes: int = HERE_BYTES
 
     def run(self, spark: SparkSession) -> Taken:
         log = LogSettings(cleanup_policy=("compact",), segment_bytes=self.segment_bytes)
         settings = CompactSettings(log=log, is_forced=True)
-        distributor = CountingDistributor(SparkDistributor(spark))
-        timer = Timer(spark)
+        distributor = SparkDistributor(spark, here_bytes=self.here_bytes)
+        ledger = get_ledger(spark)
+        before, timer = ledger.count, Timer(spark)
         result = compact(TierAddress(self.url), [TOPIC], settings=settings, distributor=distributor)
         taken = timer.taken()
         kept = sum(one.records.get(Reason.KEPT, 0) for one in result.partitions)
         if result.has_failed or kept != self.key_count:
             raise AssertionError(f"{kept} records of {self.key_count} keys: {result.to_json()}")
-        return replace(taken, sent_bytes=distributor.count_bytes())
+        return replace(taken, sent_bytes=sum(one.sent_bytes for one in ledger.steps(after=before)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
+from benchmarks.compaction.keyed_log import LogShape
 from benchmarks.measure import Contest, Scale, at_most
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.spark.cold_topic import SIZE_FACTOR, ColdTopic, shape_of, write_cold
@@ -34,7 +36,7 @@ class ShuffleMeasure:
         workspace.require(size * (small + large) * SIZE_FACTOR)
         with workspace.directory("shuffle") as parent:
             topics = {
-                each: write_cold(parent / str(each), shape_of(scale, each), size)
+                each: write_cold(parent / str(each), _shape_of(scale, each, large), size)
                 for each in sorted({small, large})
             }
             count = {
@@ -48,7 +50,7 @@ class ShuffleMeasure:
                     count[small],
                     at_most(1.1),
                     "shuffled by Spark, and sent to tasks and back; the baseline has values of "
-                    f"{format_bytes(small)} in as many records",
+                    f"{format_bytes(small)} in as many records and segments",
                     format_bytes(large),
                     repeat_count_max=1,
                 ),
@@ -65,10 +67,20 @@ class ShuffleMeasure:
             ]
 
     def _count_ours(self, topic: ColdTopic, workspace: Workspace) -> float:
-        taken = run_compaction(self._sessions, topic, workspace)
+        # What is little the driver does itself, and nothing would be sent.
+        taken = run_compaction(self._sessions, topic, workspace, here_bytes=0)
         return (taken.shuffled_bytes + taken.sent_bytes) / topic.record_count
 
     def _count_obvious(self, topic: ColdTopic, workspace: Workspace) -> float:
         with workspace.directory("latest") as parent:
             taken = self._sessions.run(LatestRun(topic.url, str(parent / "out")))
         return taken.shuffled_bytes / topic.record_count
+
+
+def _shape_of(scale: Scale, record_bytes: int, largest_bytes: int) -> LogShape:
+    """Segments of smaller values are smaller: all have about as many records."""
+    shape, largest = shape_of(scale, record_bytes), shape_of(scale, largest_bytes)
+    size = shape.segment_bytes
+    return replace(
+        shape, segment_bytes=size * largest.count_records(size) // shape.count_records(size)
+    )

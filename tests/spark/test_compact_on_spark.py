@@ -45,7 +45,7 @@ def test_spark_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Pat
         address,
         ["orders"],
         settings=cold.settings(),
-        distributor=SparkDistributor(spark),
+        distributor=SparkDistributor(spark, here_bytes=0),
         clock=cold.hot.clock,
     )
     (partition,) = result.partitions
@@ -80,7 +80,9 @@ class Where:
 
 
 def test_outcomes_come_in_order_and_failures_as_words(spark: SparkSession) -> None:
-    outcomes = SparkDistributor(spark).run("test", [Where(number) for number in range(7)])
+    outcomes = SparkDistributor(spark, here_bytes=0).run(
+        "test", [Where(number) for number in range(7)]
+    )
     assert [one for one in outcomes if isinstance(one, TaskFailure)] == [
         TaskFailure(f"task {number} found the store down", False) for number in (2, 5)
     ]

@@ -93,7 +93,7 @@ def test_executors_give_what_one_process_gives(spark: SparkSession, tmp_path: Pa
         str(tmp_path / "place"),
         address=address,
         settings=settings,
-        distributor=SparkDistributor(spark),
+        distributor=SparkDistributor(spark, here_bytes=0),
     )
     assert {row["key"]: row["value"] for row in open_snapshot(result.place).read().to_pylist()} == (
         state_of(data)

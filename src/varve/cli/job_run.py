@@ -140,9 +140,13 @@ def tell_report(report: "JobReport") -> None:
     shuffled = f", {show_bytes(report.shuffled_bytes)} shuffled" if report.shuffled_bytes else ""
     fetched = f", {show_bytes(report.store.read_bytes)} fetched" if report.store.requests else ""
     failed = f", {report.failed_tasks} failed" if report.failed_tasks else ""
+    if report.steps:
+        work, tasks = _count(len(report.steps), "step"), sum(one.tasks for one in report.steps)
+    else:
+        stages = report.stages or report.remote_stages
+        work, tasks = _count(len(stages), "stage"), report.tasks
     typer.secho(
-        f"{rows}{_count(len(report.stages or report.remote_stages), 'stage')}, "
-        f"{_count(report.tasks, 'task')}{failed}{fetched}{shuffled} in "
+        f"{rows}{work}, {_count(tasks, 'task')}{failed}{fetched}{shuffled} in "
         f"{show_span(report.duration_ms)}",
         dim=True,
         err=True,

@@ -45,8 +45,9 @@ def test_a_step_that_fails_stands_in_the_ledger_too() -> None:
     ledger = StepLedger(clock)
     with ledger.step("plan", 2) as step:
         assert ledger.running == "plan"
-        step.note(StoreCount(1, 10, 0), has_failed=False)
-        step.note(StoreCount(2, 5, 7), has_failed=True)
+        step.store += StoreCount(1, 10, 0)
+        step.store += StoreCount(2, 5, 7)
+        step.failed_tasks += 1
         clock.advance(40)
     try:
         with ledger.step("rewrite", 1):

@@ -18,7 +18,7 @@ import numpy as np
 from varve.cleaning.balance import SegmentFigure
 from varve.cleaning.key_index import KeyIndex, KeyIndexHeader
 from varve.cleaning.key_index_build import build_key_index
-from varve.cleaning.key_plan import HashRange, KeyPlan, merge_plans
+from varve.cleaning.key_plan import HASH_END, HashRange, KeyPlan, merge_plans
 from varve.cleaning.plan import Source, find_latest
 from varve.cleaning.rewrite import WrittenSegment, write_group
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
@@ -67,6 +67,11 @@ class IndexTask:
     topic_id: bytes
     buffer_bytes: int
     is_dry_run: bool = False
+
+    @property
+    def read_bytes(self) -> int:
+        keys = self.segment.find_part(KEYS_PART)
+        return self.segment.size if keys is None else keys.size
 
     def run(self) -> IndexedSegment | None:
         with open_files(self.reach.objects, self.home, [self.segment]) as files:
@@ -165,6 +170,11 @@ class RangeTask:
     hashes: HashRange
     buffer_bytes: int
 
+    @property
+    def read_bytes(self) -> int:
+        whole = sum(one.file_size for one in self.headers if one is not None)
+        return whole * (self.hashes[1] - self.hashes[0]) // HASH_END
+
     def run(self) -> PackedPlan:
         with open_files(self.reach.objects, self.home, self.segments) as files:
             sources = make_sources(self.home, self.segments, self.headers, files, first_dirty=0)
@@ -212,6 +222,10 @@ class GroupTask:
     is_decided: bool = True
     stale_bytes: int | None = 0
     writer: str = WRITER
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(one.size for one in self.inputs)
 
     def run(self) -> WrittenGroup:
         fs = ScratchFileSystem()

@@ -5,8 +5,9 @@ Invariant  outcomes come in the order of their tasks; a task that failed on purp
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from varve.cleaning.rewrite import DamagedSegment
 from varve.foundation.errors import Corrupt, StoreError
@@ -18,6 +19,14 @@ class Task(Protocol):
     def run(self) -> object: ...
 
 
+@runtime_checkable
+class SizedTask(Task, Protocol):
+    """A task that can tell how many bytes it reads, so that small ones are put together."""
+
+    @property
+    def read_bytes(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
     """Why a task failed; `damaged_offset` is the base offset of the segment that is to blame."""
@@ -25,6 +34,10 @@ class TaskFailure:
     message: str
     is_corrupt: bool
     damaged_offset: int | None = None
+
+
+_THREADS: Final = 8
+"""Tasks at once in one process: they wait for a store, or are in kernels."""
 
 
 class Distributor(Protocol):
@@ -43,8 +56,45 @@ def run_task(task: Task) -> object:
         return TaskFailure(str(error), isinstance(error, Corrupt))
 
 
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Small tasks that travel as one; its outcome are theirs."""
+
+    tasks: tuple[Task, ...]
+
+    def run(self) -> list[object]:
+        return [run_task(task) for task in self.tasks]
+
+
+def bundle(tasks: Sequence[Task], read_bytes: int) -> list[Bundle]:
+    """Tasks in order, as many together as read about so much; a task without a size is alone."""
+    bundles: list[Bundle] = []
+    gathered: list[Task] = []
+    gathered_bytes = 0
+    for task in tasks:
+        size = task.read_bytes if isinstance(task, SizedTask) else read_bytes
+        if gathered and gathered_bytes + size > read_bytes:
+            bundles.append(Bundle(tuple(gathered)))
+            gathered, gathered_bytes = [], 0
+        gathered.append(task)
+        gathered_bytes += size
+    if gathered:
+        bundles.append(Bundle(tuple(gathered)))
+    return bundles
+
+
 class LocalDistributor:
     """One task after another, in this thread."""
 
     def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
         return [run_task(task) for task in tasks]
+
+
+class ThreadDistributor:
+    """Some tasks at once in threads of this process."""
+
+    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
+        if len(tasks) < 2:
+            return [run_task(task) for task in tasks]
+        with ThreadPoolExecutor(min(_THREADS, len(tasks)), f"varve-{stage}") as pool:
+            return list(pool.map(run_task, tasks))

@@ -91,7 +91,9 @@ class JobReport:
 
     @property
     def shuffled_bytes(self) -> int:
-        return sum(stage.shuffle_written_bytes for stage in self.stages)
+        """Between processes: by Spark's shuffles, and to the tasks of steps and back."""
+        sent = sum(step.sent_bytes for step in self.steps)
+        return sum(stage.shuffle_written_bytes for stage in self.stages) + sent
 
     def to_document(self) -> dict[str, Any]:
         """As JSON has it."""

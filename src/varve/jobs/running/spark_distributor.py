@@ -1,7 +1,11 @@
-"""Carries out the tasks of a job on Spark: one Spark task for each of them.
+"""Carries out the tasks of a job on Spark: one Spark task for each of them, or for some small ones.
+
+A stage that reads little is carried out by the driver: a stage of Spark takes a tenth of a second
+before its first byte is read, and each of its tasks some hundredths.
 
 Invariant  a task travels as `executor` packs it, and its outcome comes back so; both are bytes to
-           Spark. What the tasks asked of object stores stands in the session's ledger of steps.
+           Spark. What the tasks asked of object stores stands in the session's ledger of steps,
+           wherever they ran.
 Crash      Spark repeats a task whose executor was lost: tasks are made to be repeated.
 """
 
@@ -12,10 +16,25 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from varve.jobs.running.distributor import Task, TaskFailure
+from varve.jobs.running.distributor import (
+    Bundle,
+    SizedTask,
+    Task,
+    TaskFailure,
+    ThreadDistributor,
+    bundle,
+)
 from varve.jobs.running.executor import pack_task, run_packed, unpack_outcome
 from varve.jobs.running.session_kind import is_connect, named_work
-from varve.jobs.running.step_ledger import get_ledger
+from varve.jobs.running.step_ledger import RunningStep, get_ledger
+from varve.jobs.tier.address import count_requests
+
+HERE_BYTES: Final = 16 << 20
+"""A stage that reads no more is carried out by the driver."""
+_HERE_TASKS: Final = 64
+"""With more tasks than these it is not: each waits for a store or two."""
+_BUNDLE_BYTES: Final = 8 << 20
+"""About what a Spark task reads at least."""
 
 _SCHEMA: Final = StructType(
     [StructField("slot", IntegerType(), False), StructField("task", BinaryType(), False)]
@@ -23,22 +42,45 @@ _SCHEMA: Final = StructType(
 
 
 class SparkDistributor:
-    """Each task in a partition of its own; over Spark Connect too."""
+    """Each bundle of tasks in a partition of its own; over Spark Connect too.
 
-    def __init__(self, spark: SparkSession) -> None:
+    With `here_bytes` of 0 the driver carries out nothing itself.
+    """
+
+    def __init__(self, spark: SparkSession, *, here_bytes: int = HERE_BYTES) -> None:
         self._spark = spark
+        self._here_bytes = here_bytes
 
     def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
         if not tasks:
             return []
         with get_ledger(self._spark).step(stage, len(tasks)) as step:
-            found = [unpack_outcome(data) for data in self._carry_out(stage, tasks)]
-            for outcome, count in found:
-                step.note(count, has_failed=isinstance(outcome, TaskFailure))
-        return [outcome for outcome, _ in found]
+            if self._is_little(tasks):
+                outcomes = _run_here(stage, tasks, step)
+            else:
+                outcomes = self._run_there(stage, bundle(tasks, _BUNDLE_BYTES), step)
+            step.failed_tasks += sum(isinstance(one, TaskFailure) for one in outcomes)
+        return outcomes
 
-    def _carry_out(self, stage: str, tasks: Sequence[Task]) -> list[bytes]:
-        packed = [pack_task(task) for task in tasks]
+    def _is_little(self, tasks: Sequence[Task]) -> bool:
+        if len(tasks) > _HERE_TASKS:
+            return False
+        sizes = [task.read_bytes for task in tasks if isinstance(task, SizedTask)]
+        return len(sizes) == len(tasks) and sum(sizes) < self._here_bytes
+
+    def _run_there(self, stage: str, bundles: Sequence[Bundle], step: RunningStep) -> list[object]:
+        packed = [pack_task(one) for one in bundles]
+        outcomes: list[object] = []
+        for data in self._carry_out(stage, packed):
+            found, count = unpack_outcome(data)
+            assert isinstance(found, list)
+            outcomes += found
+            step.store += count
+            step.sent_bytes += len(data)
+        step.sent_bytes += sum(map(len, packed))
+        return outcomes
+
+    def _carry_out(self, stage: str, packed: Sequence[bytes]) -> list[bytes]:
         with named_work(self._spark, stage):
             if is_connect(self._spark):
                 return self._run_as_rows(packed)
@@ -59,3 +101,10 @@ class SparkDistributor:
         )
         outcomes = {row["slot"]: row["outcome"] for row in found}
         return [outcomes[slot] for slot in range(len(rows))]
+
+
+def _run_here(stage: str, tasks: Sequence[Task], step: RunningStep) -> list[object]:
+    before = count_requests()
+    outcomes = ThreadDistributor().run(stage, tasks)
+    step.store += count_requests() - before
+    return outcomes

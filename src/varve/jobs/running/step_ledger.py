@@ -30,6 +30,8 @@ class StepReport:
     started_ms: int
     duration_ms: int
     store: StoreCount
+    sent_bytes: int = 0
+    """What went to tasks in other processes and came back from them."""
 
 
 class RunningStep:
@@ -40,10 +42,7 @@ class RunningStep:
         self.tasks = tasks
         self.failed_tasks = 0
         self.store = StoreCount()
-
-    def note(self, count: StoreCount, *, has_failed: bool) -> None:
-        self.store += count
-        self.failed_tasks += has_failed
+        self.sent_bytes = 0
 
 
 class StepLedger:
@@ -75,6 +74,7 @@ class StepLedger:
                         started_ms,
                         ended_ms - started_ms,
                         running.store,
+                        running.sent_bytes,
                     )
                 )
 

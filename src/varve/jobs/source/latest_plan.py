@@ -9,7 +9,6 @@ Invariant  a planned record is the last one of its key among all that was planne
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -21,7 +20,7 @@ from varve.cleaning.key_plan import ENTRY_BYTES, HashRange, KeyPlan, merge_plans
 from varve.cleaning.segment_keys import SegmentKeys
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.jobs.compact.partition import cut_hashes
-from varve.jobs.running.distributor import Distributor, Task, TaskFailure, run_task
+from varve.jobs.running.distributor import Distributor, TaskFailure, ThreadDistributor
 from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.latest_keys import PieceKeys
 from varve.jobs.source.pieces import Bits, ChosenPiece, ColdPiece, KeptPiece, Piece, PlannedPiece
@@ -37,7 +36,6 @@ T = TypeVar("T")
 RANGE_BYTES: Final = 64 << 20
 """About how much of the key indexes one task reads."""
 _BUFFER_BYTES: Final = 32 << 20
-_THREADS: Final = 8
 
 
 def is_indexed(piece: Piece) -> bool:
@@ -61,16 +59,6 @@ class IndexedPiece:
 
 
 Planned = IndexedPiece | PieceKeys
-
-
-class ThreadDistributor:
-    """Some tasks at once in threads of this process: they fetch, and leave the lock to others."""
-
-    def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
-        if len(tasks) < 2:
-            return [run_task(task) for task in tasks]
-        with ThreadPoolExecutor(min(_THREADS, len(tasks)), f"varve-{stage}") as pool:
-            return list(pool.map(run_task, tasks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
+from varve.jobs.running.distributor import ThreadDistributor
 from varve.jobs.source.cold_plan import ColdPlan, check_versions
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.hot_log import HotLog, find_hot_partitions
@@ -22,7 +23,6 @@ from varve.jobs.source.latest_keys import scan_keys
 from varve.jobs.source.latest_plan import (
     LatestRequest,
     Planned,
-    ThreadDistributor,
     is_indexed,
     plan_latest,
     read_headers,
