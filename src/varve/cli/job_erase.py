@@ -239,7 +239,12 @@ def command(
         verify_file(verify, public_key)
         return
     where = find_where(
-        store_url, store_settings, mirror_url, directories, cluster, topics=topics or ()
+        store_url,
+        store_settings,
+        mirror_url,
+        list(map(str, directories)),
+        cluster,
+        topics=topics or (),
     )
     request = _request(
         tuple(topics or ()),

@@ -1,13 +1,18 @@
 """What all commands of `varve job` take: where the cold tier is, and which Spark does the work."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from varve.cli.store_access import parse_setting
 from varve.cli.tier_access import find_url, split_settings
+from varve.disk import RealFileSystem
+from varve.embedded.tier_place import read_place
+from varve.foundation.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from varve.jobs.tier.address import TierAddress
@@ -25,7 +30,7 @@ LogDirectory = Annotated[
     ),
 ]
 LogDirectories = Annotated[
-    list[str],
+    list[Path],
     typer.Option(
         "--dir",
         "-d",
@@ -33,6 +38,17 @@ LogDirectories = Annotated[
         metavar="PATH",
         help="A log directory of the topic, and the cold tier that it uses; repeatable for a store "
         "on several disks. No server may have it open.",
+    ),
+]
+ReadDirectories = Annotated[
+    list[Path],
+    typer.Option(
+        "--dir",
+        "-d",
+        envvar="VARVE_DIR",
+        metavar="PATH",
+        help="A log directory of the topic, read beside the cold tier that it uses; repeatable for "
+        "a store on several disks. A server may have it open.",
     ),
 ]
 Master = Annotated[
@@ -90,6 +106,28 @@ def find_address(
 
     given = split_settings(settings)[0]
     return TierAddress(_absolute(find_url(url, directory)), tuple(given.items()), cluster)
+
+
+def full_paths(directories: Sequence[Path]) -> tuple[str, ...]:
+    """Log directories as executors find them, each once."""
+    return tuple(dict.fromkeys(os.path.abspath(one) for one in directories))
+
+
+def find_tier(
+    url: str, settings: list[str], directories: Sequence[str], cluster: str | None
+) -> "TierAddress | None":
+    """The cold tier that is given or that a directory uses; None where the directories have none.
+
+    Raises InvalidRequest where nothing is given, or a directory that does not exist.
+    """
+    for directory in directories:
+        if not os.path.isdir(directory):
+            raise InvalidRequest(f"log directory {directory} does not exist")
+    fs = RealFileSystem()
+    telling = next((one for one in directories if read_place(fs, one) is not None), None)
+    if directories and not url and telling is None:
+        return None
+    return find_address(url, settings, telling, cluster)
 
 
 def _absolute(url: str) -> str:

@@ -50,7 +50,7 @@ def command(
     from varve.jobs.erase.job import open_places
     from varve.jobs.erase.noted import forget_output, list_outputs
 
-    where = find_where(store_url, store_settings, mirror_url, directories, cluster)
+    where = find_where(store_url, store_settings, mirror_url, list(map(str, directories)), cluster)
     with ExitStack() as stack:
         places = open_places(
             stack,

@@ -4,26 +4,26 @@ Crash      there is a whole snapshot or none; a later run sweeps what was left.
 """
 
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from varve.cli.job_options import (
     Conf,
-    LogDirectory,
     Master,
+    ReadDirectories,
     ReportPath,
     SparkOptions,
-    find_address,
+    find_tier,
+    full_paths,
     spark_options,
 )
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
-from varve.disk import RealFileSystem
-from varve.embedded.tier_place import read_place
 from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def command(
     ] = None,
     store_url: TierUrl = "",
     store_settings: StoreSettings = [],  # noqa: B006 - typer copies it, and shows no default
-    directory: LogDirectory = None,
+    directories: ReadDirectories = [],  # noqa: B006
     cluster: Cluster = None,
     place_settings: Annotated[
         list[str],
@@ -123,7 +123,7 @@ def command(
 
     The first snapshot of a place reads the topic; each one after it reads what is new, and rewrites
     the files whose keys changed. It is read in full where a compaction may have removed tombstones
-    that the last snapshot has not seen. With --dir the files of the log directory are read too;
+    that the last snapshot has not seen. With --dir the files of log directories are read too;
     without, what was not copied yet is not in it.
 
     The exit status of --verify is 1 when a file is damaged or missing.
@@ -152,7 +152,7 @@ def command(
         _keep(_open_place(to, given), keep, as_json=as_json)
         return
     options = _source(
-        topic, store_url, store_settings, directory, cluster, at_offset=at_offset, at_time=at_time
+        topic, store_url, store_settings, directories, cluster, at_offset=at_offset, at_time=at_time
     )
     result, done = _take(
         options,
@@ -177,7 +177,7 @@ def _source(
     topic: str,
     url: str,
     settings: list[str],
-    directory: str | None,
+    directories: Sequence[Path],
     cluster: str | None,
     *,
     at_offset: str | None,
@@ -186,17 +186,19 @@ def _source(
     """Where the topic is, and up to where; what is wrong is refused before Spark starts."""
     from varve.jobs.source.options import parse_options
 
+    paths = full_paths(directories)
     given = {"topic": topic, "mode": "latest"}
-    if directory is not None:
-        given["directory"] = os.path.abspath(directory)
-    if url or directory is None or read_place(RealFileSystem(), directory) is not None:
-        address = find_address(url, settings, directory, cluster)
+    if paths:
+        given["directory"] = ",".join(paths)
+    address = find_tier(url, settings, paths, cluster)
+    if address is not None:
         given["url"] = address.url
         given |= {f"store.{name}": str(value) for name, value in address.settings}
         given |= {} if cluster is None else {"cluster": cluster}
     given |= {} if at_offset is None else {"endingOffset": at_offset}
     given |= {} if at_time is None else {"endingTimestamp": at_time}
-    return parse_options(given)
+    # A path may hold a comma, which parts directories in that option.
+    return replace(parse_options(given), directories=paths)
 
 
 def _take(

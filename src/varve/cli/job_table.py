@@ -5,7 +5,7 @@ Crash      the table is as it was or has a batch more; the next run goes on and 
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,17 +13,16 @@ import typer
 
 from varve.cli.job_options import (
     Conf,
-    LogDirectory,
     Master,
+    ReadDirectories,
     ReportPath,
-    find_address,
+    find_tier,
+    full_paths,
     spark_options,
 )
 from varve.cli.job_run import open_job, tell_report, write_report
 from varve.cli.store_access import AsJson, parse_setting
 from varve.cli.tier_access import Cluster, StoreSettings, TierUrl, show_bytes
-from varve.disk import RealFileSystem
-from varve.embedded.tier_place import read_place
 from varve.foundation.errors import NotFound
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def command(
             "--warehouse",
             metavar="URL",
             help="Where tables lie: a directory, or s3://bucket/prefix; with --dir at first "
-            "DIRECTORY.tables.",
+            "DIRECTORY.tables, of several the first.",
         ),
     ] = None,
     catalog: Annotated[
@@ -163,7 +162,7 @@ def command(
     ] = None,
     store_url: TierUrl = "",
     store_settings: StoreSettings = [],  # noqa: B006
-    directory: LogDirectory = None,
+    directories: ReadDirectories = [],  # noqa: B006
     cluster: Cluster = None,
     as_json: AsJson = False,
     master: Master = None,
@@ -191,7 +190,8 @@ def command(
     """
     if not to:
         raise typer.BadParameter("--to is missing: the table, as NAMESPACE.NAME")
-    place = _find_catalog(to, warehouse, catalog, catalog_settings, directory)
+    paths = full_paths(directories)
+    place = _find_catalog(to, warehouse, catalog, catalog_settings, paths)
     if topic is None:
         if expire_days is None:
             raise typer.BadParameter("name the topic, or give --expire-snapshots")
@@ -207,8 +207,8 @@ def command(
         add_columns=add_columns,
         keep_expired=keep_expired,
     )
-    source = _find_source(store_url, store_settings, directory, cluster)
-    result, done = _sync(topic, to, place, source, directory, settings, spark_options(master, conf))
+    source = find_tier(store_url, store_settings, paths, cluster)
+    result, done = _sync(topic, to, place, source, paths, settings, spark_options(master, conf))
     if report is not None:
         write_report(done, report)
     if as_json:
@@ -228,27 +228,24 @@ def _find_catalog(
     warehouse: str | None,
     catalog: str | None,
     settings: list[str],
-    directory: str | None,
+    directories: Sequence[str],
 ) -> "CatalogAddress":
     """Where the table is; what is wrong with it is told before Spark starts."""
     from varve.jobs.table.catalog import CatalogAddress, split_name
 
     split_name(name)
     given = tuple(parse_setting(text) for text in settings)
-    if warehouse is None and catalog is None and directory is not None:
-        warehouse = os.path.abspath(directory) + _TABLES
+    if warehouse is None and catalog is None and directories:
+        warehouse = _find_warehouse(directories)
     address = CatalogAddress(warehouse, catalog, given)
     address.check()
     return address
 
 
-def _find_source(
-    url: str, settings: list[str], directory: str | None, cluster: str | None
-) -> "TierAddress | None":
-    """The cold tier; None for a log directory that has none."""
-    if directory is not None and not url and read_place(RealFileSystem(), directory) is None:
-        return None
-    return find_address(url, settings, directory, cluster)
+def _find_warehouse(directories: Sequence[str]) -> str:
+    """Beside the directory that has one already, or else the first: their order may change."""
+    beside = [f"{one}{_TABLES}" for one in directories]
+    return next((one for one in beside if os.path.isdir(one)), beside[0])
 
 
 def _make_settings(
@@ -290,14 +287,13 @@ def _sync(
     name: str,
     place: "CatalogAddress",
     source: "TierAddress | None",
-    directory: str | None,
+    directories: Sequence[str],
     settings: "TableSettings",
     spark: "SparkOptions",
 ) -> "tuple[TableResult, JobReport]":
     from varve.jobs.running.spark_distributor import SparkDistributor
     from varve.jobs.table.job import sync_table
 
-    directories = () if directory is None else (os.path.abspath(directory),)
     with open_job("table", spark, when_interrupted=_WHEN_INTERRUPTED) as job:
         distributor = SparkDistributor(job.spark)
         result = job.run(

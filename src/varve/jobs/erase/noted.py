@@ -10,25 +10,27 @@ from varve.jobs.outputs.notes import Output, Outputs
 
 def list_outputs(places: Places, topic: str) -> list[Output]:
     """All that is noted of a topic, by id; raises NotFound for a topic that is nowhere."""
-    return sorted(_find(places, topic), key=lambda one: one.id)
+    found = _find(places, topic)
+    return [found[id][0] for id in sorted(found)]
 
 
 def forget_output(places: Places, topic: str, id: str) -> Output:
     """Forgets an output that is gone for good: no erasure looks for it any more."""
     found = _find(places, topic)
-    for output, books in found.items():
-        if output.id == id:
-            for book in books:
-                book.forget(output)
-            return output
-    known = ", ".join(one.id for one in found) or "none"
+    if id in found:
+        output, books = found[id]
+        for book in books:
+            book.forget(output)
+        return output
+    known = ", ".join(found) or "none"
     raise NotFound(f"topic {topic} has no note of an output {id!r:.80} (noted: {known:.400})")
 
 
-def _find(places: Places, topic: str) -> dict[Output, list[Outputs]]:
+def _find(places: Places, topic: str) -> dict[str, tuple[Output, list[Outputs]]]:
+    """By id, with every book that has it: of several disks each may, noted at another time."""
     place = places.find(topic)
-    found: dict[Output, list[Outputs]] = {}
+    found: dict[str, tuple[Output, list[Outputs]]] = {}
     for book in places.books():
         for one in book.find(place.name, place.topic_id):
-            found.setdefault(one, []).append(book)
+            found.setdefault(one.id, (one, []))[1].append(book)
     return found

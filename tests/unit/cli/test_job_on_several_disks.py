@@ -1,0 +1,118 @@
+"""`varve job table` and `varve job snapshot` of a store on several disks, without Spark."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import varve
+from tests.support.snapshot_topic import rows_of
+from varve.cli import job_snapshot, job_table
+from varve.cli.main import app
+from varve.jobs.running import spark_distributor
+from varve.jobs.running.distributor import LocalDistributor
+from varve.jobs.snapshot.read import open_snapshot
+from varve.jobs.table.catalog import CatalogAddress
+
+KEYS = [f"k{number}" for number in range(12)]
+
+
+class HereJob:
+    """Runs the work in this process."""
+
+    spark = None
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def report(self, rows: int, result: object) -> object:
+        return SimpleNamespace(to_document=lambda: {"rows": rows})
+
+
+@contextmanager
+def open_here(name: str, options: object, **more: object) -> Iterator[HereJob]:
+    yield HereJob()
+
+
+@pytest.fixture
+def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    for command in (job_snapshot, job_table):
+        monkeypatch.setattr(command, "open_job", open_here)
+    monkeypatch.setattr(spark_distributor, "SparkDistributor", lambda spark: LocalDistributor())
+    paths = [str(tmp_path / "a disk"), str(tmp_path / "another, too")]
+    with varve.open(paths, maintain=False) as store:
+        topic = store.create_topic("orders", partitions=4)
+        for key in KEYS:
+            topic.append(key=key, value=f"v of {key}")
+    held = [{one.name for one in Path(path).glob("orders-*")} for path in paths]
+    assert all(held)
+    return paths
+
+
+def run(*words: str, **env: str) -> Result:
+    return CliRunner().invoke(app, ["job", *words, "--json"], env=env)
+
+
+def given(disks: list[str]) -> list[str]:
+    return [word for one in disks for word in ("--dir", one)]
+
+
+def test_a_snapshot_has_the_partitions_of_every_disk(disks: list[str], tmp_path: Path) -> None:
+    place = str(tmp_path / "place")
+    done = run("snapshot", "orders", *given(disks), "--to", place)
+    assert done.exit_code == 0, done.output
+    assert {key.decode() for _, key in rows_of(open_snapshot(place))} == set(KEYS)
+    again = run("snapshot", "orders", "--to", place, VARVE_DIR=os.pathsep.join(disks))
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout.splitlines()[0])["snapshot"] == 1
+
+
+def test_a_table_has_the_partitions_of_every_disk(disks: list[str]) -> None:
+    words = ("table", "orders", "--to", "shop.orders", "--mode", "append")
+    done = run(*words, *given(disks))
+    assert done.exit_code == 0, done.output
+    turned = run(*words, *given(disks[::-1]))
+    assert turned.exit_code == 0, turned.output
+    assert json.loads(turned.stdout.splitlines()[0])["records"] == 0, "it is the same table"
+    catalog = CatalogAddress(f"{disks[0]}.tables").open()
+    rows = catalog.load_table("shop.orders").scan().to_arrow().to_pylist()
+    assert sorted(row["_key"].decode() for row in rows) == sorted(KEYS)
+    catalog.close()
+    assert not os.path.exists(f"{disks[1]}.tables")
+
+
+@pytest.mark.parametrize(
+    "words", [("snapshot", "orders", "--to"), ("table", "orders", "--to", "a.b", "--warehouse")]
+)
+def test_a_disk_that_is_left_out_or_missing_is_told(
+    words: tuple[str, ...], disks: list[str], tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    left_out = run(*words, str(place), *given(disks[:1]))
+    assert left_out.exit_code == 1
+    assert "Give them too" in left_out.stderr
+    missing = run(*words, str(place), *given([disks[0], f"{disks[1]}-not"]))
+    assert missing.exit_code == 1
+    assert "does not exist" in missing.stderr
+    assert len(missing.stderr.splitlines()) == 1
+    assert not list(place.rglob("*.parquet"))
+
+
+def test_what_several_disks_have_noted_is_forgotten_on_all(
+    disks: list[str], tmp_path: Path
+) -> None:
+    for order, key in ((disks, "k1"), (disks[::-1], "new")):
+        with varve.open(disks, maintain=False) as store:
+            store.topic("orders").append(key=key, value="again")
+        words = given(order)
+        assert run("snapshot", "orders", *words, "--to", str(tmp_path / "place")).exit_code == 0
+    listed = run("outputs", "orders", *given(disks)).stdout.splitlines()
+    (noted,) = [json.loads(line) for line in listed]
+    assert run("outputs", "orders", *given(disks), "--forget", noted["id"]).exit_code == 0
+    assert run("outputs", "orders", *given(disks)).stdout == ""
