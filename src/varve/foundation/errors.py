@@ -140,6 +140,10 @@ class UnsupportedFormat(Corrupt):
     """Bytes of a format varve does not read, such as message formats 0 and 1."""
 
 
+class MalformedMessage(Corrupt):
+    """A message's bytes break Kafka's protocol."""
+
+
 class InvalidOffset(Corrupt):
     """An offset does not ascend, or lies outside the range its segment can express."""
 

@@ -1,0 +1,1 @@
+"""Sockets, frames, TLS, SASL and the life of connections in front of the broker."""

@@ -1,0 +1,29 @@
+"""Kafka's messages as Python objects and as bytes: declared once, compiled per version."""
+
+from varve.wire.apis import APIS, Api, ApiKey
+from varve.wire.codec import decode, encode
+from varve.wire.error_codes import ErrorCode
+from varve.wire.header import (
+    RequestHeader,
+    read_request_header,
+    skip_tags,
+    write_request_header,
+    write_response_header,
+)
+from varve.wire.schema import NO_ID, Message
+
+__all__ = [
+    "APIS",
+    "NO_ID",
+    "Api",
+    "ApiKey",
+    "ErrorCode",
+    "Message",
+    "RequestHeader",
+    "decode",
+    "encode",
+    "read_request_header",
+    "skip_tags",
+    "write_request_header",
+    "write_response_header",
+]
