@@ -340,12 +340,12 @@ def test_what_outputs_could_not_do_is_told_with_the_result(
             )
         )
 
-    def erase(output: Output, settings: object, wanted: object) -> ErasedOutput:
+    def erase(output: Output, *given: object, **more: object) -> ErasedOutput:
         told = (f"table {output.name} is not there",) if output.name == "gone" else ()
         return ErasedOutput(output.id, 0, (), (), (), told, is_there=not told)
 
     monkeypatch.setattr("varve.jobs.erase.run.erase_output", erase)
-    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given: 0)
+    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given, **more: 0)
     waiting = bench.erase("ann", id="slow", grace_ms=60_000)
     assert "table gone is not there" in waiting.out_of_reach
     result = bench.erase("eve")
@@ -450,8 +450,8 @@ def test_rows_that_an_output_keeps_are_told_with_their_reason(
     )
     TierOutputs(bench.topic.bucket, bench.home.cluster).note(output)
     kept = ErasedOutput(output.id, 0, (), (), (), ("tag keep holds it: drop it",))
-    monkeypatch.setattr("varve.jobs.erase.run.erase_output", lambda *given: kept)
-    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given: 3)
+    monkeypatch.setattr("varve.jobs.erase.run.erase_output", lambda *given, **more: kept)
+    monkeypatch.setattr("varve.jobs.erase.run.count_in_output", lambda *given, **more: 3)
     with pytest.raises(NotErased, match=r"3 rows .* table shop\.orders .*: tag keep holds it"):
         bench.erase("ann")
 

@@ -143,17 +143,6 @@ def test_a_tag_without_such_rows_is_told(bench: TableBench) -> None:
     assert count_in_table(output(bench), {}, wanted) == 0
 
 
-def test_a_table_that_was_dropped_is_told(bench: TableBench) -> None:
-    bench.sync(JSON)
-    catalog = bench.address.open()
-    catalog.drop_table(TABLE)
-    catalog.drop_table(f"{TABLE}__bad")
-    catalog.close()
-    done = erase_from_table(output(bench), {}, KEY)
-    assert done.rows == 0
-    assert "not in its catalog" in done.out_of_reach[0]
-
-
 def test_older_snapshots_expire_with_their_files(bench: TableBench) -> None:
     bench.sync(UPSERT)
     put(bench, 0, 6)

@@ -13,6 +13,7 @@ from varve.foundation.errors import NotFound, PowerLoss, StoreDenied, StoreError
 from varve.jobs.outputs.erased_rows import ErasedRows
 from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.table.catalog import CatalogAddress
+from varve.jobs.table.definition import BAD
 from varve.jobs.table.erase import count_in_table, erase_from_table
 from varve.jobs.table.history import expire_snapshots
 from varve.jobs.table.settings import TableMode, TableSettings, ValueFormat
@@ -59,6 +60,14 @@ def test_a_table_lies_in_a_bucket(tmp_path: Path) -> None:
         assert erase_from_table(output, settings, wanted).rows == 2
         assert count_in_table(output, settings, wanted) == 0
         assert len(bench.rows()) == 6
+        bench.address.open().drop_table(TABLE)
+        bench.address.open().drop_table(f"{TABLE}{BAD}")
+        gone = ErasedRows(frozenset({b"k3"}), {})
+        assert count_in_table(output, settings, gone) == 1
+        assert erase_from_table(output, settings, gone).out_of_reach == ()
+        assert count_in_table(output, settings, gone) == 0
+        left = [key for key in server.etags() if key.startswith("tables/shop/orders/")]
+        assert all(key.endswith("/") for key in left), "marks of folders"
         expect_one_line(bench, replace(bench.address, warehouse="s3://none/tables"), NotFound)
     expect_one_line(bench, bench.address, StoreUnavailable)
     bench.close()

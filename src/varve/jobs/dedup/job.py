@@ -100,6 +100,8 @@ def dedup(
     frozen = _freeze(spark, topic, output, settings, checkpoint, draw)
     _note(topic, output, settings, clock)
     writer = _make_writer(output, settings, frozen, topic.partition_count, options)
+    if isinstance(writer, TableWriter):
+        _note(topic, output, settings, clock, writer.locations)
     conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(frozen.bucket_keys))}
     with _told(spark, conf):
         records = spark.readStream.format(FORMAT).options(**given).load()
@@ -160,7 +162,13 @@ def _freeze(
     )
 
 
-def _note(topic: _Topic, output: DedupOutput, settings: DedupSettings, clock: Clock) -> None:
+def _note(
+    topic: _Topic,
+    output: DedupOutput,
+    settings: DedupSettings,
+    clock: Clock,
+    locations: tuple[str, ...] = (),
+) -> None:
     """Notes the output, and the topic of late records, before the first of them is written."""
     names = [output.name]
     if settings.side_topic is not None:
@@ -179,6 +187,7 @@ def _note(topic: _Topic, output: DedupOutput, settings: DedupSettings, clock: Cl
                 name=name,
                 how=output.how,
                 noted_ms=clock.now_ms(),
+                locations=locations,
             )
         )
 

@@ -141,6 +141,12 @@ class TableWriter:
             bucket_keys=bucket_keys,
         )
 
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """Where the files of the table and its side table are."""
+        names = [self.output.name, *([f"{self.output.name}{BAD}"] if self.has_bad else [])]
+        return tuple(get_table(self.catalog, one).location() for one in names)
+
     def start(self, results: DataFrame) -> DataStreamWriter:
         """The stream to be started."""
         return results.writeStream.foreachBatch(self._write)

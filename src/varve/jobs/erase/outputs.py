@@ -57,7 +57,11 @@ def find_outputs(
     books: Iterable[Outputs], topic: str, topic_id: str, *, places: Sequence[str]
 ) -> TopicOutputs:
     """What is noted of a topic; topics at these places can be erased like any other."""
-    found = {one.id: one for book in books for one in book.find(topic, topic_id)}
+    found: dict[str, Output] = {}
+    for book in books:
+        for one in book.find(topic, topic_id):
+            known = found.get(one.id)
+            found[one.id] = one if known is None else one.with_locations(known.locations)
     reached = {_same_place(one) for one in places}
     copies, topics, out_of_reach = [], [], []
     for one in found.values():
@@ -80,8 +84,13 @@ def find_outputs(
     return TopicOutputs(tuple(copies), tuple(topics), tuple(out_of_reach))
 
 
-def erase_output(output: Output, settings: OutputSettings, wanted: ErasedRows) -> ErasedOutput:
-    """Takes the rows out of a snapshot or table, for good; raises Unavailable where it is not."""
+def erase_output(
+    output: Output, settings: OutputSettings, wanted: ErasedRows, *, others: Sequence[Output] = ()
+) -> ErasedOutput:
+    """Takes the rows out of a snapshot or table, for good; raises Unavailable where it is not.
+
+    `others` are all copies of the topic: what one of them still uses is not taken for left over.
+    """
     given = settings.of(output)
     with _told_way_out(output):
         if output.kind is OutputKind.SNAPSHOT:
@@ -90,7 +99,7 @@ def erase_output(output: Output, settings: OutputSettings, wanted: ErasedRows) -
             return erase_from_snapshot(output, given, wanted)
         from varve.jobs.table.erase import erase_from_table
 
-        return erase_from_table(output, given, wanted)
+        return erase_from_table(output, given, wanted, others=others)
 
 
 @contextmanager
@@ -105,7 +114,9 @@ def _told_way_out(output: Output) -> Iterator[None]:
         ) from error
 
 
-def count_in_output(output: Output, settings: OutputSettings, wanted: ErasedRows) -> int:
+def count_in_output(
+    output: Output, settings: OutputSettings, wanted: ErasedRows, *, others: Sequence[Output] = ()
+) -> int:
     """How many rows are left, over every retained file."""
     given = settings.of(output)
     if output.kind is OutputKind.SNAPSHOT:
@@ -114,4 +125,4 @@ def count_in_output(output: Output, settings: OutputSettings, wanted: ErasedRows
         return count_in_snapshot(output, given, wanted)
     from varve.jobs.table.erase import count_in_table
 
-    return count_in_table(output, given, wanted)
+    return count_in_table(output, given, wanted, others=others)

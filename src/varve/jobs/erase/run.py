@@ -238,7 +238,8 @@ class _Erasure:
         self._figures.begin_anew()
         return {
             topic.name: [
-                erase_output(one, self._settings, self._rows(topic)) for one in topic.outputs.copies
+                erase_output(one, self._settings, self._rows(topic), others=topic.outputs.copies)
+                for one in topic.outputs.copies
             ]
             for topic in self._topics
         }
@@ -250,12 +251,12 @@ class _Erasure:
             for one in topic.outputs.copies:
                 if one.id in missing:
                     continue
-                rows = self._rows(topic)
-                if count_in_output(one, self._settings, rows):
+                rows, others = self._rows(topic), topic.outputs.copies
+                if count_in_output(one, self._settings, rows, others=others):
                     erased.setdefault(topic.name, []).append(
-                        erase_output(one, self._settings, rows)
+                        erase_output(one, self._settings, rows, others=others)
                     )
-                    if left := count_in_output(one, self._settings, rows):
+                    if left := count_in_output(one, self._settings, rows, others=others):
                         told = "; ".join(erased[topic.name][-1].out_of_reach)
                         raise NotErased(
                             f"{left} rows that were to be erased are still in {one.kind} "

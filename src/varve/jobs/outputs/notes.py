@@ -4,6 +4,7 @@ Layout     `<cluster>/<topic>.<topic id>/output/<id>.json` in the object store o
            cold tier, `varve-outputs.json` in the log directory of one that is not, which is changed
            under the lock of `varve-outputs.lock`. docs/formats/outputs.md
 Invariant  an output is noted before the first of its records is written. No credential is noted.
+           A location that was noted once stays noted until the output is forgotten.
 Crash      an output without a note does not come to be. A note without an output keeps erasures
            from their end until the job is run again, or `varve job outputs` forgets the note.
 """
@@ -11,9 +12,9 @@ Crash      an output without a note does not come to be. A note without an outpu
 import errno
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, Protocol
@@ -46,7 +47,8 @@ class Output:
     """One copy of a topic's records.
 
     `place` is a URL of an object store, a path, or a topic; `name` tells which thing there, such as
-    a table's identifier; `how` what it takes to open it again, without credentials.
+    a table's identifier; `how` what it takes to open it again, without credentials. `locations` are
+    where its files are or ever were, as far as `place` and `name` do not tell.
     """
 
     kind: OutputKind
@@ -56,12 +58,17 @@ class Output:
     name: str
     how: tuple[tuple[str, str], ...] = ()
     noted_ms: int = 0
+    locations: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         """The same for the same output, however often it is noted."""
         words = "\0".join((self.kind, self.topic_id, self.place, self.name))
         return f"{self.kind}-{sha256(words.encode()).hexdigest()[:32]}"
+
+    def with_locations(self, more: Iterable[str]) -> "Output":
+        """The same, with what is known of its locations from elsewhere."""
+        return replace(self, locations=tuple(sorted({*self.locations, *more})))
 
 
 class Outputs(Protocol):
@@ -80,7 +87,8 @@ class TierOutputs:
     cluster: str
 
     def note(self, output: Output) -> None:
-        self.objects.put(self._key(output), _encode([output]))
+        known = {one.id: one for one in self.find(output.topic, output.topic_id)}
+        self.objects.put(self._key(output), _encode([_joined(output, known)]))
 
     def find(self, topic: str, topic_id: str) -> list[Output]:
         folder = f"{self.cluster}/{topic}.{topic_id}/{_FOLDER}/"
@@ -122,7 +130,7 @@ class DirectoryOutputs:
     def note(self, output: Output) -> None:
         with self._turn():
             known = {one.id: one for one in self._read()}
-            self._write({**known, output.id: output}.values())
+            self._write({**known, output.id: _joined(output, known)}.values())
 
     def find(self, topic: str, topic_id: str) -> list[Output]:
         wanted = (topic, topic_id)
@@ -177,6 +185,12 @@ class DirectoryOutputs:
             ) from error
 
 
+def _joined(output: Output, known: Mapping[str, Output]) -> Output:
+    """A note that is repeated keeps the locations of the one before: files may be left there."""
+    before = known.get(output.id)
+    return output if before is None else output.with_locations(before.locations)
+
+
 def _encode(outputs: Iterable[Output]) -> bytes:
     documents = [{**asdict(one), "how": dict(one.how)} for one in outputs]
     return json.dumps({"format": _FORMAT, "outputs": documents}, indent=1).encode()
@@ -204,4 +218,5 @@ def _read_output(document: dict[str, Any]) -> Output:
         name=str(document["name"]),
         how=tuple((str(name), str(value)) for name, value in document["how"].items()),
         noted_ms=int(document["noted_ms"]),
+        locations=tuple(str(one) for one in document.get("locations", ())),
     )

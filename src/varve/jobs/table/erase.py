@@ -7,13 +7,15 @@ Invariant  after it no file of the table, named by a snapshot or not, holds such
 Crash      it may be run again: what is left is found by the list of files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from varve.foundation.errors import Corrupt, InvalidRequest
@@ -33,6 +35,7 @@ from varve.jobs.table.history import (
     forget,
     remove_unnamed,
 )
+from varve.jobs.table.lost import LostTable, LostTables, find_lost, overlap
 from varve.jobs.table.runs import find_marks, new_run_id, take_over
 from varve.jobs.table.schema import KEY, OFFSET, PARTITION
 from varve.jobs.table.state import read_progress
@@ -44,15 +47,21 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def erase_from_table(
-    output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
+    output: Output,
+    settings: Mapping[str, GivenValue],
+    wanted: ErasedRows,
+    *,
+    others: Sequence[Output] = (),
 ) -> ErasedOutput:
     """Removes the rows from the table that an output notes, and from its side table.
 
-    A run that is under way is ended, since it may have read the records already. Raises
+    A run that is under way is ended, since it may have read the records already. What is left at
+    its locations of a table that was dropped goes as a whole if it holds such rows. Raises
     InvalidRequest, before anything is changed, where a branch or tag of somebody's holds such rows.
     """
     found = _Erasure(wanted)
-    tables = _open(output, settings)
+    opened = _Opened.of(output, settings, others)
+    tables = opened.tables
     for table in tables:
         _check_holders(table, wanted)
     run_id = f"erase-{new_run_id()}"
@@ -61,10 +70,13 @@ def erase_from_table(
     found.removed += take_over(tables, run_id)
     for table in tables:
         found.erase(table, run_id)
-    if not tables:
+    for lost in opened.lost.found:
+        found.erase_lost(lost)
+    found.out_of_reach += opened.lost.out_of_reach
+    if not tables and not output.locations:
         found.out_of_reach.append(
-            f"table {output.name} is not in its catalog ({output.place}): if it was dropped "
-            "without its files, remove these by hand"
+            f"table {output.name} is not in its catalog ({output.place}), and where its files were "
+            "is not noted: if it was dropped without them, remove these by hand"
         )
     return ErasedOutput(
         output_id=output.id,
@@ -73,23 +85,64 @@ def erase_from_table(
         files_after=tuple(found.after),
         removed=tuple(found.removed),
         out_of_reach=tuple(found.out_of_reach),
-        is_there=bool(tables),
+        is_there=bool(tables or (output.locations and not opened.lost.out_of_reach)),
     )
 
 
-def count_in_table(output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows) -> int:
+def count_in_table(
+    output: Output,
+    settings: Mapping[str, GivenValue],
+    wanted: ErasedRows,
+    *,
+    others: Sequence[Output] = (),
+) -> int:
     """How many such rows every file at the table's place holds, named by a snapshot or not."""
+    opened = _Opened.of(output, settings, others)
     total = 0
-    for table in _open(output, settings):
+    for table in opened.tables:
         files = TableFiles.of(table)
         with told_errors(files.location):
-            total += sum(_count(files, path, wanted) for path in _find_paths(table))
+            total += sum(_count(files.io(), path, wanted) for path in _find_paths(table))
+    for lost in opened.lost.found:
+        with told_errors(lost.location):
+            total += sum(_count(lost.io, path, wanted) for path in lost.data)
     return total
 
 
-def _open(output: Output, settings: Mapping[str, GivenValue]) -> list[Table]:
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The table and its side table as far as the catalog has them, and what is left of others."""
+
+    tables: list[Table]
+    lost: LostTables
+
+    @classmethod
+    def of(
+        cls, output: Output, settings: Mapping[str, GivenValue], others: Sequence[Output]
+    ) -> "_Opened":
+        catalog = _open_catalog(output, settings)
+        tables = _find_tables(catalog, output)
+        own = [one.location() for one in tables]
+        used = [
+            table.location()
+            for other in others
+            if other.id != output.id and _share(output, other)
+            for table in _find_tables(_open_catalog(other, settings), other)
+        ]
+        return cls(tables, find_lost(output, catalog, own=own, used=used))
+
+
+def _share(output: Output, other: Output) -> bool:
+    """Whether two notes name locations that may be one."""
+    return any(overlap(one, two) for one in output.locations for two in other.locations)
+
+
+def _open_catalog(output: Output, settings: Mapping[str, GivenValue]) -> Catalog:
     more = {name: str(value) for name, value in settings.items()}
-    catalog = CatalogAddress.of_how(dict(output.how), more).open_existing()
+    return CatalogAddress.of_how(dict(output.how), more).open_existing()
+
+
+def _find_tables(catalog: Catalog, output: Output) -> list[Table]:
     found = (find_table(catalog, one) for one in (output.name, f"{output.name}{BAD}"))
     return [one for one in found if one is not None]
 
@@ -121,7 +174,7 @@ class _Erasure:
         files = TableFiles.of(table)
         with told_errors(files.location):
             self.after += [
-                _describe(files, one.file_path, one.record_count) for one in written.added
+                _describe(files.io(), one.file_path, one.record_count) for one in written.added
             ]
         for holder in find_holders(table):
             self.out_of_reach.append(
@@ -129,14 +182,26 @@ class _Erasure:
                 "whose files stay: drop it and erase again"
             )
 
+    def erase_lost(self, lost: LostTable) -> None:
+        """All of it, where one file holds such rows: its manifests tell bounds of keys."""
+        with told_errors(lost.location):
+            counts = {path: _count_or_none(lost.io, path, self.wanted) for path in lost.data}
+            self.before += [
+                _describe(lost.io, path, count) for path, count in counts.items() if count
+            ]
+        if all(count == 0 for count in counts.values()):
+            return
+        self.rows += sum(count or 0 for count in counts.values())
+        self.removed += lost.remove()
+
     def note_before(self, table: Table) -> None:
         """Every file that holds such rows, be it of an older snapshot or of none."""
         files = TableFiles.of(table)
         with told_errors(files.location):
             for path in _find_paths(table):
-                count = _count_or_none(files, path, self.wanted)
+                count = _count_or_none(files.io(), path, self.wanted)
                 if count:
-                    self.before.append(_describe(files, path, count))
+                    self.before.append(_describe(files.io(), path, count))
 
     def _rewrite(self, table: Table, run_id: str) -> Written:
         """The files of the current snapshot without the rows, in one commit."""
@@ -189,7 +254,7 @@ def _check_holders(table: Table, wanted: ErasedRows) -> None:
     for holder in find_holders(table):
         with told_errors(files.location):
             paths = find_held(table, holder)
-            rows = sum(_count(files, path, wanted) for path in paths)
+            rows = sum(_count(files.io(), path, wanted) for path in paths)
         if rows:
             raise InvalidRequest(
                 f"table {'.'.join(table.name())}: branch or tag {holder} holds a snapshot with "
@@ -204,27 +269,27 @@ def _find_paths(table: Table) -> list[str]:
     return sorted(listed | referenced_paths(table))
 
 
-def _count(files: TableFiles, path: str, wanted: ErasedRows) -> int:
-    found = _count_or_none(files, path, wanted)
+def _count(io: PyArrowFileIO, path: str, wanted: ErasedRows) -> int:
+    found = _count_or_none(io, path, wanted)
     if found is None:
         raise Corrupt(f"{path} cannot be looked into, and no snapshot needs it: remove it by hand")
     return found
 
 
-def _count_or_none(files: TableFiles, path: str, wanted: ErasedRows) -> int | None:
+def _count_or_none(io: PyArrowFileIO, path: str, wanted: ErasedRows) -> int | None:
     """None for what is no whole Parquet file, as a killed task leaves it."""
     try:
-        with files.io().new_input(path).open() as stream:
+        with io.new_input(path).open() as stream:
             rows = pq.read_table(stream, columns=_COLUMNS)
     except pa.ArrowInvalid:
         return None
     return int(wanted.find(*(rows[name].combine_chunks() for name in _COLUMNS)).sum())
 
 
-def _describe(files: TableFiles, path: str, rows: int) -> ErasedFile:
+def _describe(io: PyArrowFileIO, path: str, rows: int) -> ErasedFile:
     digest = sha256()
     size = 0
-    with files.io().new_input(path).open() as stream:
+    with io.new_input(path).open() as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)

@@ -42,6 +42,31 @@ class ListedFile:
     size: int
 
 
+def list_files(io: PyArrowFileIO, location: str, folder: str) -> list[ListedFile]:
+    """Every file below a folder of a location; none where there is no such folder."""
+    scheme, netloc, path = io.parse_location(f"{location}/{folder}", io.properties)
+    selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
+    root = path.removesuffix(folder).rstrip("/")
+    found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+    return [
+        ListedFile(f"{location}/{one.path.removeprefix(root).lstrip('/')}", one.size)
+        for one in found
+        if one.is_file
+    ]
+
+
+def delete_files(io: PyArrowFileIO, paths: Iterable[str]) -> list[str]:
+    """Removes files; the ones that were gone already are not told."""
+    gone = []
+    for path in paths:
+        try:
+            io.delete(path)
+        except FileNotFoundError:
+            continue
+        gone.append(path)
+    return gone
+
+
 @dataclass(frozen=True, slots=True)
 class TableFiles:
     """How any process comes to the files of a table; it travels, with its credentials."""
@@ -85,16 +110,7 @@ class TableFiles:
 
     def find(self, folder: str) -> list[ListedFile]:
         """Every file below a folder of the table."""
-        io = self.io()
-        scheme, netloc, path = io.parse_location(f"{self.location}/{folder}", io.properties)
-        selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
-        root = path.removesuffix(folder).rstrip("/")
-        found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
-        return [
-            ListedFile(f"{self.location}/{one.path.removeprefix(root).lstrip('/')}", one.size)
-            for one in found
-            if one.is_file
-        ]
+        return list_files(self.io(), self.location, folder)
 
     # Writing and removing
 
@@ -104,15 +120,7 @@ class TableFiles:
 
     def delete(self, paths: Iterable[str]) -> list[str]:
         """Removes files; the ones that were gone already are not told."""
-        io = self.io()
-        gone = []
-        for path in paths:
-            try:
-                io.delete(path)
-            except FileNotFoundError:
-                continue
-            gone.append(path)
-        return gone
+        return delete_files(self.io(), paths)
 
     def writer(self, path: str, partition: Record | None = None) -> "DataFileWriter":
         return DataFileWriter(self, path, Record() if partition is None else partition)

@@ -161,18 +161,22 @@ class TableSync:
         check_fits(definition, self.name, plan.topic_id, self.settings)
         check_registry(definition, self.name, self.settings.registry)
         check_history(plan, self.name, is_keyed=definition.is_keyed)
-        self._note(definition, plan)
         definition, added = self._widen(table, definition, plan)
         bad = None
         if definition.has_bad:
             bad = find_table(catalog, f"{self.name}{BAD}") or create_bad(
                 catalog, self.name, definition
             )
-        swept = take_over([table] if bad is None else [table, bad], self.run_id)
+        both = [table] if bad is None else [table, bad]
+        self._note(definition, plan, [one.location() for one in both])
+        swept = take_over(both, self.run_id)
         self._result = TableResult.begin(self.name, definition, guessed, added, len(swept))
         return _Tables(catalog, definition, table, bad)
 
-    def _note(self, definition: TableDefinition, plan: TablePlan) -> None:
+    def _note(
+        self, definition: TableDefinition, plan: TablePlan, locations: Sequence[str] = ()
+    ) -> None:
+        """Before a row is written, with where its files are once the tables are there."""
         find_outputs(self.options, is_cold=plan.is_cold).note(
             Output(
                 kind=OutputKind.TABLE,
@@ -182,6 +186,7 @@ class TableSync:
                 name=self.name,
                 how=self.address.how(),
                 noted_ms=self.clock.now_ms(),
+                locations=tuple(locations),
             )
         )
 
