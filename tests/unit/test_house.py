@@ -19,7 +19,7 @@ def _read(path: str) -> str:
 
 
 def _rooms_in_table() -> dict[str, str]:
-    rows = re.findall(r"^\| \d \| `(\w+)` \| (.*) \|$", _read("ARCHITECTURE.md"), re.MULTILINE)
+    rows = re.findall(r"^\| \d+ \| `(\w+)` \| (.*) \|$", _read("ARCHITECTURE.md"), re.MULTILINE)
     return dict(rows)
 
 

@@ -1,1 +1,1 @@
-"""Topics, groups, transactions and a handler per Kafka API: request in, response out, no sockets."""
+"""Topics, groups, transactions; a handler per Kafka API: request in, response out, no sockets."""

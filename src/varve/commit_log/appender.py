@@ -70,10 +70,12 @@ class Appender:
         self._shows_at_once = is_alone and not self._flush_each
         self._log_append_time = settings.message_timestamp_type == "LogAppendTime"
 
-    def append(self, data: Buffer, *, origin: Origin, leader_epoch: int | None) -> AppendResult:
+    def append(
+        self, data: Buffer, *, origin: Origin, leader_epoch: int | None, waits: bool = True
+    ) -> AppendResult:
         """Appends one batch of a producer or coordinator as the leader.
 
-        The log gives out the offset.
+        The log gives out the offset. Who does not wait calls `settle` later.
         """
         state = self._state
         now_ms = state.clock.now_ms()
@@ -81,7 +83,8 @@ class Appender:
         with state.lock:
             result = self._append_checked_locked(batch, origin, leader_epoch, now_ms)
         # A duplicate waits too: its original may not be on disk yet.
-        self._after_append(result.last_offset + 1)
+        if waits:
+            self.settle(result.last_offset + 1)
         return result
 
     def _new_epoch_locked(self, leader_epoch: int | None) -> int:
@@ -178,7 +181,7 @@ class Appender:
                 self._show_locked(rows[-1][Field.LAST_OFFSET] + 1)
             log_start_offset = state.log_start_offset
         first, last = rows[0][Field.BASE_OFFSET], rows[-1][Field.LAST_OFFSET]
-        self._after_append(last + 1)
+        self.settle(last + 1)
         return AppendResult(first, last, -1, log_start_offset, False)
 
     def _scan(self, data: Buffer) -> list[list[int]]:
@@ -273,7 +276,8 @@ class Appender:
             state.high_watermark = min(end_offset, state.end_offset)
         state.producers.advance_high_watermark(state.high_watermark)
 
-    def _after_append(self, end_offset: int) -> None:
+    def settle(self, end_offset: int) -> None:
+        """What is due behind an append: the disk, where the topic promises it, and the readers."""
         state = self._state
         if self._flush_each:
             self._flusher.flush(end_offset)

@@ -215,16 +215,27 @@ class Log:
         )
 
     def append(
-        self, batch: Buffer, *, origin: Origin = Origin.CLIENT, leader_epoch: int | None = None
+        self,
+        batch: Buffer,
+        *,
+        origin: Origin = Origin.CLIENT,
+        leader_epoch: int | None = None,
+        waits: bool = True,
     ) -> AppendResult:
         """Appends one batch as the leader and gives it its offsets; all or nothing.
 
         Without a leader epoch the latest one of the log goes on; an earlier one is Fenced.
 
         With `flush=ack` it returns when the batch is on disk. A batch that an idempotent producer
-        sends again is recognised and answered with its first offsets.
+        sends again is recognised and answered with its first offsets. Without `waits` it returns
+        when the batch is written; it may be acknowledged, and with `flush=ack` is read, after
+        `settle`.
         """
-        return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch)
+        return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
+
+    def settle(self) -> None:
+        """Does for all that is written now what an append waits for: one sync for many."""
+        self._appender.settle(self._state.end_offset)
 
     def append_replicated(self, batches: Buffer) -> AppendResult | None:
         """Appends batches whose offsets and epochs are already given; None when none is whole."""

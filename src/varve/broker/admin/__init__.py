@@ -1,0 +1,1 @@
+"""Topics, settings and directories as administrators see them."""

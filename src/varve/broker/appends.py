@@ -1,0 +1,164 @@
+"""Appends to logs, off the loop: one thread writes, some others wait for the disk.
+
+A log that promises the disk before the answer (`flush=ack`) is synced once for all that was written
+to it meanwhile.
+
+Invariant  what one caller submits is appended in the order of submission. Parts of a job fail by
+           themselves: one that was refused does not keep the others from being appended.
+Threads    `submit` is called in the loop's thread; futures are completed there. The writer takes
+           whatever has come since its last round and wakes the loop once for all of it.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from varve.commit_log import AppendResult, Log, TopicPartition
+from varve.commit_log.producer_state import Origin
+from varve.disk import Buffer
+from varve.foundation.errors import Closed, StoreError
+
+logger = logging.getLogger(__name__)
+
+_SYNC_THREADS: Final = 4
+
+
+@dataclass(slots=True)
+class AppendPart:
+    """One batch for one log; when the job is done it has a result or an error."""
+
+    log: Log
+    batch: Buffer
+    origin: Origin = Origin.CLIENT
+    result: AppendResult | None = None
+    error: Exception | None = None
+
+
+class _Job:
+    __slots__ = ("future", "left", "parts")
+
+    def __init__(self, parts: Sequence[AppendPart], future: "asyncio.Future[None]") -> None:
+        self.parts = parts
+        self.future = future
+        self.left = 1
+        """Rounds of syncing to wait for, and the writing itself; changed in the loop's thread."""
+
+
+class Appends:
+    """The way into all logs of a broker. `on_appended` is called in the loop's thread with the
+    partitions that have more to read.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_appended: Callable[[set[TopicPartition]], None],
+    ) -> None:
+        self._loop = loop
+        self._on_appended = on_appended
+        self._queue: deque[_Job] = deque()
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="varve-appends", daemon=True)
+        self._syncs = ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, parts: Sequence[AppendPart]) -> "asyncio.Future[None]":
+        """Done when every part has its result or its error, as durable as its topic promises."""
+        if self._is_stopped:
+            raise Closed("the broker is stopping")
+        job = _Job(parts, self._loop.create_future())
+        self._queue.append(job)
+        self._wake.set()
+        return job.future
+
+    async def append(self, log: Log, batch: Buffer, origin: Origin = Origin.CLIENT) -> AppendResult:
+        """One batch; raises what it was refused for."""
+        part = AppendPart(log, batch, origin)
+        await self.submit([part])
+        if part.error is not None:
+            raise part.error
+        assert part.result is not None
+        return part.result
+
+    def stop(self) -> None:
+        """Appends what was submitted, then ends; to be called off the loop."""
+        self._is_stopped = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._syncs.shutdown(wait=True)
+
+    # In the writer's thread
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            jobs: list[_Job] = []
+            while self._queue:
+                jobs.append(self._queue.popleft())
+            if jobs:
+                self._write(jobs)
+            elif self._is_stopped:
+                return
+
+    def _write(self, jobs: list[_Job]) -> None:
+        shown: set[TopicPartition] = set()
+        unsynced: dict[Log, list[_Job]] = {}
+        for job in jobs:
+            for part in job.parts:
+                _append(part)
+                if part.result is None:
+                    continue
+                if part.log.settings.syncs_every_append:
+                    waiting = unsynced.setdefault(part.log, [])
+                    if not waiting or waiting[-1] is not job:
+                        waiting.append(job)
+                        job.left += 1
+                else:
+                    shown.add(part.log.topic_partition)
+        self._loop.call_soon_threadsafe(self._finish, jobs, shown)
+        for log, waiting in unsynced.items():
+            self._syncs.submit(self._sync, log, waiting)
+
+    def _sync(self, log: Log, waiting: list[_Job]) -> None:
+        error: Exception | None = None
+        try:
+            log.settle()
+        except Exception as failure:
+            error = failure
+        if error is not None:
+            for job in waiting:
+                for part in job.parts:
+                    if part.log is log and part.result is not None:
+                        part.error = error
+        self._loop.call_soon_threadsafe(self._finish, waiting, {log.topic_partition})
+
+    # In the loop's thread
+
+    def _finish(self, jobs: list[_Job], shown: set[TopicPartition]) -> None:
+        for job in jobs:
+            job.left -= 1
+            if job.left == 0 and not job.future.done():
+                job.future.set_result(None)
+        if shown:
+            self._on_appended(shown)
+
+
+def _append(part: AppendPart) -> None:
+    try:
+        waits = not part.log.settings.syncs_every_append
+        part.result = part.log.append(part.batch, origin=part.origin, waits=waits)
+    except StoreError as error:
+        part.error = error
+    except Exception as error:
+        logger.exception("an append failed", extra={"partition": str(part.log.topic_partition)})
+        part.error = error

@@ -1,0 +1,88 @@
+"""The broker: what the handlers share, and the way from a request to its handler.
+
+Invariant  a request changes nothing but what it asks for: a handler that fails answers with an
+           error or, where its response has no room for one, ends the connection.
+Threads    all of it belongs to the loop's thread. Appends go through `appends`; other work that
+           may take more than a millisecond goes through `offload`.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from varve.broker.appends import Appends
+from varve.broker.context import RequestContext
+from varve.broker.security.rights import Authorizer, EverybodyMay
+from varve.broker.settings import BrokerSettings
+from varve.broker.timers import Timers
+from varve.broker.topics import Topics
+from varve.commit_log import TopicPartition
+from varve.embedded import Store
+from varve.foundation.clock import Clock
+from varve.wire import Message
+
+T = TypeVar("T")
+
+_POOL_THREADS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where clients find the broker, by the listener they came in through."""
+
+    listener: str
+    host: str
+    port: int
+
+
+class Broker:
+    """Serves one open store."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: BrokerSettings,
+        *,
+        clock: Clock,
+        timers: Timers,
+        random: random.Random,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.timers = timers
+        self.random = random
+        self.loop = loop
+        self.authorizer: Authorizer = EverybodyMay()
+        self.topics = Topics(store)
+        self.appends = Appends(loop, self._on_appended)
+        self.endpoints: dict[str, Endpoint] = {}
+        """By listener; filled by the server once its ports are known."""
+        self.on_appended: list[Callable[[set[TopicPartition]], None]] = []
+        """Called in the loop with the partitions that have more to read."""
+        self._pool = ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
+
+    async def start(self) -> None:
+        """Begins to serve: what coordinators remember is read from their topics."""
+        self.appends.start()
+
+    async def stop(self) -> None:
+        """Lets what was submitted end; the store stays open."""
+        await self.loop.run_in_executor(None, self.appends.stop)
+        self._pool.shutdown(wait=True)
+
+    def offload(self, work: Callable[..., T], *args: object) -> "asyncio.Future[T]":
+        """Runs work in another thread."""
+        return self.loop.run_in_executor(self._pool, work, *args)
+
+    def _on_appended(self, partitions: set[TopicPartition]) -> None:
+        for call in self.on_appended:
+            call(partitions)
+
+
+Handler = Callable[[Broker, RequestContext, Message], Message | Awaitable[Message] | None]
+"""Answers a request, at once or later; None for one that has no answer."""

@@ -1,0 +1,88 @@
+"""The topics a broker serves, by name and by id.
+
+Invariant  a topic that was deleted and made again has another id; the old id finds nothing.
+Threads    looked up in the loop's thread; changed by work off the loop, which `refresh` follows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from varve.commit_log import Log, LogSettings, TopicPartition
+from varve.embedded import Store
+from varve.embedded.topic import Topic
+from varve.foundation.errors import StoreError
+from varve.wire import NO_ID
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTopic:
+    """A topic; the log of a partition whose directory is offline is None."""
+
+    topic: Topic
+    logs: tuple[Log | None, ...]
+
+    @property
+    def name(self) -> str:
+        return self.topic.name
+
+    @property
+    def id(self) -> UUID:
+        return self.topic.id or NO_ID
+
+    @property
+    def settings(self) -> LogSettings:
+        return self.topic.settings
+
+    @property
+    def is_internal(self) -> bool:
+        return self.topic.name in INTERNAL_TOPICS
+
+    def find_log(self, partition: int) -> Log | None:
+        return self.logs[partition] if 0 <= partition < len(self.logs) else None
+
+
+class Topics:
+    """What the store holds, as far as it was looked at last."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_name: dict[str, ServedTopic] = {}
+        self._by_id: dict[UUID, ServedTopic] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Looks at the store anew; to be called after topics were made, altered or deleted."""
+        found = {one.name: _serve(one) for one in self._store.topics()}
+        self._by_name = found
+        self._by_id = {one.id: one for one in found.values() if one.id != NO_ID}
+
+    def find(self, name: str) -> ServedTopic | None:
+        return self._by_name.get(name)
+
+    def find_by_id(self, id: UUID) -> ServedTopic | None:
+        return self._by_id.get(id)
+
+    def find_log(self, partition: TopicPartition) -> Log | None:
+        topic = self._by_name.get(partition.topic)
+        return None if topic is None else topic.find_log(partition.partition)
+
+    def __iter__(self) -> Iterator[ServedTopic]:
+        """By name."""
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+
+def _serve(topic: Topic) -> ServedTopic:
+    return ServedTopic(topic, tuple(_find_log(topic, one) for one in range(topic.partition_count)))
+
+
+def _find_log(topic: Topic, partition: int) -> Log | None:
+    try:
+        return topic.partition(partition).log
+    except StoreError:
+        return None

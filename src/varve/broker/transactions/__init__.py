@@ -1,0 +1,1 @@
+"""Transactions over partitions and offsets."""
