@@ -1,6 +1,7 @@
 """Objects as files of a directory: the embedded default, and safe between processes.
 
-Layout     the key is the path below the root; `.varve-writing` holds files being written.
+Layout     the key is the path below the root; `.varve-writing` holds files being written. It is
+           made with the root; a root that must exist gets it by the first write.
 Invariant  a file has its final name only when its bytes are complete and synced: put renames it
            there, create links it there, which fails if the name exists. A root that is missing, or
            empty as a mount point without its disk, is unavailable, not a store without objects.
@@ -56,8 +57,11 @@ class DirectoryObjectStore:
         with self._translated("open", ""):
             if must_exist:
                 self._check_root("open", "")
-            self._make_root()
-            self._remove_leftovers(clock or SystemClock())
+                os.stat(f"{self._root}/.")  # What is no directory, or closed to us, is told now.
+            else:
+                self._make_root()
+            if os.path.isdir(self._writing):
+                self._remove_leftovers(clock or SystemClock())
 
     def _make_root(self) -> None:
         """Make what is missing of the root, and sync it and every directory that got a new name."""
@@ -124,7 +128,7 @@ class DirectoryObjectStore:
         self, operation: str, key: str, aside: str, parts: Iterable[Buffer]
     ) -> os.stat_result:
         with self._translated(operation, key):
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = self._open_aside(operation, key, aside)
         try:
             for part in parts:
                 with self._translated(operation, key):
@@ -135,6 +139,23 @@ class DirectoryObjectStore:
         finally:
             with self._translated(operation, key):
                 os.close(descriptor)
+
+    def _open_aside(self, operation: str, key: str, aside: str) -> int:
+        """A new file; the directory for it is made where the root is there and lacks it."""
+        try:
+            return _open_new(aside)
+        except FileNotFoundError:
+            self._make_writing(operation, key)
+            return _open_new(aside)
+
+    def _make_writing(self, operation: str, key: str) -> None:
+        """Make the directory of files being written; StoreUnavailable where the root is not."""
+        self._check_root(operation, key)
+        try:
+            os.mkdir(self._writing)
+        except FileExistsError:
+            return
+        _sync_directory(self._root)
 
     def _give_name(self, operation: str, key: str, aside: str) -> None:
         """Rename or link to the key's path; again while a delete takes its directory away."""
@@ -249,6 +270,10 @@ class DirectoryObjectStore:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key, store=self.name, operation="delete")
+        if keys and not os.path.isdir(self._writing):
+            # Without it a root that is emptied would be taken for one whose disk is missing.
+            with self._translated("delete", keys[0]):
+                self._make_writing("delete", keys[0])
         directories = set()
         for key in keys:
             with self._translated("delete", key):
@@ -341,6 +366,10 @@ def _sort(error: OSError, operation: str) -> tuple[type[StoreError], str]:
     if error.errno in _FORBIDDEN or isinstance(error, PermissionError):
         return StoreDenied, _RIGHTS
     return StoreUnavailable, "check the disk"
+
+
+def _open_new(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
 
 def _make_directory(path: str) -> None:

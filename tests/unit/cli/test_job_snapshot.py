@@ -1,5 +1,6 @@
 """`varve job snapshot`: what is looked at without Spark."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from typer.testing import CliRunner, Result
 from tests.support.snapshot_topic import SMALL
 from tests.support.source_topic import SourceTopic
 from varve.cli.main import app
+from varve.foundation.errors import NotFound
 from varve.jobs.running.distributor import LocalDistributor
 from varve.jobs.snapshot.job import take_snapshot
+from varve.jobs.tier.address import TierAddress
 
 
 def run(*arguments: str) -> Result:
@@ -51,3 +54,17 @@ def test_a_directory_without_snapshots_is_told(topic: SourceTopic, option: tuple
 
 def test_a_place_is_listed_or_verified() -> None:
     assert run("--list", "x", "--verify", "y").exit_code == 2
+
+
+def test_a_log_directory_that_is_taken_for_an_object_store_stays_as_it_is(
+    topic: SourceTopic,
+) -> None:
+    before = sorted(os.listdir(topic.kit.path))
+    with pytest.raises(NotFound):
+        take_snapshot(
+            "orders",
+            f"{topic.kit.path}.state",
+            address=TierAddress(f"file:{topic.kit.path}", cluster="none"),
+            distributor=LocalDistributor(),
+        )
+    assert sorted(os.listdir(topic.kit.path)) == before

@@ -267,3 +267,51 @@ def test_a_root_that_must_exist_may_lack_the_directory_of_files_being_written(
     store = DirectoryObjectStore(str(tmp_path), must_exist=True)
     store.put("b", b"2")
     assert [info.key for info in store.list("")] == ["a", "b"]
+
+
+def test_a_root_that_must_exist_gets_nothing_by_reading(tmp_path: Path) -> None:
+    """It may be a log directory, in which only logs are expected."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b").write_bytes(b"1")
+    store = DirectoryObjectStore(str(tmp_path), must_exist=True)
+    assert (store.get("a/b"), store.head("a/b").size) == (b"1", 1)
+    assert [info.key for info in store.list("")] == ["a/b"]
+    assert store.list_directories("") == ["a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_root_that_must_exist_is_changed_by_the_first_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    store = DirectoryObjectStore(str(tmp_path), must_exist=True)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    store.put("b", b"2")
+    assert synced[0] == str(tmp_path), "the new directory outlasts a loss of power"
+    assert list((tmp_path / WRITING).iterdir()) == []
+
+
+def test_a_root_that_is_emptied_is_a_store_without_objects(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    store = DirectoryObjectStore(str(tmp_path), must_exist=True)
+    store.delete(["a"])
+    assert list(store.list("")) == []
+    assert list(DirectoryObjectStore(str(tmp_path), must_exist=True).list("")) == []
+
+
+def test_leftovers_of_a_root_that_must_exist_go_after_a_day(tmp_path: Path) -> None:
+    DirectoryObjectStore(str(tmp_path)).put("a", b"1")
+    leftover = tmp_path / WRITING / "0123"
+    leftover.write_bytes(b"half")
+    later = ManualClock(leftover.stat().st_mtime_ns // 1_000_000 + DAY_MS + 1000)
+    DirectoryObjectStore(str(tmp_path), clock=later, must_exist=True)
+    assert not leftover.exists()
+
+
+def test_a_file_is_no_root_that_must_exist(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    with pytest.raises(StoreUnavailable):
+        DirectoryObjectStore(str(tmp_path / "file"), must_exist=True)

@@ -86,10 +86,7 @@ def make_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> 
 
 
 def get_place(place: str, settings: Mapping[str, GivenValue] | None = None) -> TierAddress:
-    """The address of a place to be looked at; raises NotFound for a directory that is none.
-
-    A store that is opened makes a folder of its own, and a log directory must not have one.
-    """
+    """The address of a place to be looked at; raises NotFound for a directory that is none."""
     address = find_place(place, settings)
     if find_scheme(address.url) == "file":
         path = split_directory(address.url)
