@@ -154,7 +154,7 @@ def nested(
     return field(default_factory=kind, metadata=place)
 
 
-@dataclass_transform(field_specifiers=(scalar, array, nested))
+@dataclass_transform()
 def wire_struct(cls: type[T]) -> type[T]:
     """A part of messages."""
     return dataclass(slots=True)(cls)
@@ -172,7 +172,7 @@ class Message:
     """The first version with compact lengths and tagged fields."""
 
 
-@dataclass_transform(field_specifiers=(scalar, array, nested))
+@dataclass_transform()
 def wire_message(
     versions: str, *, flexible: str = "none", api_key: int = -1
 ) -> Callable[[type[T]], type[T]]:

@@ -1,0 +1,93 @@
+"""What the codec does beside fields in their places: tags, nulls, defaults, refusals."""
+
+from uuid import UUID
+
+import pytest
+
+from varve.foundation.errors import MalformedMessage
+from varve.wire import (
+    APIS,
+    NO_ID,
+    ApiKey,
+    decode,
+    encode,
+    read_request_header,
+    skip_tags,
+    write_request_header,
+    write_response_header,
+)
+from varve.wire.messages.api_versions import ApiVersionsRequest
+from varve.wire.messages.fetch import FetchRequest, FetchResponse
+from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from varve.wire.messages.produce import ProduceRequest, TopicProduceData
+
+
+def test_tags_that_nobody_knows_are_passed_over() -> None:
+    message = ApiVersionsRequest(client_software_name="a", client_software_version="b")
+    data = encode(message, 3)
+    assert data[-1] == 0, "no tags"
+    data[-1:] = b"\x02\x05\x03abc\xc8\x01\x00"
+    assert decode(ApiVersionsRequest, 3, data) == message
+
+
+def test_a_field_that_a_version_lacks_has_its_default() -> None:
+    given = MetadataRequest(
+        topics=[MetadataRequestTopic(topic_id=UUID(int=5), name="t")],
+        allow_auto_topic_creation=False,
+    )
+    found = decode(MetadataRequest, 1, encode(given, 1))
+    assert found.topics == [MetadataRequestTopic(topic_id=NO_ID, name="t")]
+    assert found.allow_auto_topic_creation is True
+
+
+def test_null_where_there_may_be_none_is_refused() -> None:
+    with pytest.raises(MalformedMessage, match="name is null"):
+        decode(ProduceRequest, 3, b"\xff\xff\x00\x01\x00\x00\x00\x05\x00\x00\x00\x01\xff\xff")
+
+
+def test_what_must_not_be_none_is_not_written() -> None:
+    topic = TopicProduceData(name=None)  # type: ignore[arg-type]  # a slip of the caller's
+    with pytest.raises(ValueError, match="name of TopicProduceData is None"):
+        encode(ProduceRequest(topic_data=[topic]), 3)
+
+
+def test_records_are_a_slice_of_what_was_received() -> None:
+    request = b"\xff\xff\x00\x01\x00\x00\x00\x05\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x01"
+    data = bytearray(request + b"\x00\x00\x00\x07\x00\x00\x00\x03abc")
+    found = decode(ProduceRequest, 3, data).topic_data[0].partition_data[0]
+    assert found.index == 7
+    assert found.records is not None
+    data[-3:] = b"xyz"
+    assert bytes(found.records) == b"xyz"
+
+
+def test_what_follows_a_message_is_left_alone() -> None:
+    data = encode(FetchRequest(), 12) + b"more"
+    assert decode(FetchRequest, 12, data) == FetchRequest()
+
+
+def test_a_message_that_ends_too_early_is_told_by_name() -> None:
+    whole = encode(FetchResponse(), 17)
+    for end in range(len(whole)):
+        with pytest.raises(MalformedMessage, match="FetchResponse version 17"):
+            decode(FetchResponse, 17, whole[:end])
+
+
+@pytest.mark.parametrize("is_flexible", [False, True])
+def test_a_request_header_comes_back(is_flexible: bool) -> None:
+    data = write_request_header(3, 12, 77, "client-ü", is_flexible=is_flexible)
+    header = read_request_header(memoryview(data + b"body"))
+    assert header[:4] == (3, 12, 77, "client-ü")
+    end = skip_tags(memoryview(data), header.end) if is_flexible else header.end
+    assert end == len(data)
+
+
+def test_the_answer_to_api_versions_has_the_old_header() -> None:
+    assert write_response_header(ApiKey.API_VERSIONS, 5, is_flexible=True) == b"\0\0\0\5"
+    assert write_response_header(ApiKey.METADATA, 5, is_flexible=True) == b"\0\0\0\5\0"
+
+
+def test_produce_is_told_from_zero_on() -> None:
+    api = APIS[ApiKey.PRODUCE]
+    assert (api.first_told, api.versions.first) == (0, 3)
+    assert all(one.first_told == one.versions.first for one in APIS.values() if one is not api)
