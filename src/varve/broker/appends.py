@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,22 +50,19 @@ class _Job:
 
 
 class Appends:
-    """The way into all logs of a broker. `on_appended` is called in the loop's thread with the
-    partitions that have more to read.
-    """
+    """The way into all logs of a broker."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        on_appended: Callable[[set[TopicPartition]], None],
+        self, loop: asyncio.AbstractEventLoop, *, sync_pool: Executor | None = None
     ) -> None:
         self._loop = loop
-        self._on_appended = on_appended
+        self.on_appended: list[Callable[[set[TopicPartition]], None]] = []
+        """Called in the loop's thread with the partitions that have more to read."""
         self._queue: deque[_Job] = deque()
         self._wake = threading.Event()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="varve-appends", daemon=True)
-        self._syncs = ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
+        self._syncs = sync_pool or ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
 
     def start(self) -> None:
         self._thread.start()
@@ -102,13 +99,17 @@ class Appends:
         while True:
             self._wake.wait()
             self._wake.clear()
-            jobs: list[_Job] = []
-            while self._queue:
-                jobs.append(self._queue.popleft())
-            if jobs:
-                self._write(jobs)
-            elif self._is_stopped:
+            if not self.run_once() and self._is_stopped:
                 return
+
+    def run_once(self) -> bool:
+        """Appends what was submitted so far; False where that is nothing."""
+        jobs: list[_Job] = []
+        while self._queue:
+            jobs.append(self._queue.popleft())
+        if jobs:
+            self._write(jobs)
+        return bool(jobs)
 
     def _write(self, jobs: list[_Job]) -> None:
         shown: set[TopicPartition] = set()
@@ -150,7 +151,8 @@ class Appends:
             if job.left == 0 and not job.future.done():
                 job.future.set_result(None)
         if shown:
-            self._on_appended(shown)
+            for call in self.on_appended:
+                call(shown)
 
 
 def _append(part: AppendPart) -> None:

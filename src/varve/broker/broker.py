@@ -9,17 +9,16 @@ Threads    all of it belongs to the loop's thread. Appends go through `appends`;
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from varve.broker.appends import Appends
-from varve.broker.context import RequestContext
+from varve.broker.context import ConnectionContext, RequestContext
 from varve.broker.security.rights import Authorizer, EverybodyMay
 from varve.broker.settings import BrokerSettings
 from varve.broker.timers import Timers
 from varve.broker.topics import Topics
-from varve.commit_log import TopicPartition
 from varve.embedded import Store
 from varve.foundation.clock import Clock
 from varve.wire import Message
@@ -50,6 +49,8 @@ class Broker:
         timers: Timers,
         random: random.Random,
         loop: asyncio.AbstractEventLoop,
+        appends: Appends | None = None,
+        pool: Executor | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -59,12 +60,14 @@ class Broker:
         self.loop = loop
         self.authorizer: Authorizer = EverybodyMay()
         self.topics = Topics(store)
-        self.appends = Appends(loop, self._on_appended)
+        self.appends = appends or Appends(loop)
         self.endpoints: dict[str, Endpoint] = {}
         """By listener; filled by the server once its ports are known."""
-        self.on_appended: list[Callable[[set[TopicPartition]], None]] = []
+        self.on_appended = self.appends.on_appended
         """Called in the loop with the partitions that have more to read."""
-        self._pool = ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
+        self.on_disconnected: list[Callable[[ConnectionContext], None]] = []
+        """Called in the loop with a connection that has ended."""
+        self._pool = pool or ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
 
     async def start(self) -> None:
         """Begins to serve: what coordinators remember is read from their topics."""
@@ -79,9 +82,11 @@ class Broker:
         """Runs work in another thread."""
         return self.loop.run_in_executor(self._pool, work, *args)
 
-    def _on_appended(self, partitions: set[TopicPartition]) -> None:
-        for call in self.on_appended:
-            call(partitions)
+    def disconnected(self, connection: ConnectionContext) -> None:
+        """To be called once by the server when a connection has ended: nobody waits for it now."""
+        connection.is_closed = True
+        for call in self.on_disconnected:
+            call(connection)
 
 
 Handler = Callable[[Broker, RequestContext, Message], Message | Awaitable[Message] | None]
