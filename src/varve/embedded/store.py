@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from varve.cleaning.audit import AuditReport, audit_partition
 from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
 from varve.cleaning.forecast import Forecast
-from varve.commit_log import LogStore, TopicPartition
+from varve.commit_log import LogDirectory, LogStore, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import ColdTier
 from varve.embedded.insight import Insight
@@ -220,6 +220,21 @@ class Store:
             if log.recovered
         }
         return found | {topic: [tell_lost(topic)] for topic in sorted(self._admin.lost)}
+
+    @property
+    def cluster_id(self) -> str:
+        """What the log directories and the cold tier know this store by."""
+        told = (one.metadata for one in self._logs.directories if one.failure is None)
+        return next((one.cluster_id for one in told if one and one.cluster_id), "")
+
+    @property
+    def directories(self) -> list[LogDirectory]:
+        """The log directories, those that are offline as well."""
+        return self._logs.directories
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._fs
 
     def _check_open(self) -> None:
         self._logs.check_process()
