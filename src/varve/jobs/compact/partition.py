@@ -16,13 +16,13 @@ Threads    one; the tasks of a stage run wherever the distributor has them run.
 
 import random
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 from varve.cleaning.key_index import KeyIndexHeader
 from varve.cleaning.key_plan import ENTRY_BYTES, HASH_END, HashRange
-from varve.cleaning.plan import CleaningPlan, complete_plan, first_held_offset, sum_by_reason
+from varve.cleaning.plan import CleaningPlan, complete_plan, first_held_offset
 from varve.cleaning.segment_plan import RunRules, SegmentPlan
 from varve.commit_log import TopicPartition
 from varve.commit_log.partition_metadata import decode_topic_id
@@ -36,7 +36,7 @@ from varve.jobs.compact.commit import (
     balance_group,
     encode_evidence,
 )
-from varve.jobs.compact.estimate import CompactEstimate, estimate_plan
+from varve.jobs.compact.findings import Findings
 from varve.jobs.compact.report import PartitionResult, StageTime
 from varve.jobs.compact.scope import Scope, find_chain, find_scope, read_aborted, read_shells
 from varve.jobs.compact.settings import CompactSettings
@@ -51,13 +51,12 @@ from varve.jobs.compact.tasks import (
     make_sources,
     merge_packed,
 )
-from varve.jobs.running.distributor import Task, TaskFailure
+from varve.jobs.running.distributor import Task
 from varve.jobs.running.stages import Stage, expect
 from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.files import TierFiles
 from varve.jobs.tier.partition_lease import HeldLease, hold_lease
 from varve.jobs.tier.reach import TierReach
-from varve.object_store.prices import default_prices
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.lineage import Epochs
@@ -71,22 +70,6 @@ PASSES_MAX: Final = 8
 
 Stages = Generator[Stage, list[object], PartitionResult]
 """Gives the next stage for the outcomes of the last one; ends with the result."""
-
-
-@dataclass(slots=True)
-class _Found:
-    """What a run has found out so far, for its result."""
-
-    records_of: list[SegmentPlan] = field(default_factory=list)
-    stages: list[StageTime] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    is_cut: bool = False
-    notes: list[str] = field(default_factory=list)
-    swept: int = 0
-    voided: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    estimate: CompactEstimate | None = None
 
 
 class PartitionCompaction:
@@ -116,10 +99,8 @@ class PartitionCompaction:
         self._now_ms = clock.now_ms()
         self._manifests = reach.manifests(home)
         self._topic_id = decode_topic_id(home.topic_id).bytes
-        self._found = _Found()
+        self._found = Findings(home)
         self._lease: HeldLease | None = None
-        self._before: Manifest | None = None
-        self._after: Manifest | None = None
 
     def stages(self) -> Stages:
         """The run; what fails on purpose is told in its result."""
@@ -131,7 +112,7 @@ class PartitionCompaction:
                 yield from self._run_leased()
         except StoreError as failure:
             error = str(failure)
-        return self._result(error)
+        return self._found.result(error)
 
     def _run_leased(self) -> Generator[Stage, list[object], None]:
         """All passes, while no other job works on the partition."""
@@ -150,10 +131,8 @@ class PartitionCompaction:
 
     def _run(self, number: int) -> Generator[Stage, list[object], None]:
         """One pass; another follows without the segment whose damage cut it short."""
-        self._found.is_cut = False
         manifest = self._manifests.load() if self._settings.is_dry_run else self._sweep()
-        self._before = self._before or manifest
-        self._after = manifest
+        self._found.begin_pass(manifest)
         chain = find_chain(manifest, self._manifests.segments(manifest), self._history)
         if not chain:
             self._found.notes.append("the cold tier holds nothing of it")
@@ -187,7 +166,8 @@ class PartitionCompaction:
         with open_files(self._reach.objects, self._home, scope.segments) as files:
             plan, clean_end = yield from self._plan(scope, headers, aborted, rules, files)
             if self._settings.is_dry_run:
-                self._note_plan(manifest, plan)
+                store = self._reach.objects().name
+                self._found.note_plan(plan, log_bytes=manifest.log_bytes, store=store)
                 return
             groups = yield from self._rewrite(scope, plan)
         if len(groups) < len(plan.groups):
@@ -260,7 +240,7 @@ class PartitionCompaction:
         made: dict[str, ColdSegment] = {}
         for task, outcome in zip(tasks, outcomes, strict=True):
             segment = task.segment
-            if self._is_damage(outcome, segment.base_offset):
+            if self._found.is_damage(outcome, segment.base_offset):
                 continue
             if outcome is None:
                 self._found.notes.append(
@@ -282,17 +262,6 @@ class PartitionCompaction:
         return Scope(chain, scope.dirtiness), tuple(
             headers.get(one.base_offset) for one in scope.segments
         )
-
-    def _is_damage(self, outcome: object, base_offset: int | None = None) -> bool:
-        """Whether a task found a segment damaged: that one is held, with a word on it."""
-        if not isinstance(outcome, TaskFailure) or not outcome.is_corrupt:
-            return False
-        found = outcome.damaged_offset if base_offset is None else base_offset
-        if found is None:
-            return False
-        self._found.held.append(found)
-        self._found.notes.append(outcome.message)
-        return True
 
     def _plan(
         self,
@@ -335,7 +304,7 @@ class PartitionCompaction:
         outcomes = yield from self._carry_out("rewrite", tasks)
         done: list[DoneGroup] = []
         for task, outcome in zip(tasks, outcomes, strict=True):
-            if self._is_damage(outcome):
+            if self._found.is_damage(outcome):
                 self._found.is_cut = True
                 break
             written = expect(outcome, WrittenGroup)
@@ -367,14 +336,6 @@ class PartitionCompaction:
         )
 
     # The end
-
-    def _note_plan(self, manifest: Manifest, plan: CleaningPlan) -> None:
-        self._found.records_of = [one for group in plan.groups for one in group]
-        self._found.estimate = estimate_plan(
-            plan,
-            log_bytes=manifest.log_bytes,
-            prices=default_prices(self._reach.objects().name),
-        )
 
     def _commit(
         self,
@@ -414,49 +375,8 @@ class PartitionCompaction:
             now_ms=self._now_ms,
             replaced_ms=self._settings.replaced_ms,
         )
-        self._after = commit.run()
-        self._note_commit(commit)
-
-    def _note_commit(self, commit: CompactCommit) -> None:
-        found = self._found
-        for group in commit.committed:
-            found.records_of += group.plans
-            found.bytes_read += group.written.bytes_read
-            found.bytes_written += group.written.segment.size
-        if commit.voided:
-            found.voided += len(commit.voided)
-            found.notes.append(
-                f"{len(commit.voided)} groups were left as they are: their segments changed "
-                "meanwhile; the next run takes them up"
-            )
-
-    def _result(self, error: str | None) -> PartitionResult:
-        found, before, after = self._found, self._before, self._after
-        segments_after = 0 if after is None else after.readable_count
-        bytes_after = 0 if after is None else after.log_bytes
-        if found.estimate is not None:
-            segments_after += found.estimate.groups - found.estimate.segments
-            bytes_after = found.estimate.bytes_left
-        return PartitionResult(
-            home=self._home,
-            segments_before=0 if before is None else before.readable_count,
-            segments_after=segments_after,
-            segments_rewritten=len(found.records_of),
-            bytes_before=0 if before is None else before.log_bytes,
-            bytes_after=bytes_after,
-            bytes_read=found.bytes_read,
-            bytes_written=found.bytes_written,
-            records=sum_by_reason([one.records for one in found.records_of]),
-            bytes=sum_by_reason([one.bytes for one in found.records_of]),
-            cleaned_up_to=0 if after is None else after.cleaned_up_to,
-            swept=found.swept,
-            voided_groups=found.voided,
-            held=tuple(found.held),
-            stages=tuple(found.stages),
-            note="; ".join(found.notes),
-            error=error,
-            estimate=found.estimate,
-        )
+        self._found.after = commit.run()
+        self._found.note_commit(commit)
 
 
 def cut_hashes(count: int) -> list[HashRange]:
