@@ -1,6 +1,7 @@
 """A store: log directories with topics in them, open in this process.
 
-Crash      a topic is in the table before its partitions are made; see `topic_table`.
+Crash      a topic is in the table before its partitions are made; see `topic_table`. Settings that
+           were altered are on disk before they hold.
 Threads    any; `_lock` guards the handles made from the table. Who changes topics holds `_changes`
            throughout, before `_lock`, and may wait for the object store: nobody else does.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from varve.cleaning.audit import AuditReport, audit_partition
 from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
 from varve.cleaning.forecast import Forecast
-from varve.commit_log import LogDirectory, LogStore, TopicPartition
+from varve.commit_log import LogDirectory, LogSettings, LogStore, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import ColdTier
 from varve.embedded.insight import Insight
@@ -22,7 +23,7 @@ from varve.embedded.lost_cluster import check_cluster_is_told
 from varve.embedded.lost_settings import tell_lost
 from varve.embedded.partition import Partition
 from varve.embedded.store_metrics import StoreMetrics
-from varve.embedded.store_settings import parse_store_settings
+from varve.embedded.store_settings import ParsedSettings, parse_store_settings
 from varve.embedded.tier_opening import TierOpening
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
@@ -33,9 +34,10 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
     InconsistentTopicId,
+    InvalidSetting,
     StoreError,
 )
-from varve.foundation.settings import GivenValue
+from varve.foundation.settings import GivenValue, declared
 
 if TYPE_CHECKING:
     from varve.object_store import ObjectStore
@@ -60,6 +62,7 @@ class Store:
         self._clock = clock
         self._random = random
         parsed = parse_store_settings(settings)
+        self._told = parsed
         self._topics: dict[str, Topic] = {}  # guarded by _lock
         self._lock = threading.RLock()
         self._changes = threading.RLock()
@@ -189,6 +192,54 @@ class Store:
             topic = self.topic(name)
             topic.settings = self._admin.alter(name, settings)
             return topic
+
+    def add_partitions(self, name: str, count: int) -> Topic:
+        """Lets a topic grow to `count` partitions, new ones empty; handles of it grow with it.
+
+        Records that are there stay where they are; of those to come a key may go to another
+        partition than before. Raises InvalidRequest unless there are more of them than now.
+        """
+        with self._changes:
+            topic = self.topic(name)
+            entry = self._admin.add_partitions(name, count)
+            topic.id, topic.partition_count = entry.id, entry.partition_count
+            return topic
+
+    def given_settings(self, name: str) -> Mapping[str, str]:
+        """What a topic was given of its own, by Kafka's names; raises NotFound."""
+        self._check_open()
+        return self._admin.get(name).settings
+
+    @property
+    def settings(self) -> ParsedSettings:
+        """What the store was opened with."""
+        return self._told
+
+    @property
+    def topic_defaults(self) -> LogSettings:
+        """The settings of a topic that was given none of its own."""
+        return self._admin.defaults
+
+    @property
+    def altered_defaults(self) -> Mapping[str, str]:
+        """Those of the defaults that `alter_defaults` gave, by the names that topics use."""
+        return self._admin.given_defaults
+
+    def alter_defaults(self, settings: Mapping[str, GivenValue | None]) -> None:
+        """Gives all topics without such settings of their own others, which hold at once and stay.
+
+        By the names that topics use; None takes one back to what the store was opened with. Raises
+        InvalidSetting for what cannot be one for all topics, and then nothing has changed.
+        """
+        single = [one.kafka_name for one in declared(LogSettings) if not one.broker_name]
+        for name in settings:
+            if name in single:
+                raise InvalidSetting(f"{name} is a setting of one topic: give it with alter_topic")
+        with self._changes:
+            self._check_open()
+            self._admin.alter_defaults(settings)
+            for topic in self.topics():
+                topic.settings = self._admin.settings_of(topic.name)
 
     def delete_topic(self, name: str, *, at_once: bool = False) -> None:
         """Removes a topic; its files go after `file.delete.delay.ms`.

@@ -1,6 +1,7 @@
 """Makes, alters and removes the topics of a store.
 
-Crash      a topic is in the table before its partitions are made, and leaves it after they went;
+Crash      a topic is in the table before its partitions are made, those it grows by too, and
+           leaves it after they went;
            see `topic_table`.
 Threads    one at a time, under the store's lock.
 """
@@ -53,7 +54,7 @@ class TopicAdmin:
         """`foreign` are the settings of topics that are in no table."""
         self._catalog = catalog
         self._logs = logs
-        self._defaults = defaults
+        self._told_defaults = defaults
         self._foreign = foreign
         self._random = random
         self._tier = tier
@@ -78,8 +79,24 @@ class TopicAdmin:
         """The topics whose settings are lost while a part of them is in the cold tier."""
         return self._catalog.lost
 
+    @property
+    def defaults(self) -> LogSettings:
+        """What topics have that were given nothing of their own."""
+        given = self._table.defaults
+        return self._parse_defaults(given) if given else self._told_defaults
+
+    def _parse_defaults(self, given: Mapping[str, str]) -> LogSettings:
+        return parse_settings(
+            LogSettings, given, "the defaults of topics", base=self._told_defaults
+        )
+
+    @property
+    def given_defaults(self) -> Mapping[str, str]:
+        """Those of the defaults that were given at run time."""
+        return self._table.defaults
+
     def _parse(self, topic: str, given: Mapping[str, str]) -> LogSettings:
-        return parse_settings(LogSettings, given, f"topic {topic}", base=self._defaults)
+        return parse_settings(LogSettings, given, f"topic {topic}", base=self.defaults)
 
     def settle(self) -> None:
         """Makes the partitions that a crash left out, and removes those it left over."""
@@ -87,10 +104,10 @@ class TopicAdmin:
             if entry.state is TopicState.READY or not self._catalog.is_complete:
                 continue
             try:
-                if entry.state is TopicState.CREATING:
-                    self._make_partitions(entry)
-                else:
+                if entry.state is TopicState.DELETING:
                     self._remove_partitions(entry)
+                else:
+                    self._make_partitions(entry, range(entry.partition_count))
             except StoreError as error:
                 logger.warning(
                     "topic stays unfinished", extra={"topic": entry.name, "error": str(error)}
@@ -138,14 +155,54 @@ class TopicAdmin:
                 exist_ok=exist_ok or is_unfinished,
             )
         if entry.state is TopicState.CREATING:
-            self._make_partitions(entry)
+            self._make_partitions(entry, range(entry.partition_count))
 
-    def _make_partitions(self, entry: TopicEntry) -> None:
+    def _make_partitions(self, entry: TopicEntry, numbers: range, *, is_new: bool = True) -> None:
         assert entry.id is not None
-        for number in range(entry.partition_count):
-            self._logs.create(TopicPartition(entry.name, number), entry.id)
+        for number in numbers:
+            self._logs.create(TopicPartition(entry.name, number), entry.id, is_new=is_new)
         self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
         self._tier.look_after()
+
+    def add_partitions(self, name: str, count: int) -> TopicEntry:
+        """Lets a topic grow to so many partitions; goes on with a growth that was cut short."""
+        _check_not_internal(name, "given more partitions")
+        entry = self.get(name)
+        is_cut = entry.state is not TopicState.READY
+        had = entry.partition_count
+        if not _is_count(count) or count < had or (count == had and not is_cut):
+            raise InvalidRequest(
+                f"topic {name} has {had} partitions and cannot have {count!r:.40}: partitions are "
+                f"only added; give a whole number from {had + 1} to {PARTITION_COUNT_MAX}"
+            )
+        grown = replace(
+            entry,
+            id=entry.id or random_topic_id(self._random),
+            partition_count=count,
+            state=TopicState.GROWING,
+        )
+        self._catalog.write(self._table.with_topics(grown))
+        # Those of a growth that was cut short may be in a directory that is offline now.
+        self._make_partitions(grown, range(0 if is_cut else had, count), is_new=not is_cut)
+        return self.get(name)
+
+    def alter_defaults(self, settings: Mapping[str, GivenValue | None]) -> None:
+        """Writes other settings for all topics and hands them to the logs; None takes one back."""
+        given = {key: value for key, value in settings.items() if value is not None}
+        wanted = _as_texts(given, "the defaults of topics")
+        kept = {key: text for key, text in self.given_defaults.items() if key not in settings}
+        altered = {**kept, **wanted}
+        base = self._parse_defaults(altered)
+        parsed = {
+            entry.name: parse_settings(
+                LogSettings, entry.settings, f"topic {entry.name}", base=base
+            )
+            for entry in self.entries()
+        }
+        self._catalog.write(self._table.with_defaults(altered))
+        for partition, log, _ in self._logs.logs():
+            if partition.topic in parsed:
+                log.configure(parsed[partition.topic])
 
     def alter(self, name: str, settings: Mapping[str, GivenValue | None]) -> LogSettings:
         """Writes other settings of a topic and hands them to its logs; None takes one back."""

@@ -7,6 +7,7 @@ Threads    one at a time, under the store's lock.
 
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 
 from varve.commit_log import LogDirectory
 from varve.disk import FileSystem, write_atomically
@@ -77,7 +78,7 @@ class TopicCatalog:
 
         A full disk refuses the change; its version is used up, since some may have it.
         """
-        self.table = TopicTable(table.version, self.table.topics)
+        self.table = replace(self.table, version=table.version)
         data = encode_topics(table)
         for directory in self._live:
             path = f"{directory.path}/{TOPICS_FILE}"

@@ -1,10 +1,11 @@
 """The topics of a store and their settings, kept in every log directory.
 
 Layout     `varve-topics.json`: format, version, and by name each topic's id, partition count,
-           settings and state. docs/formats/directory.md
+           settings and state; what all topics were given at run time. docs/formats/directory.md
 Invariant  the version rises with every change; the highest one found counts.
 Crash      written aside and renamed. A topic is written as `creating` before its partitions are
-           made and as `deleting` before they go, so that an open finishes what a crash cut.
+           made, as `growing` before it gets more, and as `deleting` before they go, so that an
+           open finishes what a crash cut.
 """
 
 import json
@@ -29,6 +30,8 @@ class TopicState(StrEnum):
 
     CREATING = "creating"
     READY = "ready"
+    GROWING = "growing"
+    """In service; some of its partitions may not be made yet."""
     DELETING = "deleting"
 
 
@@ -71,17 +74,22 @@ class TopicTable:
 
     version: int = 0
     topics: Mapping[str, TopicEntry] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Settings of every topic that has none of its own, given while the store was open."""
 
     def with_topics(self, *entries: TopicEntry) -> "TopicTable":
         """The next version, with these entries put in or replaced."""
-        return TopicTable(
-            self.version + 1, {**self.topics, **{entry.name: entry for entry in entries}}
-        )
+        topics = {**self.topics, **{entry.name: entry for entry in entries}}
+        return replace(self, version=self.version + 1, topics=topics)
 
     def without(self, name: str) -> "TopicTable":
         """The next version, without this topic."""
         kept = {key: entry for key, entry in self.topics.items() if key != name}
-        return TopicTable(self.version + 1, kept)
+        return replace(self, version=self.version + 1, topics=kept)
+
+    def with_defaults(self, defaults: Mapping[str, str]) -> "TopicTable":
+        """The next version, with these settings for all topics."""
+        return replace(self, version=self.version + 1, defaults=defaults)
 
 
 def newest(tables: Iterable[TopicTable]) -> TopicTable:
@@ -100,7 +108,9 @@ def encode_topics(table: TopicTable) -> bytes:
         }
         for _, entry in sorted(table.topics.items())
     }
-    content = {"format": FORMAT, "version": table.version, "topics": topics}
+    content: dict[str, Any] = {"format": FORMAT, "version": table.version, "topics": topics}
+    if table.defaults:
+        content["defaults"] = dict(sorted(table.defaults.items()))
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
@@ -117,6 +127,7 @@ def decode_topics(data: bytes, where: str = TOPICS_FILE) -> TopicTable:
             )
         version = _whole(content["version"], 1, 2**63 - 1)
         entries = [_decode_entry(name, item, where) for name, item in content["topics"].items()]
+        defaults = _decode_settings(content.get("defaults", {}), f"{where}, defaults")
     except StoreError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -124,14 +135,13 @@ def decode_topics(data: bytes, where: str = TOPICS_FILE) -> TopicTable:
             f"{where}: not a table of topics ({type(error).__name__}: {error!s:.80}); "
             "restore it, or remove it to open the topics with default settings"
         ) from error
-    return TopicTable(version, {entry.name: entry for entry in entries})
+    return TopicTable(version, {entry.name: entry for entry in entries}, defaults)
 
 
 def _decode_entry(name: str, item: Any, where: str) -> TopicEntry:
     validate_topic_name(name)
     id = item["id"]
-    settings = {str(key): str(value) for key, value in item["settings"].items()}
-    parse_settings(LogSettings, settings, f"{where}, topic {name}")
+    settings = _decode_settings(item["settings"], f"{where}, topic {name}")
     return TopicEntry(
         name=name,
         id=None if id is None else decode_topic_id(str(id), f"{where}: topic {name}"),
@@ -139,6 +149,12 @@ def _decode_entry(name: str, item: Any, where: str) -> TopicEntry:
         settings=settings,
         state=TopicState(item["state"]),
     )
+
+
+def _decode_settings(items: Any, where: str) -> dict[str, str]:
+    settings = {str(key): str(value) for key, value in items.items()}
+    parse_settings(LogSettings, settings, where)
+    return settings
 
 
 def _whole(value: object, low: int, high: int) -> int:

@@ -1,0 +1,139 @@
+"""Topics that grow, and settings that all topics get while the store is open."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+import varve
+from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem, PowerLoss
+from varve.embedded.topic_table import TOPICS_FILE, TopicState, decode_topics
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting, NotFound, TopicExists
+
+OpenStore = Callable[..., varve.Store]
+
+
+def test_a_topic_grows_and_keeps_its_records_and_id(open_store: OpenStore) -> None:
+    store = open_store()
+    topic = store.create_topic("orders", partitions=2)
+    kept = topic.append(key="alice", value="v")
+    assert store.add_partitions("orders", 5) is topic
+    assert topic.partition_count == 5
+    topic.append(value="new", partition=4)
+    store.close()
+    reopened = open_store().topic("orders")
+    assert (reopened.partition_count, reopened.id) == (5, topic.id)
+    assert [one.value for one in reopened.read(kept.partition)] == [b"v"]
+    assert [one.value for one in reopened.read(4)] == [b"new"]
+
+
+def test_keys_may_go_elsewhere_afterwards(store: varve.Store) -> None:
+    topic = store.create_topic("orders", partitions=1)
+    store.add_partitions("orders", 8)
+    keys = [f"key-{number}".encode() for number in range(50)]
+    assert {topic.partition_for(key) for key in keys} == set(range(8))
+
+
+@pytest.mark.parametrize("count", [0, 2, 3, 10_001, True, 4.0])
+def test_partitions_are_only_added(store: varve.Store, count: int) -> None:
+    topic = store.create_topic("orders", partitions=3)
+    with pytest.raises(InvalidRequest, match="from 4 to 10000"):
+        store.add_partitions("orders", count)
+    assert topic.partition_count == 3
+
+
+def test_a_topic_that_is_not_there_cannot_grow(store: varve.Store) -> None:
+    with pytest.raises(NotFound):
+        store.add_partitions("orders", 2)
+
+
+def _open(fs: MemoryFileSystem | FaultyFileSystem, clock: ManualClock) -> varve.Store:
+    return varve.open(["/a", "/b"], fs=fs, clock=clock, random=random.Random(3), maintain=False)
+
+
+def test_a_growth_that_a_full_disk_cut_short_is_gone_on_with() -> None:
+    clock = ManualClock()
+    fs = FaultyFileSystem(clock)
+    with _open(fs, clock) as store:
+        topic = store.create_topic("orders", partitions=2)
+        fs.full_at(fs.used_bytes() + 400)
+        with pytest.raises(DiskFull):
+            store.add_partitions("orders", 40)
+        assert topic.partition_count == 2
+        fs.full_at(None)
+        with pytest.raises(TopicExists):
+            store.create_topic("orders", partitions=40)
+        store.add_partitions("orders", 40)
+        assert topic.partition(39).offsets().end == 0
+
+
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_a_growth_that_a_crash_cut_is_finished_or_never_began(mode: CrashMode) -> None:
+    clock = ManualClock()
+    trial = FaultyFileSystem(clock)
+    begin, end = _grow(trial, clock)
+    seen = set()
+    for step in range(begin + 1, end + 1):
+        fs = FaultyFileSystem(clock, seed=step)
+        fs.crash_at(step)
+        with pytest.raises(PowerLoss):
+            _grow(fs, clock)
+        survivor = fs.after_crash(mode, seed=step)
+        with _open(survivor, clock) as store:
+            topic = store.topic("orders")
+            assert [one.value for one in topic.read(0)] == [b"kept"]
+            assert topic.partition_count in (1, 3)
+            seen.add(topic.partition_count)
+            for number in range(topic.partition_count):
+                topic.append(value="later", partition=number)
+        table = decode_topics(survivor.read(f"/a/{TOPICS_FILE}"))
+        assert table.topics["orders"].state is TopicState.READY
+    assert 3 in seen
+
+
+def _grow(fs: FaultyFileSystem, clock: ManualClock) -> tuple[int, int]:
+    """The steps before and after the growth."""
+    store = _open(fs, clock)
+    store.create_topic("orders", settings={"flush": "ack"}).append(value="kept")
+    begin = fs.steps
+    store.add_partitions("orders", 3)
+    return begin, fs.steps
+
+
+def test_defaults_of_all_topics_change_while_the_store_is_open(open_store: OpenStore) -> None:
+    store = open_store(settings={"log.segment.bytes": 9000})
+    own = store.create_topic("own", settings={"retention.ms": 5, "segment.bytes": 7000})
+    other = store.create_topic("other")
+    store.alter_defaults({"retention.ms": 1000, "segment.bytes": 8000})
+    assert (own.settings.retention_ms, own.settings.segment_bytes) == (5, 7000)
+    assert (other.settings.retention_ms, other.settings.segment_bytes) == (1000, 8000)
+    assert other.partition().log.settings == other.settings
+    assert store.create_topic("later").settings.retention_ms == 1000
+    store.alter_defaults({"segment.bytes": None})
+    assert other.settings.segment_bytes == 9000
+    store.close()
+    reopened = open_store(settings={"log.segment.bytes": 9000})
+    assert reopened.topic("other").settings == other.settings
+    assert dict(reopened.altered_defaults) == {"retention.ms": "1000"}
+    assert reopened.topic("own").settings == own.settings
+
+
+@pytest.mark.parametrize(
+    "settings", [{"retention.ms": "x"}, {"remote.storage.enable": "true"}, {"nonsense": "1"}]
+)
+def test_a_default_that_is_refused_changes_nothing(
+    store: varve.Store, settings: dict[str, str]
+) -> None:
+    topic = store.create_topic("orders")
+    before = topic.settings
+    with pytest.raises(InvalidSetting):
+        store.alter_defaults({"segment.bytes": 5000, **settings})
+    assert topic.settings == before
+    assert not store.altered_defaults
+
+
+def test_given_settings_are_those_of_the_topic_alone(open_store: OpenStore) -> None:
+    store = open_store(settings={"log.segment.bytes": 9000})
+    store.create_topic("orders", settings={"flush": "ack"})
+    assert dict(store.given_settings("orders")) == {"flush": "ack"}
