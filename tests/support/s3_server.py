@@ -49,6 +49,27 @@ class S3Server:
     def make_bucket(self, name: str) -> None:
         self._client().create_bucket(Bucket=name)
 
+    def keep_versions(self, bucket: str) -> None:
+        """Makes a bucket with versioning."""
+        self.make_bucket(bucket)
+        self._client().put_bucket_versioning(
+            Bucket=bucket, VersioningConfiguration={"Status": "Enabled"}
+        )
+
+    def read_versions(self, bucket: str) -> dict[tuple[str, str], bytes | None]:
+        """All versions by key and id; None for the marker of a deletion."""
+        client = self._client()
+        pages = list(client.get_paginator("list_object_versions").paginate(Bucket=bucket))
+        found: dict[tuple[str, str], bytes | None] = {
+            (one["Key"], one["VersionId"]): client.get_object(
+                Bucket=bucket, Key=one["Key"], VersionId=one["VersionId"]
+            )["Body"].read()
+            for page in pages
+            for one in page.get("Versions", [])
+        }
+        markers = [one for page in pages for one in page.get("DeleteMarkers", [])]
+        return {**found, **{(one["Key"], one["VersionId"]): None for one in markers}}
+
     def etags(self, bucket: str = BUCKET) -> dict[str, str]:
         """Every object of the bucket by its key."""
         pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=bucket)

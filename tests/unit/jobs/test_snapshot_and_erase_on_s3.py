@@ -30,6 +30,7 @@ from varve.jobs.snapshot.read import open_snapshot
 from varve.jobs.snapshot.result import SnapshotResult, SnapshotSettings
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import open_object_store
+from varve.object_store.s3_versions import ObjectVersion, S3Versions
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore and werkzeug
 
@@ -49,6 +50,7 @@ class Bench:
 
     server: S3Server
     data: str
+    bucket: str = BUCKET
 
     @property
     def settings(self) -> dict[str, GivenValue]:
@@ -56,11 +58,11 @@ class Bench:
 
     @property
     def url(self) -> str:
-        return f"s3://{BUCKET}/varve"
+        return f"s3://{self.bucket}/varve"
 
     @property
     def place(self) -> str:
-        return f"s3://{BUCKET}/state/people"
+        return f"s3://{self.bucket}/state/people"
 
     def open(self) -> varve.Store:
         given = {f"varve.tier.store.{name}": value for name, value in self.settings.items()}
@@ -268,6 +270,58 @@ def test_a_snapshot_that_is_refused_changes_nothing(bench: Bench) -> None:
     ):
         expect_one_line(error, run)
         assert bench.state() == before
+
+
+def test_versions_of_removed_objects_go_too(server: S3Server, tmp_path: Path) -> None:
+    server.keep_versions("versioned")
+    bench = Bench(server, str(tmp_path / "data"), "versioned")
+    bench.put("ann", "bob")
+    bench.put("cy")
+    bench.take()
+    before = server.read_versions("versioned")
+    assert any(b"of ann" in data for data in before.values() if data is not None)
+    result = bench.erase("ann")
+    after = server.read_versions("versioned")
+    assert not any(b"of ann" in data for data in after.values() if data is not None)
+    assert not [key for key, data in after.items() if "/segment/" in key[0] and data is None]
+    receipt = result.receipt
+    assert receipt is not None
+    assert {one["key"].rpartition("/")[2] for one in receipt["versions"]} >= {"log", "index"}
+    assert receipt["topics"][0]["outputs"][0]["versions"]
+    assert not any("version" in one.lower() for one in receipt["out_of_reach"])
+    assert {key for _, key in bench.rows()} == {b"bob", b"cy"}
+    with bench.open() as store:
+        assert [one.key for one in store.topic("people").read()] == [b"bob", b"cy"]
+
+
+def test_versions_that_others_left_are_told(server: S3Server, tmp_path: Path) -> None:
+    server.keep_versions("others")
+    bench = Bench(server, str(tmp_path / "data"), "others")
+    bench.put("ann", "bob")
+    objects = open_object_store(bench.url, bench.settings)
+    (log,) = [one.key for one in objects.list("") if one.key.endswith("/log")]
+    other = f"{log.rpartition('/')[0].rpartition('/')[0]}/another/log"
+    objects.put(other, b"records of ann")
+    objects.delete([other])
+    receipt = bench.erase("ann").receipt
+    assert receipt is not None
+    (told,) = [one for one in receipt["out_of_reach"] if "version" in one]
+    assert "keeps 1 older versions" in told
+    assert b"records of ann" in server.read_versions("others").values()
+
+
+def test_versions_that_may_not_be_removed_are_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(versions: S3Versions, prefix: str) -> Iterator[ObjectVersion]:
+        raise StoreDenied(f"{versions.name}: no right to list versions")
+
+    monkeypatch.setattr(S3Versions, "find", refuse)
+    receipt = bench.erase("ann").receipt
+    assert receipt is not None
+    told = [one for one in receipt["out_of_reach"] if "no right to list versions" in one]
+    assert len(told) == 1
+    assert "let a rule of the bucket's do it" in told[0]
 
 
 def expect_one_line(error: type[StoreError], run: Callable[[], object]) -> None:

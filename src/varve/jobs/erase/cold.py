@@ -71,6 +71,8 @@ class ColdFindings:
     waiting: list[StoredObject] = field(default_factory=list)
     """Objects that were replaced and stay for their grace time."""
     replaced_ids: list[str] = field(default_factory=list)
+    removed_keys: list[str] = field(default_factory=list)
+    """Log objects of all segments that were removed, leftovers of others among them."""
     log_bytes: int = 0
     log_requests: int = 0
     """What it takes to read all log objects once."""
@@ -183,6 +185,7 @@ class ColdErasure:
             now_ms=self._now_ms,
             writer=WRITER,
         )
+        self._found.removed_keys += [self._log_key(one) for one in segments]
 
     def _look(
         self, listed: Sequence[ColdSegment]

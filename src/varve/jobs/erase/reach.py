@@ -9,6 +9,7 @@ from varve.jobs.erase.places import ErasedStore, Places, TopicPlace
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.rescan import RescanMode
 from varve.jobs.outputs.erased_rows import ErasedOutput
+from varve.jobs.tier.removed_versions import ErasedVersions
 
 
 def tell_out_of_reach(
@@ -19,13 +20,15 @@ def tell_out_of_reach(
     unread: int,
     outputs: Sequence[ErasedOutput],
     is_versioned: bool,
+    versions: ErasedVersions,
 ) -> list[str]:
     """Each sentence once, the particular ones first."""
     told = [
         *(one for output in outputs for one in output.out_of_reach),
         *(one for topic in topics for one in topic.outputs.out_of_reach),
         *_tell_request(request, unread, has_outputs=any(one.outputs.copies for one in topics)),
-        *_tell_places(places, topics, is_versioned=is_versioned),
+        *_tell_places(places, topics),
+        *_tell_versions(places, versions, is_versioned=is_versioned),
         "Temporary files of jobs that were killed on other machines: the next job there that "
         "rewrites or verifies segments removes them.",
         "Consumers, and what they made of records that they had read before; checkpoints of "
@@ -73,7 +76,25 @@ def _is_aside(name: str) -> bool:
         return False
 
 
-def _tell_places(places: Places, topics: Sequence[TopicPlace], *, is_versioned: bool) -> list[str]:
+def _tell_versions(places: Places, versions: ErasedVersions, *, is_versioned: bool) -> list[str]:
+    """What a bucket keeps, where it was not asked for it or did not let it go."""
+    told = list(versions.out_of_reach)
+    if places.tier is None or versions.is_asked:
+        return told
+    if is_versioned:
+        return [
+            *told,
+            "The bucket keeps versions: those of the deleted objects are named above. Delete them "
+            "there, or let a rule of the bucket's do it.",
+        ]
+    return [
+        *told,
+        "Versions that the bucket keeps of deleted objects, where versioning or a retention lock "
+        "is on: they go with a rule of the bucket's.",
+    ]
+
+
+def _tell_places(places: Places, topics: Sequence[TopicPlace]) -> list[str]:
     told = []
     if places.hot is None:
         told.append(
@@ -90,15 +111,5 @@ def _tell_places(places: Places, topics: Sequence[TopicPlace], *, is_versioned: 
     if places.tier is None:
         told.append("Object storage: none was given.")
     else:
-        versions = (
-            "The bucket keeps versions: those of the deleted objects are named above. Delete them "
-            "there, or let a rule of the bucket's do it."
-            if is_versioned
-            else "Versions that the bucket keeps of deleted objects, where versioning or a "
-            "retention lock is on: they go with a rule of the bucket's."
-        )
-        told += [
-            versions,
-            "Mirrors, replicas and backups of the bucket that this store does not know of.",
-        ]
+        told.append("Mirrors, replicas and backups of the bucket that this store does not know of.")
     return told

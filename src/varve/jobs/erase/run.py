@@ -43,9 +43,11 @@ from varve.jobs.erase.receipt_store import ErasureDocuments
 from varve.jobs.erase.request import ErasureRequest
 from varve.jobs.erase.rescan import NotErased, Rescan, rescan_cold, rescan_hot
 from varve.jobs.erase.result import ErasureCost, ErasureResult
+from varve.jobs.erase.versions import erase_tier_versions
 from varve.jobs.outputs.erased_rows import ErasedOutput, ErasedRows
 from varve.jobs.running.distributor import Distributor
 from varve.jobs.running.stages import run_together
+from varve.jobs.tier.removed_versions import ErasedVersions
 from varve.object_store.prices import default_prices
 
 PASSES_MAX: Final = 4
@@ -98,6 +100,7 @@ class _Erasure:
         }
         self._figures = ErasureFigures()
         self._hot_changes: dict[str, list[dict[str, Any]]] = {}
+        self._removed_keys: set[str] = set()
 
     # The run
 
@@ -173,6 +176,7 @@ class _Erasure:
         for findings in cold:
             self._figures.note_cold(findings)
             self._forget_indexes(findings.replaced_ids)
+            self._removed_keys |= set(findings.removed_keys)
         for findings in cold:
             if findings.error is not None:
                 raise findings.error
@@ -304,12 +308,22 @@ class _Erasure:
             done.append(read_hot_erased(self._places.hot.fs, log, self._request.id, changes))
         return done
 
+    def _erase_versions(self, done: Sequence[PartitionErased]) -> ErasedVersions:
+        """Of what was removed under this id, by this run or one before."""
+        tier = self._places.tier
+        if tier is None:
+            return ErasedVersions()
+        homes = [home for topic in self._topics for home in topic.homes]
+        keys = {one["before"]["key"] for part in done for one in part.objects}
+        return erase_tier_versions(tier.reach, homes, keys | self._removed_keys)
+
     def _describe(
         self, rescan: Rescan, erased: Mapping[str, Sequence[ErasedOutput]], *, passes: int
     ) -> dict[str, Any]:
         request, places = self._request, self._places
         finished_ms = self._clock.now_ms()
         done = {topic.name: self._read_done(topic) for topic in self._topics}
+        versions = self._erase_versions([part for parts in done.values() for part in parts])
         balances = [one for parts in done.values() for part in parts for one in part.balances]
         met = None if request.deadline_ms is None else finished_ms <= request.deadline_ms
         return {
@@ -337,9 +351,11 @@ class _Erasure:
                 }
                 for topic in self._topics
             ],
+            "versions": versions.to_json(),
             "rescan": {"mode": str(request.rescan), **rescan.to_json()},
             "out_of_reach": self._out_of_reach(
                 erased,
+                versions=versions,
                 is_versioned=any(
                     "version" in change["before"]
                     for parts in done.values()
@@ -354,6 +370,7 @@ class _Erasure:
         erased: Mapping[str, Sequence[ErasedOutput]],
         *,
         is_versioned: bool = False,
+        versions: ErasedVersions = ErasedVersions(is_asked=False),  # noqa: B008  a value
     ) -> list[str]:
         return tell_out_of_reach(
             self._places,
@@ -362,6 +379,7 @@ class _Erasure:
             unread=self._figures.unread,
             outputs=[one for parts in erased.values() for one in parts],
             is_versioned=is_versioned,
+            versions=versions,
         )
 
     def _result(

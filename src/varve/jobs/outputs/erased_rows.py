@@ -102,7 +102,8 @@ class ErasedOutput:
 
     `rows` went. `files_before` are those that held them, `files_after` those in their place,
     `removed` are gone for good. `out_of_reach` are sentences: what could not be reached, and why.
-    One that is not there was not looked into, and such a sentence says so.
+    One that is not there was not looked into, and such a sentence says so. `versions` went with the
+    removed files, of which a bucket had kept them.
     """
 
     output_id: str
@@ -112,6 +113,7 @@ class ErasedOutput:
     removed: tuple[str, ...]
     out_of_reach: tuple[str, ...]
     is_there: bool = True
+    versions: tuple[Mapping[str, object], ...] = ()
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -120,5 +122,6 @@ class ErasedOutput:
             "files_before": [one.to_json() for one in self.files_before],
             "files_after": [one.to_json() for one in self.files_after],
             "removed": list(self.removed),
+            "versions": list(self.versions),
             "out_of_reach": list(self.out_of_reach),
         }

@@ -20,9 +20,17 @@ from varve.foundation.errors import ObjectNotFound, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
 from varve.jobs.outputs.notes import Output
-from varve.jobs.snapshot.document import SnapshotDocument, SnapshotFile
-from varve.jobs.snapshot.place import SnapshotPlace, find_place, named_files
+from varve.jobs.snapshot.document import (
+    DATA_FOLDER,
+    WORK_FOLDER,
+    SnapshotDocument,
+    SnapshotFile,
+)
+from varve.jobs.snapshot.place import SnapshotPlace, find_place, is_work, named_files
 from varve.jobs.snapshot.rows import describe, open_rows, write_rows
+from varve.jobs.tier.address import TierAddress
+from varve.jobs.tier.removed_versions import ErasedVersions, erase_versions
+from varve.object_store.s3_versions import S3Versions, open_versions
 from varve.object_store.urls import BUCKETS, find_scheme
 
 Find = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
@@ -36,29 +44,40 @@ def erase_from_snapshot(
     output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
 ) -> ErasedOutput:
     """Rewrites what holds rows that are to be erased, in every snapshot of the place."""
-    place = _open(output, settings)
-    return erase_from_place(place, output.id, wanted)
+    address = _address(output, settings)
+    return erase_from_place(
+        SnapshotPlace(address.open()),
+        output.id,
+        wanted,
+        open_versions(address.url, dict(address.settings)),
+    )
 
 
 def count_in_snapshot(
     output: Output, settings: Mapping[str, GivenValue], wanted: ErasedRows
 ) -> int:
     """How many rows are left that match, in all files of the place."""
-    return count_in_place(_open(output, settings), wanted)
+    return count_in_place(SnapshotPlace(_address(output, settings).open()), wanted)
 
 
-def _open(output: Output, settings: Mapping[str, GivenValue]) -> SnapshotPlace:
+def _address(output: Output, settings: Mapping[str, GivenValue]) -> TierAddress:
     given: dict[str, GivenValue] = {**dict(output.how), **settings}
     if find_scheme(output.place) not in BUCKETS:
         given = {}  # a directory has none, and what is given is for the stores of others
-    return SnapshotPlace(find_place(output.place, given).open())
+    return find_place(output.place, given)
 
 
-def erase_from_place(place: SnapshotPlace, output_id: str, wanted: ErasedRows) -> ErasedOutput:
-    """The same for a place that is open."""
+def erase_from_place(
+    place: SnapshotPlace,
+    output_id: str,
+    wanted: ErasedRows,
+    versions: S3Versions | None = None,
+) -> ErasedOutput:
+    """The same for a place that is open; `versions` are those that its bucket keeps, if asked."""
     erasure = _Erasure(place, wanted)
     for _ in range(_PASSES_MAX):
         if erasure.run():
+            gone = _erase_versions(versions, erasure)
             return ErasedOutput(
                 output_id=output_id,
                 rows=erasure.rows,
@@ -67,14 +86,36 @@ def erase_from_place(place: SnapshotPlace, output_id: str, wanted: ErasedRows) -
                     _erased_file(file) for _, file in erasure.changed.values() if file is not None
                 ),
                 removed=tuple(erasure.removed),
+                versions=tuple(gone.to_json()),
                 out_of_reach=(
-                    *_tell_versions(place, erasure.versioned),
+                    *gone.out_of_reach,
+                    *(() if gone.is_asked else _tell_versions(place, erasure.versioned)),
                     *_tell_thinned(place, erasure.thinned_snapshots),
                 ),
             )
     raise Unavailable(
         f"{place.objects.name}: snapshots were added all the while; erase again when no run is "
         "under way"
+    )
+
+
+def _erase_versions(versions: S3Versions | None, erasure: "_Erasure") -> ErasedVersions:
+    """Of the files that were removed now, and of all that runs ever handed to their tasks."""
+    if versions is None:
+        return ErasedVersions(is_asked=False)
+    removed = set(erasure.removed)
+    parts = [
+        erase_versions(
+            versions,
+            f"{folder}/",
+            is_removed=lambda key: key in removed or is_work(key),
+            is_data=lambda key: True,
+        )
+        for folder in (DATA_FOLDER, WORK_FOLDER)
+    ]
+    return ErasedVersions(
+        tuple(one for part in parts for one in part.removed),
+        tuple(told for part in parts for told in part.out_of_reach),
     )
 
 

@@ -247,5 +247,10 @@ def check_keep(count: int) -> None:
         raise InvalidRequest(f"{count} snapshots are to be kept: keep 1 at least")
 
 
+def is_work(key: str) -> bool:
+    """Whether it is what tasks of a run handed to each other."""
+    return key.startswith(f"{WORK_FOLDER}/") and _OURS.fullmatch(key) is not None
+
+
 def named_files(documents: Collection[SnapshotDocument]) -> set[str]:
     return {file.path for one in documents for file in one.files}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from varve.foundation.settings import GivenValue
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectStore, open_mirrored
+from varve.object_store.s3_versions import S3Versions, open_versions
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
 
@@ -47,3 +48,9 @@ class MirrorReach:
             random=random.Random(),
             wait=lambda wait_ms: pause.wait(wait_ms / 1000),
         )
+
+    def versions(self) -> list[S3Versions | None]:
+        return [
+            open_versions(self.address.url, dict(self.address.settings)),
+            open_versions(self.mirror_url, dict(self.mirror_settings)),
+        ]

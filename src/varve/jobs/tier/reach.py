@@ -9,6 +9,7 @@ from typing import Protocol
 
 from varve.jobs.tier.address import TierAddress, open_manifests
 from varve.object_store import ObjectStore
+from varve.object_store.s3_versions import S3Versions, open_versions
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
 
@@ -18,6 +19,9 @@ class TierReach(Protocol):
 
     def objects(self) -> ObjectStore: ...
     def manifests(self, home: ColdPartition) -> ManifestStore: ...
+
+    def versions(self) -> list[S3Versions | None]:
+        """Of each store behind it the versions that it keeps; None where they cannot be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,9 @@ class AddressReach:
     def manifests(self, home: ColdPartition) -> ManifestStore:
         return open_manifests(self.address, home)
 
+    def versions(self) -> list[S3Versions | None]:
+        return [open_versions(self.address.url, dict(self.address.settings))]
+
 
 @dataclass(frozen=True, slots=True)
 class StoreReach:
@@ -45,3 +52,6 @@ class StoreReach:
 
     def manifests(self, home: ColdPartition) -> ManifestStore:
         return ObjectManifestStore(self.store, home, random=self.random, wait=lambda wait_ms: None)
+
+    def versions(self) -> list[S3Versions | None]:
+        return [None]

@@ -1,0 +1,224 @@
+"""Versions that a bucket of S3 keeps of its objects: listed and deleted one by one.
+
+An optional capability beside ObjectStore, which knows the newest version alone. obstore has no such
+requests; these two are signed here (AWS Signature Version 4) with keys from settings or the
+environment. A role of the machine's own is not asked.
+
+Threads    any; nothing is shared in Python.
+"""
+
+import hashlib
+import hmac
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree
+
+from varve.foundation.clock import Clock, SystemClock
+from varve.foundation.errors import (
+    BucketNotFound,
+    InvalidRequest,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+    StoreUnsupported,
+)
+from varve.foundation.settings import GivenValue
+from varve.object_store.failure import failure
+from varve.object_store.http_settings import parse_http_settings
+from varve.object_store.retrying import RetryingObjectStore
+from varve.object_store.s3 import S3ObjectStore, S3Settings, find_endpoint
+from varve.object_store.urls import find_scheme, split_bucket
+
+_SAFE: Final = "-_.~"
+_EMPTY: Final = hashlib.sha256(b"").hexdigest()
+_ANSWER_BYTES_MAX: Final = 16 << 20
+_ERRORS: Final[Mapping[int, type[StoreError]]] = {
+    400: InvalidRequest,
+    401: StoreDenied,
+    403: StoreDenied,
+    404: BucketNotFound,
+    405: StoreUnsupported,
+    501: StoreUnsupported,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectVersion:
+    """One version of an object, or a marker that says it was deleted then."""
+
+    key: str
+    version: str
+    is_latest: bool
+    is_marker: bool
+
+    def to_json(self) -> dict[str, object]:
+        return {"key": self.key, "version": self.version, "is_marker": self.is_marker}
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    id: str
+    secret: str
+    token: str
+
+
+def open_versions(
+    url: str, settings: Mapping[str, GivenValue], *, clock: Clock | None = None
+) -> "S3Versions | None":
+    """The versions behind the URL of a store; None where it has none or no keys are given."""
+    if find_scheme(url) != "s3":
+        return None
+    given = parse_http_settings(S3Settings, settings, url)
+    keys = _find_keys(given, os.environ)
+    return None if keys is None else S3Versions(url, given, keys, clock=clock or SystemClock())
+
+
+def _find_keys(settings: S3Settings, environment: Mapping[str, str]) -> _Keys | None:
+    if settings.skip_signature:
+        return None
+    if settings.access_key_id:
+        keys = (settings.access_key_id, settings.secret_access_key, settings.session_token)
+    else:
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+        keys = tuple(environment.get(name, "") for name in names)  # type: ignore[assignment]  # three
+    return _Keys(*keys) if keys[0] and keys[1] else None
+
+
+class S3Versions:
+    """Every version below the prefix of a store, by its keys."""
+
+    def __init__(self, url: str, settings: S3Settings, keys: _Keys, *, clock: Clock) -> None:
+        bucket, prefix = split_bucket(url)
+        store = S3ObjectStore(bucket, prefix, settings=settings, clock=clock)
+        self.name = store.name
+        self._repeat = RetryingObjectStore(store, clock=clock).repeat
+        self._keys = keys
+        self._clock = clock
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._timeout_s = settings.request_timeout_ms / 1000
+        self._region = settings.region or os.environ.get("AWS_REGION", "") or "us-east-1"
+        server = find_endpoint(settings, os.environ) or f"https://s3.{self._region}.amazonaws.com"
+        folder = "" if settings.virtual_hosted_style else f"/{bucket}"
+        self._root = f"{server.rstrip('/')}{folder}"
+        self._tls = ssl.create_default_context()
+        if settings.ca_file:
+            self._tls.load_verify_locations(settings.ca_file)
+
+    def find(self, prefix: str) -> Iterator[ObjectVersion]:
+        """All versions and markers of keys that begin with a prefix, by key, the newest first."""
+        marker = ("", "")
+        while True:
+            page = self._read_page(prefix, marker)
+            for entry in page:
+                if _name(entry) in ("Version", "DeleteMarker"):
+                    yield self._decode(entry)
+            following = (_text(page, "NextKeyMarker"), _text(page, "NextVersionIdMarker"))
+            if _text(page, "IsTruncated") != "true":
+                return
+            if following == marker:
+                raise self._failed(StoreUnsupported, "list versions", prefix, "pages repeat")
+            marker = following
+
+    def delete(self, version: ObjectVersion) -> None:
+        """Deletes one version for good; one that is gone is fine."""
+        self._ask("DELETE", version.key, {"versionId": version.version})
+
+    def _read_page(self, prefix: str, marker: tuple[str, str]) -> ElementTree.Element:
+        query = {"versions": "", "prefix": f"{self._prefix}{prefix}", "max-keys": "1000"}
+        if marker != ("", ""):
+            query |= {"key-marker": marker[0], "version-id-marker": marker[1]}
+        data = self._ask("GET", None, query)
+        try:
+            return ElementTree.fromstring(data)
+        except ElementTree.ParseError as error:
+            raise self._failed(StoreUnsupported, "list versions", prefix, str(error)) from error
+
+    def _decode(self, entry: ElementTree.Element) -> ObjectVersion:
+        return ObjectVersion(
+            _text(entry, "Key").removeprefix(self._prefix),
+            _text(entry, "VersionId"),
+            _text(entry, "IsLatest") == "true",
+            _name(entry) == "DeleteMarker",
+        )
+
+    def _ask(self, method: str, key: str | None, query: Mapping[str, str]) -> bytes:
+        """One request, repeated while the server is unavailable; `key` None is the bucket."""
+        path = "" if key is None else f"/{quote(f'{self._prefix}{key}', safe=f'/{_SAFE}')}"
+        return self._repeat(lambda: self._ask_once(method, f"{self._root}{path}", query, key))
+
+    def _ask_once(self, method: str, url: str, query: Mapping[str, str], key: str | None) -> bytes:
+        words = [f"{quote(one, _SAFE)}={quote(query[one], _SAFE)}" for one in sorted(query)]
+        request = urllib.request.Request(
+            f"{url}?{'&'.join(words)}",
+            method=method,
+            headers=self._sign(method, url, "&".join(words)),
+        )
+        operation = "list versions" if key is None else "delete a version of"
+        try:
+            with urllib.request.urlopen(
+                request, timeout=self._timeout_s, context=self._tls
+            ) as answer:
+                return bytes(answer.read(_ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            told = " ".join(error.read(2000).decode("utf-8", "replace").split())
+            if error.code == 404 and key is not None and "NoSuchBucket" not in told:
+                return b""
+            kind = _ERRORS.get(error.code, StoreUnavailable)
+            cause = f"HTTP {error.code}: {told:.300}"
+            raise self._failed(kind, operation, key or "", cause) from None
+        except (OSError, ValueError) as error:
+            raise self._failed(StoreUnavailable, operation, key or "", str(error)) from error
+
+    def _failed(self, kind: type[StoreError], operation: str, key: str, cause: str) -> StoreError:
+        remedy = "check that the credentials may list and delete versions of objects"
+        return failure(
+            kind,
+            store=self.name,
+            operation=operation,
+            key=key,
+            cause=cause,
+            remedy=remedy if kind is StoreDenied else "",
+        )
+
+    def _sign(self, method: str, url: str, query: str) -> dict[str, str]:
+        """The headers of a request without a body."""
+        moment = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        stamp = moment.strftime("%Y%m%dT%H%M%SZ")
+        parts = urlsplit(url)
+        headers = {
+            "host": parts.netloc,
+            "x-amz-content-sha256": _EMPTY,
+            "x-amz-date": stamp,
+            **({"x-amz-security-token": self._keys.token} if self._keys.token else {}),
+        }
+        signed = ";".join(headers)
+        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        asked = "\n".join((method, parts.path or "/", query, lines, signed, _EMPTY))
+        scope = f"{stamp[:8]}/{self._region}/s3/aws4_request"
+        digest = hashlib.sha256(asked.encode()).hexdigest()
+        secret = f"AWS4{self._keys.secret}".encode()
+        for word in scope.split("/"):
+            secret = hmac.digest(secret, word.encode(), "sha256")
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
+        signature = hmac.digest(secret, text.encode(), "sha256").hex()
+        credential = f"Credential={self._keys.id}/{scope}"
+        headers["authorization"] = (
+            f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={signed}, Signature={signature}"
+        )
+        return headers
+
+
+def _name(entry: ElementTree.Element) -> str:
+    """Without the namespace, which servers write or leave out."""
+    return entry.tag.rpartition("}")[2]
+
+
+def _text(entry: ElementTree.Element, name: str) -> str:
+    return next((one.text or "" for one in entry if _name(one) == name), "")
