@@ -11,10 +11,11 @@ import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from varve.broker.appends import Appends
 from varve.broker.context import ConnectionContext, RequestContext
+from varve.broker.data.produce_guard import NoTransactions, ProduceGuard
 from varve.broker.security.rights import Authorizer, EverybodyMay
 from varve.broker.settings import BrokerSettings
 from varve.broker.timers import Timers
@@ -61,6 +62,8 @@ class Broker:
         self.authorizer: Authorizer = EverybodyMay()
         self.topics = Topics(store)
         self.appends = appends or Appends(loop)
+        self.produce_guard: ProduceGuard = NoTransactions()
+        """Asked about every batch of a transaction."""
         self.endpoints: dict[str, Endpoint] = {}
         """By listener; filled by the server once its ports are known."""
         self.on_appended = self.appends.on_appended
@@ -89,5 +92,8 @@ class Broker:
             call(connection)
 
 
-Handler = Callable[[Broker, RequestContext, Message], Message | Awaitable[Message] | None]
-"""Answers a request, at once or later; None for one that has no answer."""
+Handler = Callable[[Broker, RequestContext, Any], Message | Awaitable[Message | None] | None]
+"""Answers a request of its own kind, at once or later; None for one that has no answer.
+
+The bytes a request was read from are the handler's until then. It may raise CloseConnection.
+"""

@@ -58,3 +58,7 @@ def code_of(error: Exception) -> ErrorCode:
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class CloseConnection(Exception):
+    """Raised by a handler whose answer has no room for an error: the server ends the connection."""

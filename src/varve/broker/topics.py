@@ -4,6 +4,7 @@ Invariant  a topic that was deleted and made again has another id; the old id fi
 Threads    looked up in the loop's thread; changed by work off the loop, which `refresh` follows.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,7 @@ from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.embedded import Store
 from varve.embedded.topic import Topic
 from varve.foundation.errors import StoreError
-from varve.wire import NO_ID
+from varve.wire import NO_ID, ErrorCode
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
@@ -45,6 +46,36 @@ class ServedTopic:
 
     def find_log(self, partition: int) -> Log | None:
         return self.logs[partition] if 0 <= partition < len(self.logs) else None
+
+    def why_missing(self, partition: int) -> ErrorCode:
+        """What a client is told of a partition for which `find_log` gave None."""
+        if 0 <= partition < len(self.logs):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def leader_epoch_of(log: Log) -> int:
+    """The epoch this broker leads a partition in."""
+    epochs = log.epochs
+    return epochs[-1].epoch if epochs else 0
+
+
+def check_leader_epoch(log: Log, epoch: int) -> ErrorCode:
+    """Whether a client's idea of the epoch is the present one; -1 is none."""
+    if epoch < 0:
+        return ErrorCode.NONE
+    current = leader_epoch_of(log)
+    if epoch == current:
+        return ErrorCode.NONE
+    is_past = epoch < current
+    return ErrorCode.FENCED_LEADER_EPOCH if is_past else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def epoch_at(log: Log, offset: int) -> int:
+    """The leader epoch in which the record at an offset was written; -1 if none is known."""
+    epochs = log.epochs
+    passed = bisect_right(epochs, offset, key=lambda one: one.start_offset)
+    return epochs[passed - 1].epoch if passed else -1
 
 
 class Topics:

@@ -1,0 +1,13 @@
+"""The handlers of this part, by API."""
+
+from typing import Final
+
+from varve.broker.broker import Handler
+from varve.broker.data.metadata import answer_metadata
+from varve.broker.data.produce import answer_produce
+from varve.wire import ApiKey
+
+HANDLERS: Final[dict[ApiKey, Handler]] = {
+    ApiKey.PRODUCE: answer_produce,
+    ApiKey.METADATA: answer_metadata,
+}
