@@ -59,7 +59,7 @@ class Group(Protocol):
         ...
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member may ask for offsets; who is no member says no id and an epoch below 0."""
+        """Whether a member may ask for offsets; others say no id and an epoch below 0."""
         ...
 
     def expiry_base_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:

@@ -31,6 +31,8 @@ from varve.wire.messages.group_records import (
 )
 
 _NUMBER: Final = struct.Struct(">h")
+_VERSION_THAT_EXPIRES: Final = 1
+"""The only version of an offset commit that has room for a time of its own to expire."""
 
 
 class RecordType(IntEnum):
@@ -104,9 +106,15 @@ def encode_record(key: Message, value: Message | None, timestamp: int) -> Record
     key_bytes = bytes(encode(key, 0, bytearray(_NUMBER.pack(found.record_type))))
     value_bytes = None
     if value is not None:
-        version = found.written_version
+        version = _version_of(value, found)
         value_bytes = bytes(encode(value, version, bytearray(_NUMBER.pack(version))))
     return Record(key_bytes, value_bytes, timestamp=timestamp)
+
+
+def _version_of(value: Message, found: RecordFormat) -> int:
+    if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
+        return _VERSION_THAT_EXPIRES
+    return found.written_version
 
 
 def find_format(key: bytes) -> RecordFormat | None:
