@@ -1,0 +1,236 @@
+"""The credentials of users who log in with SCRAM, kept in every log directory.
+
+Layout     `varve-credentials.json`: by user and mechanism salt, iterations and keys in base64,
+           and a secret. docs/formats/directory.md
+Invariant  passwords are not kept. Somebody unknown gets a salt that is always the same for the
+           name, made of the secret, and looks like those of the others.
+Crash      see `table_file`.
+Threads    changed off the loop, one change at a time under `_lock`; `users` is replaced as a whole
+           and read without it.
+"""
+
+import base64
+import hmac
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from secrets import token_bytes
+from typing import Any, Final
+
+from varve.broker.security.scram import (
+    ITERATIONS,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SALT_BYTES,
+    SALT_BYTES_MAX,
+    Mechanism,
+    ScramCredential,
+    credential_of,
+    salted_password,
+)
+from varve.broker.security.table_file import PlainDirectory, TableDirectory, TableFile, corrupt
+from varve.commit_log.names import LOCK_FILE
+from varve.disk import FileSystem
+from varve.foundation.errors import InvalidRequest, Locked
+
+CREDENTIALS_FILE: Final = "varve-credentials.json"
+USER_COUNT_MAX: Final = 100_000
+_SECRET_BYTES: Final = 32
+_NAME_LENGTH_MAX: Final = 1_024
+
+Users = Mapping[str, Mapping[Mechanism, ScramCredential]]
+Change = tuple[str, Mechanism, ScramCredential | None]
+"""A user's new credential; None takes it away."""
+
+
+class ScramCredentials:
+    """Who may log in with SCRAM. `load` before use."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directories: Sequence[TableDirectory],
+        *,
+        entropy: Callable[[int], bytes] = token_bytes,
+    ) -> None:
+        self._file = TableFile(fs, directories, CREDENTIALS_FILE)
+        self._lock = threading.Lock()
+        self._secret = entropy(_SECRET_BYTES)
+        self._usual = _usual_shapes({})
+        self.users: Users = {}
+
+    def load(self) -> None:
+        """Reads the credentials; raises Corrupt for what it cannot understand."""
+        with self._lock:
+            content = self._file.read()
+            if not content:
+                return
+            try:
+                secret = base64.b64decode(content["secret"], validate=True)
+                users = {
+                    name: {
+                        Mechanism[key]: _decode(Mechanism[key], item) for key, item in of.items()
+                    }
+                    for name, of in content["users"].items()
+                }
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise corrupt(self._file.where, error) from error
+            self._secret = secret
+            self._replace_locked(users)
+
+    def find(self, user: str, mechanism: Mechanism) -> ScramCredential | None:
+        return self.users.get(user, {}).get(mechanism)
+
+    def feign(self, user: str, mechanism: Mechanism) -> ScramCredential:
+        """For somebody unknown: a credential that nobody can prove, the same at every try."""
+        salt_bytes, iterations = self._usual[mechanism]
+        seed = f"{mechanism.name}:{user}".encode()
+        salt = b""
+        while len(salt) < salt_bytes:
+            salt += hmac.digest(self._secret, seed + len(salt).to_bytes(4, "big"), "sha512")
+        key = hmac.digest(self._secret, b"key:" + seed, "sha512")[: mechanism.key_bytes]
+        return ScramCredential(salt[:salt_bytes], iterations, stored_key=key, server_key=key)
+
+    def alter(self, changes: Iterable[Change]) -> None:
+        """Gives and takes credentials, all or none."""
+        with self._lock:
+            users = {name: dict(of) for name, of in self.users.items()}
+            for user, mechanism, credential in changes:
+                if credential is None:
+                    users.get(user, {}).pop(mechanism, None)
+                else:
+                    users.setdefault(user, {})[mechanism] = credential
+            users = {name: of for name, of in users.items() if of}
+            if len(users) > USER_COUNT_MAX:
+                raise InvalidRequest(
+                    f"there would be {len(users)} users, the limit is {USER_COUNT_MAX}; delete some"
+                )
+            self._file.write(self._encode(users))
+            self._replace_locked(users)
+
+    def _replace_locked(self, users: Users) -> None:
+        self._usual = _usual_shapes(users)
+        self.users = users
+
+    def _encode(self, users: Users) -> dict[str, Any]:
+        return {
+            "secret": _text(self._secret),
+            "users": {
+                name: {mechanism.name: _encode(one) for mechanism, one in sorted(of.items())}
+                for name, of in sorted(users.items())
+            },
+        }
+
+
+def make_credential(
+    password: str,
+    mechanism: Mechanism,
+    *,
+    iterations: int = ITERATIONS,
+    entropy: Callable[[int], bytes] = token_bytes,
+) -> ScramCredential:
+    """A credential of a password, with a salt of its own; raises InvalidRequest."""
+    check_iterations(iterations)
+    if not password:
+        raise InvalidRequest("a password must not be empty")
+    salt = entropy(SALT_BYTES)
+    salted = salted_password(mechanism, password, salt=salt, iterations=iterations)
+    return credential_of(mechanism, salted, salt=salt, iterations=iterations)
+
+
+def check_iterations(iterations: int) -> None:
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        few_or_many = "few" if iterations < ITERATIONS_MIN else "many"
+        raise InvalidRequest(
+            f"Too {few_or_many} iterations: {iterations}, it must be {ITERATIONS_MIN} to "
+            f"{ITERATIONS_MAX}"
+        )
+
+
+def check_user(user: str) -> None:
+    if not user:
+        raise InvalidRequest("Username must not be empty")
+    if len(user) > _NAME_LENGTH_MAX:
+        raise InvalidRequest(
+            f"a user's name has {len(user)} characters, the limit is {_NAME_LENGTH_MAX}"
+        )
+
+
+def add_credential(
+    paths: Sequence[str],
+    *,
+    fs: FileSystem,
+    user: str,
+    password: str,
+    mechanism: Mechanism,
+    iterations: int = ITERATIONS,
+    entropy: Callable[[int], bytes] = token_bytes,
+) -> None:
+    """Lets a user log in to a store that nobody serves now: the way to the first one.
+
+    `paths` are all log directories of the store. Raises Locked while a server has them.
+    """
+    check_user(user)
+    credential = make_credential(password, mechanism, iterations=iterations, entropy=entropy)
+    for path in paths:
+        fs.make_directory(path)
+    locks = []
+    try:
+        for path in paths:
+            try:
+                locks.append(fs.lock(f"{path}/{LOCK_FILE}"))
+            except Locked as error:
+                raise Locked(
+                    f"{path} is in use: alter the credentials of {user} through its server "
+                    "(kafka-configs --alter --add-config), or stop it first"
+                ) from error
+        table = ScramCredentials(fs, [PlainDirectory(path) for path in paths], entropy=entropy)
+        table.load()
+        table.alter([(user, mechanism, credential)])
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _usual_shapes(users: Users) -> dict[Mechanism, tuple[int, int]]:
+    """By mechanism, the size of the salt and the iterations that most credentials have."""
+    usual = {}
+    for mechanism in Mechanism:
+        shapes = Counter(
+            (len(one.salt), one.iterations)
+            for of in users.values()
+            if (one := of.get(mechanism)) is not None
+        )
+        # The largest of those that are equally common, so that the order of users is no matter.
+        best = max(shapes.items(), key=lambda item: (item[1], item[0]), default=None)
+        usual[mechanism] = (SALT_BYTES, ITERATIONS) if best is None else best[0]
+    return usual
+
+
+def _encode(credential: ScramCredential) -> dict[str, str | int]:
+    return {
+        "salt": _text(credential.salt),
+        "iterations": credential.iterations,
+        "stored_key": _text(credential.stored_key),
+        "server_key": _text(credential.server_key),
+    }
+
+
+def _decode(mechanism: Mechanism, item: Mapping[str, Any]) -> ScramCredential:
+    salt, stored_key, server_key = (
+        base64.b64decode(item[name], validate=True) for name in ("salt", "stored_key", "server_key")
+    )
+    iterations = item["iterations"]
+    if not isinstance(iterations, int) or isinstance(iterations, bool):
+        raise TypeError(f"{iterations!r:.40} is no whole number")
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise ValueError(f"{iterations} iterations")
+    if not 1 <= len(salt) <= SALT_BYTES_MAX:
+        raise ValueError(f"a salt of {len(salt)} bytes")
+    if {len(stored_key), len(server_key)} != {mechanism.key_bytes}:
+        raise ValueError(f"a key of {len(stored_key)} or {len(server_key)} bytes")
+    return ScramCredential(salt, iterations, stored_key, server_key)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
