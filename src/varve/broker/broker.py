@@ -16,7 +16,13 @@ from typing import Any, Final, TypeVar
 from varve.broker.appends import Appends
 from varve.broker.context import ConnectionContext, RequestContext
 from varve.broker.data.produce_guard import NoTransactions, ProduceGuard
+from varve.broker.security.acl_table import AclTable
+from varve.broker.security.authorizer import AclAuthorizer
+from varve.broker.security.credentials import ScramCredentials
+from varve.broker.security.quota_table import QuotaTable
+from varve.broker.security.quotas import ClientQuotas
 from varve.broker.security.rights import Authorizer, EverybodyMay
+from varve.broker.security.settings import QuotaSettings, SecuritySettings
 from varve.broker.settings import BrokerSettings
 from varve.broker.timers import Timers
 from varve.broker.topics import Topics
@@ -52,6 +58,8 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         appends: Appends | None = None,
         pool: Executor | None = None,
+        security: SecuritySettings | None = None,
+        quotas: QuotaSettings | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -59,7 +67,15 @@ class Broker:
         self.timers = timers
         self.random = random
         self.loop = loop
+        self.security = security or SecuritySettings()
+        self.acls = AclTable(store.fs, store.directories)
         self.authorizer: Authorizer = EverybodyMay()
+        if self.security.has_authorizer:
+            self.authorizer = AclAuthorizer(self.acls, self.security)
+        self.credentials = ScramCredentials(store.fs, store.directories)
+        self.quotas = ClientQuotas(
+            QuotaTable(store.fs, store.directories), quotas or QuotaSettings(), clock
+        )
         self.topics = Topics(store)
         self.appends = appends or Appends(loop)
         self.produce_guard: ProduceGuard = NoTransactions()
@@ -74,6 +90,8 @@ class Broker:
 
     async def start(self) -> None:
         """Begins to serve: what coordinators remember is read from their topics."""
+        for table in (self.acls, self.credentials, self.quotas.table):
+            await self.offload(table.load)
         self.appends.start()
 
     async def stop(self) -> None:

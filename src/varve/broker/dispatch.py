@@ -7,6 +7,7 @@ from varve.broker.broker import Broker, Handler
 from varve.broker.context import RequestContext
 from varve.broker.data import handlers as data
 from varve.broker.data.api_versions import tell_versions
+from varve.broker.security import handlers as security
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
@@ -33,5 +34,6 @@ def _api_versions(
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.API_VERSIONS: _api_versions,
     **data.HANDLERS,
+    **security.HANDLERS,
 }
 """ApiVersions tells clients of these, and of what the server answers itself."""
