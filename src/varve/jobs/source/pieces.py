@@ -150,7 +150,7 @@ def _end_position(entries: NDArray[np.int64], end_offset: int, size: int) -> int
 def pack(pieces: Sequence[P], *, split_bytes: int) -> list[tuple[P, ...]]:
     """Pieces in runs of about the same bytes, in their order."""
     total = sum(piece.size for piece in pieces)
-    count = max(1, -(-total // split_bytes))
+    count = max(1, round(total / split_bytes))
     packed: list[list[P]] = [[] for _ in range(count)]
     done = 0
     for piece in pieces:
