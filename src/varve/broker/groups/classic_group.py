@@ -11,6 +11,7 @@ Invariant  a generation has one leader and one protocol, which all of its member
 Threads    the loop's alone.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -36,6 +37,14 @@ class ClassicState(StrEnum):
     DEAD = "Dead"
 
 
+@dataclass(slots=True)
+class InitialWait:
+    """The wait of a group that was empty; it goes on while newcomers come and time is left."""
+
+    left_ms: int
+    has_newcomer: bool = False
+
+
 class ClassicGroup:
     """A group whose members agree among themselves."""
 
@@ -55,6 +64,8 @@ class ClassicGroup:
         """Ids that were given out and have not joined yet, with the end of our patience."""
         self.unsynced: set[str] = set()
         """Members of this generation that have not asked for their assignment yet."""
+        self.initial_wait: InitialWait | None = None
+        """While the first rebalance waits for more members, however many there are."""
         self.rebalance_timer: Timer | None = None
         self.sync_timer: Timer | None = None
         self._subscribed: frozenset[str] | None = None
@@ -241,6 +252,7 @@ class ClassicGroup:
         return [(GroupMetadataKey(group=self.id), None)]
 
     def close(self) -> None:
+        """Who waits is told to look for the group anew."""
         self.state = ClassicState.DEAD
         for timer in (self.rebalance_timer, self.sync_timer, *self.expected.values()):
             if timer is not None:
@@ -248,3 +260,4 @@ class ClassicGroup:
         self.expected.clear()
         for member in self.members.values():
             member.stop_session()
+            member.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from varve.broker.timers import Timer
+from varve.wire import ErrorCode
 from varve.wire.messages.join_group import JoinGroupResponse
 from varve.wire.messages.sync_group import SyncGroupResponse
 
@@ -75,7 +76,16 @@ class ClassicMember:
         if reply is not None:
             reply(response)
 
+    def refuse(self, error: ErrorCode) -> None:
+        """Answers whatever it waits for with an error."""
+        self.answer_join(refused_join(self.id, error))
+        self.answer_sync(SyncGroupResponse(error_code=error))
+
     def stop_session(self) -> None:
         if self.session is not None:
             self.session.cancel()
             self.session = None
+
+
+def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)

@@ -1,0 +1,89 @@
+"""Offsets that nobody needs any more, and groups without anything to remember.
+
+Offsets go when their group has been empty, or has not read the topic, for
+`offsets.retention.minutes`; when the time an old client gave them is over; and with their topic.
+A group goes when it is empty and has no offsets.
+
+Threads    the loop's alone; one round at a time.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from varve.broker.groups.group import Group, Groups
+from varve.broker.groups.offsets import CommittedOffset, Offsets
+from varve.broker.groups.settings import GroupSettings
+from varve.broker.topics import Topics
+from varve.commit_log import TopicPartition
+from varve.foundation.clock import Clock
+from varve.foundation.errors import StoreError
+from varve.wire import NO_ID
+
+logger = logging.getLogger(__name__)
+
+_MINUTE_MS = 60_000
+
+
+class OffsetExpiry:
+    """Looks through all groups now and then; `delete_group` takes one out of the log."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        offsets: Offsets,
+        topics: Topics,
+        *,
+        clock: Clock,
+        settings: GroupSettings,
+        delete_group: Callable[[Group], Awaitable[None]],
+    ) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._topics = topics
+        self._clock = clock
+        self._retention_ms = settings.offsets_retention_minutes * _MINUTE_MS
+        self._delete_group = delete_group
+
+    async def run_once(self) -> None:
+        """One round; a group whose partition refuses it is tried again in the next."""
+        now_ms = self._clock.now_ms()
+        for group in list(self._groups):
+            try:
+                await self._expire(group, now_ms)
+            except StoreError as error:
+                logger.warning("offsets stay", extra={"group": group.id, "error": str(error)})
+
+    async def drop_topics(self, names: set[str]) -> None:
+        """Topics were deleted; raises what the log refused."""
+        for group in list(self._offsets.groups()):
+            gone = [one for one in self._known(group) if one.topic in names]
+            await self._offsets.delete(group, gone)
+
+    def _known(self, group: str) -> set[TopicPartition]:
+        return self._offsets.of_group(group).keys() | self._offsets.pending_partitions(group)
+
+    async def _expire(self, group: Group, now_ms: int) -> None:
+        expired = [
+            partition
+            for partition, one in self._offsets.of_group(group.id).items()
+            if not self._offsets.is_pending(group.id, partition)
+            and self._is_over(group, partition, one, now_ms)
+        ]
+        await self._offsets.delete(group.id, expired)
+        if expired:
+            logger.info("offsets expired", extra={"group": group.id, "count": len(expired)})
+        if group.is_empty and not self._offsets.has_any(group.id):
+            await self._delete_group(group)
+
+    def _is_over(
+        self, group: Group, partition: TopicPartition, one: CommittedOffset, now_ms: int
+    ) -> bool:
+        topic = self._topics.find(partition.topic)
+        if topic is None or (one.topic_id not in (NO_ID, topic.id)):
+            return True
+        base_ms = group.expiry_base_ms(partition.topic, one.commit_timestamp_ms)
+        if base_ms is None:
+            return False
+        if one.expire_timestamp_ms >= 0:
+            return now_ms >= one.expire_timestamp_ms
+        return now_ms - base_ms >= self._retention_ms
