@@ -13,9 +13,15 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from varve.broker.admin.administration import Administration
+from varve.broker.admin.settings import AdminSettings
 from varve.broker.appends import Appends
 from varve.broker.context import ConnectionContext, RequestContext
+from varve.broker.data.fetch_sessions import FetchSessions
+from varve.broker.data.fetch_waits import FetchWaits
 from varve.broker.data.produce_guard import NoTransactions, ProduceGuard
+from varve.broker.data.settings import DataSettings
+from varve.broker.data.slow_reads import SlowReads
 from varve.broker.security.acl_table import AclTable
 from varve.broker.security.authorizer import AclAuthorizer
 from varve.broker.security.credentials import ScramCredentials
@@ -28,6 +34,7 @@ from varve.broker.timers import Timers
 from varve.broker.topics import Topics
 from varve.embedded import Store
 from varve.foundation.clock import Clock
+from varve.foundation.settings import Settings
 from varve.wire import Message
 
 T = TypeVar("T")
@@ -58,8 +65,10 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         appends: Appends | None = None,
         pool: Executor | None = None,
+        data: DataSettings | None = None,
         security: SecuritySettings | None = None,
         quotas: QuotaSettings | None = None,
+        admin: AdminSettings | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -77,6 +86,11 @@ class Broker:
             QuotaTable(store.fs, store.directories), quotas or QuotaSettings(), clock
         )
         self.topics = Topics(store)
+        self.told: list[Settings] = [settings, self.security, quotas or QuotaSettings()]
+        """The settings that clients may see; each part adds its own, the server its own too."""
+        self.admin = Administration(
+            store, self.topics, admin or AdminSettings(), offload=self.offload, told=self.told
+        )
         self.appends = appends or Appends(loop)
         self.produce_guard: ProduceGuard = NoTransactions()
         """Asked about every batch of a transaction."""
@@ -87,6 +101,16 @@ class Broker:
         self.on_disconnected: list[Callable[[ConnectionContext], None]] = []
         """Called in the loop with a connection that has ended."""
         self._pool = pool or ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
+        self._make_data(data or DataSettings())
+
+    def _make_data(self, settings: DataSettings) -> None:
+        self.told.append(settings)
+        self.fetches = FetchWaits(self.loop, self.timers)
+        self.fetch_sessions = FetchSessions(settings, self.clock, self.random)
+        self.slow_reads = SlowReads(self.offload, self.clock, bytes_max=settings.slow_read_bytes)
+        self.slow_reads.on_read.append(self.fetches.on_read)
+        self.on_appended.append(self.fetches.on_appended)
+        self.on_disconnected.append(self.fetches.on_disconnected)
 
     async def start(self) -> None:
         """Begins to serve: what coordinators remember is read from their topics."""

@@ -3,11 +3,13 @@
 from typing import Final
 
 from varve.broker.broker import Handler
+from varve.broker.data.fetch import answer_fetch
 from varve.broker.data.metadata import answer_metadata
 from varve.broker.data.produce import answer_produce
 from varve.wire import ApiKey
 
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.PRODUCE: answer_produce,
+    ApiKey.FETCH: answer_fetch,
     ApiKey.METADATA: answer_metadata,
 }
