@@ -5,11 +5,13 @@ Invariant  before it is done a connection serves ApiVersions and what is handed 
 Threads    the loop's alone; work over a millisecond is awaited, such as deriving a key.
 """
 
+import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from varve.broker.broker import Broker
-from varve.broker.context import ConnectionContext, Principal
+from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
 from varve.kafka_server.listener import Listener
 from varve.wire import ApiKey, Message
 
@@ -53,5 +55,34 @@ class Authenticator(Protocol):
         ...
 
 
-MakeAuthenticator = Callable[[Broker, Listener, ConnectionContext], Authenticator]
-"""Made for each connection to a listener with SASL."""
+class ListenerSecurity(Protocol):
+    """How the clients of one listener come to be known."""
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """Asked for at each handshake, so that certificates may be renewed; None without TLS."""
+        ...
+
+    def find_principal(self, transport: asyncio.Transport) -> Principal:
+        """Who shook hands: by certificate where the listener asks for one, else anonymous."""
+        ...
+
+    def make_authenticator(self, connection: ConnectionContext) -> Authenticator | None:
+        """The SASL exchange of a connection, None on listeners without SASL."""
+        ...
+
+
+class OpenSecurity:
+    """Everybody is let in, and nobody is known."""
+
+    tls: ssl.SSLContext | None = None
+
+    def find_principal(self, transport: asyncio.Transport) -> Principal:
+        return ANONYMOUS
+
+    def make_authenticator(self, connection: ConnectionContext) -> Authenticator | None:
+        return None
+
+
+MakeSecurity = Callable[[Broker, Listener], ListenerSecurity]
+"""Called for each listener before the server listens; may raise InvalidSetting."""

@@ -1,0 +1,169 @@
+"""Settings of the server: where it listens, and what a client may cost."""
+
+from dataclasses import dataclass
+
+from varve.foundation.errors import InvalidSetting
+from varve.foundation.settings import INT_MAX, check_settings, setting
+from varve.kafka_server.listener import Listener, parse_listeners, parse_protocol_map
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What the sockets are told."""
+
+    listeners: tuple[str, ...] = setting(
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Where to listen: NAME://host:port, several separated by commas. An empty host is every "
+        "interface, port 0 any free one.",
+        "listeners",
+    )
+    advertised_listeners: tuple[str, ...] = setting(
+        (),
+        "What clients are told to connect to, by the same names; what is not named here is told "
+        "as in listeners. Port 0 is the one that is listened on.",
+        "advertised.listeners",
+    )
+    listener_security_protocol_map: tuple[str, ...] = setting(
+        (),
+        "Which protocol a listener's name stands for: NAME:PROTOCOL, several separated by commas. "
+        "Names of protocols stand for themselves.",
+        "listener.security.protocol.map",
+    )
+    socket_request_max_bytes: int = setting(
+        100 << 20, "The largest request.", "socket.request.max.bytes", at_least=1
+    )
+    socket_listen_backlog_size: int = setting(
+        128,
+        "Connections that may wait to be accepted; the system may allow less.",
+        "socket.listen.backlog.size",
+        at_least=1,
+    )
+    socket_send_buffer_bytes: int = setting(
+        -1,
+        "The system's send buffer of a connection; -1 leaves it to the system.",
+        "socket.send.buffer.bytes",
+        at_least=1,
+        also=(-1,),
+    )
+    socket_receive_buffer_bytes: int = setting(
+        -1,
+        "The system's receive buffer of a connection; -1 leaves it to the system.",
+        "socket.receive.buffer.bytes",
+        at_least=1,
+        also=(-1,),
+    )
+    queued_max_request_bytes: int = setting(
+        256 << 20,
+        "Memory for requests that arrive or are being answered, over all connections; who sends "
+        "more waits. One request is always let in.",
+        "queued.max.request.bytes",
+        at_least=1 << 20,
+        long=True,
+    )
+    queued_max_response_bytes: int = setting(
+        256 << 20,
+        "Memory for answers that clients have not taken yet, over all connections; further "
+        "requests that may have large answers wait.",
+        "varve.queued.max.response.bytes",
+        at_least=1 << 20,
+        long=True,
+        is_own=True,
+    )
+    connection_max_request_bytes: int = setting(
+        32 << 20,
+        "Requests of one connection that are being answered; the next waits. One is always let in.",
+        "varve.connection.max.request.bytes",
+        at_least=1,
+        long=True,
+        is_own=True,
+    )
+    connection_max_requests: int = setting(
+        64,
+        "How many requests of one connection may be in progress; the next waits.",
+        "varve.connection.max.requests",
+        at_least=1,
+        is_own=True,
+    )
+    max_connections: int = setting(
+        INT_MAX,
+        "Connections at a time; further ones are closed. Never more than half of the files that "
+        "the process may open, as logs need the others.",
+        "max.connections",
+        at_least=0,
+    )
+    max_connections_per_ip: int = setting(
+        INT_MAX,
+        "Connections at a time from one address; further ones are closed.",
+        "max.connections.per.ip",
+        at_least=0,
+    )
+    connections_max_idle_ms: int = setting(
+        600_000,
+        "Close a connection without requests for this long; -1 never does.",
+        "connections.max.idle.ms",
+        at_least=1,
+        also=(-1,),
+        long=True,
+    )
+    request_receive_timeout_ms: int = setting(
+        30_000,
+        "Close a connection whose request has begun and does not arrive whole within this time, or "
+        "that does not say who its client is by then.",
+        "varve.request.receive.timeout.ms",
+        at_least=1,
+        is_own=True,
+    )
+    response_send_timeout_ms: int = setting(
+        60_000,
+        "Close a connection that takes nothing of its answers for this long.",
+        "varve.response.send.timeout.ms",
+        at_least=1,
+        is_own=True,
+    )
+    sasl_server_max_receive_size: int = setting(
+        524_288,
+        "The largest request before a client has said who it is.",
+        "sasl.server.max.receive.size",
+        at_least=1,
+    )
+    connection_failed_authentication_delay_ms: int = setting(
+        100,
+        "How long a client that was refused waits for the answer.",
+        "connection.failed.authentication.delay.ms",
+        at_least=0,
+    )
+    shutdown_timeout_ms: int = setting(
+        10_000,
+        "How long a stop waits for requests in progress.",
+        "varve.shutdown.timeout.ms",
+        at_least=0,
+        is_own=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if not self.parsed_listeners():
+            raise InvalidSetting("listeners is empty; name one, as in PLAINTEXT://127.0.0.1:9092")
+        self.parsed_advertised()
+
+    def parsed_listeners(self) -> tuple[Listener, ...]:
+        """Where to listen."""
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        return parse_listeners(self.listeners, protocols, "listeners")
+
+    def parsed_advertised(self) -> dict[str, Listener]:
+        """What clients are told, by the name of the listener; raises where it cannot be told."""
+        listeners = {one.name: one for one in self.parsed_listeners()}
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        told = parse_listeners(self.advertised_listeners, protocols, "advertised.listeners")
+        for one in told:
+            if one.name not in listeners:
+                raise InvalidSetting(
+                    f"advertised.listeners has {one.name}, which is not among listeners "
+                    f"({', '.join(listeners)})"
+                )
+            if one.is_everywhere:
+                raise InvalidSetting(
+                    f"advertised.listeners has {one}: clients need the name or address of one host"
+                )
+        return listeners | {one.name: one for one in told}
