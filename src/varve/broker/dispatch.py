@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from varve.broker.admin import handlers as admin
 from varve.broker.broker import Broker, Handler
 from varve.broker.context import RequestContext
 from varve.broker.data import handlers as data
@@ -33,6 +34,7 @@ def _api_versions(
 
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.API_VERSIONS: _api_versions,
+    **admin.HANDLERS,
     **data.HANDLERS,
     **security.HANDLERS,
 }

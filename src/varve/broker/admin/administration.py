@@ -1,0 +1,73 @@
+"""Changes of topics and settings, one at a time, and what follows each of them.
+
+Invariant  when a change is answered the broker serves what it led to, and requests that were
+           parked on what is gone have been woken.
+Threads    the loop's; the work itself is done off it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from varve.broker.admin.broker_configs import BrokerConfigs
+from varve.broker.admin.settings import AdminSettings
+from varve.broker.admin.topic_configs import TopicConfigs
+from varve.broker.topics import ServedTopic, Topics
+from varve.commit_log import TopicPartition
+from varve.embedded import Store
+from varve.foundation.settings import Settings
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs work in another thread."""
+
+    def __call__(self, work: Callable[..., T], *args: object) -> "asyncio.Future[T]": ...
+
+
+class Administration:
+    """What the handlers of topics and settings share."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        settings: AdminSettings,
+        *,
+        offload: Offload,
+        told: list[Settings],
+    ) -> None:
+        """`told` are the settings that the broker's parts were made with; it may grow later."""
+        told.append(settings)
+        self.store = store
+        self.topics = topics
+        self.settings = settings
+        self.topic_configs = TopicConfigs(store)
+        self.broker_configs = BrokerConfigs(store, self.topic_configs, told)
+        self.turn = asyncio.Lock()
+        """Held by who makes out a change and makes it."""
+        self.on_changed: list[Callable[[set[TopicPartition]], None]] = []
+        """Called in the loop with the partitions that were made, altered or deleted."""
+        self.on_deleted: list[Callable[[ServedTopic], None]] = []
+        """Called in the loop with a topic that is gone."""
+        self._offload = offload
+
+    async def change(self, work: Callable[..., T], *args: object) -> T:
+        """Makes one change of the store; `follow` is called when all changes are made."""
+        return await self._offload(work, *args)
+
+    def follow(self, names: Iterable[str]) -> None:
+        """Serves what the topics of these names are now."""
+        before = [found for name in names if (found := self.topics.find(name)) is not None]
+        self.topics.refresh()
+        touched = {
+            TopicPartition(one.name, number) for one in before for number in range(len(one.logs))
+        }
+        for call in self.on_changed:
+            call(touched)
+        for one in before:
+            now = self.topics.find(one.name)
+            if now is None or now.id != one.id:
+                for tell in self.on_deleted:
+                    tell(one)

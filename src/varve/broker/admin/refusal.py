@@ -1,0 +1,17 @@
+"""Why a part of a request is not carried out: a code for programs and a sentence for people."""
+
+from varve.broker.errors import code_of
+from varve.wire import ErrorCode
+
+
+class Refusal(Exception):
+    """Ends one part of a request; the others go on."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """The refusal that an error of the engine comes to."""
+    return error if isinstance(error, Refusal) else Refusal(code_of(error), str(error))

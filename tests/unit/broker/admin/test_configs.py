@@ -1,0 +1,300 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support.broker_kit import BrokerKit
+from varve.broker.admin.config_entry import is_secret
+from varve.broker.context import RequestContext
+from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
+from varve.broker.settings import BrokerSettings
+from varve.foundation.settings import setting
+from varve.wire import ErrorCode
+from varve.wire.messages import alter_configs as whole
+from varve.wire.messages import incremental_alter_configs as incremental
+from varve.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+@pytest.fixture
+def kit() -> Iterator[BrokerKit]:
+    with BrokerKit(
+        settings=BrokerSettings(num_partitions=4),
+        store_settings={"log.segment.bytes": 9000},
+    ) as kit:
+        kit.make_topic("orders", settings={"retention.ms": 5000})
+        yield kit
+
+
+def _describe(
+    kit: BrokerKit, kind: int, name: str, *keys: str, version: int = 4, **options: bool
+) -> Any:
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    request = DescribeConfigsRequest(resources=[resource], **options)
+    return kit.ask(request, version=version).results[0]
+
+
+def _one(kit: BrokerKit, kind: int, name: str, key: str) -> Any:
+    [found] = _describe(kit, kind, name, key, include_synonyms=True).configs
+    return found
+
+
+def _incremental(
+    kit: BrokerKit,
+    kind: int,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    trial: bool = False,
+    version: int = 1,
+) -> Any:
+    configs = [
+        incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+        for key, operation, value in changes
+    ]
+    resource = incremental.AlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=configs
+    )
+    request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=trial)
+    return kit.ask(request, version=version).responses[0]
+
+
+def _whole(kit: BrokerKit, kind: int, name: str, *, version: int = 2, **configs: str | None) -> Any:
+    given = [
+        whole.AlterableConfig(name=key.replace("_", "."), value=value)
+        for key, value in configs.items()
+    ]
+    resource = whole.AlterConfigsResource(resource_type=kind, resource_name=name, configs=given)
+    request = whole.AlterConfigsRequest(resources=[resource])
+    return kit.ask(request, version=version).responses[0]
+
+
+# What is told
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_every_setting_of_a_topic_is_told_with_its_source(kit: BrokerKit, version: int) -> None:
+    result = _describe(kit, TOPIC, "orders", version=version)
+    assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
+    found = {one.name: (one.value, one.config_source) for one in result.configs}
+    assert found["retention.ms"] == ("5000", 1)
+    assert found["segment.bytes"] == ("9000", 4)
+    assert found["cleanup.policy"] == ("delete", 5)
+    assert found["min.insync.replicas"] == ("1", 5)
+    if version >= 3:
+        types = {one.name: one.config_type for one in result.configs}
+        assert types["retention.ms"] == 5
+        assert types["segment.bytes"] == 3
+        assert types["cleanup.policy"] == 7
+        assert types["preallocate"] == 1
+
+
+def test_synonyms_go_from_the_nearest_to_the_default(kit: BrokerKit) -> None:
+    _incremental(kit, BROKER, "", ("log.retention.ms", SET, "7000"))
+    _incremental(kit, TOPIC, "orders", ("segment.bytes", SET, "8000"))
+    retention = _one(kit, TOPIC, "orders", "retention.ms")
+    assert [(one.name, one.value, one.source) for one in retention.synonyms] == [
+        ("retention.ms", "5000", 1),
+        ("log.retention.ms", "7000", 3),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    segment = _one(kit, TOPIC, "orders", "segment.bytes")
+    assert [(one.name, one.value, one.source) for one in segment.synonyms] == [
+        ("segment.bytes", "8000", 1),
+        ("log.segment.bytes", "9000", 4),
+        ("log.segment.bytes", "1073741824", 5),
+    ]
+
+
+def test_documentation_and_synonyms_come_when_asked_for(kit: BrokerKit) -> None:
+    [plain] = _describe(kit, TOPIC, "orders", "retention.ms").configs
+    assert (plain.synonyms, plain.documentation) == ([], None)
+    [told] = _describe(kit, TOPIC, "orders", "retention.ms", include_documentation=True).configs
+    assert "older than this" in told.documentation
+
+
+def test_the_broker_tells_what_it_was_started_with(kit: BrokerKit) -> None:
+    found = {one.name: one for one in _describe(kit, BROKER, "1").configs}
+    partitions = found["num.partitions"]
+    assert (partitions.value, partitions.config_source, partitions.read_only) == ("4", 4, True)
+    assert found["node.id"].config_source == 5
+    assert found["delete.topic.enable"].value == "true"
+    assert found["default.replication.factor"].value == "1"
+    assert (found["log.segment.bytes"].value, found["log.segment.bytes"].read_only) == (
+        "9000",
+        False,
+    )
+    assert "log.cleaner.threads" in found or "log.cleaner.backoff.ms" in found
+    assert _describe(kit, BROKER, "").configs == []
+    assert _describe(kit, BROKER, "2").error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_secrets_have_no_value(kit: BrokerKit) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Listener:
+        password: str = setting("", "Opens the key.", "ssl.key.password")
+
+    kit.broker.told.append(Listener(password="hush"))
+    secret = _one(kit, BROKER, "1", "ssl.key.password")
+    assert (secret.value, secret.is_sensitive, secret.config_type) == (None, True, 9)
+    assert [one.value for one in secret.synonyms] == [None, None]
+    assert not is_secret("log.segment.bytes")
+
+
+def test_what_is_not_there_is_told_so(kit: BrokerKit) -> None:
+    assert _describe(kit, TOPIC, "none").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert _describe(kit, 16, "x").error_code == ErrorCode.INVALID_REQUEST
+    assert _describe(kit, TOPIC, "orders", "no.such").configs == []
+
+
+def test_a_group_has_what_all_groups_have(kit: BrokerKit) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Groups:
+        timeout: int = setting(45_000, "Patience.", "group.consumer.session.timeout.ms")
+
+    kit.broker.told[:] = [Groups()]
+    [found] = _describe(kit, GROUP, "readers").configs
+    assert (found.name, found.value) == ("consumer.session.timeout.ms", "45000")
+    refused = _incremental(kit, GROUP, "readers", (found.name, SET, "1"))
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+
+
+# What is changed
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_settings_of_a_topic_change_one_by_one(kit: BrokerKit, version: int) -> None:
+    done = _incremental(
+        kit,
+        TOPIC,
+        "orders",
+        ("retention.ms", DELETE, None),
+        ("cleanup.policy", APPEND, "compact"),
+        ("flush", SET, "ack"),
+        version=version,
+    )
+    assert (done.error_code, done.error_message) == (ErrorCode.NONE, None)
+    assert dict(kit.store.given_settings("orders")) == {
+        "cleanup.policy": "delete,compact",
+        "flush": "ack",
+    }
+    assert kit.log("orders").settings.is_compacted
+    _incremental(kit, TOPIC, "orders", ("cleanup.policy", SUBTRACT, "delete"))
+    assert kit.topic("orders").settings.cleanup_policy == ("compact",)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_whole_change_takes_the_others_back(kit: BrokerKit, version: int) -> None:
+    done = _whole(kit, TOPIC, "orders", segment_bytes="6000", version=version)
+    assert done.error_code == ErrorCode.NONE
+    assert dict(kit.store.given_settings("orders")) == {"segment.bytes": "6000"}
+    assert _whole(kit, TOPIC, "orders", flush=None).error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("retention.ms", SET, "x"), ErrorCode.INVALID_CONFIG),
+        (("retention.m", SET, "5"), ErrorCode.INVALID_CONFIG),
+        (("retention.m", DELETE, None), ErrorCode.INVALID_CONFIG),
+        (("retention.ms", APPEND, "5"), ErrorCode.INVALID_CONFIG),
+        (("retention.ms", SET, None), ErrorCode.INVALID_REQUEST),
+        (("retention.ms", 9, "5"), ErrorCode.INVALID_REQUEST),
+        (("min.insync.replicas", SET, "2"), ErrorCode.INVALID_CONFIG),
+        (("remote.storage.enable", SET, "maybe"), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_a_refused_change_leaves_the_topic_as_it_was(
+    kit: BrokerKit, change: tuple[str, int, str | None], code: ErrorCode
+) -> None:
+    refused = _incremental(kit, TOPIC, "orders", ("flush", SET, "ack"), change)
+    assert refused.error_code == code
+    assert refused.error_message
+    assert dict(kit.store.given_settings("orders")) == {"retention.ms": "5000"}
+
+
+def test_a_trial_tells_errors_and_changes_nothing(kit: BrokerKit) -> None:
+    for value, code in (("7", ErrorCode.NONE), ("x", ErrorCode.INVALID_CONFIG)):
+        tried = _incremental(kit, TOPIC, "orders", ("retention.ms", SET, value), trial=True)
+        assert tried.error_code == code
+        tried = _incremental(kit, BROKER, "1", ("log.retention.ms", SET, value), trial=True)
+        assert tried.error_code == code
+    assert kit.topic("orders").settings.retention_ms == 5000
+    assert not kit.store.altered_defaults
+
+
+def test_a_setting_or_resource_that_is_named_twice_is_refused(kit: BrokerKit) -> None:
+    twice = _incremental(kit, TOPIC, "orders", ("flush", SET, "ack"), ("flush", DELETE, None))
+    assert twice.error_code == ErrorCode.INVALID_REQUEST
+    resource = whole.AlterConfigsResource(resource_type=TOPIC, resource_name="orders")
+    answer = kit.ask(whole.AlterConfigsRequest(resources=[resource, resource]))
+    assert [one.error_code for one in answer.responses] == [ErrorCode.INVALID_REQUEST]
+
+
+@pytest.mark.parametrize("name", ["", "1"])
+def test_defaults_of_topics_change_while_the_broker_runs(kit: BrokerKit, name: str) -> None:
+    kit.make_topic("other")
+    assert _incremental(kit, BROKER, name, ("log.retention.ms", SET, "7")).error_code == 0
+    assert kit.log("other").settings.retention_ms == 7
+    assert kit.log("orders").settings.retention_ms == 5000
+    told = _one(kit, BROKER, "1", "log.retention.ms")
+    assert (told.value, told.config_source) == ("7", 3)
+    [altered] = _describe(kit, BROKER, "").configs
+    assert altered.name == "log.retention.ms"
+    kit.restart()
+    assert kit.topic("other").settings.retention_ms == 7
+    assert _whole(kit, BROKER, "", log_segment_bytes="8000").error_code == 0
+    assert kit.topic("other").settings.retention_ms == 604_800_000
+    assert kit.topic("other").settings.segment_bytes == 8000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("num.partitions", "starts"), ("no.such", "log.retention.ms")]
+)
+def test_what_cannot_change_while_the_broker_runs_is_refused(
+    kit: BrokerKit, name: str, text: str
+) -> None:
+    refused = _incremental(kit, BROKER, "1", (name, SET, "8"))
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert text in refused.error_message
+
+
+class Nobody:
+    """Allows nothing, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Operation, ResourceType, str]] = []
+
+    def is_allowed(
+        self, context: RequestContext, operation: Operation, type: ResourceType, name: str
+    ) -> bool:
+        self.asked.append((operation, type, name))
+        return False
+
+    def is_allowed_somewhere(
+        self, context: RequestContext, operation: Operation, type: ResourceType
+    ) -> bool:
+        return False
+
+
+def test_settings_are_seen_and_altered_by_right(kit: BrokerKit) -> None:
+    nobody = kit.broker.authorizer = Nobody()
+    codes = [_describe(kit, kind, "orders").error_code for kind in (TOPIC, BROKER, GROUP)]
+    assert codes == [29, 31, 30]
+    codes = [_incremental(kit, kind, "orders").error_code for kind in (TOPIC, BROKER, GROUP)]
+    assert codes == [29, 31, 30]
+    assert nobody.asked == [
+        (operation, type, name)
+        for operation in (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+        for type, name in (
+            (ResourceType.TOPIC, "orders"),
+            (ResourceType.CLUSTER, CLUSTER_NAME),
+            (ResourceType.GROUP, "orders"),
+        )
+    ]
