@@ -46,12 +46,6 @@ class SecuritySettings:
         "varve.sasl.plain.users",
         is_own=True,
     )
-    sasl_server_max_receive_size: int = setting(
-        524_288,
-        "The most that a token of a client that logs in may have.",
-        "sasl.server.max.receive.size",
-        at_least=1,
-    )
     connections_max_reauth_ms: int = setting(
         0,
         "After this time a client must log in again on its connection, or it is closed; 0 is "
@@ -59,13 +53,6 @@ class SecuritySettings:
         "connections.max.reauth.ms",
         at_least=0,
         long=True,
-    )
-    connection_failed_authentication_delay_ms: int = setting(
-        100,
-        "How long a client that was refused waits for the answer.",
-        "connection.failed.authentication.delay.ms",
-        at_least=0,
-        at_most=60_000,
     )
 
     def __post_init__(self) -> None:

@@ -1,0 +1,264 @@
+"""Who a client is, found out by SASL.
+
+Invariant  a client that was refused stays refused. Who logs in again on a connection must be who it
+           was, by the same mechanism (KIP-368), and may do so only where sessions end.
+Threads    the loop's alone; what takes long is awaited.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from secrets import token_bytes
+from typing import Final
+
+from varve.broker.broker import Broker
+from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
+from varve.broker.security.plain_users import PlainUsers, parse_jaas, parse_users
+from varve.broker.security.scram import BY_SASL_NAME
+from varve.broker.security.settings import SecuritySettings
+from varve.foundation.errors import InvalidSetting
+from varve.foundation.settings import GivenValue, parse_settings
+from varve.kafka_server.listener import Listener
+from varve.kafka_server.listener_overrides import (
+    ENABLED_MECHANISMS,
+    JAAS,
+    MAX_REAUTH,
+    ListenerOverrides,
+)
+from varve.kafka_server.plain_exchange import PlainExchange
+from varve.kafka_server.sasl_exchange import SaslExchange, SaslRefused
+from varve.kafka_server.scram_exchange import ScramExchange
+from varve.wire import ApiKey, ErrorCode, Message
+from varve.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from varve.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+logger = logging.getLogger(__name__)
+
+PLAIN: Final = "PLAIN"
+
+
+class ListenerSasl:
+    """How clients log in at one listener."""
+
+    def __init__(
+        self,
+        mechanisms: tuple[str, ...],
+        users: PlainUsers,
+        max_reauth_ms: dict[str, int],
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.mechanisms = mechanisms
+        self.max_reauth_ms = max_reauth_ms
+        """By mechanism; 0 where sessions do not end."""
+        self._users = users
+        self._entropy = entropy
+
+    def begin(self, mechanism: str, broker: Broker) -> SaslExchange:
+        if mechanism == PLAIN:
+            return PlainExchange(broker, self._users)
+        return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, self._entropy)
+
+
+class SaslDoor:
+    """Makes the authenticators of all connections. `load` before use."""
+
+    def __init__(
+        self,
+        settings: SecuritySettings,
+        overrides: ListenerOverrides,
+        listeners: tuple[Listener, ...],
+        *,
+        entropy: Callable[[int], bytes] = token_bytes,
+    ) -> None:
+        self._settings = settings
+        self._overrides = overrides
+        self._listeners = [one for one in listeners if one.protocol.has_sasl]
+        self._entropy = entropy
+        self._by_listener: dict[str, ListenerSasl] = {}
+
+    def load(self) -> None:
+        """Reads the file of users; may be called again when it was changed.
+
+        Raises InvalidSetting, and then all is as before. Connections that are there stay.
+        """
+        hashes = self._read_users()
+        self._by_listener = {one.name: self._make(one, hashes) for one in self._listeners}
+
+    def __call__(
+        self, broker: Broker, listener: Listener, connection: ConnectionContext
+    ) -> "SaslAuthenticator":
+        return SaslAuthenticator(self._by_listener[listener.name], broker, connection)
+
+    def _read_users(self) -> dict[str, str]:
+        path = self._settings.sasl_plain_users
+        if not path:
+            return {}
+        try:
+            return parse_users(Path(path).read_text(encoding="utf-8"), path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSetting(
+                f"varve.sasl.plain.users names {path}, which cannot be read: {error}"
+            ) from error
+
+    def _make(self, listener: Listener, hashes: dict[str, str]) -> ListenerSasl:
+        own = self._overrides.of(listener.name)
+        where = f"listener {listener.name}"
+        told: dict[str, GivenValue] = {
+            name: own[name] for name in (ENABLED_MECHANISMS, MAX_REAUTH) if name in own
+        }
+        settings = parse_settings(SecuritySettings, told, where, base=self._settings)
+        if not settings.sasl_enabled_mechanisms:
+            raise InvalidSetting(f"sasl.enabled.mechanisms of {where} is empty; name one")
+        jaas_key = f"{PLAIN.lower()}.{JAAS}"
+        passwords = parse_jaas(own[jaas_key], f"{jaas_key} of {where}") if jaas_key in own else {}
+        return ListenerSasl(
+            settings.sasl_enabled_mechanisms,
+            PlainUsers(hashes, passwords, entropy=self._entropy),
+            {one: _max_reauth(settings, one, own) for one in settings.sasl_enabled_mechanisms},
+            self._entropy,
+        )
+
+
+def _max_reauth(settings: SecuritySettings, mechanism: str, own: dict[str, str]) -> int:
+    key = f"{mechanism.lower()}.{MAX_REAUTH}"
+    if key not in own:
+        return settings.connections_max_reauth_ms
+    parsed = parse_settings(SecuritySettings, {MAX_REAUTH: own[key]}, key)
+    return parsed.connections_max_reauth_ms
+
+
+class SaslAuthenticator:
+    """The logins of one connection."""
+
+    def __init__(self, sasl: ListenerSasl, broker: Broker, connection: ConnectionContext) -> None:
+        self._sasl = sasl
+        self._broker = broker
+        self._connection = connection
+        self._exchange: SaslExchange | None = None
+        self._mechanism = ""
+        self._known_by = ""
+        self.is_done = False
+        self.has_failed = False
+        self.principal: Principal = ANONYMOUS
+        self.takes_bare_frames = False
+        self.expires_ms: int | None = None
+
+    def handle(
+        self, api_key: ApiKey, version: int, message: Message
+    ) -> Message | Awaitable[Message]:
+        """Answers SaslHandshake and SaslAuthenticate."""
+        if isinstance(message, SaslHandshakeRequest):
+            return self._shake_hands(version, message.mechanism)
+        assert isinstance(message, SaslAuthenticateRequest)
+        if self._exchange is None or self.has_failed:
+            # Who is known already is told so and may go on, as in Kafka.
+            self.has_failed = self.has_failed or not self.is_done
+            return SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message="SaslAuthenticate is not expected now: SaslHandshake comes before it",
+            )
+        try:
+            answer = self._exchange.step(message.auth_bytes)
+        except SaslRefused as error:
+            return self._refuse(error)
+        if isinstance(answer, bytes):
+            return self._answer(self._exchange, answer)
+        return self._answer_later(self._exchange, answer)
+
+    def handle_bare(self, token: bytes) -> bytes | Awaitable[bytes]:
+        """Answers a token that came without a header."""
+        return self._handle_bare(token)
+
+    async def _handle_bare(self, token: bytes) -> bytes:
+        assert self._exchange is not None
+        exchange = self._exchange
+        try:
+            answer = exchange.step(token)
+            found = answer if isinstance(answer, bytes) else await answer
+            self._go_on(exchange)
+        except SaslRefused as error:
+            self._refuse(error)
+            return exchange.refusal
+        return found
+
+    def _shake_hands(self, version: int, mechanism: str) -> SaslHandshakeResponse:
+        enabled = list(self._sasl.mechanisms)
+        if self.is_done and self.expires_ms is None:
+            return SaslHandshakeResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=enabled
+            )
+        if self.has_failed or self._exchange is not None:
+            self.has_failed = True
+            return SaslHandshakeResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=enabled
+            )
+        if mechanism not in self._sasl.mechanisms:
+            self.has_failed = True
+            self._tell_refused(f"mechanism {mechanism!r:.60} is not enabled")
+            return SaslHandshakeResponse(
+                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
+            )
+        self._mechanism = mechanism
+        self._exchange = self._sasl.begin(mechanism, self._broker)
+        self.takes_bare_frames = version == 0
+        return SaslHandshakeResponse(mechanisms=enabled)
+
+    async def _answer_later(self, exchange: SaslExchange, answer: Awaitable[bytes]) -> Message:
+        try:
+            return self._answer(exchange, await answer)
+        except SaslRefused as error:
+            return self._refuse(error)
+
+    def _answer(self, exchange: SaslExchange, token: bytes) -> Message:
+        try:
+            lifetime_ms = self._go_on(exchange)
+        except SaslRefused as error:
+            return self._refuse(error)
+        return SaslAuthenticateResponse(
+            error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms
+        )
+
+    def _go_on(self, exchange: SaslExchange) -> int:
+        """Notes who the client is once it has shown it; the milliseconds until it must do so again,
+        0 if never. Raises SaslRefused for somebody else than before.
+        """
+        if not exchange.is_done:
+            return 0
+        principal = Principal("User", exchange.user)
+        if self.is_done and principal != self.principal:
+            raise SaslRefused(
+                "Cannot change principals during re-authentication from "
+                f"{self.principal}: {principal}"
+            )
+        if self.is_done and self._mechanism != self._known_by:
+            raise SaslRefused(
+                f"SASL mechanism {self._mechanism!r} requested by client is not supported for "
+                f"re-authentication of mechanism {self._known_by!r}"
+            )
+        lifetime_ms = self._sasl.max_reauth_ms[self._mechanism]
+        self.principal, self._known_by = principal, self._mechanism
+        self.expires_ms = self._broker.clock.now_ms() + lifetime_ms if lifetime_ms else None
+        self.is_done = True
+        self.takes_bare_frames = False
+        self._exchange = None
+        return lifetime_ms
+
+    def _refuse(self, error: SaslRefused) -> SaslAuthenticateResponse:
+        self.has_failed = True
+        self._exchange = None
+        self.takes_bare_frames = False
+        self._tell_refused(str(error))
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
+        )
+
+    def _tell_refused(self, why: str) -> None:
+        logger.info(
+            "a client was refused",
+            extra={
+                "client": self._connection.client_host,
+                "listener": self._connection.listener,
+                "mechanism": self._mechanism,
+                "why": why,
+            },
+        )

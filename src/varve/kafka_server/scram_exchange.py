@@ -1,0 +1,111 @@
+"""One login with SCRAM: two tokens of the client, two of the server (RFC 5802).
+
+Invariant  somebody unknown goes through the same steps as somebody known, with a salt that stays
+           the same, and is refused in the same words.
+Threads    the loop's alone; some hashes of short texts.
+"""
+
+import base64
+import re
+from collections.abc import Callable
+from typing import Final
+
+from varve.broker.security.credentials import ScramCredentials
+from varve.broker.security.scram import Mechanism, ScramCredential, is_proof, keyed
+from varve.kafka_server.sasl_exchange import SaslRefused
+
+_NONCE_BYTES: Final = 24
+_FIRST: Final = re.compile(
+    r"(?P<header>[ny],(?:a=(?P<authorization>[^,]*))?,)"
+    r"(?P<bare>n=(?P<user>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>(?:,[^,]*)*))",
+    re.DOTALL,
+)
+_FINAL: Final = re.compile(r"c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[^,]+)(?:,[^,]*)*")
+_BAD_ESCAPE: Final = re.compile(r"=(?!2C|3D)")
+
+
+class ScramExchange:
+    """A client that logs in with SCRAM."""
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        credentials: ScramCredentials,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._mechanism = mechanism
+        self._credentials = credentials
+        self._own_nonce = base64.b64encode(entropy(_NONCE_BYTES)).decode()
+        self._credential: ScramCredential | None = None
+        self._is_known = False
+        self._header = self._first_bare = self._server_first = self._nonce = ""
+        self.user = ""
+        self.is_done = False
+
+    @property
+    def refusal(self) -> bytes:
+        """What a client is told that sent tokens without a header."""
+        return b"e=other-error"
+
+    def step(self, token: bytes) -> bytes:
+        """Answers a token of the client; raises SaslRefused."""
+        try:
+            text = token.decode()
+        except UnicodeDecodeError as error:
+            raise self._malformed("it is not UTF-8") from error
+        if self._credential is None:
+            return self._begin(text)
+        return self._finish(text, self._credential)
+
+    def _begin(self, text: str) -> bytes:
+        match = _FIRST.fullmatch(text)
+        if match is None or "tokenauth=" in match["more"]:
+            raise self._malformed("the first one is not of the form n,,n=user,r=nonce")
+        if _BAD_ESCAPE.search(match["user"]):
+            raise self._malformed("the user's name has a = that is neither =2C nor =3D")
+        self.user = _unescape(match["user"])
+        if match["authorization"] and _unescape(match["authorization"]) != self.user:
+            raise SaslRefused(
+                "Authentication failed: Client requested an authorization id that is different "
+                "from username"
+            )
+        found = self._credentials.find(self.user, self._mechanism)
+        feigned = self._credentials.feign(self.user, self._mechanism)
+        self._is_known = found is not None
+        self._credential = found or feigned
+        self._header, self._first_bare = match["header"], match["bare"]
+        self._nonce = match["nonce"] + self._own_nonce
+        salt = base64.b64encode(self._credential.salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={self._credential.iterations}"
+        return self._server_first.encode()
+
+    def _finish(self, text: str, credential: ScramCredential) -> bytes:
+        without_proof, _, proof_text = text.rpartition(",p=")
+        match = _FINAL.fullmatch(without_proof)
+        if match is None:
+            raise self._malformed("the second one is not of the form c=...,r=nonce,p=proof")
+        try:
+            proof = base64.b64decode(proof_text, validate=True)
+            binding = base64.b64decode(match["binding"], validate=True)
+        except ValueError as error:
+            raise self._malformed("the second one is not base64 where it must be") from error
+        message = f"{self._first_bare},{self._server_first},{without_proof}".encode()
+        is_right = is_proof(self._mechanism, credential, proof, message)
+        is_ours = match["nonce"] == self._nonce and binding == self._header.encode()
+        if not (is_right and is_ours and self._is_known):
+            raise SaslRefused(
+                "Authentication failed during authentication due to invalid credentials with SASL "
+                f"mechanism {self._mechanism.sasl_name}"
+            )
+        self.is_done = True
+        signature = keyed(self._mechanism, credential.server_key, message)
+        return b"v=" + base64.b64encode(signature)
+
+    def _malformed(self, why: str) -> SaslRefused:
+        return SaslRefused(
+            f"Authentication failed: a token of {self._mechanism.sasl_name} cannot be read: {why}"
+        )
+
+
+def _unescape(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
