@@ -111,6 +111,7 @@ class Broker:
         self.slow_reads.on_read.append(self.fetches.on_read)
         self.on_appended.append(self.fetches.on_appended)
         self.on_disconnected.append(self.fetches.on_disconnected)
+        self.admin.on_changed.append(self.fetches.wake)
 
     async def start(self) -> None:
         """Begins to serve: what coordinators remember is read from their topics."""

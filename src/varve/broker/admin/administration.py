@@ -47,8 +47,8 @@ class Administration:
         self.broker_configs = BrokerConfigs(store, self.topic_configs, told)
         self.turn = asyncio.Lock()
         """Held by who makes out a change and makes it."""
-        self.on_changed: list[Callable[[set[TopicPartition]], None]] = []
-        """Called in the loop with the partitions that were made, altered or deleted."""
+        self.on_changed: list[Callable[[TopicPartition], None]] = []
+        """Called in the loop with each partition of a topic that was altered or deleted."""
         self.on_deleted: list[Callable[[ServedTopic], None]] = []
         """Called in the loop with a topic that is gone."""
         self._offload = offload
@@ -61,13 +61,11 @@ class Administration:
         """Serves what the topics of these names are now."""
         before = [found for name in names if (found := self.topics.find(name)) is not None]
         self.topics.refresh()
-        touched = {
-            TopicPartition(one.name, number) for one in before for number in range(len(one.logs))
-        }
-        for call in self.on_changed:
-            call(touched)
-        for one in before:
-            now = self.topics.find(one.name)
-            if now is None or now.id != one.id:
+        for topic in before:
+            for number in range(len(topic.logs)):
+                for call in self.on_changed:
+                    call(TopicPartition(topic.name, number))
+            now = self.topics.find(topic.name)
+            if now is None or now.id != topic.id:
                 for tell in self.on_deleted:
-                    tell(one)
+                    tell(topic)
