@@ -76,7 +76,9 @@ class VarveReader(DataSourceReader):
                 yield one
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [TaskPartition(task) for task in plan_tasks(self._options, self._filters)]
+        planned = [TaskPartition(task) for task in plan_tasks(self._options, self._filters)]
+        settle()
+        return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TaskPartition):
