@@ -6,7 +6,7 @@ Threads    the loop's alone; what takes long is awaited.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from secrets import token_bytes
 from typing import Final
@@ -18,13 +18,7 @@ from varve.broker.security.scram import BY_SASL_NAME
 from varve.broker.security.settings import SecuritySettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, parse_settings
-from varve.kafka_server.listener import Listener
-from varve.kafka_server.listener_overrides import (
-    ENABLED_MECHANISMS,
-    JAAS,
-    MAX_REAUTH,
-    ListenerOverrides,
-)
+from varve.kafka_server.listener_overrides import ENABLED_MECHANISMS, JAAS, MAX_REAUTH
 from varve.kafka_server.plain_exchange import PlainExchange
 from varve.kafka_server.sasl_exchange import SaslExchange, SaslRefused
 from varve.kafka_server.scram_exchange import ScramExchange
@@ -38,20 +32,44 @@ PLAIN: Final = "PLAIN"
 
 
 class ListenerSasl:
-    """How clients log in at one listener."""
+    """How clients log in at one listener; `own` are the settings it has of its own.
+
+    Raises InvalidSetting for what cannot be used.
+    """
 
     def __init__(
         self,
-        mechanisms: tuple[str, ...],
-        users: PlainUsers,
-        max_reauth_ms: dict[str, int],
-        entropy: Callable[[int], bytes],
+        listener: str,
+        settings: SecuritySettings,
+        own: Mapping[str, str],
+        *,
+        entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
-        self.mechanisms = mechanisms
-        self.max_reauth_ms = max_reauth_ms
-        """By mechanism; 0 where sessions do not end."""
-        self._users = users
         self._entropy = entropy
+        self._users_file = settings.sasl_plain_users
+        where = f"listener {listener}"
+        told: dict[str, GivenValue] = {
+            name: own[name] for name in (ENABLED_MECHANISMS, MAX_REAUTH) if name in own
+        }
+        merged = parse_settings(SecuritySettings, told, where, base=settings)
+        if not merged.sasl_enabled_mechanisms:
+            raise InvalidSetting(f"sasl.enabled.mechanisms of {where} is empty; name one")
+        self.mechanisms = merged.sasl_enabled_mechanisms
+        self.max_reauth_ms = {one: _max_reauth(merged, one, own) for one in self.mechanisms}
+        """By mechanism; 0 where sessions do not end."""
+        jaas_key = f"{PLAIN.lower()}.{JAAS}"
+        self._passwords = (
+            parse_jaas(own[jaas_key], f"{jaas_key} of {where}") if jaas_key in own else {}
+        )
+        self.reload()
+
+    def reload(self) -> None:
+        """Reads the file of users again, for logins to come.
+
+        Raises InvalidSetting, and then all is as before.
+        """
+        hashes = _read_users(self._users_file) if self._users_file else {}
+        self._users = PlainUsers(hashes, self._passwords, entropy=self._entropy)
 
     def begin(self, mechanism: str, broker: Broker) -> SaslExchange:
         if mechanism == PLAIN:
@@ -59,67 +77,16 @@ class ListenerSasl:
         return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, self._entropy)
 
 
-class SaslDoor:
-    """Makes the authenticators of all connections. `load` before use."""
-
-    def __init__(
-        self,
-        settings: SecuritySettings,
-        overrides: ListenerOverrides,
-        listeners: tuple[Listener, ...],
-        *,
-        entropy: Callable[[int], bytes] = token_bytes,
-    ) -> None:
-        self._settings = settings
-        self._overrides = overrides
-        self._listeners = [one for one in listeners if one.protocol.has_sasl]
-        self._entropy = entropy
-        self._by_listener: dict[str, ListenerSasl] = {}
-
-    def load(self) -> None:
-        """Reads the file of users; may be called again when it was changed.
-
-        Raises InvalidSetting, and then all is as before. Connections that are there stay.
-        """
-        hashes = self._read_users()
-        self._by_listener = {one.name: self._make(one, hashes) for one in self._listeners}
-
-    def __call__(
-        self, broker: Broker, listener: Listener, connection: ConnectionContext
-    ) -> "SaslAuthenticator":
-        return SaslAuthenticator(self._by_listener[listener.name], broker, connection)
-
-    def _read_users(self) -> dict[str, str]:
-        path = self._settings.sasl_plain_users
-        if not path:
-            return {}
-        try:
-            return parse_users(Path(path).read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidSetting(
-                f"varve.sasl.plain.users names {path}, which cannot be read: {error}"
-            ) from error
-
-    def _make(self, listener: Listener, hashes: dict[str, str]) -> ListenerSasl:
-        own = self._overrides.of(listener.name)
-        where = f"listener {listener.name}"
-        told: dict[str, GivenValue] = {
-            name: own[name] for name in (ENABLED_MECHANISMS, MAX_REAUTH) if name in own
-        }
-        settings = parse_settings(SecuritySettings, told, where, base=self._settings)
-        if not settings.sasl_enabled_mechanisms:
-            raise InvalidSetting(f"sasl.enabled.mechanisms of {where} is empty; name one")
-        jaas_key = f"{PLAIN.lower()}.{JAAS}"
-        passwords = parse_jaas(own[jaas_key], f"{jaas_key} of {where}") if jaas_key in own else {}
-        return ListenerSasl(
-            settings.sasl_enabled_mechanisms,
-            PlainUsers(hashes, passwords, entropy=self._entropy),
-            {one: _max_reauth(settings, one, own) for one in settings.sasl_enabled_mechanisms},
-            self._entropy,
-        )
+def _read_users(path: str) -> dict[str, str]:
+    try:
+        return parse_users(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSetting(
+            f"varve.sasl.plain.users names {path}, which cannot be read: {error}"
+        ) from error
 
 
-def _max_reauth(settings: SecuritySettings, mechanism: str, own: dict[str, str]) -> int:
+def _max_reauth(settings: SecuritySettings, mechanism: str, own: Mapping[str, str]) -> int:
     key = f"{mechanism.lower()}.{MAX_REAUTH}"
     if key not in own:
         return settings.connections_max_reauth_ms

@@ -1,8 +1,8 @@
 """TLS of one listener: the server's certificate, the clients it trusts, and both anew at run time.
 
-Invariant  the context that a listener was given stays; each handshake is handed over to the newest
-           one. Sessions are not resumed, so that nobody gets in by an old certificate.
-Threads    `reload` may run off the loop; the newest context is replaced as a whole.
+Invariant  `context` is asked for at each handshake. A new one knows nothing of sessions with the
+           one before, so that nobody gets in by an old certificate.
+Threads    `reload` may run off the loop; the context is replaced as a whole.
 """
 
 import os
@@ -33,10 +33,7 @@ class Tls:
         self._settings = settings
         self._mapping = PrincipalMapping(settings.principal_mapping_rules)
         self._seen = self._look()
-        self._newest = _make_context(settings)
         self.context = _make_context(settings)
-        """For the listener; it stays the same when certificates change."""
-        self.context.sni_callback = self._hand_over
 
     def reload(self) -> None:
         """Reads keys and certificates again, for connections to come.
@@ -44,7 +41,7 @@ class Tls:
         Raises InvalidSetting, and then those in use stay.
         """
         seen = self._look()
-        self._newest = _make_context(self._settings)
+        self.context = _make_context(self._settings)
         self._seen = seen
 
     def reload_if_changed(self) -> bool:
@@ -58,11 +55,6 @@ class Tls:
         """Who is behind a connection; raises NoRuleFits for a name without a user."""
         certificate = connection.getpeercert(binary_form=True)
         return ANONYMOUS if certificate is None else self._mapping.principal_of(certificate)
-
-    def _hand_over(
-        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str, context: ssl.SSLContext
-    ) -> None:
-        connection.context = self._newest
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         paths = (self._settings.keystore_location, self._settings.truststore_location)
