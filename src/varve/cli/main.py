@@ -35,6 +35,7 @@ class _Entry(NamedTuple):
 
 
 COMMANDS = {
+    "serve": _Entry("serve", "Serve log directories to any client of Kafka."),
     "log": _Entry("log", "Append to topics and read them from the shell."),
     "dump": _Entry("dump", "Show what the files of a log directory hold."),
     "check": _Entry("check", "Walk every invariant of a log directory; mend what can be mended."),

@@ -56,6 +56,7 @@ class Server:
     ) -> None:
         self.broker = broker
         self.settings = settings
+        broker.told.append(settings)
         self._make_security = make_security
         self._loop = broker.loop
         self._is_ready = False

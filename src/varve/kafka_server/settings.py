@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import INT_MAX, check_settings, setting
-from varve.kafka_server.listener import Listener, parse_listeners, parse_protocol_map
+from varve.kafka_server.listener import (
+    PORT_MAX,
+    Listener,
+    parse_listeners,
+    parse_protocol_map,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +136,21 @@ class ServerSettings:
         "How long a client that was refused waits for the answer.",
         "connection.failed.authentication.delay.ms",
         at_least=0,
+    )
+    http_port: int = setting(
+        -1,
+        "Port for /metrics, /health and /ready over HTTP; 0 is any free one, -1 none.",
+        "varve.http.port",
+        at_least=0,
+        at_most=PORT_MAX,
+        also=(-1,),
+        is_own=True,
+    )
+    http_host: str = setting(
+        "127.0.0.1",
+        "The address of that port.",
+        "varve.http.host",
+        is_own=True,
     )
     shutdown_timeout_ms: int = setting(
         10_000,

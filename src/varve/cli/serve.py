@@ -1,0 +1,127 @@
+"""`varve serve`: a broker for any client of Kafka."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from varve.cli.serve_logging import LogFormat, LogLevel
+from varve.cli.store_access import DEFAULT_DIRECTORY, parse_setting
+from varve.foundation.errors import InvalidSetting
+
+Directories = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[DIR]...",
+        envvar="VARVE_DIR",
+        help="Log directories; without any log.dirs counts, or else varve-data.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="Settings as in Kafka's server.properties."
+    ),
+]
+Given = Annotated[
+    list[str],
+    typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting; may be repeated."),
+]
+Listen = Annotated[
+    list[str],
+    typer.Option(
+        "--listen",
+        "-l",
+        metavar="[NAME://]HOST:PORT",
+        help="Where to listen, instead of listeners; may be repeated.",
+    ),
+]
+Advertise = Annotated[
+    list[str],
+    typer.Option(
+        "--advertise",
+        metavar="[NAME://]HOST:PORT",
+        help="What clients are told to connect to, instead of advertised.listeners.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        help="Serve /metrics, /health and /ready there, over HTTP.",
+        show_default=False,
+    ),
+]
+
+
+def command(
+    directories: Directories = None,
+    config: Config = None,
+    given: Given = [],  # noqa: B006, typer reads it once
+    listen: Listen = [],  # noqa: B006
+    advertise: Advertise = [],  # noqa: B006
+    metrics_port: MetricsPort = None,
+    log_format: Annotated[LogFormat, typer.Option(help="How the log looks.")] = LogFormat.TEXT,
+    log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
+) -> None:
+    """Serve log directories to clients of Kafka.
+
+    Settings come from the file, then from variables such as VARVE_LISTENERS (dots are underscores),
+    then from options; the last one counts. Names are Kafka's: docs/configuration.md. A stop by
+    SIGTERM or Ctrl-C answers what was asked; a second one ends the process at once.
+
+    \b
+    Examples:
+      varve serve data
+      varve serve --config server.properties --metrics-port 9404
+      varve serve data --listen 0.0.0.0:9092 --advertise broker.example:9092
+    """
+    from varve.cli.serve_logging import set_up_logging
+    from varve.cli.serve_run import serve
+    from varve.cli.serve_settings import make_plan, read_environment
+
+    set_up_logging(log_format, log_level)
+    settings = _read_file(config)
+    from_environment, warnings = read_environment(os.environ)
+    settings |= from_environment
+    settings |= _from_options(given, listen, advertise, metrics_port)
+    plan = make_plan(
+        settings,
+        [str(path) for path in directories or []],
+        default_directory=str(DEFAULT_DIRECTORY),
+    )
+    for warning in (*warnings, *plan.warnings):
+        logging.getLogger(__name__).warning(warning)
+    serve(plan, typer.echo)
+
+
+def _read_file(path: Path | None) -> dict[str, str]:
+    from varve.cli.serve_properties import parse_properties
+
+    if path is None:
+        return {}
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(f"{path} is no text in UTF-8: {error.reason}") from error
+
+
+def _from_options(
+    given: list[str], listen: list[str], advertise: list[str], metrics_port: int | None
+) -> dict[str, str]:
+    settings = dict(map(parse_setting, given))
+    if listen:
+        settings["listeners"] = ",".join(map(_named, listen))
+    if advertise:
+        settings["advertised.listeners"] = ",".join(map(_named, advertise))
+    if metrics_port is not None:
+        settings["varve.http.port"] = str(metrics_port)
+    return settings
+
+
+def _named(address: str) -> str:
+    return address if "://" in address else f"PLAINTEXT://{address}"

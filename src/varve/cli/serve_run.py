@@ -1,0 +1,146 @@
+"""The life of a served store: open, listen, wait for the end, stop in order.
+
+Crash      the first signal stops in order. A second one ends the process at once, as a crash would:
+           what was acknowledged is there at the next start.
+Threads    the loop is the main thread; the store's workers have their own.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import varve
+from varve.broker.broker import Broker
+from varve.broker.timers import LoopTimers
+from varve.cli.serve_settings import ServePlan
+from varve.embedded import Store
+from varve.foundation.clock import SystemClock
+from varve.foundation.metrics import exposition
+from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
+from varve.kafka_server.server import Server
+
+logger = logging.getLogger(__name__)
+
+KILLED: Final = 137
+_SWITCH_SECONDS: Final = 0.001
+
+
+def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
+    """Serves until a signal; raises what keeps it from starting."""
+    began = time.monotonic()
+    _allow_files()
+    # Threads of the store hand the interpreter back to the loop sooner. docs/server.md
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    with varve.open(list(plan.directories), settings=plan.store) as store:
+        for partition, messages in store.recovered.items():
+            for message in messages:
+                logger.warning("recovered", extra={"partition": partition, "told": message})
+        asyncio.run(_run(plan, store, began, tell))
+
+
+def _allow_files() -> None:
+    """As many files as the system lets the process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    parts: dict[str, Any] = plan.broker
+    broker = Broker(
+        store,
+        clock=SystemClock(),
+        timers=LoopTimers(loop),
+        random=random.Random(),
+        loop=loop,
+        **parts,
+    )
+    server = Server(broker, plan.server)
+    endpoint = HttpEndpoint(_pages(server, store))
+    end = _take_signals(loop)
+    await server.start()
+    try:
+        http = await _start_http(endpoint, plan)
+        gc.collect()
+        gc.freeze()
+        tell(_started(server, store, http, time.monotonic() - began))
+        await end.wait()
+        logger.info("stopping", extra={"connections": server.connection_count})
+    finally:
+        await endpoint.stop()
+        await server.stop()
+    logger.info("stopped")
+
+
+async def _start_http(endpoint: HttpEndpoint, plan: ServePlan) -> str:
+    if plan.server.http_port < 0:
+        return ""
+    host = plan.server.http_host
+    return f"http://{host}:{await endpoint.start(host, plan.server.http_port)}"
+
+
+def _started(server: Server, store: Store, http: str, seconds: float) -> str:
+    endpoints = ", ".join(
+        f"{one.listener}://{one.host}:{one.port}" for one in server.broker.endpoints.values()
+    )
+    topics = len(store.topics())
+    parts = [
+        f"varve serves {endpoints}",
+        f"cluster {store.cluster_id}",
+        f"{topics} topic{'' if topics == 1 else 's'}",
+        *([f"figures at {http}/metrics"] if http else []),
+        f"started in {seconds:.2f} s",
+    ]
+    return "; ".join(parts)
+
+
+def _take_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    end = asyncio.Event()
+
+    def note(number: int) -> None:
+        if end.is_set():
+            logger.warning("stopped at once", extra={"signal": signal.Signals(number).name})
+            os._exit(KILLED)
+        end.set()
+
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, note, one)
+    return end
+
+
+def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
+    async def metrics() -> Page:
+        text = await server.broker.offload(exposition, store.metrics, server.metrics)
+        return Page(200, text, METRICS_TYPE)
+
+    async def health() -> Page:
+        found = await server.broker.offload(store.health)
+        return Page.of(found.is_healthy, {"healthy": found.is_healthy, **_troubles(found)})
+
+    async def ready() -> Page:
+        return Page.of(server.is_ready, {"ready": server.is_ready})
+
+    return {"/metrics": metrics, "/health": health, "/ready": ready}
+
+
+def _troubles(found: Any) -> dict[str, Any]:
+    """What is not well, in sentences."""
+    told = {
+        "workers": {one.name: str(one.last_error) for one in found.workers if not one.is_healthy},
+        "cleaning": [str(one.partition) for one in found.cleaning if not one.is_healthy],
+        "retention": {str(one): text for one, text in found.retention.items()},
+        "unreadable": {str(one): text for one, text in found.unreadable.items()},
+        "offline": dict(found.offline),
+        "tier": {str(one): text for one, text in found.tier.items()},
+        "mirror": found.mirror,
+    }
+    return {name: value for name, value in told.items() if value}
