@@ -24,6 +24,7 @@ from varve.cli.serve_settings import ServePlan
 from varve.embedded import Store
 from varve.foundation.clock import SystemClock
 from varve.foundation.metrics import exposition
+from varve.kafka_server.guards import Guards
 from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
 from varve.kafka_server.server import Server
 
@@ -64,9 +65,12 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         loop=loop,
         **parts,
     )
-    server = Server(broker, plan.server)
+    guards = Guards(
+        plan.server.parsed_listeners(), broker.security, plan.tls, overrides=plan.of_listeners
+    )
+    server = Server(broker, plan.server, make_security=guards)
     endpoint = HttpEndpoint(_pages(server, store))
-    end = _take_signals(loop)
+    end = _take_signals(loop, reload=lambda: broker.offload(_reload, guards))
     await server.start()
     try:
         http = await _start_http(endpoint, plan)
@@ -103,7 +107,13 @@ def _started(server: Server, store: Store, http: str, seconds: float) -> str:
     return "; ".join(parts)
 
 
-def _take_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+def _reload(guards: Guards) -> None:
+    """Reads certificates and users again; what cannot be used stays as it was and is logged."""
+    if not guards.reload():
+        logger.info("certificates and users were read again")
+
+
+def _take_signals(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> asyncio.Event:
     end = asyncio.Event()
 
     def note(number: int) -> None:
@@ -114,6 +124,7 @@ def _take_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, note, one)
+    loop.add_signal_handler(signal.SIGHUP, reload)
     return end
 
 

@@ -20,6 +20,7 @@ from varve.embedded.store_settings import MIRROR_STORE_PREFIX, TIER_STORE_PREFIX
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import Settings, declared, parse_settings
 from varve.kafka_server.settings import ServerSettings
+from varve.kafka_server.tls_settings import TlsSettings
 from varve.tiering.metadata_settings import MetadataSettings
 from varve.tiering.settings import TierSettings
 
@@ -66,6 +67,7 @@ class ServePlan:
     broker: dict[str, Any]
     """Settings of the broker's parts, by the names that Broker takes them under."""
     server: ServerSettings
+    tls: TlsSettings
     of_listeners: dict[str, str]
     """Those of one listener, by their full names."""
     warnings: list[str] = field(default_factory=list)
@@ -136,6 +138,7 @@ def make_plan(
         store,
         {part: _parse_part(kind, rest) for part, kind in _BROKER_PARTS.items()},
         _parse_part(ServerSettings, rest),
+        _parse_part(TlsSettings, rest),
         of_listeners,
         warnings,
     )
@@ -228,7 +231,7 @@ def _store_names() -> Iterator[str]:
 
 
 def _server_names() -> Iterator[str]:
-    for kind in (*_BROKER_PARTS.values(), ServerSettings):
+    for kind in (*_BROKER_PARTS.values(), ServerSettings, TlsSettings):
         yield from (one.kafka_name for one in declared(kind))
 
 
