@@ -20,8 +20,12 @@ from varve.broker.context import ConnectionContext, RequestContext
 from varve.broker.data.fetch_sessions import FetchSessions
 from varve.broker.data.fetch_waits import FetchWaits
 from varve.broker.data.produce_guard import NoTransactions, ProduceGuard
+from varve.broker.data.producer_ids import PRODUCER_IDS_FILE, ProducerIds
 from varve.broker.data.settings import DataSettings
 from varve.broker.data.slow_reads import SlowReads
+from varve.broker.groups.coordinator import GroupCoordinator
+from varve.broker.groups.offsets_log import OffsetsLog
+from varve.broker.groups.settings import GroupSettings
 from varve.broker.security.acl_table import AclTable
 from varve.broker.security.authorizer import AclAuthorizer
 from varve.broker.security.credentials import ScramCredentials
@@ -29,6 +33,7 @@ from varve.broker.security.quota_table import QuotaTable
 from varve.broker.security.quotas import ClientQuotas
 from varve.broker.security.rights import Authorizer, EverybodyMay
 from varve.broker.security.settings import QuotaSettings, SecuritySettings
+from varve.broker.security.table_file import TableFile
 from varve.broker.settings import BrokerSettings
 from varve.broker.timers import Timers
 from varve.broker.topics import Topics
@@ -69,6 +74,7 @@ class Broker:
         security: SecuritySettings | None = None,
         quotas: QuotaSettings | None = None,
         admin: AdminSettings | None = None,
+        groups: GroupSettings | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -102,6 +108,7 @@ class Broker:
         """Called in the loop with a connection that has ended."""
         self._pool = pool or ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
         self._make_data(data or DataSettings())
+        self._make_groups(groups or GroupSettings())
 
     def _make_data(self, settings: DataSettings) -> None:
         self.told.append(settings)
@@ -109,18 +116,46 @@ class Broker:
         self.fetch_sessions = FetchSessions(settings, self.clock, self.random)
         self.slow_reads = SlowReads(self.offload, self.clock, bytes_max=settings.slow_read_bytes)
         self.slow_reads.on_read.append(self.fetches.on_read)
+        self.producer_ids = ProducerIds(
+            TableFile(self.store.fs, self.store.directories, PRODUCER_IDS_FILE),
+            self.topics,
+            self.offload,
+        )
         self.on_appended.append(self.fetches.on_appended)
         self.on_disconnected.append(self.fetches.on_disconnected)
         self.admin.on_changed.append(self.fetches.wake)
+
+    def _make_groups(self, settings: GroupSettings) -> None:
+        self.told.append(settings)
+        log = OffsetsLog(
+            self.store,
+            self.topics,
+            self.appends,
+            clock=self.clock,
+            offload=self.offload,
+            settings=settings,
+        )
+        self.groups = GroupCoordinator(
+            log,
+            self.topics,
+            clock=self.clock,
+            timers=self.timers,
+            settings=settings,
+            random=self.random,
+            loop=self.loop,
+        )
+        self.admin.on_deleted.append(self.groups.topic_deleted)
 
     async def start(self) -> None:
         """Begins to serve: what coordinators remember is read from their topics."""
         for table in (self.acls, self.credentials, self.quotas.table):
             await self.offload(table.load)
         self.appends.start()
+        await self.groups.load()
 
     async def stop(self) -> None:
         """Lets what was submitted end; the store stays open."""
+        await self.groups.stop()
         await self.loop.run_in_executor(None, self.appends.stop)
         self._pool.shutdown(wait=True)
 

@@ -8,6 +8,7 @@ from varve.broker.broker import Broker, Handler
 from varve.broker.context import RequestContext
 from varve.broker.data import handlers as data
 from varve.broker.data.api_versions import tell_versions
+from varve.broker.groups import handlers as groups
 from varve.broker.security import handlers as security
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -36,6 +37,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.API_VERSIONS: _api_versions,
     **admin.HANDLERS,
     **data.HANDLERS,
+    **groups.HANDLERS,
     **security.HANDLERS,
 }
 """ApiVersions tells clients of these, and of what the server answers itself."""

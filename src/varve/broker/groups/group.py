@@ -91,10 +91,14 @@ class Groups:
             before.close()
         self._by_id[group.id] = group
 
-    def remove(self, group: Group) -> None:
-        """Closes a group, unless another has taken its name already."""
+    def take(self, group: Group) -> None:
+        """Its name is free from now on; the group itself is for the caller to close."""
         if self._by_id.get(group.id) is group:
             del self._by_id[group.id]
+
+    def remove(self, group: Group) -> None:
+        """Closes a group, whose name is free from now on."""
+        self.take(group)
         group.close()
 
     def __iter__(self) -> Iterator[Group]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from varve.broker.groups.group import Group, Groups
 from varve.broker.groups.offsets import CommittedOffset, Offsets
 from varve.broker.groups.settings import GroupSettings
-from varve.broker.topics import Topics
+from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
@@ -53,14 +53,21 @@ class OffsetExpiry:
             except StoreError as error:
                 logger.warning("offsets stay", extra={"group": group.id, "error": str(error)})
 
-    async def drop_topics(self, names: set[str]) -> None:
-        """Topics were deleted; raises what the log refused."""
+    async def drop_topic(self, topic: ServedTopic) -> None:
+        """A topic was deleted; offsets that the log refuses to drop go in a later round."""
         for group in list(self._offsets.groups()):
-            gone = [one for one in self._known(group) if one.topic in names]
-            await self._offsets.delete(group, gone)
+            known = self._offsets.known_partitions(group)
+            gone = [one for one in known if self._was_of(group, one, topic)]
+            try:
+                await self._offsets.delete(group, gone)
+            except StoreError as error:
+                logger.warning("offsets stay", extra={"group": group, "error": str(error)})
 
-    def _known(self, group: str) -> set[TopicPartition]:
-        return self._offsets.of_group(group).keys() | self._offsets.pending_partitions(group)
+    def _was_of(self, group: str, partition: TopicPartition, topic: ServedTopic) -> bool:
+        """A topic that was made anew under the name has another id."""
+        one = self._offsets.find(group, partition)
+        is_named_so = partition.topic == topic.name
+        return is_named_so and (one is None or one.topic_id in (NO_ID, topic.id))
 
     async def _expire(self, group: Group, now_ms: int) -> None:
         expired = [

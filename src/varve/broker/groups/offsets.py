@@ -70,8 +70,10 @@ class Offsets:
         """Whether a transaction that has not ended will commit an offset of the partition."""
         return any(partition in one for one in self._pending.get(group, {}).values())
 
-    def pending_partitions(self, group: str) -> set[TopicPartition]:
-        return {partition for one in self._pending.get(group, {}).values() for partition in one}
+    def known_partitions(self, group: str) -> set[TopicPartition]:
+        """Those with a committed offset, or one that waits for its transaction."""
+        found = set(self._by_group.get(group, ()))
+        return found.union(*self._pending.get(group, {}).values())
 
     def has_any(self, group: str) -> bool:
         return group in self._by_group or group in self._pending
