@@ -20,7 +20,12 @@ from varve.commit_log.log_start import LogStart
 from varve.commit_log.log_state import LogState
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_loading import ProducerSnapshots, read_snapshot
-from varve.commit_log.producer_state import OpenTransaction, Origin, ProducerShell
+from varve.commit_log.producer_state import (
+    OpenTransaction,
+    Origin,
+    ProducerEntry,
+    ProducerShell,
+)
 from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import ReadableSegment, Segment
 from varve.commit_log.segment_drop import SegmentDrop
@@ -300,6 +305,12 @@ class Log:
         with self._state.lock:
             entries = self._state.producers.entries
             return {producer_id: entry.shell for producer_id, entry in entries.items()}
+
+    def producer_entries(self) -> list[ProducerEntry]:
+        """All that the log remembers of its producers, by id."""
+        with self._state.lock:
+            entries = dict(self._state.producers.entries)
+        return [entries[producer_id] for producer_id in sorted(entries)]
 
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions without a marker yet, by first offset."""

@@ -7,7 +7,7 @@ Threads    the loop's alone.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Protocol, TypeVar
 
 from varve.broker.context import ConnectionContext
@@ -97,26 +97,25 @@ class FetchWaits:
 
     def on_appended(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            if partition in self._by_partition:
-                self._wake_if(partition, lambda fetch, woken=partition: fetch.is_enough(woken))
+            for waiting in tuple(self._by_partition.get(partition, ())):
+                if waiting.fetch.is_enough(partition):
+                    self._finish(waiting)
 
     def on_read(self, key: ReadKey, outcome: FetchResult | Exception) -> None:
         """A slow read that was begun for some fetch has come to its end."""
-        self._wake_if(key.log.topic_partition, lambda fetch: fetch.is_read(key, outcome))
+        for waiting in tuple(self._by_partition.get(key.log.topic_partition, ())):
+            if waiting.fetch.is_read(key, outcome):
+                self._finish(waiting)
 
     def wake(self, partition: TopicPartition) -> None:
         """Ends all waiting for a partition: its records or the partition itself were deleted."""
-        self._wake_if(partition, lambda fetch: True)
+        for waiting in tuple(self._by_partition.get(partition, ())):
+            self._finish(waiting)
 
     def on_disconnected(self, connection: ConnectionContext) -> None:
         for waiting in self._by_connection.get(connection.id, _NOBODY).copy():
             self._unlink(waiting)
             waiting.future.cancel()
-
-    def _wake_if(self, partition: TopicPartition, is_due: Callable[[Waiting], bool]) -> None:
-        for waiting in tuple(self._by_partition.get(partition, ())):
-            if waiting.future.done() or is_due(waiting.fetch):
-                self._finish(waiting)
 
     def _finish(self, waiting: WaitingFetch) -> None:
         self._unlink(waiting)
