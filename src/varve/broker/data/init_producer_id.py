@@ -1,4 +1,7 @@
-"""InitProducerId for producers that are idempotent and nothing else."""
+"""InitProducerId for producers that are idempotent and nothing else.
+
+Those with a transactional id belong to the part that coordinates transactions.
+"""
 
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
@@ -6,7 +9,16 @@ from varve.broker.errors import code_of
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.messages.init_producer_id import InitProducerIdResponse
+from varve.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+async def answer_init_producer_id(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    """Where nobody coordinates transactions, those who want one are told to look further."""
+    if request.transactional_id is not None:
+        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return await give_producer_id(broker, context)
 
 
 async def give_producer_id(broker: Broker, context: RequestContext) -> InitProducerIdResponse:
