@@ -169,6 +169,14 @@ class Server:
         await asyncio.sleep(0)
         await self.broker.stop()
 
+    async def cut(self) -> None:
+        """Ends all connections and takes nobody in, as a crash would; `stop` does the rest."""
+        self._is_ready = False
+        await self._end_workers()
+        self._close_sockets()
+        for connection in list(self._house.inside.values()):
+            connection.abort("stop")
+
     async def _end_workers(self) -> None:
         for task in self._workers:
             task.cancel()

@@ -1,6 +1,7 @@
 """A test kit for other projects: a store in the process, a virtual clock, planned crashes."""
 
 from varve.disk import CrashMode, PowerLoss
+from varve.testing.kafka_kit import KafkaKit
 from varve.testing.virtual_store import PlannedCrash, VirtualStore
 
-__all__ = ["CrashMode", "PlannedCrash", "PowerLoss", "VirtualStore"]
+__all__ = ["CrashMode", "KafkaKit", "PlannedCrash", "PowerLoss", "VirtualStore"]

@@ -32,7 +32,8 @@ class VirtualStore:
 
     Without a directory it lives in memory. `settings` are those of `varve.open`; `seed` decides
     what is left to chance, such as how much of a torn write a crash leaves. `objects` is the object
-    store of its cold tier, by default one in memory that outlives crashes.
+    store of its cold tier, by default one in memory that outlives crashes. A `clock` of another
+    kind takes the place of the one that stands still.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class VirtualStore:
         now_ms: int = START_MS,
         seed: int = 0,
         objects: ObjectStore | None = None,
+        clock: ManualClock | None = None,
     ) -> None:
         self.objects = objects or MemoryObjectStore()
-        self.clock = ManualClock(now_ms)
+        self.clock = clock or ManualClock(now_ms)
         self._settings = dict(settings or {})
         self._seed = seed
         self._memory = FaultyFileSystem(self.clock, seed=seed) if directory is None else None
@@ -105,12 +107,11 @@ class VirtualStore:
         milliseconds: float = 0,
     ) -> int:
         """Moves the clock and nothing else; gives the new time in milliseconds."""
-        step = timedelta(
-            days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+        self.clock.advance(
+            length_ms(
+                days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+            )
         )
-        if step < timedelta(0):
-            raise InvalidRequest(f"the clock cannot go back by {-step}; time only advances")
-        self.clock.advance(step // timedelta(milliseconds=1))
         return self.now_ms
 
     def run_background(self) -> None:
@@ -210,6 +211,18 @@ class VirtualStore:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def length_ms(
+    *, days: float, hours: float, minutes: float, seconds: float, milliseconds: float
+) -> int:
+    """A length of time in milliseconds; raises InvalidRequest for one that goes back."""
+    length = timedelta(
+        days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+    )
+    if length < timedelta(0):
+        raise InvalidRequest(f"the clock cannot go back by {-length}; time only advances")
+    return length // timedelta(milliseconds=1)
 
 
 class PlannedCrash:

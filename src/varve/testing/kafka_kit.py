@@ -1,0 +1,229 @@
+"""A broker for tests: in the process, on loopback, with time that can be moved ahead.
+
+Any client of Kafka connects to `bootstrap`. The server has a thread of its own; its store is in
+memory, as that of a `VirtualStore`, and its background work runs when told.
+
+Invariant  when the kit is closed the store is closed and every invariant of it is checked.
+Crash      `restart(crash=True)` loses what a power cut would; clients see their connections end and
+           find the next server at the same address.
+Threads    the test's own; what concerns the server is handed to its loop.
+"""
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from varve.broker.broker import Broker
+from varve.broker.settings import BrokerSettings
+from varve.disk import CrashMode
+from varve.embedded import Store
+from varve.foundation.errors import Closed
+from varve.foundation.settings import GivenValue
+from varve.kafka_server.server import Server
+from varve.kafka_server.settings import ServerSettings
+from varve.testing.flowing_time import FlowingClock, FlowingTimers
+from varve.testing.virtual_store import START_MS, VirtualStore, length_ms
+
+T = TypeVar("T")
+
+_HOST: Final = "127.0.0.1"
+_PATIENCE_SECONDS: Final = 30.0
+_STEP_MS: Final = 60_000
+_STEPS_MAX: Final = 100
+
+
+class _Running:
+    """A server and the loop it lives in."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        self.loop = loop
+        self.thread = thread
+        self.server: Server | None = None
+        self.timers: FlowingTimers | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(_PATIENCE_SECONDS)
+
+
+class KafkaKit:
+    """A server whose store and time are yours; use it as a context manager.
+
+    `settings` are those of `varve.open`. `broker` and `server` are settings of the server; without
+    them it is as `varve serve` makes it, but on a free port.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, GivenValue] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        now_ms: int = START_MS,
+        seed: int = 0,
+        broker: BrokerSettings | None = None,
+        server: ServerSettings | None = None,
+        **parts: Any,
+    ) -> None:
+        self.clock = FlowingClock(now_ms)
+        self.virtual = VirtualStore(
+            settings=settings, directory=directory, seed=seed, clock=self.clock
+        )
+        self._seed = seed
+        self._broker_settings = broker or BrokerSettings()
+        self._server_settings = server or ServerSettings(listeners=(f"PLAINTEXT://{_HOST}:0",))
+        self._parts = parts
+        self._running: _Running | None = None
+        self._start()
+
+    # The server
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients take as bootstrap.servers."""
+        endpoints = self._get().broker.endpoints.values()
+        return ",".join(f"{one.host}:{one.port}" for one in endpoints)
+
+    @property
+    def store(self) -> Store:
+        """The store behind the server, to look into."""
+        return self.virtual.store
+
+    @property
+    def server(self) -> Server:
+        return self._get()
+
+    def _get(self) -> Server:
+        if self._running is None or self._running.server is None:
+            raise Closed("the kit's server is stopped; call restart() first")
+        return self._running.server
+
+    def _start(self) -> None:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="varve-kit", daemon=True)
+        running = self._running = _Running(loop, thread)
+        thread.start()
+        try:
+            running.run(self._serve(running))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    async def _serve(self, running: _Running) -> None:
+        running.timers = FlowingTimers(self.clock, running.loop)
+        broker = Broker(
+            self.virtual.store,
+            self._broker_settings,
+            clock=self.clock,
+            timers=running.timers,
+            random=random.Random(self._seed),
+            loop=running.loop,
+            **self._parts,
+        )
+        server = Server(broker, self._server_settings)
+        await server.start()
+        running.server = server
+
+    def _end_loop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.loop.call_soon_threadsafe(running.loop.stop)
+            running.thread.join(_PATIENCE_SECONDS)
+            running.loop.close()
+
+    def _stop(self, *, crash: bool) -> None:
+        if self._running is None or self._running.server is None:
+            return
+        server = self._running.server
+        if crash:
+            self._running.run(server.cut())
+            self.virtual.crash_now()
+        self._running.run(server.stop())
+        self._end_loop()
+
+    def restart(self, *, crash: bool = False, mode: CrashMode = CrashMode.LOSE_UNSYNCED) -> None:
+        """Stops and starts the server, at the same address.
+
+        After a crash nothing in progress is answered, and the disk has what `mode` says.
+        """
+        listeners = [
+            f"{one.listener}://{one.host}:{one.port}"
+            for one in self._get().broker.endpoints.values()
+        ]
+        self._server_settings = replace(self._server_settings, listeners=tuple(listeners))
+        self._stop(crash=crash)
+        self.virtual.reopen(mode)
+        self._start()
+
+    # Time and background work
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def advance(
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> int:
+        """Moves time ahead, and calls what falls due: sessions end, transactions time out."""
+        total_ms = length_ms(
+            days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+        )
+        step_ms = max(1, min(_STEP_MS, total_ms), -(-total_ms // _STEPS_MAX))
+        while total_ms > 0:
+            self._call(partial(self._jump, min(step_ms, total_ms)))
+            total_ms -= step_ms
+        return self.now_ms
+
+    def _jump(self, milliseconds: int) -> None:
+        assert self._running is not None
+        assert self._running.timers is not None
+        self.clock.advance(milliseconds)
+        self._running.timers.run_due()
+
+    def _call(self, work: Callable[[], T]) -> T:
+        """Does something in the server's thread, and lets what follows from it happen."""
+
+        async def run() -> T:
+            found = work()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return found
+
+        assert self._running is not None, "the server is stopped"
+        return self._running.run(run())
+
+    def run_background(self) -> None:
+        """All that the store's threads would have done by now: flush, roll, delete, compact."""
+        self.store.run_once(self.now_ms)
+
+    def clean_now(self, topic: str | None = None, *, roll: bool = True) -> None:
+        """Compacts and expires one topic or all, whatever their dirty ratio."""
+        self.store.clean(topic, roll=roll)
+
+    # The end
+
+    def close(self) -> None:
+        """Stops the server, closes the store, and raises Corrupt when an invariant is broken."""
+        self._stop(crash=False)
+        self.virtual.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
