@@ -37,6 +37,10 @@ from varve.broker.security.table_file import TableFile
 from varve.broker.settings import BrokerSettings
 from varve.broker.timers import Timers
 from varve.broker.topics import Topics
+from varve.broker.transactions.coordinator import TransactionCoordinator
+from varve.broker.transactions.markers import Markers
+from varve.broker.transactions.settings import TransactionSettings
+from varve.broker.transactions.transaction_log import TransactionLog
 from varve.embedded import Store
 from varve.foundation.clock import Clock
 from varve.foundation.settings import Settings
@@ -75,6 +79,7 @@ class Broker:
         quotas: QuotaSettings | None = None,
         admin: AdminSettings | None = None,
         groups: GroupSettings | None = None,
+        transactions: TransactionSettings | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -109,6 +114,7 @@ class Broker:
         self._pool = pool or ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
         self._make_data(data or DataSettings())
         self._make_groups(groups or GroupSettings())
+        self._make_transactions(transactions or TransactionSettings())
 
     def _make_data(self, settings: DataSettings) -> None:
         self.told.append(settings)
@@ -146,15 +152,33 @@ class Broker:
         )
         self.admin.on_deleted.append(self.groups.topic_deleted)
 
+    def _make_transactions(self, settings: TransactionSettings) -> None:
+        self.told.append(settings)
+        self.transactions = TransactionCoordinator(
+            TransactionLog(
+                self.store, self.topics, self.appends, offload=self.offload, settings=settings
+            ),
+            Markers(self.topics, self.appends, clock=self.clock, offload=self.offload),
+            clock=self.clock,
+            timers=self.timers,
+            settings=settings,
+            producer_ids=self.producer_ids,
+            offsets=self.groups.offsets,
+            groups=self.groups.log,
+        )
+        self.produce_guard = self.transactions
+
     async def start(self) -> None:
         """Begins to serve: what coordinators remember is read from their topics."""
         for table in (self.acls, self.credentials, self.quotas.table):
             await self.offload(table.load)
         self.appends.start()
         await self.groups.load()
+        await self.transactions.load()
 
     async def stop(self) -> None:
         """Lets what was submitted end; the store stays open."""
+        await self.transactions.stop()
         await self.groups.stop()
         await self.loop.run_in_executor(None, self.appends.stop)
         self._pool.shutdown(wait=True)

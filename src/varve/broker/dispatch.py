@@ -10,6 +10,7 @@ from varve.broker.data import handlers as data
 from varve.broker.data.api_versions import tell_versions
 from varve.broker.groups import handlers as groups
 from varve.broker.security import handlers as security
+from varve.broker.transactions import handlers as transactions
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
@@ -39,5 +40,6 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     **data.HANDLERS,
     **groups.HANDLERS,
     **security.HANDLERS,
+    **transactions.HANDLERS,
 }
 """ApiVersions tells clients of these, and of what the server answers itself."""

@@ -1,7 +1,6 @@
-"""InitProducerId for producers that are idempotent and nothing else.
+"""InitProducerId: who a producer is, and that nobody else is it any more."""
 
-Those with a transactional id belong to the part that coordinates transactions.
-"""
+from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
@@ -11,17 +10,36 @@ from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
+_FIRST_WITH_FENCED: Final = 4
+
 
 async def answer_init_producer_id(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Where nobody coordinates transactions, those who want one are told to look further."""
-    if request.transactional_id is not None:
-        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return await give_producer_id(broker, context)
+    """A transactional id has its producer id and epoch from the coordinator."""
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return await _give_producer_id(broker, context)
+    if not broker.authorizer.is_allowed(
+        context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    ):
+        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    result = await broker.transactions.init_producer(
+        transactional_id,
+        request.transaction_timeout_ms,
+        request.producer_id,
+        request.producer_epoch,
+    )
+    if result.error is ErrorCode.PRODUCER_FENCED and context.version < _FIRST_WITH_FENCED:
+        return _refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return InitProducerIdResponse(
+        error_code=result.error,
+        producer_id=result.producer_id,
+        producer_epoch=result.producer_epoch,
+    )
 
 
-async def give_producer_id(broker: Broker, context: RequestContext) -> InitProducerIdResponse:
+async def _give_producer_id(broker: Broker, context: RequestContext) -> InitProducerIdResponse:
     """A new id at epoch 0, for whoever may write anywhere."""
     may_write = broker.authorizer.is_allowed(
         context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME

@@ -17,9 +17,9 @@ Threads    the loop's alone. Requests are carried out in tasks of the coordinato
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from varve.broker.timers import Timers
 from varve.broker.transactions.completion import Completion, TransactionalOffsets, wait_for
@@ -46,6 +46,22 @@ T = TypeVar("T")
 END_WAIT_MS: Final = 1_000
 
 
+class ProducerIdSource(Protocol):
+    """Gives out producer ids, each once."""
+
+    async def next_id(self) -> int: ...
+
+    def note_used(self, producer_id: int) -> None: ...
+
+
+class GroupPartitions(Protocol):
+    """Where the offsets of groups are kept."""
+
+    async def ensure_topic(self) -> None: ...
+
+    def partition_of(self, group: str) -> TopicPartition: ...
+
+
 @dataclass(frozen=True, slots=True)
 class InitResult:
     """Who a producer is from now on, or why it may not be."""
@@ -66,15 +82,17 @@ class TransactionCoordinator:
         clock: Clock,
         timers: Timers,
         settings: TransactionSettings,
-        new_producer_id: Callable[[], Awaitable[int]],
+        producer_ids: ProducerIdSource,
         offsets: TransactionalOffsets,
+        groups: GroupPartitions,
     ) -> None:
         self._log = log
         self._markers = markers
         self._clock = clock
         self._timers = timers
         self._settings = settings
-        self._new_producer_id = new_producer_id
+        self._producer_ids = producer_ids
+        self._groups = groups
         self._tasks: set[asyncio.Task[Any]] = set()
         self.table = TransactionTable()
         self._completion = Completion(
@@ -88,6 +106,7 @@ class TransactionCoordinator:
         The offsets that wait for transactions must have been loaded before.
         """
         for transaction in await self._log.load():
+            self._producer_ids.note_used(transaction.producer_id)
             entry = self.table.add(transaction)
             if transaction.is_decided:
                 self._begin(self._completion.run(entry))
@@ -129,6 +148,17 @@ class TransactionCoordinator:
             self._add(transactional_id, producer_id, producer_epoch, partitions)
         )
 
+    async def add_offsets(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, group: str
+    ) -> ErrorCode:
+        """Has the producer's transaction reach to the partition of a group's offsets."""
+        try:
+            await self._groups.ensure_topic()
+        except StoreError as error:
+            return _code_of(error)
+        partitions = frozenset({self._groups.partition_of(group)})
+        return await self.add_partitions(transactional_id, producer_id, producer_epoch, partitions)
+
     async def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool
     ) -> ErrorCode:
@@ -136,6 +166,15 @@ class TransactionCoordinator:
         return await self._carry_out(
             self._end(transactional_id, producer_id, producer_epoch, is_commit=is_commit)
         )
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """What is known of an id."""
+        entry = self.table.find(transactional_id)
+        return None if entry is None or entry.is_unwritten else entry.current
+
+    def known(self) -> list[Transaction]:
+        """What is known of every id."""
+        return [entry.current for entry in self.table if not entry.is_unwritten]
 
     def check_produce(
         self,
@@ -235,7 +274,7 @@ class TransactionCoordinator:
         if current.needs_producer_id(expected_epoch):
             entry.next_status = Status.EMPTY
             try:
-                producer_id = await self._new_producer_id()
+                producer_id = await self._producer_ids.next_id()
             except StoreError as error:
                 self._forget_unwritten(entry)
                 return InitResult(_code_of(error))
@@ -319,7 +358,7 @@ class TransactionCoordinator:
         )
 
     def _forget_unwritten(self, entry: TransactionEntry) -> None:
-        if entry.current.producer_epoch == NO_EPOCH:
+        if entry.is_unwritten:
             self.table.remove(entry)
 
     # Tasks

@@ -8,6 +8,7 @@ Threads    the loop's alone.
 from collections.abc import Iterator
 
 from varve.broker.transactions.state import (
+    NO_EPOCH,
     Status,
     Transaction,
 )
@@ -23,6 +24,11 @@ class TransactionEntry:
     def __init__(self, current: Transaction) -> None:
         self.current = current
         self.next_status: Status | None = None
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether the id was never used before, and its first record is not on disk yet."""
+        return self.current.producer_epoch == NO_EPOCH
 
     def refuse(self, *, producer_id: int, producer_epoch: int) -> ErrorCode:
         """What is wrong with a request of this producer; NONE if it may go on."""

@@ -1,0 +1,149 @@
+"""Producers with transactions on a broker in memory: what clients do, in one call each."""
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.broker_kit import BrokerKit
+from varve.broker.appends import AppendPart
+from varve.broker.groups.offsets import CommittedOffset
+from varve.broker.transactions.coordinator import InitResult, TransactionCoordinator
+from varve.broker.transactions.settings import TransactionSettings
+from varve.commit_log import Log, TopicPartition
+from varve.records import Record, build_batch
+from varve.wire import ErrorCode
+
+TIMEOUT_MS = 1_000
+QUICK = TransactionSettings(
+    transaction_state_log_num_partitions=2, transaction_abort_interval_ms=200
+)
+GROUP = "readers"
+
+
+@dataclass
+class BenchProducer:
+    """One run of a producer, with its sequences."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    sequences: dict[TopicPartition, int]
+
+
+class TransactionBench:
+    """Talks to the coordinator as the handlers do."""
+
+    def __init__(self, kit: BrokerKit) -> None:
+        self.kit = kit
+
+    @property
+    def coordinator(self) -> TransactionCoordinator:
+        return self.kit.broker.transactions
+
+    def init(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        producer_id: int = -1,
+        epoch: int = -1,
+    ) -> InitResult:
+        return self.kit.run(
+            self.coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
+        )
+
+    def start(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> BenchProducer:
+        """A new run, tried until what was open is aborted."""
+        for _ in range(20):
+            result = self.init(transactional_id, timeout_ms=timeout_ms)
+            if result.error is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                break
+            self.kit.advance(50)
+        assert result.error is ErrorCode.NONE, result
+        return BenchProducer(transactional_id, result.producer_id, result.producer_epoch, {})
+
+    def add(self, producer: BenchProducer, *partitions: TopicPartition) -> ErrorCode:
+        return self.kit.run(
+            self.coordinator.add_partitions(
+                producer.transactional_id,
+                producer.producer_id,
+                producer.epoch,
+                frozenset(partitions),
+            )
+        )
+
+    def produce(
+        self, producer: BenchProducer, partition: TopicPartition, value: bytes
+    ) -> ErrorCode | Exception:
+        """As Produce does: asked and submitted in one turn."""
+        return self.kit.run(self._produce(producer, partition, value))
+
+    async def _produce(
+        self, producer: BenchProducer, partition: TopicPartition, value: bytes
+    ) -> ErrorCode | Exception:
+        code = self.check(producer, partition)
+        if code:
+            return code
+        sequence = producer.sequences.get(partition, 0)
+        batch = build_batch(
+            [Record(None, value)],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        part = AppendPart(self.log(partition), batch)
+        await self.kit.appends.submit([part])
+        if part.error is not None:
+            return part.error
+        producer.sequences[partition] = sequence + 1
+        return ErrorCode.NONE
+
+    def check(self, producer: BenchProducer, partition: TopicPartition) -> ErrorCode:
+        return self.coordinator.check_produce(
+            producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            partition=partition,
+        )
+
+    def add_offsets(self, producer: BenchProducer, group: str = GROUP) -> ErrorCode:
+        return self.kit.run(
+            self.coordinator.add_offsets(
+                producer.transactional_id, producer.producer_id, producer.epoch, group
+            )
+        )
+
+    def commit_offset(
+        self, producer: BenchProducer, partition: TopicPartition, offset: int, group: str = GROUP
+    ) -> None:
+        offsets = self.kit.broker.groups.offsets
+        self.kit.run(
+            offsets.commit_in_transaction(
+                group, producer.producer_id, producer.epoch, {partition: CommittedOffset(offset)}
+            )
+        )
+
+    def committed(self, partition: TopicPartition, group: str = GROUP) -> int | None:
+        found = self.kit.broker.groups.offsets.find(group, partition)
+        return None if found is None else found.offset
+
+    def end(self, producer: BenchProducer, *, is_commit: bool) -> ErrorCode:
+        return self.kit.run(self.ending(producer, is_commit=is_commit))
+
+    def ending(self, producer: BenchProducer, *, is_commit: bool) -> Coroutine[Any, Any, ErrorCode]:
+        return self.coordinator.end(
+            producer.transactional_id, producer.producer_id, producer.epoch, is_commit=is_commit
+        )
+
+    def log(self, partition: TopicPartition) -> Log:
+        return self.kit.log(partition.topic, partition.partition)
+
+    def read(self, partition: TopicPartition, isolation: str = "read_committed") -> list[bytes]:
+        found = self.kit.store.topic(partition.topic).partition(partition.partition)
+        return [one.value or b"" for one in found.read(isolation=isolation)]
+
+    def open_count(self) -> int:
+        """Transactions that hold readers back, in all logs."""
+        logs = [log for topic in self.kit.broker.topics for log in topic.logs if log is not None]
+        return sum(len(log.open_transactions()) for log in logs)

@@ -1,0 +1,429 @@
+"""The coordinator answers as Kafka's, and its transactions are whole or not there."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.broker_kit import BrokerKit
+from tests.support.transaction_bench import QUICK, TIMEOUT_MS, BenchProducer, TransactionBench
+from varve.broker.topics import TRANSACTIONS_TOPIC
+from varve.broker.transactions.coordinator import END_WAIT_MS, InitResult
+from varve.broker.transactions.settings import TransactionSettings
+from varve.broker.transactions.state import EPOCH_MAX, Status
+from varve.commit_log import TopicPartition
+from varve.disk import FaultyFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import InvalidProducerEpoch
+from varve.wire import ErrorCode
+
+A = TopicPartition("a", 0)
+B = TopicPartition("b", 1)
+
+
+@pytest.fixture
+def bench() -> Iterator[TransactionBench]:
+    with BrokerKit(transactions=QUICK) as kit:
+        kit.make_topic("a")
+        kit.make_topic("b", partitions=2, settings={"flush": "ack"})
+        yield TransactionBench(kit)
+
+
+def _status(bench: TransactionBench, transactional_id: str = "t") -> Status:
+    found = bench.coordinator.find(transactional_id)
+    assert found is not None
+    return found.status
+
+
+def _begin(bench: TransactionBench, transactional_id: str = "t") -> BenchProducer:
+    producer = bench.start(transactional_id)
+    assert bench.add(producer, A, B) is ErrorCode.NONE
+    for partition in (A, B):
+        assert bench.produce(producer, partition, transactional_id.encode()) is ErrorCode.NONE
+    return producer
+
+
+def _decide(
+    bench: TransactionBench, producer: BenchProducer, *, is_commit: bool
+) -> "asyncio.Task[ErrorCode]":
+    """Goes as far as the decision is on disk, and no marker yet."""
+    kit = bench.kit
+    ending = kit.loop.create_task(bench.ending(producer, is_commit=is_commit))
+    while _status(bench, producer.transactional_id) is Status.ONGOING:
+        kit.loop.run_until_complete(asyncio.sleep(0))
+        if not (kit.appends.run_once() or kit.syncs.run_once()):
+            kit.work.run_once()
+    assert not ending.done()
+    return ending
+
+
+# InitProducerId
+
+
+def test_every_run_of_a_producer_has_the_next_epoch(bench: TransactionBench) -> None:
+    first = bench.start("t")
+    second = bench.start("t")
+    assert (first.epoch, second.epoch) == (0, 1)
+    assert first.producer_id == second.producer_id
+    assert bench.start("other").producer_id != first.producer_id
+    assert _status(bench) is Status.EMPTY
+
+
+def test_the_log_of_transactions_is_made_at_first_use_and_synced(bench: TransactionBench) -> None:
+    assert bench.kit.broker.topics.find(TRANSACTIONS_TOPIC) is None
+    bench.start("t")
+    made = bench.kit.topic(TRANSACTIONS_TOPIC)
+    assert len(made.logs) == QUICK.transaction_state_log_num_partitions
+    assert made.settings.is_compacted
+    assert made.settings.syncs_every_append
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_out_of_range_is_refused(bench: TransactionBench, timeout_ms: int) -> None:
+    assert bench.init("t", timeout_ms=timeout_ms).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert bench.coordinator.find("t") is None
+
+
+def test_an_empty_id_or_half_a_producer_is_refused(bench: TransactionBench) -> None:
+    assert bench.init("").error is ErrorCode.INVALID_REQUEST
+    assert bench.init("t", producer_id=3).error is ErrorCode.INVALID_REQUEST
+    assert bench.init("t", epoch=3).error is ErrorCode.INVALID_REQUEST
+
+
+def test_a_producer_that_tells_its_epoch_may_ask_again(bench: TransactionBench) -> None:
+    first = bench.start("t")
+    told = {"producer_id": first.producer_id, "epoch": first.epoch}
+    bumped = InitResult(ErrorCode.NONE, first.producer_id, first.epoch + 1)
+    assert bench.init("t", **told) == bumped
+    assert bench.init("t", **told) == bumped
+    bench.start("t")
+    assert bench.init("t", **told).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_foreign_producer_id_is_fenced(bench: TransactionBench) -> None:
+    bench.start("t")
+    assert bench.init("t", producer_id=99, epoch=0).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_new_run_aborts_what_the_old_one_left_open(bench: TransactionBench) -> None:
+    old = _begin(bench)
+    assert bench.init("t").error is ErrorCode.CONCURRENT_TRANSACTIONS
+    new = bench.start("t")
+    assert new.epoch == old.epoch + 2
+    assert bench.read(A) == bench.read(B) == []
+    assert bench.open_count() == 0
+    assert bench.end(old, is_commit=True) is ErrorCode.PRODUCER_FENCED
+    assert bench.add(old, A) is ErrorCode.PRODUCER_FENCED
+    assert bench.check(old, A) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_used_up_epochs_lead_to_a_new_producer_id(bench: TransactionBench) -> None:
+    producer = bench.start("t")
+    entry = bench.coordinator.table.find("t")
+    assert entry is not None
+    for _ in range(EPOCH_MAX - 1):
+        bumped = entry.current.with_next_epoch(expected_epoch=None, timeout_ms=1, now_ms=1)
+        assert bumped is not None
+        entry.current = bumped
+    last = EPOCH_MAX - 1
+    assert entry.current.producer_epoch == last
+    told = {"producer_id": producer.producer_id, "epoch": last}
+    renewed = bench.init("t", **told)
+    assert renewed.error is ErrorCode.NONE
+    assert renewed.producer_epoch == 0
+    assert renewed.producer_id != producer.producer_id
+    assert bench.init("t", **told) == renewed
+    old = BenchProducer("t", producer.producer_id, last, {})
+    assert bench.add(old, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert bench.check(old, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_two_at_once_do_not_become_the_same_producer(bench: TransactionBench) -> None:
+    bench.kit.hold_work(appends=True)
+    asked = [
+        bench.kit.loop.create_task(bench.coordinator.init_producer("t", 1_000, -1, -1))
+        for _ in range(2)
+    ]
+    bench.kit.settle()
+    bench.kit.release_work()
+    errors = [one.result().error for one in asked]
+    assert errors == [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS]
+
+
+def test_a_client_that_goes_away_does_not_cut_a_step(bench: TransactionBench) -> None:
+    bench.kit.hold_work(appends=True)
+    asked = bench.kit.loop.create_task(bench.coordinator.init_producer("t", 1_000, -1, -1))
+    bench.kit.settle()
+    asked.cancel()
+    bench.kit.release_work()
+    assert asked.cancelled()
+    assert _status(bench) is Status.EMPTY
+    assert bench.start("t").epoch == 1
+
+
+# Adding and ending
+
+
+def test_committed_data_is_there_when_the_end_is_answered(bench: TransactionBench) -> None:
+    producer = _begin(bench)
+    assert bench.read(A) == []
+    assert bench.end(producer, is_commit=True) is ErrorCode.NONE
+    assert _status(bench) is Status.COMPLETE_COMMIT
+    assert bench.read(A) == bench.read(B) == [b"t"]
+    assert bench.add(producer, A) is ErrorCode.NONE
+
+
+def test_aborted_data_is_never_read(bench: TransactionBench) -> None:
+    producer = _begin(bench)
+    assert bench.end(producer, is_commit=False) is ErrorCode.NONE
+    assert _status(bench) is Status.COMPLETE_ABORT
+    assert bench.read(A) == bench.read(B) == []
+    assert bench.read(A, "read_uncommitted") == [b"t"]
+    assert bench.open_count() == 0
+
+
+def test_an_end_may_be_asked_again_but_not_turned_round(bench: TransactionBench) -> None:
+    producer = _begin(bench)
+    assert bench.end(producer, is_commit=True) is ErrorCode.NONE
+    assert bench.end(producer, is_commit=True) is ErrorCode.NONE
+    assert bench.end(producer, is_commit=False) is ErrorCode.INVALID_TXN_STATE
+    assert bench.add(producer, A) is ErrorCode.NONE
+    assert bench.end(producer, is_commit=False) is ErrorCode.NONE
+    assert bench.end(producer, is_commit=True) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_nothing_can_be_ended_that_was_not_begun(bench: TransactionBench) -> None:
+    unknown = BenchProducer("nobody", 1, 0, {})
+    assert bench.end(unknown, is_commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert bench.add(unknown, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    producer = bench.start("t")
+    assert bench.end(producer, is_commit=True) is ErrorCode.INVALID_TXN_STATE
+    foreign = BenchProducer("t", producer.producer_id + 1, producer.epoch, {})
+    assert bench.end(foreign, is_commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    ahead = BenchProducer("t", producer.producer_id, producer.epoch + 1, {})
+    assert bench.end(ahead, is_commit=True) is ErrorCode.PRODUCER_FENCED
+    assert bench.add(ahead, A) is ErrorCode.PRODUCER_FENCED
+
+
+def test_partitions_that_are_there_already_write_nothing(bench: TransactionBench) -> None:
+    producer = _begin(bench)
+    logs = [log for log in bench.kit.topic(TRANSACTIONS_TOPIC).logs if log is not None]
+    before = [log.end_offset for log in logs]
+    assert bench.add(producer, A) is ErrorCode.NONE
+    assert [log.end_offset for log in logs] == before
+
+
+def test_everybody_waits_until_the_markers_are_written(bench: TransactionBench) -> None:
+    producer = _begin(bench)
+    bench.kit.hold_work(syncs=True)  # the log of transactions waits for the disk
+    ending = bench.kit.loop.create_task(bench.ending(producer, is_commit=True))
+    bench.kit.settle()
+    assert not ending.done()
+    assert bench.add(producer, A) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.end(producer, is_commit=True) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.init("t").error is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.check(producer, A) is ErrorCode.NOT_ENOUGH_REPLICAS
+    bench.kit.release_work()
+    assert ending.result() is ErrorCode.NONE
+
+
+def test_an_end_is_answered_though_markers_take_long(bench: TransactionBench) -> None:
+    producer = _begin(bench)
+    log = bench.log(B)
+    ending = _decide(bench, producer, is_commit=True)
+    bench.kit.hold_work(syncs=True)
+    bench.kit.settle()
+    assert not ending.done()
+    bench.kit.advance(END_WAIT_MS)
+    assert ending.result() is ErrorCode.NONE
+    assert bench.end(producer, is_commit=True) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert bench.end(producer, is_commit=False) is ErrorCode.INVALID_TXN_STATE
+    bench.kit.release_work()
+    assert _status(bench) is Status.COMPLETE_COMMIT
+    assert log.open_transactions() == []
+
+
+# Produce
+
+
+def test_batches_need_a_partition_that_was_added(bench: TransactionBench) -> None:
+    producer = bench.start("t")
+    assert bench.check(producer, A) is ErrorCode.INVALID_TXN_STATE
+    bench.add(producer, A)
+    assert bench.check(producer, A) is ErrorCode.NONE
+    assert bench.check(producer, B) is ErrorCode.INVALID_TXN_STATE
+    older = BenchProducer("t", producer.producer_id, producer.epoch - 1, {})
+    assert bench.check(older, A) is ErrorCode.INVALID_PRODUCER_EPOCH
+    unknown = BenchProducer("nobody", producer.producer_id, producer.epoch, {})
+    assert bench.check(unknown, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    bench.end(producer, is_commit=True)
+    assert bench.check(producer, A) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_batches_go_on_while_another_partition_is_added(bench: TransactionBench) -> None:
+    producer = bench.start("t")
+    bench.add(producer, A)
+    bench.kit.hold_work(appends=True)
+    adding = bench.kit.loop.create_task(
+        bench.coordinator.add_partitions("t", producer.producer_id, producer.epoch, frozenset({B}))
+    )
+    bench.kit.settle()
+    assert not adding.done()
+    assert bench.check(producer, A) is ErrorCode.NONE
+    assert bench.check(producer, B) is ErrorCode.INVALID_TXN_STATE
+    bench.kit.release_work()
+    assert bench.check(producer, B) is ErrorCode.NONE
+
+
+def test_without_verification_only_the_log_checks() -> None:
+    settings = TransactionSettings(transaction_partition_verification_enable=False)
+    with BrokerKit(transactions=settings) as kit:
+        kit.make_topic("a")
+        bench = TransactionBench(kit)
+        assert bench.check(BenchProducer("nobody", 1, 0, {}), A) is ErrorCode.NONE
+
+
+# Timeouts and expiry
+
+
+def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(
+    bench: TransactionBench,
+) -> None:
+    producer = _begin(bench)
+    bench.kit.advance(TIMEOUT_MS - 200)
+    assert _status(bench) is Status.ONGOING
+    bench.kit.advance(600)
+    assert _status(bench) is Status.COMPLETE_ABORT
+    assert bench.open_count() == 0
+    assert bench.read(A) == []
+    assert bench.end(producer, is_commit=True) is ErrorCode.PRODUCER_FENCED
+    assert bench.check(producer, A) is ErrorCode.INVALID_PRODUCER_EPOCH
+    with pytest.raises(InvalidProducerEpoch):
+        bench.log(A).end_transaction(
+            producer_id=producer.producer_id, producer_epoch=producer.epoch, committed=True
+        )
+
+
+def test_ids_that_are_not_used_are_forgotten(bench: TransactionBench) -> None:
+    settings = TransactionSettings(
+        transactional_id_expiration_ms=1_000, transaction_expiration_interval_ms=500
+    )
+    with BrokerKit(transactions=settings) as kit:
+        kit.make_topic("a")
+        bench = TransactionBench(kit)
+        bench.start("idle")
+        used = bench.start("used", timeout_ms=60_000)
+        bench.add(used, A)
+        kit.advance(1_600)
+        assert bench.coordinator.find("idle") is None
+        assert bench.coordinator.find("used") is not None
+        kit.restart()
+        assert bench.coordinator.find("idle") is None
+        assert bench.coordinator.find("used") is not None
+        assert bench.start("idle").epoch == 0
+
+
+# Restarts
+
+
+def test_everything_is_known_after_a_restart(bench: TransactionBench) -> None:
+    done = _begin(bench, "done")
+    bench.end(done, is_commit=True)
+    bench.start("idle")
+    ongoing = _begin(bench, "open")
+    before = {one.transactional_id: one for one in bench.coordinator.known()}
+    bench.kit.restart()
+    after = {one.transactional_id: one for one in bench.coordinator.known()}
+    assert after == before
+    assert bench.produce(ongoing, A, b"more") is ErrorCode.NONE
+    assert bench.end(ongoing, is_commit=True) is ErrorCode.NONE
+    assert bench.read(A) == [b"done", b"open", b"more"]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_decision_is_carried_out_after_a_restart(
+    bench: TransactionBench, is_commit: bool
+) -> None:
+    producer = _begin(bench)
+    ending = _decide(bench, producer, is_commit=is_commit)
+    bench.kit.restart(is_crash=True)
+    bench.kit.settle()
+    assert ending.cancelled()
+    assert _status(bench) is (Status.COMPLETE_COMMIT if is_commit else Status.COMPLETE_ABORT)
+    assert bench.open_count() == 0
+    assert bench.read(A) == bench.read(B) == ([b"t"] if is_commit else [])
+
+
+# Partitions in trouble
+
+
+def test_a_deleted_topic_is_left_out_of_its_transaction(bench: TransactionBench) -> None:
+    producer = _begin(bench)
+    bench.kit.store.delete_topic("a")
+    bench.kit.broker.topics.refresh()
+    assert bench.end(producer, is_commit=True) is ErrorCode.NONE
+    assert _status(bench) is Status.COMPLETE_COMMIT
+    assert bench.read(B) == [b"t"]
+
+
+@pytest.fixture
+def full() -> Iterator[tuple[TransactionBench, FaultyFileSystem]]:
+    """On a disk that can run full."""
+    clock = ManualClock()
+    fs = FaultyFileSystem(clock)
+    with BrokerKit(fs=fs, clock=clock, transactions=QUICK) as kit:
+        kit.make_topic("a")
+        kit.make_topic("b", partitions=2, settings={"flush": "ack"})
+        yield TransactionBench(kit), fs
+
+
+def test_markers_are_tried_until_the_disk_takes_them(
+    full: tuple[TransactionBench, FaultyFileSystem],
+) -> None:
+    bench, fs = full
+    producer = _begin(bench)
+    ending = _decide(bench, producer, is_commit=True)
+    fs.full_at(fs.used_bytes())
+    bench.kit.advance(3_000)
+    assert ending.result() is ErrorCode.NONE
+    assert _status(bench) is Status.PREPARE_COMMIT
+    assert bench.add(producer, A) is ErrorCode.CONCURRENT_TRANSACTIONS
+    fs.full_at(None)
+    bench.kit.advance(10_000)
+    assert _status(bench) is Status.COMPLETE_COMMIT
+    assert bench.read(A) == bench.read(B) == [b"t"]
+
+
+def test_a_step_that_cannot_be_written_is_not_taken(
+    full: tuple[TransactionBench, FaultyFileSystem],
+) -> None:
+    bench, fs = full
+    producer = _begin(bench)
+    fs.full_at(fs.used_bytes())
+    assert bench.end(producer, is_commit=True) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.init("new").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.coordinator.find("new") is None
+    assert bench.init("t").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert _status(bench) is Status.ONGOING
+    assert bench.check(producer, A) is ErrorCode.NONE
+    fs.full_at(None)
+    assert bench.end(producer, is_commit=True) is ErrorCode.NONE
+    assert bench.read(A) == [b"t"]
+    assert bench.start("new").epoch == 0
+
+
+# Offsets
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_offsets_follow_their_transaction(bench: TransactionBench, is_commit: bool) -> None:
+    producer = bench.start("t")
+    assert bench.add_offsets(producer) is ErrorCode.NONE
+    bench.commit_offset(producer, A, 5)
+    assert bench.committed(A) is None
+    assert bench.end(producer, is_commit=is_commit) is ErrorCode.NONE
+    expected = 5 if is_commit else None
+    assert bench.committed(A) == expected
+    assert bench.open_count() == 0
+    bench.kit.restart()
+    assert bench.committed(A) == expected
