@@ -29,6 +29,7 @@ from varve.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandsha
 logger = logging.getLogger(__name__)
 
 PLAIN: Final = "PLAIN"
+_NONCE_BYTES: Final = 24
 
 
 class ListenerSasl:
@@ -74,7 +75,8 @@ class ListenerSasl:
     def begin(self, mechanism: str, broker: Broker) -> SaslExchange:
         if mechanism == PLAIN:
             return PlainExchange(broker, self._users)
-        return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, self._entropy)
+        nonce = self._entropy(_NONCE_BYTES).hex()
+        return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, nonce)
 
 
 def _read_users(path: str) -> dict[str, str]:

@@ -7,14 +7,12 @@ Threads    the loop's alone; some hashes of short texts.
 
 import base64
 import re
-from collections.abc import Callable
 from typing import Final
 
 from varve.broker.security.credentials import ScramCredentials
 from varve.broker.security.scram import Mechanism, ScramCredential, is_proof, keyed
 from varve.kafka_server.sasl_exchange import SaslRefused
 
-_NONCE_BYTES: Final = 24
 _FIRST: Final = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authorization>[^,]*))?,)"
     r"(?P<bare>n=(?P<user>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>(?:,[^,]*)*))",
@@ -25,17 +23,12 @@ _BAD_ESCAPE: Final = re.compile(r"=(?!2C|3D)")
 
 
 class ScramExchange:
-    """A client that logs in with SCRAM."""
+    """A client that logs in with SCRAM; `nonce` is the server's, never used before."""
 
-    def __init__(
-        self,
-        mechanism: Mechanism,
-        credentials: ScramCredentials,
-        entropy: Callable[[int], bytes],
-    ) -> None:
+    def __init__(self, mechanism: Mechanism, credentials: ScramCredentials, nonce: str) -> None:
         self._mechanism = mechanism
         self._credentials = credentials
-        self._own_nonce = base64.b64encode(entropy(_NONCE_BYTES)).decode()
+        self._own_nonce = nonce
         self._credential: ScramCredential | None = None
         self._is_known = False
         self._header = self._first_bare = self._server_first = self._nonce = ""

@@ -1,0 +1,196 @@
+"""A crash while rights, credentials or quotas change leaves them as some answer said (G3)."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from varve.broker.security.acl import AclBinding, AclFilter, PatternType, Permission
+from varve.broker.security.acl_table import ACLS_FILE, AclTable
+from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials, make_credential
+from varve.broker.security.quota_table import (
+    QUOTAS_FILE,
+    EntityType,
+    QuotaEntity,
+    QuotaKind,
+    QuotaTable,
+)
+from varve.broker.security.rights import Operation, ResourceType
+from varve.broker.security.scram import Mechanism
+from varve.broker.security.table_file import PlainDirectory
+from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt, DirectoryOffline, DiskFull, Unavailable
+
+PATHS = ["/a", "/b"]
+CREDENTIAL = make_credential("secret", Mechanism.SCRAM_SHA_256, iterations=4_096)
+Table = AclTable | ScramCredentials | QuotaTable
+
+
+def _directories() -> list[PlainDirectory]:
+    return [PlainDirectory(path) for path in PATHS]
+
+
+def _disk(clock: ManualClock, seed: int = 0) -> FaultyFileSystem:
+    fs = FaultyFileSystem(clock, seed=seed)
+    for path in PATHS:
+        fs.make_directory(path)
+        fs.sync_directory(path)
+    fs.sync_directory("/")
+    return fs
+
+
+def _right(name: str) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC,
+        name,
+        PatternType.LITERAL,
+        "User:alice",
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+
+
+def _all_of(name: str) -> AclFilter:
+    return AclFilter(
+        ResourceType.ANY, name, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
+    )
+
+
+def _quota(user: str) -> QuotaEntity:
+    return QuotaEntity.of([(EntityType.USER, user)])
+
+
+def _change(table: Table, step: int) -> None:
+    """One of four changes: two are added, one of them goes, a third comes."""
+    name = ("one", "two", "one", "three")[step]
+    is_removal = step == 2
+    if isinstance(table, AclTable):
+        if is_removal:
+            table.remove([_all_of(name)])
+        else:
+            table.add([_right(name)])
+    elif isinstance(table, ScramCredentials):
+        table.alter([(name, Mechanism.SCRAM_SHA_256, None if is_removal else CREDENTIAL)])
+    else:
+        table.alter([(_quota(name), {QuotaKind.PRODUCE: None if is_removal else 1_000.0})])
+
+
+STATES = [set(), {"one"}, {"one", "two"}, {"two"}, {"two", "three"}]
+
+
+def _names(table: Table) -> set[str | None]:
+    if isinstance(table, AclTable):
+        return {one.name for one in table.bindings}
+    if isinstance(table, ScramCredentials):
+        return set(table.users)
+    return {entity.names[0][1] for entity in table.quotas}
+
+
+MAKERS: list[tuple[Callable[..., Table], str]] = [
+    (AclTable, ACLS_FILE),
+    (ScramCredentials, CREDENTIALS_FILE),
+    (QuotaTable, QUOTAS_FILE),
+]
+
+
+@pytest.mark.parametrize(("make", "file"), MAKERS)
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_a_table_is_what_some_answer_said_after_a_crash_at_any_step(
+    make: Callable[..., Table], file: str, mode: CrashMode
+) -> None:
+    clock = ManualClock()
+    trial = _disk(clock)
+    begin = trial.steps
+    table = make(trial, _directories())
+    for step in range(4):
+        _change(table, step)
+    for crash in range(begin + 1, trial.steps + 1):
+        fs = _disk(clock, seed=crash)
+        fs.crash_at(crash)
+        answered = 0
+        with suppress(PowerLoss):
+            table = make(fs, _directories())
+            for step in range(4):
+                _change(table, step)
+                answered += 1
+        found = make(fs.after_crash(mode, seed=crash), _directories())
+        found.load()
+        assert _names(found) in STATES[answered : answered + 2], f"at {fs.describe_trace(3)}"
+
+
+@pytest.mark.parametrize(("make", "file"), MAKERS)
+def test_a_full_disk_refuses_a_change_which_can_be_made_later(
+    make: Callable[..., Table], file: str
+) -> None:
+    fs = _disk(ManualClock())
+    table = make(fs, _directories())
+    _change(table, 0)
+    fs.full_at(fs.used_bytes() + 10)
+    with pytest.raises(DiskFull):
+        _change(table, 1)
+    assert _names(table) == {"one"}
+    fs.full_at(None)
+    _change(table, 1)
+    again = make(fs, _directories())
+    again.load()
+    assert _names(again) == {"one", "two"}
+
+
+@pytest.mark.parametrize(("make", "file"), MAKERS)
+def test_a_directory_that_fails_leaves_the_other_with_the_table(
+    make: Callable[..., Table], file: str
+) -> None:
+    fs = _disk(ManualClock())
+    directories = _directories()
+    table = make(fs, directories)
+    _change(table, 0)
+    fs.fail_under("/b", OSError(5, "Input/output error"))
+    _change(table, 1)
+    assert isinstance(directories[1].failure, DirectoryOffline)
+    assert directories[0].failure is None
+    fs.fail_under("/a", OSError(5, "Input/output error"))
+    with pytest.raises(DirectoryOffline):
+        _change(table, 2)
+    assert _names(table) == {"one", "two"}
+
+
+@pytest.mark.parametrize(("make", "file"), MAKERS)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"format": 1}',
+        b'{"format": 1, "version": "2"}',
+        b'{"format": 1, "version": true}',
+        b'{"format": 2, "version": 1}',
+        b'{"format": 1, "version": 2, "acls": [1], "users": [1], "quotas": [1], "secret": ""}',
+        b'{"format": 1, "version": 2, "acls": [{}], "users": {"a": {"SCRAM_SHA_256": {}}}, '
+        b'"quotas": [{}], "secret": ""}',
+    ],
+)
+def test_a_table_that_cannot_be_understood_is_not_taken_for_an_empty_one(
+    make: Callable[..., Table], file: str, content: bytes
+) -> None:
+    fs = _disk(ManualClock())
+    table = make(fs, _directories())
+    _change(table, 0)
+    with fs.open_writable(f"/b/{file}") as opened:
+        opened.truncate(0)
+        opened.write_at(0, content.replace(b'"version": 2', b'"version": 9'))
+    with pytest.raises(Corrupt, match=f"/b/{file}|/a/{file}"):
+        make(fs, _directories()).load()
+
+
+@pytest.mark.parametrize(("make", "file"), MAKERS)
+def test_a_table_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    make: Callable[..., Table], file: str
+) -> None:
+    fs = _disk(ManualClock())
+    _change(make(fs, _directories()), 0)
+    fs.fail_under("/a", PermissionError(13, "Permission denied"))
+    with pytest.raises(Unavailable, match="Permission denied"):
+        make(fs, _directories()).load()
