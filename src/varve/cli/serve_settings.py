@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from varve.broker.admin.settings import AdminSettings
 from varve.broker.data.settings import DataSettings
+from varve.broker.groups.settings import GroupSettings
 from varve.broker.security.settings import QuotaSettings, SecuritySettings
 from varve.broker.settings import BrokerSettings
+from varve.broker.transactions.settings import TransactionSettings
 from varve.cleaning.settings import CleanerSettings
 from varve.cli.serve_kafka_names import KAFKA_NAMES
 from varve.commit_log import LogSettings, StoreSettings
@@ -37,6 +39,8 @@ _BROKER_PARTS: Final[dict[str, type[Settings]]] = {
     "security": SecuritySettings,
     "quotas": QuotaSettings,
     "admin": AdminSettings,
+    "groups": GroupSettings,
+    "transactions": TransactionSettings,
 }
 """By the name that Broker takes them under."""
 _STORE_PARTS: Final[tuple[type[Settings], ...]] = (
