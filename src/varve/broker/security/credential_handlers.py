@@ -50,7 +50,9 @@ def _describe(
             error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=_DENIED
         )
     # As in Kafka an empty list asks for everybody, like none at all.
-    asked = Counter(one.name for one in request.users or ()) or Counter(broker.credentials.users)
+    asked = Counter(one.name for one in request.users or ())
+    if not asked:
+        asked = Counter(list(broker.credentials.users))
     return DescribeUserScramCredentialsResponse(
         error_message=None,
         results=[_describe_user(broker, user, count) for user, count in asked.items()],
