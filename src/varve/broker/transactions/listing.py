@@ -120,7 +120,7 @@ def _match(ids: Sequence[str], pattern: str) -> list[bool] | None:
 
     column = pa.array(ids, pa.string())
     try:
-        pc.match_substring_regex(column[:0], pattern=pattern)
+        pc.match_substring_regex(pa.array([""]), pattern=pattern)
         found = pc.match_substring_regex(column, pattern=rf"\A(?:{pattern})\z")
     except pa.ArrowInvalid:
         return None
