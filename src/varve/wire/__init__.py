@@ -1,7 +1,7 @@
 """Kafka's messages as Python objects and as bytes: declared once, compiled per version."""
 
 from varve.wire.apis import APIS, Api, ApiKey
-from varve.wire.codec import decode, encode
+from varve.wire.codec import decode, encode, encode_parts
 from varve.wire.error_codes import ErrorCode
 from varve.wire.header import (
     RequestHeader,
@@ -22,6 +22,7 @@ __all__ = [
     "RequestHeader",
     "decode",
     "encode",
+    "encode_parts",
     "read_request_header",
     "skip_tags",
     "write_request_header",

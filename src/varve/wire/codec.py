@@ -1,5 +1,7 @@
 """Messages to bytes and back.
 
+Nearly all by compiled functions; those that carry records, by hand where that was measured to pay.
+
 Invariant  `decode` reads any version of a message into the same class; bytes behind a message are
            left alone, as Kafka does.
 """
@@ -8,12 +10,17 @@ from typing import Final, TypeVar
 
 from varve.foundation.errors import MalformedMessage
 from varve.wire.compiler import Compiler, StructError
+from varve.wire.fetch_codec import FetchEncoder
+from varve.wire.messages.fetch import FetchResponse
+from varve.wire.messages.produce import ProduceRequest
+from varve.wire.produce_codec import decode_produce
 from varve.wire.schema import Message
 
 M = TypeVar("M", bound=Message)
 Buffer = bytes | bytearray | memoryview
 
 _compiler: Final = Compiler()
+_fetch_encoders: Final[dict[int, FetchEncoder]] = {}
 
 
 def decode(kind: type[M], version: int, data: Buffer, start: int = 0) -> M:
@@ -21,10 +28,11 @@ def decode(kind: type[M], version: int, data: Buffer, start: int = 0) -> M:
 
     The version is one of the message's own: who takes it from a client has checked that.
     """
-    read = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
-        message, _ = read(view, start)
+        if kind is ProduceRequest:
+            return decode_produce(view, start, version)  # type: ignore[return-value]  # its kind
+        message, _ = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)(view, start)
     except (StructError, IndexError) as error:
         raise MalformedMessage(
             f"{kind.__name__} version {version} ends in the middle of a field: {error}"
@@ -40,3 +48,16 @@ def encode(message: Message, version: int, out: bytearray | None = None) -> byte
     out = bytearray() if out is None else out
     _compiler.encoder(kind, version, version >= kind.FLEXIBLE)(out, message)
     return out
+
+
+def encode_parts(message: Message, version: int, out: bytearray | None = None) -> list[Buffer]:
+    """The bytes of a message, behind what is in `out`, as buffers to be written one by one.
+
+    Those with many records are the message's own: they must stay as they are until written.
+    """
+    if type(message) is not FetchResponse:
+        return [encode(message, version, out)]
+    encoder = _fetch_encoders.get(version)
+    if encoder is None:
+        encoder = _fetch_encoders[version] = FetchEncoder(_compiler, version)
+    return encoder.encode_parts(message, bytearray() if out is None else out)

@@ -238,8 +238,14 @@ class _DecoderText:
         """A length, -1 for null."""
         source, length = self._source, self._source.local()
         if self._is_flexible:
+            # Nearly all lengths have one byte: those are read without a call.
+            source.add(f"{length} = data[at] - 1")
+            source.add(f"if {length} < 0x7F: at += 1")
+            source.add("else:")
+            source.into()
             source.add(f"{length}, at = read_uvarint(data, at)")
             source.add(f"{length} -= 1")
+            source.out()
         else:
             self._read_run([(length, Kind.INT16 if kind is Kind.STRING else Kind.INT32)])
         return length
@@ -299,6 +305,9 @@ class _DecoderText:
     def _read_tags(self, tagged: list[tuple[str, WireField, Any]], values: dict[str, str]) -> None:
         source = self._source
         count, tag, size, end = (source.local() for _ in range(4))
+        source.add("if data[at] == 0: at += 1")
+        source.add("else:")
+        source.into()
         source.add(f"{count}, at = read_uvarint(data, at)")
         source.add(f"for _ in range({count}):")
         source.into()
@@ -313,6 +322,7 @@ class _DecoderText:
             source.add(f"{values[name]} = {self._read(place.type, name, is_nullable)}")
             source.out()
         source.add(f"at = {end}")
+        source.out()
         source.out()
 
 
@@ -378,7 +388,10 @@ class _EncoderText:
 
     def _write_length(self, kind: Kind, length: str, out: str) -> None:
         if self._is_flexible:
-            self._source.add(f"write_uvarint({out}, {length} + 1)")
+            size = self._source.local()
+            self._source.add(f"{size} = {length} + 1")
+            self._source.add(f"if {size} < 0x80: {out}.append({size})")
+            self._source.add(f"else: write_uvarint({out}, {size})")
         else:
             self._write_run([(length, Kind.INT16 if kind is Kind.STRING else Kind.INT32)], out)
 
