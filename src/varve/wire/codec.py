@@ -1,6 +1,6 @@
 """Messages to bytes and back.
 
-Nearly all by compiled functions; those that carry records, by hand where that was measured to pay.
+All by compiled functions but the answer to Fetch, where writing by hand was measured to pay.
 
 Invariant  `decode` reads any version of a message into the same class; bytes behind a message are
            left alone, as Kafka does.
@@ -12,8 +12,6 @@ from varve.foundation.errors import MalformedMessage
 from varve.wire.compiler import Compiler, StructError
 from varve.wire.fetch_codec import FetchEncoder
 from varve.wire.messages.fetch import FetchResponse
-from varve.wire.messages.produce import ProduceRequest
-from varve.wire.produce_codec import decode_produce
 from varve.wire.schema import Message
 
 M = TypeVar("M", bound=Message)
@@ -30,8 +28,6 @@ def decode(kind: type[M], version: int, data: Buffer, start: int = 0) -> M:
     """
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
-        if kind is ProduceRequest:
-            return decode_produce(view, start, version)  # type: ignore[return-value]  # its kind
         message, _ = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)(view, start)
     except (StructError, IndexError) as error:
         raise MalformedMessage(
