@@ -38,6 +38,7 @@ _EMBEDDED: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "varve.jobs.running.worker_daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "8",
 }
 _CONNECT_PORT: Final = 15002
