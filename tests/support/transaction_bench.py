@@ -1,5 +1,6 @@
 """Producers with transactions on a broker in memory: what clients do, in one call each."""
 
+import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ QUICK = TransactionSettings(
     transaction_state_log_num_partitions=2, transaction_abort_interval_ms=200
 )
 GROUP = "readers"
+_PATIENCE = 1_000
 
 
 @dataclass
@@ -40,47 +42,29 @@ class TransactionBench:
     def coordinator(self) -> TransactionCoordinator:
         return self.kit.broker.transactions
 
-    def init(
-        self,
-        transactional_id: str,
-        *,
-        timeout_ms: int = TIMEOUT_MS,
-        producer_id: int = -1,
-        epoch: int = -1,
-    ) -> InitResult:
-        return self.kit.run(
-            self.coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
-        )
+    # What a client does, to be run in the loop
 
-    def start(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> BenchProducer:
+    async def starting(self, transactional_id: str, timeout_ms: int) -> BenchProducer:
         """A new run, tried until what was open is aborted."""
-        for _ in range(20):
-            result = self.init(transactional_id, timeout_ms=timeout_ms)
+        for _ in range(_PATIENCE):
+            result = await self.coordinator.init_producer(transactional_id, timeout_ms, -1, -1)
             if result.error is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
-            self.kit.advance(50)
+            await asyncio.sleep(0)
         assert result.error is ErrorCode.NONE, result
         return BenchProducer(transactional_id, result.producer_id, result.producer_epoch, {})
 
-    def add(self, producer: BenchProducer, *partitions: TopicPartition) -> ErrorCode:
-        return self.kit.run(
-            self.coordinator.add_partitions(
-                producer.transactional_id,
-                producer.producer_id,
-                producer.epoch,
-                frozenset(partitions),
-            )
+    def adding(
+        self, producer: BenchProducer, *partitions: TopicPartition
+    ) -> Coroutine[Any, Any, ErrorCode]:
+        return self.coordinator.add_partitions(
+            producer.transactional_id, producer.producer_id, producer.epoch, frozenset(partitions)
         )
 
-    def produce(
+    async def producing(
         self, producer: BenchProducer, partition: TopicPartition, value: bytes
     ) -> ErrorCode | Exception:
         """As Produce does: asked and submitted in one turn."""
-        return self.kit.run(self._produce(producer, partition, value))
-
-    async def _produce(
-        self, producer: BenchProducer, partition: TopicPartition, value: bytes
-    ) -> ErrorCode | Exception:
         code = self.check(producer, partition)
         if code:
             return code
@@ -99,6 +83,59 @@ class TransactionBench:
         producer.sequences[partition] = sequence + 1
         return ErrorCode.NONE
 
+    async def committing_offset(
+        self, producer: BenchProducer, partition: TopicPartition, offset: int, group: str = GROUP
+    ) -> ErrorCode:
+        """Adds the group and commits for it, as one call of a client does."""
+        groups = self.kit.broker.groups
+        code = await self.coordinator.add_offsets(
+            producer.transactional_id, producer.producer_id, producer.epoch, group
+        )
+        code = code or self.check(producer, groups.log.partition_of(group))
+        return code or await groups.commit_in_transaction(
+            group, producer.producer_id, producer.epoch, {partition: CommittedOffset(offset)}
+        )
+
+    def ending(self, producer: BenchProducer, *, is_commit: bool) -> Coroutine[Any, Any, ErrorCode]:
+        return self.coordinator.end(
+            producer.transactional_id, producer.producer_id, producer.epoch, is_commit=is_commit
+        )
+
+    # The same, done when they return
+
+    def init(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        producer_id: int = -1,
+        epoch: int = -1,
+    ) -> InitResult:
+        return self.kit.run(
+            self.coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)
+        )
+
+    def start(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> BenchProducer:
+        return self.kit.run(self.starting(transactional_id, timeout_ms))
+
+    def add(self, producer: BenchProducer, *partitions: TopicPartition) -> ErrorCode:
+        return self.kit.run(self.adding(producer, *partitions))
+
+    def produce(
+        self, producer: BenchProducer, partition: TopicPartition, value: bytes
+    ) -> ErrorCode | Exception:
+        return self.kit.run(self.producing(producer, partition, value))
+
+    def commit_offset(
+        self, producer: BenchProducer, partition: TopicPartition, offset: int
+    ) -> ErrorCode:
+        return self.kit.run(self.committing_offset(producer, partition, offset))
+
+    def end(self, producer: BenchProducer, *, is_commit: bool) -> ErrorCode:
+        return self.kit.run(self.ending(producer, is_commit=is_commit))
+
+    # What came of it
+
     def check(self, producer: BenchProducer, partition: TopicPartition) -> ErrorCode:
         return self.coordinator.check_produce(
             producer.transactional_id,
@@ -107,34 +144,9 @@ class TransactionBench:
             partition=partition,
         )
 
-    def add_offsets(self, producer: BenchProducer, group: str = GROUP) -> ErrorCode:
-        return self.kit.run(
-            self.coordinator.add_offsets(
-                producer.transactional_id, producer.producer_id, producer.epoch, group
-            )
-        )
-
-    def commit_offset(
-        self, producer: BenchProducer, partition: TopicPartition, offset: int, group: str = GROUP
-    ) -> None:
-        offsets = self.kit.broker.groups.offsets
-        self.kit.run(
-            offsets.commit_in_transaction(
-                group, producer.producer_id, producer.epoch, {partition: CommittedOffset(offset)}
-            )
-        )
-
     def committed(self, partition: TopicPartition, group: str = GROUP) -> int | None:
         found = self.kit.broker.groups.offsets.find(group, partition)
         return None if found is None else found.offset
-
-    def end(self, producer: BenchProducer, *, is_commit: bool) -> ErrorCode:
-        return self.kit.run(self.ending(producer, is_commit=is_commit))
-
-    def ending(self, producer: BenchProducer, *, is_commit: bool) -> Coroutine[Any, Any, ErrorCode]:
-        return self.coordinator.end(
-            producer.transactional_id, producer.producer_id, producer.epoch, is_commit=is_commit
-        )
 
     def log(self, partition: TopicPartition) -> Log:
         return self.kit.log(partition.topic, partition.partition)

@@ -44,8 +44,7 @@ def _run_script(kit: BrokerKit, fs: FaultyFileSystem, told: Told) -> None:
         assert bench.add(producer, SYNCED, LAZY) is ErrorCode.NONE
         assert bench.produce(producer, SYNCED, value) is ErrorCode.NONE
         assert bench.produce(producer, LAZY, value) is ErrorCode.NONE
-        assert bench.add_offsets(producer) is ErrorCode.NONE
-        bench.commit_offset(producer, SYNCED, number)
+        assert bench.commit_offset(producer, SYNCED, number) is ErrorCode.NONE
         if number < len(ENDS):
             told.first_step = told.first_step or fs.steps + 1
             assert bench.end(producer, is_commit=ENDS[number]) is ErrorCode.NONE

@@ -225,7 +225,11 @@ class TransactionCoordinator:
             error = await self._fence(entry)
             return InitResult(error or ErrorCode.CONCURRENT_TRANSACTIONS)
         expected_epoch = producer_epoch if producer_id >= 0 else None
-        return await self._renew(entry, expected_epoch, timeout_ms)
+        try:
+            return await self._renew(entry, expected_epoch, timeout_ms)
+        finally:
+            if entry.is_unwritten:
+                self.table.remove(entry)
 
     async def _add(
         self,
@@ -276,7 +280,6 @@ class TransactionCoordinator:
             try:
                 producer_id = await self._producer_ids.next_id()
             except StoreError as error:
-                self._forget_unwritten(entry)
                 return InitResult(_code_of(error))
             finally:
                 entry.next_status = None
@@ -294,7 +297,6 @@ class TransactionCoordinator:
             return InitResult(ErrorCode.PRODUCER_FENCED)
         error_code = await self._write(entry, planned)
         if error_code:
-            self._forget_unwritten(entry)
             return InitResult(error_code)
         return InitResult(ErrorCode.NONE, planned.producer_id, planned.producer_epoch)
 
@@ -356,10 +358,6 @@ class TransactionCoordinator:
                 update_ms=self._now_ms(),
             )
         )
-
-    def _forget_unwritten(self, entry: TransactionEntry) -> None:
-        if entry.is_unwritten:
-            self.table.remove(entry)
 
     # Tasks
 

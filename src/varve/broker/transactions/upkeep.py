@@ -4,6 +4,7 @@ Threads    the loop's alone; each of the two rounds is a task that goes on until
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -12,6 +13,8 @@ from varve.broker.transactions.completion import pause
 from varve.broker.transactions.settings import TransactionSettings
 from varve.broker.transactions.table import TransactionEntry, TransactionTable
 from varve.foundation.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 _ENTRIES_AT_ONCE: Final = 1_000
 
@@ -40,7 +43,7 @@ class TransactionUpkeep:
             await pause(self._timers, self._settings.transaction_abort_interval_ms)
             for entry in self._table.ongoing():
                 if self._is_overdue(entry):
-                    await abort(entry)
+                    await _take(abort, entry)
 
     async def expire_unused(self, expire: Step) -> None:
         """Expires for ever the ids that were not used for long."""
@@ -48,7 +51,7 @@ class TransactionUpkeep:
             await pause(self._timers, self._settings.transaction_expiration_interval_ms)
             for count, entry in enumerate(self._table):
                 if self._is_expired(entry):
-                    await expire(entry)
+                    await _take(expire, entry)
                 elif count % _ENTRIES_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -61,3 +64,13 @@ class TransactionUpkeep:
         unused_ms = self._clock.now_ms() - current.update_ms
         is_long = unused_ms >= self._settings.transactional_id_expiration_ms
         return is_long and current.is_at_rest and entry.next_status is None
+
+
+async def _take(step: Step, entry: TransactionEntry) -> None:
+    """One that fails unplanned does not end the round."""
+    try:
+        await step(entry)
+    except Exception:
+        logger.exception(
+            "the upkeep of a transaction failed", extra={"id": entry.current.transactional_id}
+        )

@@ -418,8 +418,7 @@ def test_a_step_that_cannot_be_written_is_not_taken(
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_offsets_follow_their_transaction(bench: TransactionBench, is_commit: bool) -> None:
     producer = bench.start("t")
-    assert bench.add_offsets(producer) is ErrorCode.NONE
-    bench.commit_offset(producer, A, 5)
+    assert bench.commit_offset(producer, A, 5) is ErrorCode.NONE
     assert bench.committed(A) is None
     assert bench.end(producer, is_commit=is_commit) is ErrorCode.NONE
     expected = 5 if is_commit else None
