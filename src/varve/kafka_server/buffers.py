@@ -22,10 +22,12 @@ class ReceiveBuffer:
     `users` are the requests that still look into it, and the connection while it fills it.
     """
 
-    __slots__ = ("data", "filled", "start", "users", "view")
+    __slots__ = ("cost", "data", "filled", "start", "users", "view")
 
-    def __init__(self, data: bytearray) -> None:
+    def __init__(self, data: bytearray, cost: int) -> None:
         self.data = data
+        self.cost = cost
+        """What it has taken from the budget."""
         self.view = memoryview(data)
         self.start = 0
         self.filled = 0
@@ -106,10 +108,20 @@ class BufferPool:
         """One of a size that `round_up` gave; what it costs was taken from the budget before."""
         free = self._free.get(size)
         if not free:
-            return ReceiveBuffer(bytearray(size))
+            return ReceiveBuffer(bytearray(size), cost_of(size))
         self._free_bytes -= size
         self._free_count -= 1
-        return ReceiveBuffer(free.pop())
+        return ReceiveBuffer(free.pop(), cost_of(size))
+
+    @staticmethod
+    def make_parked(data: memoryview) -> ReceiveBuffer:
+        """The beginning of a frame that waits for memory, in no more than it needs itself.
+
+        It takes nothing from the budget: who holds some while waiting for more may wait for ever.
+        """
+        parked = ReceiveBuffer(bytearray(data), 0)
+        parked.filled = len(data)
+        return parked
 
     def leave(self, buffer: ReceiveBuffer) -> None:
         """One user less; the last one's leaving ends the buffer."""
@@ -118,9 +130,8 @@ class BufferPool:
             return
         if self._is_unseen(buffer):
             self._keep(buffer.data)
-        cost = cost_of(buffer.capacity)
-        if cost:
-            self.budget.give_back(cost)
+        if buffer.cost:
+            self.budget.give_back(buffer.cost)
 
     @staticmethod
     def _is_unseen(buffer: ReceiveBuffer) -> bool:
@@ -133,6 +144,8 @@ class BufferPool:
         return True
 
     def _keep(self, data: bytearray) -> None:
+        if len(data) != round_up(len(data)):
+            return
         has_room = self._free_bytes + len(data) <= _POOLED_BYTES
         if has_room and self._free_count < _POOLED_COUNT:
             self._free.setdefault(len(data), []).append(data)

@@ -30,6 +30,9 @@ from varve.wire import ApiKey, Message
 logger = logging.getLogger(__name__)
 
 _MUTE_MAX_MS: Final = 30_000
+_GRACE_SECONDS: Final = 2.0
+_SLOW_BYTES: Final = 64 << 10
+"""Bytes of a request per second, after the grace, while others wait for memory."""
 _LONG_POLLS: Final = (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
@@ -79,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_progress_bytes = 0
         self._blocker: Slot | None = None
         self._awaits_responses = False
+        self._is_next_in_turn = False
         self._is_muted = False
         self._is_refused = False
         """Whether the answer waits that tells a client it is not who it says."""
@@ -177,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         limit = settings.socket_request_max_bytes
         if authenticator is not None and not authenticator.is_done:
             limit = min(limit, settings.sasl_server_max_receive_size)
-        if self._shared.responses.is_over and self._inlet.next_api_key() == ApiKey.FETCH:
+        if self._must_wait_for_others():
             self._awaits_responses = True
             self._shared.responses.wait(0, self._on_responses)
             return None
@@ -187,9 +191,17 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse("frame_size", error)
             return None
 
+    def _must_wait_for_others(self) -> bool:
+        """Whether the next request may have a large answer, and too many wait to be read."""
+        if not self._shared.responses.is_over or self._is_next_in_turn:
+            return False
+        return self._inlet.next_api_key() == ApiKey.FETCH
+
     def _on_responses(self) -> None:
         self._awaits_responses = False
+        self._is_next_in_turn = True
         self._go_on()
+        self._is_next_in_turn = False
 
     def _settle(self) -> None:
         """Decides whether more is to be read, and whether a request has begun to arrive."""
@@ -216,6 +228,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frame: memoryview) -> None:
         """Begins one request."""
+        self._is_next_in_turn = False
         self.frame_began_at = 0.0
         slot = Slot(None, len(frame), self._shared.loop.time())
         authenticator = self._authenticator
@@ -445,10 +458,19 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort("slow_reader")
         elif self.frame_began_at and now - self.frame_began_at > receive_seconds:
             self.abort("slow_request")
+        elif self._holds_memory_idly(now):
+            self.abort("slow_request")
         elif not self._is_known() and now - self.made_at > receive_seconds:
             self.abort("slow_authentication")
         elif self._is_idle(now):
             self.close("idle")
+
+    def _holds_memory_idly(self, now: float) -> bool:
+        """Whether a request comes so slowly that others need not wait for its memory."""
+        if not self._shared.pool.budget.waiting_count or self._inlet.awaits_room:
+            return False
+        seconds = now - self.frame_began_at - _GRACE_SECONDS
+        return bool(self.frame_began_at) and self._inlet.unparsed < seconds * _SLOW_BYTES
 
     def _is_known(self) -> bool:
         return self._authenticator is None or self._authenticator.is_done

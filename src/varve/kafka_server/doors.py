@@ -78,18 +78,19 @@ class House:
         self._disconnected(connection.context)
 
     def relieve(self) -> None:
-        """Ends the connection that holds most for a client that does not read."""
-        stalled = [one for one in self.inside.values() if one.stalled_bytes]
-        worst = max(stalled, key=lambda one: one.stalled_bytes, default=None)
+        """Ends connections whose clients do not read, while their answers keep others waiting."""
         now = self.shared.loop.time()
-        if worst is not None and now - worst.stalled_since > _EVICTED_AFTER_SECONDS:
-            worst.abort("slow_reader")
+        stalled = [one for one in self.inside.values() if one.stalled_bytes]
+        for one in sorted(stalled, key=lambda one: one.stalled_bytes, reverse=True):
+            if not self.shared.responses.is_over:
+                return
+            if now - one.stalled_since > _EVICTED_AFTER_SECONDS:
+                one.abort("slow_reader")
 
     async def check_all(self) -> None:
         """Looks at every connection, some at a time, so that the loop goes on meanwhile."""
         numbers = list(self.inside)
-        if self.shared.responses.is_over:
-            self.relieve()
+        self.relieve()
         for start in range(0, len(numbers), _CHECKED_AT_ONCE):
             now = self.shared.loop.time()
             for number in numbers[start : start + _CHECKED_AT_ONCE]:

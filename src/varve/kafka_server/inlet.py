@@ -1,8 +1,8 @@
 """The way into a connection: bytes from the socket, cut into frames.
 
-The length in front of a frame is believed only as far as bytes come: a buffer grows up to the frame
-with what has arrived, and what is larger than a base buffer is taken from the budget of all
-connections first.
+A frame begins in a small buffer. When that is full it moves to one of its own size, which is taken
+from the budget of all connections first: who announces much and sends little holds little, and who
+has its memory needs no more to come to its end.
 
 Invariant  a frame is a view of a buffer that nobody writes to again while the view lives: behind
            the frame the buffer is filled further, before it never.
@@ -18,8 +18,6 @@ from varve.kafka_server.buffers import BASE_BYTES, BufferPool, ReceiveBuffer, co
 
 _LENGTH: Final = Struct(">i")
 _START: Final = Struct(">ih")
-_AT_ONCE_BYTES: Final = 1 << 20
-"""A frame up to this size has its buffer as soon as its length is known."""
 _SEVERAL_BYTES: Final = 256 << 10
 """A buffer up to this size is made for several frames."""
 _KEPT_BYTES: Final = 4 << 20
@@ -110,28 +108,30 @@ class Inlet:
         buffer = self.buffer
         if not buffer.start and not self.is_full:
             return
-        self._largest = max(self._largest, min(frame_bytes, _AT_ONCE_BYTES))
+        self._largest = max(self._largest, frame_bytes - _LENGTH.size)
         self._choose_next_size()
-        least = round_up(min(frame_bytes, max(_AT_ONCE_BYTES, 2 * buffer.unparsed)))
+        least = round_up(frame_bytes)
         size = max(least, self._next_size)
         if not cost_of(size) or self._pool.budget.find_room(size):
-            self._move(size)
+            self._replace(self._pool.make(size))
             return
+        self._replace(self._pool.make_parked(buffer.view[buffer.start : buffer.filled]))
         self.awaits_room = True
         self._wanted_size = least
         self._pool.budget.wait(cost_of(least), self._on_granted)
 
     def _on_granted(self) -> None:
         self.awaits_room = False
-        self._move(self._wanted_size)
+        self._replace(self._pool.make(self._wanted_size))
         self._on_room()
 
-    def _move(self, size: int) -> None:
+    def _replace(self, new: ReceiveBuffer) -> None:
+        """Goes on in another buffer; what is in it already stays as it is."""
         old = self.buffer
-        new = self._pool.make(size)
-        count = old.unparsed
-        new.view[:count] = old.view[old.start : old.filled]
-        new.filled = count
+        if not new.filled:
+            count = old.unparsed
+            new.view[:count] = old.view[old.start : old.filled]
+            new.filled = count
         self._buffer = new
         self._pool.leave(old)
 

@@ -1,0 +1,188 @@
+"""A server on loopback within the test's own loop, and clients that send what they are told.
+
+async def scenario() -> None:
+    async with ServerBench() as bench:
+        client = await bench.connect()
+        answer = await client.ask(MetadataRequest(), version=12)
+
+run(scenario())
+"""
+
+import asyncio
+import random
+import socket
+from collections.abc import Coroutine, Mapping
+from struct import Struct
+from types import TracebackType
+from typing import Any, Final, Self
+
+import varve
+from varve.broker.broker import Broker, Handler
+from varve.broker.dispatch import HANDLERS
+from varve.broker.settings import BrokerSettings
+from varve.broker.timers import LoopTimers
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import SystemClock
+from varve.foundation.metrics import Metric
+from varve.kafka_server.authenticator import MakeSecurity
+from varve.kafka_server.server import Server, make_open_security
+from varve.kafka_server.settings import ServerSettings
+from varve.wire import APIS, ApiKey, Message, decode, encode, skip_tags, write_request_header
+
+_LENGTH: Final = Struct(">i")
+_CORRELATION: Final = Struct(">i")
+_PATIENCE_SECONDS: Final = 20.0
+LISTENER: Final = "PLAINTEXT://127.0.0.1:0"
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Runs a scenario that must end by itself."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(scenario, _PATIENCE_SECONDS)
+
+    asyncio.run(bounded())
+
+
+def frame(message: Message, version: int, correlation_id: int = 0, client_id: str = "raw") -> bytes:
+    """A request as it is sent."""
+    api = APIS[message.API_KEY]
+    out = write_request_header(
+        api.key, version, correlation_id, client_id, is_flexible=api.is_flexible(version)
+    )
+    out += encode(message, version)
+    return _LENGTH.pack(len(out)) + bytes(out)
+
+
+class RawClient:
+    """A connection to a server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def receive(self) -> bytes:
+        """The next answer, with its header."""
+        (length,) = _LENGTH.unpack(await self.reader.readexactly(_LENGTH.size))
+        return await self.reader.readexactly(length)
+
+    async def receive_id(self) -> int:
+        """The correlation id of the next answer."""
+        found: int = _CORRELATION.unpack_from(await self.receive())[0]
+        return found
+
+    async def ask(self, message: Message, version: int, correlation_id: int = 7) -> Any:
+        await self.send(frame(message, version, correlation_id))
+        data = memoryview(await self.receive())
+        assert _CORRELATION.unpack_from(data)[0] == correlation_id
+        api = APIS[message.API_KEY]
+        at = _CORRELATION.size
+        if api.is_flexible(version) and api.key is not ApiKey.API_VERSIONS:
+            at = skip_tags(data, at)
+        return decode(api.response, version, data, at)
+
+    async def is_closed(self) -> bool:
+        """Waits for the end of the connection; False where something else came."""
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class ServerBench:
+    """A broker on a store in memory, and its server; handlers may be replaced."""
+
+    def __init__(
+        self,
+        settings: ServerSettings | None = None,
+        *,
+        handlers: Mapping[ApiKey, Handler] | None = None,
+        make_security: MakeSecurity = make_open_security,
+        broker: BrokerSettings | None = None,
+    ) -> None:
+        self._settings = settings or ServerSettings(listeners=(LISTENER,))
+        self._handlers = {**HANDLERS, **(handlers or {})}
+        self._make_security = make_security
+        self._broker = broker or BrokerSettings()
+        self._clients: list[RawClient] = []
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        clock = SystemClock()
+        self.store = varve.open(
+            "data", fs=MemoryFileSystem(clock), clock=clock, random=random.Random(1), maintain=False
+        )
+        self.broker = Broker(
+            self.store,
+            self._broker,
+            clock=clock,
+            timers=LoopTimers(loop),
+            random=random.Random(1),
+            loop=loop,
+        )
+        self.server = Server(
+            self.broker,
+            self._settings,
+            make_security=self._make_security,
+            handlers=self._handlers,
+        )
+        await self.server.start()
+        self._is_stopped = False
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for client in self._clients:
+            client.close()
+        await self.stop()
+        self.store.close()
+
+    async def stop(self) -> None:
+        if not self._is_stopped:
+            self._is_stopped = True
+            await self.server.stop()
+
+    @property
+    def port(self) -> int:
+        return next(iter(self.broker.endpoints.values())).port
+
+    async def connect(self, *, receive_buffer: int = 0) -> RawClient:
+        """A new connection; a small receive buffer makes a slow reader of it."""
+        one = socket.socket()
+        if receive_buffer:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        one.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", self.port))
+        except OSError:
+            one.close()
+            raise
+        # A reader that takes little at a time, so that a test may stop reading.
+        reader, writer = await asyncio.open_connection(sock=one, limit=1 << 14)
+        client = RawClient(reader, writer)
+        self._clients.append(client)
+        return client
+
+    def value(self, metric: Metric, *labels: str) -> float:
+        list(self.server.metrics.collect())
+        return self.server.metrics.table.value(metric, *labels)
+
+
+async def until(is_true: Any, seconds: float = 5.0) -> None:
+    """Waits for something to become true."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not is_true():
+        assert loop.time() < deadline, "it did not become true in time"
+        await asyncio.sleep(0.005)

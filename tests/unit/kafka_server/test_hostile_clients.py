@@ -1,0 +1,297 @@
+"""Clients that send nonsense, nothing or too much cost little, and only themselves."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from tests.support.server_bench import LISTENER, RawClient, ServerBench, frame, run, until
+from varve.broker.broker import Broker
+from varve.broker.context import RequestContext
+from varve.kafka_server import ServerSettings
+from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
+from varve.wire import ApiKey
+from varve.wire.messages.api_versions import ApiVersionsRequest
+from varve.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from varve.wire.messages.metadata import MetadataRequest
+from varve.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+HELLO = ApiVersionsRequest("honest", "1")
+KIB, MIB = 1 << 10, 1 << 20
+
+
+async def _is_served(bench: ServerBench) -> None:
+    client = await bench.connect()
+    assert (await client.ask(HELLO, 3)).error_code == 0
+
+
+def _produce(size: int) -> ProduceRequest:
+    data = PartitionProduceData(index=0, records=memoryview(bytes(size)))
+    return ProduceRequest(acks=1, topic_data=[TopicProduceData("t", partition_data=[data])])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\xff\xff\xff\xff", "frame_size"),
+        (b"\x00\x00\x00\x00", "frame_size"),
+        (b"\x7f\xff\xff\xff", "frame_size"),
+        (b"\x00\x00\x00\x03abc", "malformed"),
+        (b"\x00\x00\x00\x0a\x00\x12\x00\x03\x00\x00\x00\x01\x7f\xff", "malformed"),
+        (b"\x00\x00\x00\x0a\x03\xe7\x00\x00\x00\x00\x00\x01\xff\xff", "unknown_api"),
+        (b"\x00\x00\x00\x0a\x00\x03\x00\x63\x00\x00\x00\x01\xff\xff", "unknown_version"),
+        (b"\x00\x00\x00\x0a\x00\x00\x00\x02\x00\x00\x00\x01\xff\xff", "unknown_version"),
+        (b"GET / HTTP/1.1\r\n\r\n", "frame_size"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "frame_size"),
+    ],
+    ids=[
+        "negative",
+        "empty",
+        "huge",
+        "no header",
+        "client id beyond the end",
+        "unknown API",
+        "unknown version",
+        "a version that is told and not served",
+        "HTTP",
+        "TLS on a plain listener",
+    ],
+)
+def test_what_cannot_be_read_ends_its_connection_alone(data: bytes, reason: str) -> None:
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            honest = await bench.connect()
+            client = await bench.connect()
+            await client.send(data)
+            assert await client.is_closed()
+            assert bench.value(REFUSED_FRAMES, reason) == 1
+            await honest.ask(HELLO, 3)
+
+    run(scenario())
+
+
+def test_requests_before_nonsense_are_answered() -> None:
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            client = await bench.connect()
+            await client.send(frame(HELLO, 3, 1) + frame(HELLO, 3, 2) + b"\xff" * 8)
+            assert [await client.receive_id() for _ in range(2)] == [1, 2]
+            assert await client.is_closed()
+
+    run(scenario())
+
+
+def test_mutated_requests_are_answered_or_end_their_connection() -> None:
+    chance = random.Random(5)
+    valid = [frame(HELLO, 3), frame(MetadataRequest(topics=None), 12), frame(FetchRequest(), 12)]
+
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            for _ in range(300):
+                data = bytearray(chance.choice(valid))
+                for _ in range(chance.randint(1, 4)):
+                    data[chance.randrange(4, len(data))] = chance.randrange(256)
+                client = await bench.connect()
+                await client.send(bytes(data))
+                client.writer.write_eof()
+                await client.reader.read(1 << 20)
+                client.close()
+            await until(lambda: bench.server.connection_count == 0)
+            await _is_served(bench)
+            assert bench.server._shared.pool.budget.taken == 0
+            assert bench.server._shared.responses.taken == 0
+
+    run(scenario())
+
+
+def test_a_request_may_come_byte_by_byte() -> None:
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            client = await bench.connect()
+            for byte in frame(HELLO, 3, 1) + frame(HELLO, 3, 2):
+                await client.send(bytes([byte]))
+                await asyncio.sleep(0)
+            assert [await client.receive_id() for _ in range(2)] == [1, 2]
+
+    run(scenario())
+
+
+def test_a_request_that_does_not_arrive_whole_ends_its_connection() -> None:
+    settings = ServerSettings(listeners=(LISTENER,), request_receive_timeout_ms=150)
+
+    async def scenario() -> None:
+        async with ServerBench(settings) as bench:
+            silent, half = await bench.connect(), await bench.connect()
+            await half.send(frame(HELLO, 3)[:-1])
+            assert await half.is_closed()
+            assert bench.value(CLOSED_CONNECTIONS, "slow_request") == 1
+            await silent.ask(HELLO, 3)
+
+    run(scenario())
+
+
+def test_an_idle_connection_is_closed_but_not_one_that_waits_for_its_answer() -> None:
+    settings = ServerSettings(listeners=(LISTENER,), connections_max_idle_ms=150)
+    waiting: list[asyncio.Future[Any]] = []
+
+    def park(broker: Broker, context: RequestContext, request: Any) -> Any:
+        waiting.append(broker.loop.create_future())
+        return waiting[-1]
+
+    async def scenario() -> None:
+        async with ServerBench(settings, handlers={ApiKey.FETCH: park}) as bench:
+            idle, busy = await bench.connect(), await bench.connect()
+            await busy.send(frame(FetchRequest(), 12, 3))
+            assert await idle.is_closed()
+            await asyncio.sleep(0.2)
+            waiting[0].set_result(FetchResponse())
+            assert await busy.receive_id() == 3
+            assert bench.value(CLOSED_CONNECTIONS, "idle") == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
+def test_connections_over_the_limit_are_closed(limit: str) -> None:
+    settings = ServerSettings(listeners=(LISTENER,), **{limit: 5})  # type: ignore[arg-type]
+
+    async def scenario() -> None:
+        async with ServerBench(settings) as bench:
+            inside = [await bench.connect() for _ in range(5)]
+            for client in inside:
+                await client.ask(HELLO, 3)
+            outside = [await bench.connect() for _ in range(20)]
+            assert all([await client.is_closed() for client in outside])
+            inside[0].close()
+            await until(lambda: bench.server.connection_count == 4)
+            await _is_served(bench)
+            assert bench.value(CLOSED_CONNECTIONS, limit) == 20
+
+    run(scenario())
+
+
+def test_lengths_alone_take_no_memory() -> None:
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            for _ in range(50):
+                client = await bench.connect()
+                await client.send((90 * MIB).to_bytes(4, "big") + bytes(2000))
+            await asyncio.sleep(0.05)
+            assert bench.server._shared.pool.budget.taken == 0
+            await _is_served(bench)
+
+    run(scenario())
+
+
+def test_requests_wait_for_memory_and_are_answered_in_the_end() -> None:
+    settings = ServerSettings(listeners=(LISTENER,), queued_max_request_bytes=2 * MIB)
+    taken: list[int] = []
+
+    async def answer(broker: Broker, context: RequestContext, request: Any) -> ProduceResponse:
+        await asyncio.sleep(0.001)
+        return ProduceResponse()
+
+    async def ask(bench: ServerBench) -> None:
+        client = await bench.connect()
+        for number in range(3):
+            await client.send(frame(_produce(700 * KIB), 9, number))
+            taken.append(bench.server._shared.pool.budget.taken)
+        assert [await client.receive_id() for _ in range(3)] == [0, 1, 2]
+
+    async def scenario() -> None:
+        async with ServerBench(settings, handlers={ApiKey.PRODUCE: answer}) as bench:
+            await asyncio.gather(*(ask(bench) for _ in range(12)))
+            assert max(taken) <= 2 * MIB
+            await until(lambda: bench.server._shared.pool.budget.taken == 0)
+            await _is_served(bench)
+
+    run(scenario())
+
+
+def test_half_sent_requests_do_not_keep_memory_from_others_for_ever() -> None:
+    settings = ServerSettings(
+        listeners=(LISTENER,), queued_max_request_bytes=2 * MIB, request_receive_timeout_ms=300
+    )
+
+    async def answer(broker: Broker, context: RequestContext, request: Any) -> ProduceResponse:
+        return ProduceResponse()
+
+    async def scenario() -> None:
+        async with ServerBench(settings, handlers={ApiKey.PRODUCE: answer}) as bench:
+            half = frame(_produce(900 * KIB), 9)[: 800 * KIB]
+            hostile = [await bench.connect() for _ in range(6)]
+            sending = [asyncio.ensure_future(_send(client, half)) for client in hostile]
+            await asyncio.sleep(0.05)
+            small = await bench.connect()
+            await small.ask(HELLO, 3)
+            await asyncio.gather(*sending)
+            large = await bench.connect()
+            await large.send(frame(_produce(900 * KIB), 9, 4))
+            assert await large.receive_id() == 4
+            assert bench.server._shared.pool.budget.taken <= 2 * MIB
+
+    run(scenario())
+
+
+async def _send(client: RawClient, data: bytes) -> None:
+    try:
+        await client.send(data)
+        await client.is_closed()
+    except ConnectionError:
+        pass
+
+
+def test_clients_that_do_not_read_are_let_go_when_memory_is_short() -> None:
+    settings = ServerSettings(listeners=(LISTENER,), queued_max_response_bytes=8 * MIB)
+    records = bytes(6 * MIB)
+
+    def answer(broker: Broker, context: RequestContext, request: Any) -> FetchResponse:
+        partition = PartitionData(records=memoryview(records))
+        return FetchResponse(responses=[FetchableTopicResponse("t", partitions=[partition])])
+
+    async def scenario() -> None:
+        async with ServerBench(settings, handlers={ApiKey.FETCH: answer}) as bench:
+            for _ in range(5):
+                client = await bench.connect(receive_buffer=4096)
+                await client.send(frame(FetchRequest(), 12))
+            await asyncio.sleep(0.05)
+            # Those beyond the limit are not begun; one more than fits may be.
+            assert bench.server._shared.responses.taken <= 8 * MIB + len(records)
+            await _is_served(bench)
+            honest = await bench.connect()
+            found = await honest.ask(FetchRequest(), 12)
+            assert len(found.responses[0].partitions[0].records) == len(records)
+            assert bench.value(CLOSED_CONNECTIONS, "slow_reader") > 0
+
+    run(scenario())
+
+
+def test_a_client_that_takes_nothing_for_too_long_is_let_go() -> None:
+    settings = ServerSettings(listeners=(LISTENER,), response_send_timeout_ms=200)
+    records = bytes(12 * MIB)
+
+    def answer(broker: Broker, context: RequestContext, request: Any) -> FetchResponse:
+        partition = PartitionData(records=memoryview(records))
+        return FetchResponse(responses=[FetchableTopicResponse("t", partitions=[partition])])
+
+    async def scenario() -> None:
+        async with ServerBench(settings, handlers={ApiKey.FETCH: answer}) as bench:
+            client = await bench.connect(receive_buffer=4096)
+            await client.send(frame(FetchRequest(), 12))
+            await until(lambda: bench.server.connection_count == 1)
+            await until(lambda: bench.server.connection_count == 0)
+            assert bench.value(CLOSED_CONNECTIONS, "slow_reader") == 1
+            assert bench.server._shared.responses.taken == 0
+
+    run(scenario())

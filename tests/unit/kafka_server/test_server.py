@@ -1,0 +1,203 @@
+"""The server listens where it is told, tells clients so, and stops in order."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from tests.support.server_bench import LISTENER, ServerBench, frame, run, until
+from varve.broker.broker import Broker
+from varve.broker.context import RequestContext
+from varve.foundation.errors import InvalidSetting, Unavailable
+from varve.foundation.metrics import exposition
+from varve.kafka_server import ServerSettings
+from varve.wire import ApiKey
+from varve.wire.messages.api_versions import ApiVersionsRequest
+from varve.wire.messages.fetch import FetchRequest, FetchResponse
+from varve.wire.messages.metadata import MetadataRequest
+from varve.wire.messages.produce import ProduceRequest, ProduceResponse
+
+HELLO = ApiVersionsRequest("honest", "1")
+
+
+def test_clients_are_told_the_port_that_is_listened_on() -> None:
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            client = await bench.connect()
+            answer = await client.ask(MetadataRequest(topics=[]), 12)
+            assert [(one.host, one.port) for one in answer.brokers] == [("127.0.0.1", bench.port)]
+
+    run(scenario())
+
+
+def test_clients_are_told_what_is_advertised_for_their_listener() -> None:
+    settings = ServerSettings(
+        listeners=("INSIDE://127.0.0.1:0", "OUTSIDE://127.0.0.1:0"),
+        advertised_listeners=("OUTSIDE://broker.example:19092",),
+        listener_security_protocol_map=("INSIDE:PLAINTEXT", "OUTSIDE:PLAINTEXT"),
+    )
+
+    async def scenario() -> None:
+        async with ServerBench(settings) as bench:
+            endpoints = bench.broker.endpoints
+            assert endpoints["OUTSIDE"].host == "broker.example"
+            assert endpoints["OUTSIDE"].port == 19092
+            client = await bench.connect()
+            answer = await client.ask(MetadataRequest(topics=[]), 12)
+            assert (answer.brokers[0].host, answer.brokers[0].port) == ("127.0.0.1", bench.port)
+
+    run(scenario())
+
+
+def test_a_port_that_is_taken_is_told_with_its_listener() -> None:
+    async def scenario() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}"
+            bench = ServerBench(ServerSettings(listeners=(address,)))
+            with pytest.raises(Unavailable, match=f"cannot listen on {address}"):
+                await bench.__aenter__()
+            await bench.broker.stop()
+            bench.store.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"listeners": ("localhost:9092",)}, "write NAME://host:port"),
+        ({"listeners": ("PLAINTEXT://h:70000",)}, "write NAME://host:port"),
+        ({"listeners": ("OTHER://h:1",)}, "whose protocol nobody told"),
+        ({"listeners": ("PLAINTEXT://a:1", "plaintext://b:2")}, "two listeners named PLAINTEXT"),
+        ({"listeners": ()}, "listeners is empty"),
+        ({"advertised_listeners": ("SSL://h:1",)}, "not among listeners"),
+        ({"advertised_listeners": ("PLAINTEXT://0.0.0.0:1",)}, "name or address of one host"),
+        ({"listener_security_protocol_map": ("A:B",)}, "write NAME:PROTOCOL"),
+    ],
+)
+def test_listeners_that_cannot_be_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidSetting, match=told):
+        ServerSettings(**given)
+
+
+def test_listeners_of_every_kind_are_read() -> None:
+    settings = ServerSettings(
+        listeners=("PLAINTEXT://:9092", "SSL://[::1]:9093", "SASL_SSL://host.example:9094")
+    )
+    found = settings.parsed_listeners()
+    assert [(one.host, one.port) for one in found] == [
+        ("", 9092),
+        ("::1", 9093),
+        ("host.example", 9094),
+    ]
+    assert [str(one) for one in found][1] == "SSL://[::1]:9093"
+    assert found[2].protocol.has_sasl
+    assert found[0].is_everywhere
+
+
+def test_a_listener_with_tls_needs_somebody_to_guard_it() -> None:
+    async def scenario() -> None:
+        bench = ServerBench(ServerSettings(listeners=("SSL://127.0.0.1:0",)))
+        with pytest.raises(InvalidSetting, match="needs SSL"):
+            await bench.__aenter__()
+        await bench.broker.stop()
+        bench.store.close()
+
+    run(scenario())
+
+
+def test_a_stop_answers_what_is_in_progress_and_takes_nobody_in() -> None:
+    futures: list[asyncio.Future[Any]] = []
+
+    def slow(broker: Broker, context: RequestContext, request: Any) -> Any:
+        futures.append(broker.loop.create_future())
+        return futures[-1]
+
+    async def scenario() -> None:
+        async with ServerBench(handlers={ApiKey.PRODUCE: slow}) as bench:
+            client = await bench.connect()
+            await client.send(frame(ProduceRequest(acks=1), 9, 1))
+            await until(lambda: len(futures) == 1)
+            stopping = asyncio.ensure_future(bench.stop())
+            await asyncio.sleep(0.05)
+            assert not bench.server.is_ready
+            with pytest.raises(ConnectionError):
+                await bench.connect()
+            await client.send(frame(ProduceRequest(acks=1), 9, 2))
+            assert not stopping.done()
+            futures[0].set_result(ProduceResponse())
+            assert await client.receive_id() == 1
+            assert await client.is_closed()
+            await stopping
+            assert len(futures) == 1
+
+    run(scenario())
+
+
+def test_a_stop_does_not_wait_for_long_polls() -> None:
+    futures: list[asyncio.Future[Any]] = []
+
+    def park(broker: Broker, context: RequestContext, request: Any) -> Any:
+        futures.append(broker.loop.create_future())
+        return futures[-1]
+
+    async def scenario() -> None:
+        async with ServerBench(handlers={ApiKey.FETCH: park}) as bench:
+            client = await bench.connect()
+            await client.send(frame(FetchRequest(), 12))
+            await until(lambda: len(futures) == 1)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await bench.stop()
+            assert loop.time() - began < 2
+            assert await client.is_closed()
+            futures[0].set_result(FetchResponse())
+
+    run(scenario())
+
+
+def test_a_stop_gives_up_after_its_time() -> None:
+    def park(broker: Broker, context: RequestContext, request: Any) -> Any:
+        return broker.loop.create_future()
+
+    async def scenario() -> None:
+        settings = ServerSettings(listeners=(LISTENER,), shutdown_timeout_ms=100)
+        async with ServerBench(settings, handlers={ApiKey.PRODUCE: park}) as bench:
+            client = await bench.connect()
+            await client.send(frame(ProduceRequest(acks=1), 9))
+            await asyncio.sleep(0.05)
+            await bench.stop()
+            assert await client.is_closed()
+
+    run(scenario())
+
+
+def test_requests_are_counted_by_api() -> None:
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            client = await bench.connect()
+            for _ in range(3):
+                await client.ask(HELLO, 3)
+            text = exposition(bench.server.metrics)
+            assert 'varve_server_requests_total{api="api_versions"} 3.0' in text
+            assert "varve_server_connections 1.0" in text
+
+    run(scenario())
+
+
+def test_a_broker_learns_that_a_connection_has_ended() -> None:
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            ended: list[Any] = []
+            bench.broker.on_disconnected.append(ended.append)
+            client = await bench.connect()
+            await client.ask(HELLO, 3)
+            client.close()
+            await until(lambda: len(ended) == 1)
+            assert ended[0].is_closed
+            assert ended[0].software == ("honest", "1")
+
+    run(scenario())
