@@ -15,7 +15,7 @@ from varve.broker.broker import Broker
 from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
 from varve.broker.security.plain_users import PlainUsers, parse_jaas, parse_users
 from varve.broker.security.scram import BY_SASL_NAME
-from varve.broker.security.settings import SecuritySettings
+from varve.broker.security.settings import MECHANISMS, SecuritySettings
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import GivenValue, parse_settings
 from varve.kafka_server.listener_overrides import ENABLED_MECHANISMS, JAAS, MAX_REAUTH
@@ -56,7 +56,7 @@ class ListenerSasl:
         if not merged.sasl_enabled_mechanisms:
             raise InvalidSetting(f"sasl.enabled.mechanisms of {where} is empty; name one")
         self.mechanisms = merged.sasl_enabled_mechanisms
-        self.max_reauth_ms = {one: _max_reauth(merged, one, own) for one in self.mechanisms}
+        self.max_reauth_ms = {one: _max_reauth(merged, one, own) for one in MECHANISMS}
         """By mechanism; 0 where sessions do not end."""
         jaas_key = f"{PLAIN.lower()}.{JAAS}"
         self._passwords = (

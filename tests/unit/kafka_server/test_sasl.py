@@ -1,0 +1,360 @@
+"""Who a client is, step by step: the handshake, the mechanisms, and logging in again."""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_kit import BrokerKit
+from varve.broker.context import Principal
+from varve.broker.security.credentials import make_credential
+from varve.broker.security.plain_users import hash_password
+from varve.broker.security.scram import Mechanism, credential_of, salted_password
+from varve.broker.security.settings import SecuritySettings
+from varve.foundation.errors import InvalidSetting
+from varve.kafka_server.sasl import ListenerSasl, SaslAuthenticator
+from varve.kafka_server.sasl_exchange import SaslRefused
+from varve.kafka_server.scram_exchange import ScramExchange
+from varve.wire import ApiKey, ErrorCode
+from varve.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from varve.wire.messages.sasl_handshake import SaslHandshakeRequest
+
+ALL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+JAAS = {
+    "plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_alice="wonderland" user_bob="builder";'
+}
+REFUSED = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+@pytest.fixture
+def kit() -> Iterator[BrokerKit]:
+    with BrokerKit() as kit:
+        yield kit
+
+
+class _Client:
+    """Talks to the authenticator of one connection."""
+
+    def __init__(
+        self,
+        kit: BrokerKit,
+        own: dict[str, str] | None = None,
+        settings: SecuritySettings | None = None,
+    ) -> None:
+        settings = settings or SecuritySettings(sasl_enabled_mechanisms=ALL)
+        sasl = ListenerSasl("SASL", settings, JAAS | (own or {}))
+        self.kit = kit
+        self.server = SaslAuthenticator(sasl, kit.broker, kit.connect())
+
+    def _ask(self, key: ApiKey, version: int, request: Any) -> Any:
+        answer = self.server.handle(key, version, request)
+        return self.kit.run(answer) if hasattr(answer, "__await__") else answer
+
+    def shake(self, mechanism: str, version: int = 1) -> Any:
+        return self._ask(ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism))
+
+    def send(self, token: bytes, version: int = 2) -> Any:
+        return self._ask(ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(token))
+
+    def bare(self, token: bytes) -> bytes:
+        answer = self.server.handle_bare(token)
+        return answer if isinstance(answer, bytes) else self.kit.run(answer)
+
+    def plain(self, user: str, password: str) -> Any:
+        self.shake("PLAIN")
+        return self.send(f"\0{user}\0{password}".encode())
+
+    def scram(self, user: str, password: str, mechanism: Mechanism) -> Any:
+        self.shake(mechanism.sasl_name)
+        first = self.send(f"n,,n={user},r=abc".encode())
+        assert first.error_code == 0
+        return self.send(_final(f"n={user},r=abc", first.auth_bytes.decode(), password, mechanism))
+
+
+def _final(first_bare: str, server_first: str, password: str, mechanism: Mechanism) -> bytes:
+    """The client's own reading of RFC 5802."""
+    said = dict(part.split("=", 1) for part in server_first.split(","))
+    salted = hashlib.pbkdf2_hmac(
+        mechanism.hash, password.encode(), base64.b64decode(said["s"]), int(said["i"])
+    )
+    without_proof = f"c=biws,r={said['r']}"
+    key = hmac.digest(salted, b"Client Key", mechanism.hash)
+    message = f"{first_bare},{server_first},{without_proof}".encode()
+    signature = hmac.digest(hashlib.new(mechanism.hash, key).digest(), message, mechanism.hash)
+    proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
+    return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+
+def _add(kit: BrokerKit, user: str, password: str, mechanism: Mechanism) -> None:
+    credential = make_credential(password, mechanism, iterations=4_096)
+    kit.broker.credentials.alter([(user, mechanism, credential)])
+
+
+def test_the_exchange_of_rfc_7677_is_answered_as_there(kit: BrokerKit) -> None:
+    mechanism, salt = Mechanism.SCRAM_SHA_256, base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = salted_password(mechanism, "pencil", salt=salt, iterations=4_096)
+    credential = credential_of(mechanism, salted, salt=salt, iterations=4_096)
+    kit.broker.credentials.alter([("user", mechanism, credential)])
+    exchange = ScramExchange(mechanism, kit.broker.credentials, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    first = exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    nonce = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    assert first == b"r=" + nonce + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    final = exchange.step(b"c=biws,r=" + nonce + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert (exchange.is_done, exchange.user) == (True, "user")
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_a_user_logs_in_with_scram(kit: BrokerKit, mechanism: Mechanism) -> None:
+    _add(kit, "alice", "wonderland", mechanism)
+    client = _Client(kit)
+    answer = client.scram("alice", "wonderland", mechanism)
+    assert (answer.error_code, answer.error_message) == (0, None)
+    assert answer.auth_bytes.startswith(b"v=")
+    assert client.server.is_done
+    assert client.server.principal == Principal("User", "alice")
+    assert client.server.expires_ms is None
+
+
+def test_names_may_hold_commas_and_equals_signs(kit: BrokerKit) -> None:
+    _add(kit, "a=b,c", "x", Mechanism.SCRAM_SHA_256)
+    client = _Client(kit)
+    assert client.scram("a=3Db=2Cc", "x", Mechanism.SCRAM_SHA_256).error_code == 0
+    assert client.server.principal.name == "a=b,c"
+
+
+def test_a_stranger_is_refused_as_somebody_with_a_wrong_password(kit: BrokerKit) -> None:
+    mechanism = Mechanism.SCRAM_SHA_256
+    _add(kit, "alice", "wonderland", mechanism)
+    answers = []
+    for user in ("alice", "mallory"):
+        client = _Client(kit)
+        answers.append(client.scram(user, "wrong", mechanism))
+        assert client.server.has_failed
+        assert not client.server.is_done
+    assert answers[0] == answers[1]
+    assert answers[0].error_code == REFUSED
+    salts = []
+    for _ in range(2):
+        client = _Client(kit)
+        client.shake(mechanism.sasl_name)
+        salts.append(client.send(b"n,,n=mallory,r=x").auth_bytes.split(b",")[1:])
+    assert salts[0] == salts[1]
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"",
+        b"nonsense",
+        b"p=tls-unique,,n=alice,r=x",
+        b"n,a=bob,n=alice,r=x",
+        b"n,,n=ali=ce,r=x",
+        b"n,,n=alice,r=",
+        b"n,,n=,r=x",
+        b"n,,m=future,n=alice,r=x",
+        b"n,,n=alice,r=x,tokenauth=true",
+        b"\xff\xfe",
+    ],
+)
+def test_a_first_token_that_cannot_be_read_is_refused(kit: BrokerKit, token: bytes) -> None:
+    client = _Client(kit)
+    client.shake("SCRAM-SHA-256")
+    assert client.send(token).error_code == REFUSED
+    assert client.server.has_failed
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"c=biws", b"c=eSws"),
+        (b",p=", b",q="),
+        (b"r=abc", b"r=abd"),
+        (b",p=", b",p=!"),
+        (b"c=biws", b"c=!"),
+    ],
+)
+def test_a_second_token_that_does_not_fit_is_refused(
+    kit: BrokerKit, old: bytes, new: bytes
+) -> None:
+    mechanism = Mechanism.SCRAM_SHA_256
+    _add(kit, "alice", "x", mechanism)
+    client = _Client(kit)
+    client.shake(mechanism.sasl_name)
+    first = client.send(b"n,,n=alice,r=abc").auth_bytes.decode()
+    token = _final("n=alice,r=abc", first, "x", mechanism)
+    assert old in token
+    assert client.send(token.replace(old, new, 1)).error_code == REFUSED
+
+
+def test_a_proof_is_good_for_one_exchange_only(kit: BrokerKit) -> None:
+    mechanism = Mechanism.SCRAM_SHA_256
+    _add(kit, "alice", "x", mechanism)
+    first_client, second_client = _Client(kit), _Client(kit)
+    for client in (first_client, second_client):
+        client.shake(mechanism.sasl_name)
+    first = first_client.send(b"n,,n=alice,r=abc").auth_bytes.decode()
+    second_client.send(b"n,,n=alice,r=abc")
+    token = _final("n=alice,r=abc", first, "x", mechanism)
+    assert second_client.send(token).error_code == REFUSED
+    assert first_client.send(token).error_code == 0
+
+
+def test_a_user_logs_in_with_plain(kit: BrokerKit) -> None:
+    client = _Client(kit)
+    assert client.plain("alice", "wonderland").error_code == 0
+    assert client.server.principal == Principal("User", "alice")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"\0alice\0wrong",
+        b"\0mallory\0wonderland",
+        b"\0alice\0builder",
+        b"bob\0alice\0wonderland",
+        b"\0\0wonderland",
+        b"\0alice\0",
+        b"alice\0wonderland",
+        b"\0alice\0wonderland\0",
+        b"\xff\0\xff\0\xff",
+        b"",
+    ],
+)
+def test_plain_refuses_what_is_not_a_users_password(kit: BrokerKit, token: bytes) -> None:
+    client = _Client(kit)
+    client.shake("PLAIN")
+    answer = client.send(token)
+    assert answer.error_code == REFUSED
+    assert "wonderland" not in answer.error_message
+    assert client.server.has_failed
+
+
+def test_users_of_a_file_log_in_and_change_without_a_restart(
+    kit: BrokerKit, tmp_path: Path
+) -> None:
+    file = tmp_path / "users"
+    file.write_text(f"carol={hash_password('one')}\n")
+    settings = SecuritySettings(sasl_enabled_mechanisms=ALL, sasl_plain_users=str(file))
+    sasl = ListenerSasl("SASL", settings, JAAS)
+    clients = [_Client(kit) for _ in range(4)]
+    for client in clients:
+        client.server = SaslAuthenticator(sasl, kit.broker, kit.connect())
+    assert clients[0].plain("carol", "one").error_code == 0
+    assert clients[1].plain("alice", "wonderland").error_code == 0
+    file.write_text(f"carol={hash_password('two')}\n")
+    sasl.reload()
+    assert clients[2].plain("carol", "one").error_code == REFUSED
+    assert clients[3].plain("carol", "two").error_code == 0
+    file.write_text("carol=clear\n")
+    with pytest.raises(InvalidSetting):
+        sasl.reload()
+
+
+def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(kit: BrokerKit) -> None:
+    client = _Client(kit, {"sasl.enabled.mechanisms": "SCRAM-SHA-512"})
+    answer = client.shake("PLAIN")
+    assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert answer.mechanisms == ["SCRAM-SHA-512"]
+    assert client.server.has_failed
+
+
+def test_tokens_before_the_handshake_are_refused(kit: BrokerKit) -> None:
+    client = _Client(kit)
+    assert client.send(b"\0alice\0wonderland").error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert client.server.has_failed
+    assert client.shake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_a_second_handshake_in_the_middle_is_refused(kit: BrokerKit) -> None:
+    client = _Client(kit)
+    client.shake("SCRAM-SHA-256")
+    assert client.shake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert client.send(b"\0alice\0wonderland").error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert not client.server.is_done
+
+
+def test_old_clients_send_tokens_without_headers(kit: BrokerKit) -> None:
+    client = _Client(kit)
+    client.shake("PLAIN", version=0)
+    assert client.server.takes_bare_frames
+    assert client.bare(b"\0alice\0wonderland") == b""
+    assert client.server.is_done
+    assert not client.server.takes_bare_frames
+    client = _Client(kit)
+    client.shake("SCRAM-SHA-256", version=0)
+    assert client.bare(b"nonsense") == b"e=other-error"
+    assert client.server.has_failed
+
+
+def test_who_is_known_may_not_log_in_again_where_sessions_do_not_end(kit: BrokerKit) -> None:
+    client = _Client(kit)
+    client.plain("alice", "wonderland")
+    assert client.shake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert client.send(b"\0bob\0builder").error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert client.server.is_done
+    assert not client.server.has_failed
+    assert client.server.principal.name == "alice"
+
+
+def test_sessions_end_and_are_renewed_by_logging_in_again(kit: BrokerKit) -> None:
+    client = _Client(kit, {"connections.max.reauth.ms": "60000"})
+    answer = client.plain("alice", "wonderland")
+    assert answer.session_lifetime_ms == 60_000
+    assert client.server.expires_ms == kit.clock.now_ms() + 60_000
+    kit.clock.advance(50_000)
+    assert client.plain("alice", "wonderland").session_lifetime_ms == 60_000
+    assert client.server.is_done
+    assert client.server.expires_ms == kit.clock.now_ms() + 60_000
+
+
+def test_a_mechanism_may_have_sessions_of_its_own(kit: BrokerKit) -> None:
+    own = {"connections.max.reauth.ms": "60000", "plain.connections.max.reauth.ms": "5"}
+    assert _Client(kit, own).plain("alice", "wonderland").session_lifetime_ms == 5
+
+
+def test_nobody_becomes_somebody_else_by_logging_in_again(kit: BrokerKit) -> None:
+    client = _Client(kit, {"connections.max.reauth.ms": "60000"})
+    client.plain("alice", "wonderland")
+    answer = client.plain("bob", "builder")
+    assert answer.error_code == REFUSED
+    assert "Cannot change principals" in answer.error_message
+    assert client.server.has_failed
+    assert client.server.principal.name == "alice"
+
+
+def test_the_mechanism_stays_when_logging_in_again(kit: BrokerKit) -> None:
+    _add(kit, "alice", "wonderland", Mechanism.SCRAM_SHA_256)
+    client = _Client(kit, {"connections.max.reauth.ms": "60000"})
+    client.plain("alice", "wonderland")
+    answer = client.scram("alice", "wonderland", Mechanism.SCRAM_SHA_256)
+    assert answer.error_code == REFUSED
+    assert client.server.has_failed
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"sasl.enabled.mechanisms": "GSSAPI"},
+        {"sasl.enabled.mechanisms": ""},
+        {"connections.max.reauth.ms": "soon"},
+        {"plain.connections.max.reauth.ms": "-1"},
+        {"plain.sasl.jaas.config": "nonsense"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(own: dict[str, str]) -> None:
+    with pytest.raises(InvalidSetting):
+        ListenerSasl("SASL", SecuritySettings(), own)
+
+
+def test_an_exchange_that_is_refused_cannot_go_on(kit: BrokerKit) -> None:
+    exchange = ScramExchange(Mechanism.SCRAM_SHA_256, kit.broker.credentials, "nonce")
+    exchange.step(b"n,,n=alice,r=x")
+    with pytest.raises(SaslRefused):
+        exchange.step(b"c=biws,r=xnonce,p=" + base64.b64encode(bytes(32)))
+    assert not exchange.is_done
