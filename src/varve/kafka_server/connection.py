@@ -23,6 +23,7 @@ from varve.kafka_server.buffers import ReceiveBuffer
 from varve.kafka_server.inlet import Inlet
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
 from varve.kafka_server.outlet import PIECE_BYTES, Outlet, Piece, encode_answer, encode_bare
+from varve.kafka_server.patience import ConnectionState
 from varve.kafka_server.router import Answer, RefusedFrame, Request
 from varve.kafka_server.shared import Door, Shared
 from varve.wire import ApiKey, Message
@@ -30,9 +31,6 @@ from varve.wire import ApiKey, Message
 logger = logging.getLogger(__name__)
 
 _MUTE_MAX_MS: Final = 30_000
-_GRACE_SECONDS: Final = 2.0
-_SLOW_BYTES: Final = 64 << 10
-"""Bytes of a request per second, after the grace, while others wait for memory."""
 _LONG_POLLS: Final = (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
@@ -445,41 +443,19 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_closing:
             self._flush()
 
-    def check(self, now: float) -> None:
-        """Ends the connection if its client takes too long, or has nothing to say."""
-        settings = self._shared.settings
-        send_seconds = settings.response_send_timeout_ms / 1000
-        receive_seconds = settings.request_receive_timeout_ms / 1000
-        if self._is_closing:
-            if now - self.closing_at > send_seconds:
-                self.abort("slow_reader")
-        elif self._outlet.is_stalled:
-            if now - self._outlet.note_progress(now) > send_seconds:
-                self.abort("slow_reader")
-        elif self.frame_began_at and now - self.frame_began_at > receive_seconds:
-            self.abort("slow_request")
-        elif self._holds_memory_idly(now):
-            self.abort("slow_request")
-        elif not self._is_known() and now - self.made_at > receive_seconds:
-            self.abort("slow_authentication")
-        elif self._is_idle(now):
-            self.close("idle")
-
-    def _holds_memory_idly(self, now: float) -> bool:
-        """Whether a request comes so slowly that others need not wait for its memory."""
-        if not self._shared.pool.budget.waiting_count or self._inlet.awaits_room:
-            return False
-        seconds = now - self.frame_began_at - _GRACE_SECONDS
-        return bool(self.frame_began_at) and self._inlet.unparsed < seconds * _SLOW_BYTES
-
-    def _is_known(self) -> bool:
-        return self._authenticator is None or self._authenticator.is_done
-
-    def _is_idle(self, now: float) -> bool:
-        idle_ms = self._shared.settings.connections_max_idle_ms
-        if idle_ms < 0 or self._slots or self._is_muted:
-            return False
-        return now - self.active_at > idle_ms / 1000
+    def state(self, now: float) -> ConnectionState:
+        """What there is to know of its client's pace."""
+        is_stalled = self._outlet.is_stalled
+        authenticator = self._authenticator
+        return ConnectionState(
+            closing_at=self.closing_at if self._is_closing else None,
+            stalled_since=self._outlet.note_progress(now) if is_stalled else None,
+            frame_began_at=self.frame_began_at or None,
+            frame_bytes=self._inlet.unparsed,
+            awaits_memory=self._inlet.awaits_room,
+            unknown_since=None if authenticator is None or authenticator.is_done else self.made_at,
+            idle_since=None if self._slots or self._is_muted else self.active_at,
+        )
 
     @property
     def stalled_bytes(self) -> int:

@@ -20,6 +20,7 @@ from varve.kafka_server.authenticator import Authenticator, ListenerSecurity
 from varve.kafka_server.connection import Connection
 from varve.kafka_server.listener import Listener
 from varve.kafka_server.metrics import ACCEPTED_CONNECTIONS, CLOSED_CONNECTIONS, CONNECTIONS
+from varve.kafka_server.patience import find_fault
 from varve.kafka_server.shared import Shared
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,17 @@ class House:
             for number in numbers[start : start + _CHECKED_AT_ONCE]:
                 connection = self.inside.get(number)
                 if connection is not None:
-                    connection.check(now)
+                    self._check(connection, now)
             await asyncio.sleep(0)
+
+    def _check(self, connection: Connection, now: float) -> None:
+        shared = self.shared
+        is_memory_short = bool(shared.pool.budget.waiting_count)
+        fault = find_fault(
+            connection.state(now), shared.settings, now, is_memory_short=is_memory_short
+        )
+        if fault is not None:
+            connection.abort(fault)
 
 
 class ListenerDoor:
