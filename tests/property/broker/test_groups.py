@@ -143,15 +143,16 @@ class Groups(RuleBasedStateMachine):
         version=st.sampled_from([3, 5, 9]),
         ms=st.sampled_from([500, 3_500]),
         turns=st.integers(1, 6),
-        code=st.sampled_from([ErrorCode.NONE] * 9 + [ErrorCode.NOT_COORDINATOR]),
+        code=st.sampled_from([ErrorCode.NONE] * 8 + [ErrorCode.NOT_COORDINATOR] + [None] * 3),
     )
-    def everybody_goes_on(self, version: int, ms: int, turns: int, code: ErrorCode) -> None:
+    def everybody_goes_on(self, version: int, ms: int, turns: int, code: ErrorCode | None) -> None:
         """Each does what a consumer would do next."""
         for _ in range(turns):
             for client in self.everybody:
                 if not (client.is_silent or client.joins_waiting or client.syncs_waiting):
                     self._go_on(client, version)
-            self.store(code)
+            if code is not None:
+                self.store(code)
             self.advance(ms)
 
     def _go_on(self, client: Client, version: int) -> None:
@@ -253,6 +254,8 @@ class Groups(RuleBasedStateMachine):
         assert set(group.static_members.values()) <= set(group.members)
         assert group.unsynced <= set(group.members)
         assert not set(group.expected) & set(group.members)
+        if group.state is ClassicState.COMPLETING_REBALANCE:
+            assert self.leaders.get(group.generation), "nobody was told to assign"
         if group.state is ClassicState.EMPTY:
             assert not group.members
         if group.state is ClassicState.STABLE:
