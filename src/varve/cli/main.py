@@ -36,7 +36,13 @@ class _Entry(NamedTuple):
 
 COMMANDS = {
     "serve": _Entry("serve", "Serve log directories to any client of Kafka."),
-    "log": _Entry("log", "Append to topics and read them from the shell."),
+    "topic": _Entry("topic", "Make, show and change the topics of a broker, varve's or any Kafka."),
+    "produce": _Entry("produce", "Write lines or files to a topic of a broker."),
+    "consume": _Entry("consume", "Print the records of a topic of a broker."),
+    "group": _Entry("group", "Show and move the consumer groups of a broker."),
+    "acl": _Entry("acl", "Show, grant and withdraw rights at a broker."),
+    "user": _Entry("kafka_user", "Show, add and remove the SCRAM users of a broker."),
+    "log": _Entry("log", "Append to topics of a directory and read them from the shell."),
     "dump": _Entry("dump", "Show what the files of a log directory hold."),
     "check": _Entry("check", "Walk every invariant of a log directory; mend what can be mended."),
     "get": _Entry("get", "Print the latest value of a key."),

@@ -1,0 +1,141 @@
+"""`varve user`: who logs in to a broker by SCRAM."""
+
+import json
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+
+from varve.cli.kafka_client import (
+    DEFAULT_BROKER,
+    BrokerAddress,
+    ClientFile,
+    ClientSettings,
+    admin_api,
+    make_client,
+)
+from varve.cli.store_access import AsJson
+from varve.foundation.errors import InvalidRequest
+
+PASSWORD_VARIABLE: Final = "VARVE_USER_PASSWORD"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Show, add and remove the SCRAM users of a broker, varve's or any Kafka.",
+)
+
+UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+
+
+class Mechanism(StrEnum):
+    SHA_256 = "SCRAM-SHA-256"
+    SHA_512 = "SCRAM-SHA-512"
+
+
+@app.command("list")
+def list_users(
+    broker: BrokerAddress = DEFAULT_BROKER,
+    settings: ClientSettings = [],  # noqa: B006, typer copies it
+    file: ClientFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the users with their mechanisms; nobody is told a password.
+
+    \b
+    Examples:
+      varve user list
+    """
+    from varve.cli.log_output import print_rows
+
+    client = make_client(broker, settings, file)
+    asked: Any = client.admin().describe_user_scram_credentials()
+    found = client.result(asked, "the users")
+    rows = [
+        [name, _mechanism_text(one.mechanism), one.iterations]
+        for name, user in sorted(found.items())
+        for one in user.scram_credential_infos
+    ]
+    print_rows(["user", "mechanism", "iterations"], rows, as_json=as_json)
+
+
+@app.command()
+def add(
+    user: UserName,
+    broker: BrokerAddress = DEFAULT_BROKER,
+    settings: ClientSettings = [],  # noqa: B006, typer copies it
+    file: ClientFile = None,
+    mechanism: Annotated[Mechanism, typer.Option(help="How it logs in.")] = Mechanism.SHA_512,
+    iterations: Annotated[
+        int, typer.Option(min=4096, max=16_384, help="Work that a guess costs.")
+    ] = 8192,
+    as_json: AsJson = False,
+) -> None:
+    """Add a user, or give one another password.
+
+    The password is asked for on a terminal; else it is the first line of standard input, or
+    VARVE_USER_PASSWORD.
+
+    \b
+    Examples:
+      varve user add alice
+      varve user add alice --mechanism SCRAM-SHA-256 < password.txt
+    """
+    api = admin_api()
+    client = make_client(broker, settings, file)
+    password = _read_password(user)
+    info = api.ScramCredentialInfo(_mechanism(mechanism), iterations)
+    change = api.UserScramCredentialUpsertion(user, info, password.encode())
+    [asked] = client.admin().alter_user_scram_credentials([change]).values()
+    client.result(asked, f"user {user}")
+    row = {"user": user, "mechanism": mechanism.value, "iterations": iterations}
+    typer.echo(json.dumps(row) if as_json else f"{user} logs in by {mechanism}")
+
+
+@app.command()
+def remove(
+    user: UserName,
+    broker: BrokerAddress = DEFAULT_BROKER,
+    settings: ClientSettings = [],  # noqa: B006, typer copies it
+    file: ClientFile = None,
+    mechanism: Annotated[Mechanism, typer.Option(help="Which login goes.")] = Mechanism.SHA_512,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a user's login by one mechanism; connections that are open stay.
+
+    \b
+    Examples:
+      varve user remove alice
+      varve user remove alice --mechanism SCRAM-SHA-256
+    """
+    api = admin_api()
+    client = make_client(broker, settings, file)
+    change = api.UserScramCredentialDeletion(user, _mechanism(mechanism))
+    [asked] = client.admin().alter_user_scram_credentials([change]).values()
+    client.result(asked, f"user {user}")
+    row = {"user": user, "mechanism": mechanism.value}
+    typer.echo(json.dumps(row) if as_json else f"{user} no longer logs in by {mechanism}")
+
+
+def _mechanism(mechanism: Mechanism) -> Any:
+    return admin_api().ScramMechanism[mechanism.value.replace("-", "_")]
+
+
+def _mechanism_text(mechanism: Any) -> str:
+    return str(mechanism.name).replace("_", "-")
+
+
+def _read_password(user: str) -> str:
+    told = os.environ.get(PASSWORD_VARIABLE)
+    if told is None and sys.stdin.isatty():
+        told = typer.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True)
+    elif told is None:
+        told = sys.stdin.readline().rstrip("\r\n")
+    if not told:
+        raise InvalidRequest(
+            f"no password for {user}: write it on standard input or set {PASSWORD_VARIABLE}"
+        )
+    return told
