@@ -84,7 +84,6 @@ def command(
     from varve.cli.serve_run import serve
     from varve.cli.serve_settings import make_plan, read_environment
 
-    set_up_logging(log_format, log_level)
     settings = _read_file(config)
     from_environment, warnings = read_environment(os.environ)
     settings |= from_environment
@@ -94,6 +93,7 @@ def command(
         [str(path) for path in directories or []],
         default_directory=str(DEFAULT_DIRECTORY),
     )
+    set_up_logging(log_format, log_level)
     for warning in (*warnings, *plan.warnings):
         logging.getLogger(__name__).warning(warning)
     serve(plan, typer.echo)

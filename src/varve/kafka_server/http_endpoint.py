@@ -8,7 +8,7 @@ Threads    the loop's alone; figures are put into words off the loop.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ MakePage = Callable[[], Awaitable[Page]]
 class HttpEndpoint:
     """Answers GET for some paths."""
 
-    def __init__(self, pages: dict[str, MakePage]) -> None:
+    def __init__(self, pages: Mapping[str, MakePage]) -> None:
         self._pages = pages
         self._server: asyncio.Server | None = None
         self._busy = 0

@@ -1,0 +1,77 @@
+"""`varve serve` says where it listens, serves, and stops in order when it is told."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from varve.cli.main import app
+
+_PATIENCE_SECONDS = 30
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("VARVE_")}
+
+
+def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("num.io.threads=8\nnode.id=5\nlisteners=PLAINTEXT://127.0.0.1:1\n")
+    options = ["--listen", "127.0.0.1:0", "--metrics-port", "0", "--log-format", "json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "varve", "serve", tmp_path / "data", "-c", config, *options],
+        env=_environment() | {"VARVE_LISTENERS": "PLAINTEXT://127.0.0.1:2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(
+            r"varve serves PLAINTEXT://127\.0\.0\.1:(\d+); cluster \S{22}; 0 topics; "
+            r"figures at (http://127\.0\.0\.1:\d+)/metrics; started in \d+\.\d\d s\n",
+            line,
+        )
+        assert found is not None, line
+        with socket.create_connection(("127.0.0.1", int(found[1])), 5) as client:
+            client.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff")
+            assert client.recv(1000)[4:8] == b"\0\0\0\x07"
+        for page, part in (("ready", b"true"), ("health", b"true"), ("metrics", b"varve_server_")):
+            with urllib.request.urlopen(f"{found[2]}/{page}", timeout=5) as answer:
+                assert part in answer.read()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=_PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "num.io.threads" in errors
+    assert '"message": "stopped"' in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "socket.request.max.byte=1"], "did you mean 'socket.request.max.bytes'"),
+        (["--set", "listeners"], "write name=value"),
+        (["--listen", "nowhere"], "write NAME://host:port"),
+        (["--config", "missing.properties"], "missing.properties"),
+    ],
+)
+def test_what_it_cannot_understand_ends_it_with_one_line(
+    arguments: list[str], told: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), *arguments])
+    assert result.exit_code == 1
+    assert told in result.stderr.replace("\n", " ")
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,173 @@
+"""Settings of a server come from Kafka's own file, the environment and options, in this order."""
+
+import json
+import logging
+
+import pytest
+
+from varve.cli.serve_logging import JsonFormatter, TextFormatter
+from varve.cli.serve_properties import parse_properties
+from varve.cli.serve_settings import ServePlan, make_plan, read_environment, variable_of
+from varve.foundation.errors import InvalidSetting
+
+KAFKAS_OWN = """
+# As Kafka ships it
+process.roles=broker,controller
+node.id=3
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/one, /tmp/two
+num.partitions=4
+offsets.topic.replication.factor=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+
+def _plan(given: dict[str, str], *directories: str) -> ServePlan:
+    return make_plan(given, directories, default_directory="varve-data")
+
+
+def test_kafkas_own_file_is_understood() -> None:
+    plan = _plan(parse_properties(KAFKAS_OWN, "server.properties"))
+    assert plan.directories == ("/tmp/one", "/tmp/two")
+    assert plan.server.listeners == ("PLAINTEXT://:9092",)
+    assert plan.server.advertised_listeners == ("PLAINTEXT://localhost:9092",)
+    assert plan.server.socket_send_buffer_bytes == 102_400
+    assert plan.broker["settings"].node_id == 3
+    assert plan.broker["settings"].num_partitions == 4
+    assert plan.store["log.retention.ms"] == str(168 * 3_600_000)
+    assert plan.store["log.segment.bytes"] == "1073741824"
+    told = " ".join(plan.warnings)
+    for name in ("num.io.threads", "process.roles", "CONTROLLER://:9093"):
+        assert name in told
+
+
+def test_directories_that_are_named_come_before_those_of_the_file() -> None:
+    assert _plan({"log.dirs": "a,b"}, "c").directories == ("c",)
+    assert _plan({"log.dir": "a"}).directories == ("a",)
+    assert _plan({}).directories == ("varve-data",)
+
+
+def test_a_name_that_nobody_knows_is_refused_with_a_near_one() -> None:
+    with pytest.raises(InvalidSetting, match=r"did you mean 'socket\.request\.max\.bytes'"):
+        _plan({"socket.request.max.byte": "1"})
+
+
+def test_a_setting_of_one_topic_is_refused_with_the_one_for_all() -> None:
+    with pytest.raises(InvalidSetting, match=r"set log\.retention\.ms for all topics"):
+        _plan({"retention.ms": "1"})
+
+
+def test_values_are_checked() -> None:
+    with pytest.raises(InvalidSetting, match=r"socket\.request\.max\.bytes"):
+        _plan({"socket.request.max.bytes": "none"})
+    with pytest.raises(InvalidSetting, match=r"log\.retention\.hours"):
+        _plan({"log.retention.hours": "soon"})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"log.retention.hours": "2"}, "7200000"),
+        ({"log.retention.minutes": "3", "log.retention.hours": "2"}, "180000"),
+        ({"log.retention.ms": "5", "log.retention.hours": "2"}, "5"),
+        ({"log.retention.hours": "-1"}, "-1"),
+    ],
+)
+def test_times_in_other_units_are_kafkas(given: dict[str, str], expected: str) -> None:
+    assert _plan(given).store["log.retention.ms"] == expected
+
+
+def test_settings_of_the_cold_tier_and_of_listeners_go_where_they_belong() -> None:
+    plan = _plan(
+        {
+            "varve.tier.url": "s3://bucket",
+            "varve.tier.store.region": "eu-west-1",
+            "listener.name.plaintext.connections.max.reauth.ms": "5",
+            "ssl.client.auth": "required",
+        }
+    )
+    assert plan.store == {"varve.tier.url": "s3://bucket", "varve.tier.store.region": "eu-west-1"}
+    assert plan.of_listeners == {"listener.name.plaintext.connections.max.reauth.ms": "5"}
+    assert plan.tls.client_auth == "required"
+
+
+def test_variables_stand_for_settings() -> None:
+    found, warnings = read_environment(
+        {
+            "VARVE_LISTENERS": "PLAINTEXT://:1",
+            "VARVE_LOG_DIRS": "a",
+            "VARVE_TIER_URL": "file:/x",
+            "VARVE_TIER_STORE_ENDPOINT": "http://localhost",
+            "VARVE_DIR": "b",
+            "VARVE_LISTENER": "x",
+            "HOME": "/root",
+        }
+    )
+    assert found == {
+        "listeners": "PLAINTEXT://:1",
+        "log.dirs": "a",
+        "varve.tier.url": "file:/x",
+        "varve.tier.store.endpoint": "http://localhost",
+    }
+    assert warnings == [
+        "VARVE_LISTENER in the environment stands for no setting; did you mean VARVE_LISTENERS?"
+    ]
+    assert variable_of("varve.http.port") == "VARVE_HTTP_PORT"
+
+
+def test_properties_are_read_as_java_does() -> None:
+    text = (
+        "a=1\n  b : two words  \nc three\n# no\n! no\n\nd=x\\\n   y\ne\\=f=g\nu=\\u00e4\nempty=\n"
+        "path=C:\\\\x\nlast=\\"
+    )
+    assert parse_properties(text, "file") == {
+        "a": "1",
+        "b": "two words",
+        "c": "three",
+        "d": "xy",
+        "e=f": "g",
+        "u": "ä",
+        "empty": "",
+        "path": "C:\\x",
+        "last": "",
+    }
+
+
+def test_a_property_twice_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="file, line 3: a is there twice"):
+        parse_properties("a=1\nb=2\na=3\n", "file")
+
+
+def _record() -> logging.LogRecord:
+    record = logging.makeLogRecord(
+        {"name": "varve.x", "levelname": "INFO", "msg": "rolled", "created": 1_700_000_000.5}
+    )
+    record.partition = "t-0\nforged"
+    return record
+
+
+def test_a_line_of_the_log_tells_what_it_speaks_of() -> None:
+    line = TextFormatter().format(_record())
+    assert line == "2023-11-14T22:13:20.500Z INFO varve.x: rolled partition=t-0\\nforged"
+
+
+def test_the_log_may_be_json() -> None:
+    told = json.loads(JsonFormatter().format(_record()))
+    assert told == {
+        "time": "2023-11-14T22:13:20.500Z",
+        "level": "info",
+        "logger": "varve.x",
+        "message": "rolled",
+        "partition": "t-0\nforged",
+    }
