@@ -1,5 +1,6 @@
 """Requests that put records in and get them out, as tests of a broker need them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.support.broker_kit import BrokerKit
@@ -20,13 +21,13 @@ from varve.wire.messages.produce import (
     TopicProduceData,
 )
 
-Offsets = dict[tuple[str, int], int]
+Offsets = Mapping[tuple[str, int], int]
 """Where to read from, by topic and partition."""
 
 
 def produce_request(
     kit: BrokerKit,
-    batches: dict[tuple[str, int], bytes | None],
+    batches: Mapping[tuple[str, int], bytes | None],
     *,
     acks: int = -1,
     timeout_ms: int = 1_000,

@@ -264,6 +264,8 @@ class Fetch:
             # Nothing was left up to where the log ended then.
             if outcome.data or outcome.next_offset >= self._limit(log):
                 return outcome
+        if not max_bytes and found.pending:
+            return None
         if reads.begin(key, max_bytes=max_bytes):
             found.pending.add(key)
             found.room -= max_bytes

@@ -221,7 +221,7 @@ def test_nothing_is_told_or_shown_before_the_sync(synced: BrokerKit) -> None:
     answer = kit.begin(produce_request(kit, {("safe", 0): make_batch(3)}))
     assert not answer.done()
     assert kit.log("safe").end_offset == 3
-    assert fetch(kit, topic="safe").records == b""
+    assert not fetch(kit, topic="safe").records
     assert list_offsets(kit, -1, topic="safe").offset == 0
     kit.release_work()
     assert told(answer.result()) == [(0, 0, 0)]
