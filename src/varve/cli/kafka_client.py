@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_BROKER: Final = "localhost:9092"
 REACH_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.01
 _GRACE_SECONDS: Final = 1.0
 """A name may stand for several addresses; the next is tried when one refuses."""
 _DEFAULTS: Final = {"client.id": "varve-cli", "socket.connection.setup.timeout.ms": "5000"}

@@ -256,7 +256,9 @@ class _Reading:
 
     def _poll(self, idle: Callable[[], None]) -> "list[Message[Any, Any]]":
         """What has come; raises where the broker is gone for long, unless more is waited for."""
-        messages = self._consumer.consume(_BATCH, _POLL_SECONDS)
+        first = self._consumer.poll(_POLL_SECONDS)
+        # Whatever else is here already; waiting for a full batch would hold the first one back.
+        messages = [] if first is None else [first, *self._consumer.consume(_BATCH, 0)]
         self._idle_count = 0 if messages else self._idle_count + 1
         if messages:
             self._client.forget_failures()

@@ -1,0 +1,283 @@
+"""The commands that speak to a broker, against one in this process."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from varve.broker.groups.settings import GroupSettings
+from varve.broker.security.settings import SecuritySettings
+from varve.cli.main import app
+from varve.testing.kafka_kit import KafkaKit
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def kit() -> Iterator[KafkaKit]:
+    with KafkaKit(groups=GroupSettings(group_initial_rebalance_delay_ms=0)) as kit:
+        yield kit
+
+
+def _runner(address: str) -> Run:
+    def run(*arguments: str, input: bytes | str | None = None, code: int = 0) -> Any:
+        environment = {"VARVE_BROKER": address, "COLUMNS": "150"}
+        result = CliRunner().invoke(app, list(arguments), input=input, env=environment)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def run(kit: KafkaKit) -> Iterator[Run]:
+    run = _runner(kit.bootstrap)
+    yield run
+    for topic in kit.store.topics():
+        if not topic.name.startswith("__") and topic.name != "standing":
+            run("topic", "delete", topic.name, "--yes")
+
+
+@pytest.fixture(scope="module")
+def standing(kit: KafkaKit) -> Run:
+    """With a topic of two empty partitions that stays."""
+    run = _runner(kit.bootstrap)
+    run("topic", "create", "standing", "--partitions", "2")
+    return run
+
+
+def _lines(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def _listed(run: Run, topic: str) -> list[dict[str, Any]]:
+    return [one for one in _lines(run("topic", "list", "--json")) if one["topic"] == topic]
+
+
+# Topics
+
+
+def test_a_topic_lives_from_its_creation_to_its_deletion(run: Run, kit: KafkaKit) -> None:
+    made = run("topic", "create", "orders", "--partitions", "2", "--set", "retention.ms=5000")
+    assert made.stdout == "created orders\n"
+    [row] = _listed(run, "orders")
+    assert row == {"topic": "orders", "partitions": 2, "replicas": 1, "internal": False}
+    run("topic", "alter", "orders", "cleanup.policy=compact", "--reset", "retention.ms")
+    assert kit.store.topic("orders").settings.cleanup_policy == ("compact",)
+    assert kit.store.topic("orders").settings.retention_ms == 604_800_000
+    assert run("topic", "add-partitions", "orders", "3").stdout == "orders has 3 partitions\n"
+    [told] = _lines(run("topic", "describe", "orders", "--json"))
+    assert [one["partition"] for one in told["partitions"]] == [0, 1, 2]
+    assert told["settings"] == {"cleanup.policy": {"value": "compact", "source": "topic"}}
+    shown = run("topic", "describe", "orders", "--settings").stdout
+    assert "segment.bytes" in shown
+    assert run("topic", "delete", "orders", "--yes").stdout == "deleted orders\n"
+    assert _listed(run, "orders") == []
+
+
+def test_a_dry_run_changes_no_topic(run: Run, kit: KafkaKit) -> None:
+    run("topic", "create", "trial", "--dry-run")
+    assert "trial" not in [one.name for one in kit.store.topics()]
+    run("topic", "create", "orders")
+    run("topic", "alter", "orders", "flush=ack", "--dry-run")
+    run("topic", "add-partitions", "orders", "4", "--dry-run")
+    topic = kit.store.topic("orders")
+    assert (topic.settings.flush, topic.partition_count) == ("interval", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["create", "standing"], "exists already"),
+        (["create", "new", "--replicas", "3"], "ask for 1"),
+        (["create", "new", "--set", "retention.m=1"], "did you mean 'retention.ms'"),
+        (["describe", "none"], "varve topic create none"),
+        (["delete", "none", "--yes"], "varve topic create none"),
+        (["delete", "standing"], "say --yes"),
+        (["alter", "standing", "segment.bytes=1"], "segment.bytes"),
+        (["add-partitions", "standing", "2"], "only added"),
+        (["list", "-X", "no.such=1"], "no.such"),
+    ],
+)
+def test_a_failure_is_one_line_with_its_remedy(
+    standing: Run, arguments: list[str], text: str
+) -> None:
+    result = standing("topic", *arguments, code=1)
+    assert text in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["alter", "orders"], ["create"], ["add-partitions", "x"]])
+def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
+    run("topic", *arguments, code=2)
+
+
+def test_a_broker_that_is_not_there_is_told_of_soon() -> None:
+    result = _runner("127.0.0.1:1")("topic", "list", code=1)
+    assert "no broker answers at 127.0.0.1:1" in result.stderr
+    assert "Connection refused" in result.stderr
+    assert "varve serve" in result.stderr
+
+
+# Records
+
+
+@pytest.fixture
+def orders(run: Run) -> Run:
+    run("topic", "create", "orders", "--partitions", "2")
+    return run
+
+
+def test_lines_go_there_and_back(orders: Run) -> None:
+    told = orders("produce", "orders", "-p", "0", input="one\ntwo\r\n\nlast")
+    assert told.stderr == "produced 4 records to orders\n"
+    assert orders("consume", "orders").stdout == "one\ntwo\n\nlast\n"
+    assert orders("consume", "orders", "-n", "2").stdout == "\nlast\n"
+    assert orders("consume", "orders", "-p", "0", "--from", "1", "-c", "1").stdout == "two\n"
+    assert orders("consume", "orders", "--from", "end").stdout == ""
+    assert orders("consume", "orders", "--from", "@0", "-c", "1").stdout == "one\n"
+    assert orders("consume", "orders", "--from", "2200-01-01T00:00:00").stdout == ""
+
+
+def test_keys_and_headers_survive_every_codec(orders: Run) -> None:
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
+    for codec in codecs:
+        options = ["-H", f"codec={codec}", "--codec", codec, "-q"]
+        orders("produce", "orders", "-k", "=", *options, input="key=value\n")
+    found = orders("consume", "orders", "--format", r"%k=%v %h\n").stdout.splitlines()
+    assert found == [f"key=value codec={codec}" for codec in codecs]
+
+
+def test_everything_of_a_record_is_copied_by_json(orders: Run, kit: KafkaKit) -> None:
+    lines = '{"key": "k", "value": {"base64": "/w=="}, "timestamp": 5, "headers": {"h": "x"}}\n'
+    orders("produce", "orders", "--json", input=lines)
+    [record] = _lines(orders("consume", "orders", "--json"))
+    assert (record["key"], record["value"]) == ("k", {"base64": "/w=="})
+    assert (record["timestamp"], record["headers"]) == (5, {"h": "x"})
+    orders("topic", "create", "copies")
+    copied = orders("consume", "orders", "--json").stdout
+    orders("produce", "copies", "--json", "--acks", "1", input=copied)
+    [copy] = _lines(orders("consume", "copies", "--json"))
+    assert {**copy, "topic": "orders", "partition": record["partition"]} == record
+
+
+def test_files_are_lines_or_whole_values(orders: Run, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("1\n2\n")
+    two.write_text("3\n")
+    orders("produce", "orders", str(one), str(two), "-p", "0")
+    assert orders("consume", "orders").stdout == "1\n2\n3\n"
+    orders("produce", "orders", "-w", str(one), str(two), "-p", "1")
+    assert orders("consume", "orders", "-p", "1", "--format", "%S ").stdout == "4 2 "
+
+
+def test_a_topic_is_made_only_when_that_is_said(run: Run, kit: KafkaKit) -> None:
+    refused = run("produce", "typo", input="x\n", code=1)
+    assert "varve topic create typo" in refused.stderr
+    assert "typo" not in [one.name for one in kit.store.topics()]
+    run("produce", "greetings", "--create", input="x\n")
+    assert run("consume", "greetings").stdout == "x\n"
+
+
+def test_a_line_that_cannot_be_read_keeps_what_came_before(orders: Run) -> None:
+    result = orders("produce", "orders", "-k", "=", input="a=1\nbad\nb=2\n", code=1)
+    assert "line 2" in result.stderr
+    assert "1 record was delivered before it" in result.stderr
+    assert orders("consume", "orders").stdout == "1\n"
+
+
+def test_a_transaction_is_all_or_nothing(orders: Run) -> None:
+    orders("produce", "orders", "-k", "=", "--transaction", "t", input="a=1\nb=2\n")
+    result = orders("produce", "orders", "-k", "=", "--transaction", "t", input="c=3\nx\n", code=1)
+    assert "nothing is kept" in result.stderr
+    found = orders("consume", "orders", "--read-committed", "-k", "=").stdout
+    assert sorted(found.splitlines()) == ["a=1", "b=2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["none"], 1, "varve topic create none"),
+        (["standing", "-p", "7"], 1, "0 to 1"),
+        (["standing", "--from", "3"], 1, "--partition"),
+        (["standing", "-p", "0", "--from", "3"], 1, "0 to 0"),
+        (["standing", "--from", "noon"], 2, "@milliseconds"),
+        (["standing", "--from", "end", "-n", "3"], 2, "exclude"),
+        (["standing", "--group", "g", "-n", "3"], 2, "reset-offsets"),
+        (["standing", "--format", "%z"], 2, "%z"),
+    ],
+)
+def test_what_cannot_be_consumed_is_told(
+    standing: Run, arguments: list[str], code: int, text: str
+) -> None:
+    assert text in standing("consume", *arguments, code=code).stderr
+
+
+# Groups
+
+
+def test_a_group_reads_on_is_moved_and_deleted(orders: Run) -> None:
+    orders("produce", "orders", "-p", "1", input="one\ntwo\nthree\n")
+    assert orders("consume", "orders", "-g", "audit", "-c", "2").stdout == "one\ntwo\n"
+    assert orders("consume", "orders", "-g", "audit").stdout == "three\n"
+    orders("produce", "orders", "-p", "1", input="four\n")
+    [listed] = _lines(orders("group", "list", "--json"))
+    assert (listed["group"], listed["state"]) == ("audit", "empty")
+    [told] = _lines(orders("group", "describe", "audit", "--json"))
+    [row] = [one for one in told["partitions"] if one["partition"] == 1]
+    assert (row["committed"], row["end"], row["lag"]) == (3, 4, 1)
+    assert "lag 1" in orders("group", "describe", "audit").stdout
+    plan = orders("group", "reset-offsets", "audit", "--to", "1", "-t", "orders:1", "--json")
+    assert "--execute" in plan.stderr
+    assert _lines(plan) == [{"topic": "orders", "partition": 1, "committed": 3, "new": 1}]
+    orders("group", "reset-offsets", "audit", "--to", "1", "-t", "orders:1", "--execute")
+    assert orders("consume", "orders", "-g", "audit").stdout == "two\nthree\nfour\n"
+    assert orders("group", "delete", "audit", "--yes").stdout == "deleted audit\n"
+    missing = orders("group", "describe", "audit", code=1)
+    assert "varve group list" in missing.stderr
+    orders("group", "reset-offsets", "new", "--to", "earliest", code=1)
+
+
+# Rights and users
+
+
+def test_rights_are_granted_shown_and_withdrawn() -> None:
+    security = SecuritySettings(authorizer_enable=True, super_users="User:ANONYMOUS")
+    with KafkaKit(security=security) as kit:
+        run = _runner(kit.bootstrap)
+        granted = ["--principal", "User:alice", "--topic", "orders"]
+        run("acl", "add", *granted, "-o", "read", "-o", "write")
+        run("acl", "add", "--principal", "User:bob", "-o", "all", "--cluster", "--deny")
+        rows = _lines(run("acl", "list", "--json"))
+        assert [(one["principal"], one["operation"], one["resource"]) for one in rows] == [
+            ("User:alice", "read", "topic"),
+            ("User:alice", "write", "topic"),
+            ("User:bob", "all", "cluster"),
+        ]
+        run("acl", "remove", *granted, "-o", "write", "--yes")
+        [left] = _lines(run("acl", "list", "--topic", "orders", "--json"))
+        assert left["operation"] == "read"
+        run("acl", "add", "--principal", "alice", "-o", "read", "--topic", "x", code=2)
+        run("acl", "add", "--principal", "User:a", "-o", "fly", "--topic", "x", code=2)
+        run("acl", "add", "--principal", "User:a", "-o", "read", code=2)
+        run("acl", "remove", "--yes", code=2)
+
+
+def test_who_may_not_is_told_whom_to_ask() -> None:
+    with KafkaKit(security=SecuritySettings(authorizer_enable=True)) as kit:
+        result = _runner(kit.bootstrap)("topic", "create", "orders", code=1)
+        assert "not authorised" in result.stderr
+        assert "varve acl add" in result.stderr
+
+
+def test_users_are_added_listed_and_removed(run: Run) -> None:
+    run("user", "add", "alice", "--mechanism", "SCRAM-SHA-256", input="secret\n")
+    [user] = _lines(run("user", "list", "--json"))
+    assert user == {"user": "alice", "mechanism": "SCRAM-SHA-256", "iterations": 8192}
+    run("user", "remove", "alice", "--mechanism", "SCRAM-SHA-256")
+    run("user", "remove", "alice", "--mechanism", "SCRAM-SHA-256", code=1)
+    assert "no password" in run("user", "add", "alice", input="", code=1).stderr
