@@ -6,8 +6,9 @@ when a group first needs it.
 Invariant  `append` returns in the order of the calls on one partition, when the records are as
            durable as the topic promises: what follows an `await` of it may change memory without
            looking at others.
-Crash      records of one append are there together or not at all. `load` reads them back; see
-           `replay` for what an open transaction means.
+Crash      the topic is made with `flush=ack`: what was answered is on disk. Records of one append
+           are there together or not at all. `load` reads them back; see `replay` for what an open
+           transaction means.
 Threads    the loop's alone; reading at the start and making the topic run off the loop.
 """
 
@@ -176,6 +177,7 @@ class OffsetsLog:
                     "cleanup.policy": "compact",
                     "compression.type": "producer",
                     "segment.bytes": settings.offsets_topic_segment_bytes,
+                    "flush": "ack",
                 },
             )
         except TopicExists:

@@ -1,0 +1,141 @@
+"""Members of groups and their offsets, asked for through a broker without sockets."""
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.broker_kit import BrokerKit
+from varve.wire import encode
+from varve.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from varve.wire.messages.heartbeat import HeartbeatRequest
+from varve.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from varve.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from varve.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from varve.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from varve.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer says that it reads."""
+    body = encode(ConsumerProtocolSubscription(topics=list(topics)), 0)
+    return struct.pack(">h", 0) + bytes(body)
+
+
+@dataclass
+class Member:
+    """A consumer of a group, as far as it has come."""
+
+    kit: BrokerKit
+    group: str = "group"
+    instance_id: str | None = None
+    id: str = ""
+    generation: int = -1
+    topics: tuple[str, ...] = ("events",)
+    protocols: tuple[str, ...] = ("range",)
+    session_ms: int = 10_000
+    rebalance_ms: int = 60_000
+
+    def begin_join(self, version: int = 9) -> "asyncio.Future[Any]":
+        request = JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=self.session_ms,
+            rebalance_timeout_ms=self.rebalance_ms,
+            member_id=self.id,
+            group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocols=[
+                JoinGroupRequestProtocol(one, subscription(*self.topics)) for one in self.protocols
+            ],
+        )
+        return self.kit.begin(request, version=version, client_id="client")
+
+    def take_id(self) -> None:
+        """Asks to join, and is told to come again with an id."""
+        self.id = self.begin_join().result().member_id
+
+    def join(self, wait_ms: int = 0, version: int = 9) -> Any:
+        if not self.id and self.instance_id is None:
+            self.take_id()
+        waiting = self.begin_join(version)
+        self.kit.advance(wait_ms)
+        return self.take(waiting)
+
+    def take(self, waiting: "asyncio.Future[Any]") -> Any:
+        response = waiting.result()
+        self.id, self.generation = response.member_id, response.generation_id
+        return response
+
+    def begin_sync(self, assignments: dict[str, bytes] | None = None) -> "asyncio.Future[Any]":
+        given = (assignments or {}).items()
+        request = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.id,
+            group_instance_id=self.instance_id,
+            assignments=[SyncGroupRequestAssignment(id, data) for id, data in given],
+        )
+        return self.kit.begin(request)
+
+    def sync(self, assignments: dict[str, bytes] | None = None) -> Any:
+        return self.begin_sync(assignments).result()
+
+    def settle(self) -> "Member":
+        """Becomes the only member of its group."""
+        assert self.join(wait_ms=3_000).error_code == 0
+        assert self.sync({self.id: b"all"}).assignment == b"all"
+        return self
+
+    def heartbeat(self) -> int:
+        request = HeartbeatRequest(self.group, self.generation, self.id, self.instance_id)
+        return int(self.kit.ask(request).error_code)
+
+    def leave(self) -> int:
+        leaving = [MemberIdentity(self.id, self.instance_id)]
+        response = self.kit.ask(LeaveGroupRequest(self.group, members=leaving))
+        return int(response.members[0].error_code)
+
+
+def commit_request(
+    group: str, topic: str, partition: int, offset: int, **fields: Any
+) -> OffsetCommitRequest:
+    part = OffsetCommitRequestPartition(partition, offset, committed_metadata="note")
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=[part])]
+    return OffsetCommitRequest(group_id=group, topics=topics, **fields)
+
+
+def commit(
+    kit: BrokerKit, group: str, topic: str, partition: int, offset: int, **fields: Any
+) -> int:
+    """Commits one offset; the error code of its partition."""
+    request = commit_request(group, topic, partition, offset, **fields)
+    response = kit.ask(request, version=9)
+    return int(response.topics[0].partitions[0].error_code)
+
+
+def fetch(kit: BrokerKit, group: str, topic: str, partition: int, **fields: Any) -> Any:
+    """One committed offset as the broker tells it."""
+    asked = OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+    groups = [OffsetFetchRequestGroup(group, topics=[asked])]
+    response = kit.ask(OffsetFetchRequest(groups=groups, **fields), version=9)
+    return response.groups[0].topics[0].partitions[0]
+
+
+def offset_of(kit: BrokerKit, group: str, topic: str, partition: int) -> int:
+    return int(fetch(kit, group, topic, partition).committed_offset)
+
+
+def leap(kit: BrokerKit, milliseconds: int) -> None:
+    """Moves the clock in few steps, where nothing happens in between that matters."""
+    for _ in range(4):
+        kit.clock.advance(milliseconds // 4)
+        kit.timers.run_due()
+        kit.settle()

@@ -1,0 +1,202 @@
+"""The topic in which groups and offsets are kept."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.broker_kit import BrokerKit
+from varve.broker.groups.offsets_log import ProducerStamp, partition_for
+from varve.broker.groups.record_types import (
+    RecordType,
+    decode_key,
+    decode_value,
+    encode_record,
+    find_format,
+)
+from varve.broker.groups.replay import Replayed, replay
+from varve.broker.topics import OFFSETS_TOPIC
+from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
+from varve.records import Record, build_batch
+from varve.wire import Message
+from varve.wire.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+
+@pytest.fixture
+def kit() -> Iterator[BrokerKit]:
+    with BrokerKit() as kit:
+        yield kit
+
+
+def _commit(offset: int, partition: int = 0) -> tuple[Message, Message | None]:
+    return OffsetCommitKey("g", "events", partition), OffsetCommitValue(offset=offset)
+
+
+def _replayed(kit: BrokerKit) -> Replayed:
+    return replay(kit.log(OFFSETS_TOPIC, kit.broker.groups.log.partition_of("g").partition))
+
+
+def _offsets(kit: BrokerKit) -> dict[int, int]:
+    found = {}
+    for one in _replayed(kit).records:
+        assert isinstance(one.key, OffsetCommitKey)
+        assert isinstance(one.value, OffsetCommitValue)
+        found[one.key.partition] = one.value.offset
+    return found
+
+
+# Formats
+
+
+def test_an_offset_commit_has_the_bytes_that_kafka_writes() -> None:
+    value = OffsetCommitValue(offset=42, leader_epoch=7, metadata="m", commit_timestamp=1)
+    record = encode_record(OffsetCommitKey("g", "t", 3), value, 1)
+    assert record.key == bytes.fromhex("000100016700017400000003")
+    expected = "0004000000000000002a00000007026d000000000000000100"
+    assert record.value == bytes.fromhex(expected)
+
+
+def test_an_offset_with_its_own_time_to_expire_is_written_in_the_version_that_has_it() -> None:
+    value = OffsetCommitValue(offset=1, expire_timestamp=9)
+    record = encode_record(OffsetCommitKey("g", "t", 3), value, 1)
+    assert record.value is not None
+    assert record.value[:2] == b"\0\1"
+
+
+def test_a_record_of_another_version_is_left_alone() -> None:
+    found = find_format(b"\0\2\0\1g")
+    assert found is not None
+    assert found.record_type is RecordType.GROUP_METADATA
+    assert decode_value(found, b"\0\x63") is None
+    assert find_format(b"\0\x63") is None
+    assert decode_key(found, b"\0\2\0\1g") == GroupMetadataKey("g")
+
+
+def test_a_key_without_a_type_is_corrupt() -> None:
+    with pytest.raises(Corrupt, match="1 bytes"):
+        find_format(b"\0")
+
+
+def test_a_message_that_is_no_record_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="GroupMetadataValue"):
+        encode_record(GroupMetadataValue(), None, 0)
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    # Math.abs("...".hashCode()) % 50 in Java; the second one's hash is Integer.MIN_VALUE.
+    [("my-group", 12), ("polygenelubricants", 0), ("", 0), ("😀", 49)],
+)
+def test_the_partition_of_a_group_is_kafkas(group: str, partition: int) -> None:
+    assert partition_for(group, 50) == partition
+
+
+# The topic
+
+
+def test_the_topic_is_made_when_it_is_needed_and_only_once(kit: BrokerKit) -> None:
+    assert kit.broker.topics.find(OFFSETS_TOPIC) is None
+    log = kit.broker.groups.log
+
+    async def two() -> None:
+        await asyncio.gather(log.append("a", [_commit(1)]), log.append("b", [_commit(1)]))
+
+    kit.run(two())
+    topic = kit.topic(OFFSETS_TOPIC)
+    assert len(topic.logs) == 8
+    assert topic.settings.is_compacted
+    assert topic.settings.syncs_every_append
+
+
+def test_records_are_read_back_with_the_last_of_each_key(kit: BrokerKit) -> None:
+    log = kit.broker.groups.log
+    kit.run(log.append("g", [_commit(1), _commit(1, partition=1)]))
+    kit.run(log.append("g", [_commit(2), (_commit(0, partition=1)[0], None)]))
+    assert _offsets(kit) == {0: 2}
+
+
+def test_appends_return_in_the_order_they_were_called(kit: BrokerKit) -> None:
+    log = kit.broker.groups.log
+    kit.run(log.ensure_topic())
+    done: list[int] = []
+
+    async def append(number: int) -> None:
+        await log.append("g", [_commit(number)])
+        done.append(number)
+
+    kit.hold_work(syncs=True)
+    tasks = [kit.loop.create_task(append(number)) for number in range(3)]
+    kit.settle()
+    assert not done
+    # The last sync is the first to be done: it covers the others, which must not be overtaken.
+    kit.syncs._waiting.reverse()
+    kit.release_work()
+    kit.run(asyncio.wait(tasks))
+    assert done == [0, 1, 2]
+
+
+def test_an_offline_partition_refuses(kit: BrokerKit) -> None:
+    log = kit.broker.groups.log
+    kit.run(log.ensure_topic())
+    topic = kit.topic(OFFSETS_TOPIC)
+    kit.broker.topics._by_name[OFFSETS_TOPIC] = type(topic)(topic.topic, (None,) * 8)
+    with pytest.raises(DirectoryOffline, match="__consumer_offsets-"):
+        kit.run(log.append("g", [_commit(1)]))
+
+
+# Transactions
+
+
+def _end(kit: BrokerKit, producer_id: int, committed: bool) -> None:
+    partition = kit.broker.groups.log.partition_of("g").partition
+    kit.log(OFFSETS_TOPIC, partition).end_transaction(
+        producer_id=producer_id, producer_epoch=0, committed=committed
+    )
+
+
+def test_a_transaction_counts_when_it_is_committed(kit: BrokerKit) -> None:
+    log = kit.broker.groups.log
+    kit.run(log.append("g", [_commit(1)]))
+    kit.run(log.append("g", [_commit(5)], producer=ProducerStamp(9, 0)))
+    assert _offsets(kit) == {0: 1}
+    assert [(one.producer_id, one.offset) for one in _replayed(kit).pending] == [(9, 1)]
+    _end(kit, 9, committed=True)
+    assert _offsets(kit) == {0: 5}
+    assert not _replayed(kit).pending
+
+
+def test_an_aborted_transaction_never_counts(kit: BrokerKit) -> None:
+    kit.run(kit.broker.groups.log.append("g", [_commit(5)], producer=ProducerStamp(9, 0)))
+    _end(kit, 9, committed=False)
+    assert _offsets(kit) == {}
+    assert not _replayed(kit).pending
+
+
+def test_a_commit_outside_counts_over_a_transaction_that_wrote_before(kit: BrokerKit) -> None:
+    log = kit.broker.groups.log
+    kit.run(log.append("g", [_commit(5)], producer=ProducerStamp(9, 0)))
+    kit.run(log.append("g", [_commit(8)]))
+    _end(kit, 9, committed=True)
+    assert _offsets(kit) == {0: 8}
+
+
+def test_a_fenced_producer_writes_nothing(kit: BrokerKit) -> None:
+    log = kit.broker.groups.log
+    kit.run(log.append("g", [_commit(5)], producer=ProducerStamp(9, 4)))
+    with pytest.raises(InvalidProducerEpoch):
+        kit.run(log.append("g", [_commit(6)], producer=ProducerStamp(9, 3)))
+
+
+def test_records_of_types_nobody_knows_are_passed_over(kit: BrokerKit) -> None:
+    kit.run(kit.broker.groups.log.append("g", [_commit(1)]))
+    partition = kit.broker.groups.log.partition_of("g").partition
+    batch = build_batch([Record(b"\0\x63abc", b"\0\0", timestamp=1)])
+    kit.log(OFFSETS_TOPIC, partition).append(batch)
+    assert _offsets(kit) == {0: 1}
+    kit.restart()
+    assert kit.broker.groups.groups.find("g") is not None
