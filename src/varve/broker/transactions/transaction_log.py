@@ -11,23 +11,21 @@ Threads    the loop's alone; reading at the start and making the topic run off t
 
 import asyncio
 import logging
-from typing import Final
 
 from varve.broker.appends import Appends
 from varve.broker.groups.offsets_log import Offload, partition_for
 from varve.broker.topics import TRANSACTIONS_TOPIC, Topics
+from varve.broker.transactions.replay import replay
 from varve.broker.transactions.settings import TransactionSettings
 from varve.broker.transactions.state import Transaction
-from varve.broker.transactions.transaction_record import decode_transaction, encode_transaction
+from varve.broker.transactions.transaction_record import encode_transaction
 from varve.commit_log import Log
 from varve.commit_log.producer_state import Origin
 from varve.embedded import Store
 from varve.foundation.errors import DirectoryOffline, TopicExists
-from varve.records import Batch, build_batch
+from varve.records import build_batch
 
 logger = logging.getLogger(__name__)
-
-_READ_BYTES: Final = 4 << 20
 
 
 class TransactionLog:
@@ -114,24 +112,3 @@ class TransactionLog:
         self._creation = None
         if not creation.cancelled() and creation.exception() is None:
             self._topics.refresh()
-
-
-def replay(log: Log) -> list[Transaction]:
-    """Reads a whole partition; of each id the last record counts."""
-    where = str(log.topic_partition)
-    last: dict[bytes, bytes | None] = {}
-    offset = log.log_start_offset
-    while True:
-        found = log.read(start_offset=offset, max_bytes=_READ_BYTES)
-        if not found.data:
-            break
-        position = 0
-        while position < len(found.data):
-            batch = Batch(found.data, where, position=position)
-            if not batch.header.is_control:
-                last.update((one.key or b"", one.value) for one in batch.records())
-            position += batch.header.size
-        offset = found.next_offset
-    live = ((key, value) for key, value in last.items() if value is not None)
-    decoded = (decode_transaction(key, value, where) for key, value in live)
-    return [one for one in decoded if one is not None]
