@@ -12,10 +12,10 @@ Threads    `submit` is called in the loop's thread; futures are completed there.
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Final
 
 from varve.commit_log import AppendResult, Log, TopicPartition
@@ -58,8 +58,8 @@ class Appends:
         self._loop = loop
         self.on_appended: list[Callable[[set[TopicPartition]], None]] = []
         """Called in the loop's thread with the partitions that have more to read."""
-        self._queue: deque[_Job] = deque()
-        self._wake = threading.Event()
+        # None wakes the writer to its end.
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="varve-appends", daemon=True)
         self._syncs = sync_pool or ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
@@ -72,8 +72,7 @@ class Appends:
         if self._is_stopped:
             raise Closed("the broker is stopping")
         job = _Job(parts, self._loop.create_future())
-        self._queue.append(job)
-        self._wake.set()
+        self._queue.put(job)
         return job.future
 
     async def append(self, log: Log, batch: Buffer, origin: Origin = Origin.CLIENT) -> AppendResult:
@@ -88,7 +87,7 @@ class Appends:
     def stop(self) -> None:
         """Appends what was submitted, then ends; to be called off the loop."""
         self._is_stopped = True
-        self._wake.set()
+        self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join()
         self._syncs.shutdown(wait=True)
@@ -96,20 +95,29 @@ class Appends:
     # In the writer's thread
 
     def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if not self.run_once() and self._is_stopped:
-                return
+        job = self._queue.get()
+        while job is not None:
+            self._write([job, *self._drain()])
+            job = self._queue.get()
+        self.run_once()
 
     def run_once(self) -> bool:
         """Appends what was submitted so far; False where that is nothing."""
-        jobs: list[_Job] = []
-        while self._queue:
-            jobs.append(self._queue.popleft())
+        jobs = self._drain()
         if jobs:
             self._write(jobs)
         return bool(jobs)
+
+    def _drain(self) -> list[_Job]:
+        """What waits, up to the sign to end, which stays."""
+        jobs: list[_Job] = []
+        for _ in range(self._queue.qsize()):
+            job = self._queue.get()
+            if job is None:
+                self._queue.put(None)
+                break
+            jobs.append(job)
+        return jobs
 
     def _write(self, jobs: list[_Job]) -> None:
         shown: set[TopicPartition] = set()
