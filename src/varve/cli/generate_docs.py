@@ -14,12 +14,21 @@ from typing import Any
 import typer.core
 import typer.main
 
+from varve.broker.admin.settings import AdminSettings
+from varve.broker.data.settings import DataSettings
+from varve.broker.groups.settings import GroupSettings
+from varve.broker.security.settings import QuotaSettings, SecuritySettings
+from varve.broker.settings import BrokerSettings
+from varve.broker.transactions.settings import TransactionSettings
 from varve.cleaning import metrics as cleaning_metrics
 from varve.cleaning.settings import CleanerSettings
 from varve.cli.main import LazyGroup, app
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.foundation.metrics import Metric, declared_metrics
 from varve.foundation.settings import LONG_MAX, SettingDeclaration, Settings, declared
+from varve.kafka_server import metrics as server_metrics
+from varve.kafka_server.settings import ServerSettings
+from varve.kafka_server.tls_settings import TlsSettings
 from varve.object_store import AzureSettings, GcsSettings, S3Settings
 from varve.object_store import metrics as object_store_metrics
 from varve.tiering import metrics as tiering_metrics
@@ -48,6 +57,11 @@ _OBJECT_STORE_INTRODUCTION = """\
 These go with the URL of an object store: `open_object_store("s3://bucket/prefix", settings)`.
 Directories and memory have none. [object-stores.md](object-stores.md) tells more."""
 
+_SERVER_INTRODUCTION = """\
+These are for `varve serve`, which takes those of the store as well: from a file in the form of
+Kafka's `server.properties`, from variables such as `VARVE_LISTENERS`, and with `--set name=value`.
+[server.md](server.md) tells more."""
+
 _COMMANDS_INTRODUCTION = "Every command and subcommand also answers to `--help`."
 
 _METRICS_INTRODUCTION = """\
@@ -65,6 +79,10 @@ _TIER_METRICS_INTRODUCTION = """\
 What copying to object storage, reading from there and deleting there measure; see
 [tiering.md](tiering.md). Caches have one name and a label for which."""
 
+_SERVER_METRICS_INTRODUCTION = """\
+`varve serve --metrics-port PORT` shows these, and those above, at `/metrics`. The label `api` is
+Kafka's name of a request in small letters."""
+
 _OBJECT_STORE_METRICS_INTRODUCTION = """\
 The `table` of a `MeasuredObjectStore` is a collector of its own; see
 [object-stores.md](object-stores.md)."""
@@ -81,6 +99,15 @@ def configuration_page() -> str:
     parts += ["### S3", _settings_table(S3Settings)]
     parts += ["### Google Cloud Storage", _settings_table(GcsSettings)]
     parts += ["### Azure Blob Storage", _settings_table(AzureSettings)]
+    parts += ["## Server settings", _SERVER_INTRODUCTION, _settings_table(ServerSettings)]
+    parts += ["### Broker", _settings_table(BrokerSettings)]
+    parts += ["### Fetches", _settings_table(DataSettings)]
+    parts += ["### Administration", _settings_table(AdminSettings)]
+    parts += ["### Groups", _settings_table(GroupSettings)]
+    parts += ["### Transactions", _settings_table(TransactionSettings)]
+    parts += ["### Rights and logins", _settings_table(SecuritySettings)]
+    parts += ["### TLS", _settings_table(TlsSettings)]
+    parts += ["### Quotas", _settings_table(QuotaSettings)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -100,6 +127,7 @@ def metrics_page() -> str:
     parts = [_GENERATED, "# Metrics", _METRICS_INTRODUCTION]
     parts.append(_metrics_table(cleaning_metrics))
     parts += ["## Cold tier", _TIER_METRICS_INTRODUCTION, _metrics_table(tiering_metrics)]
+    parts += ["## Server", _SERVER_METRICS_INTRODUCTION, _metrics_table(server_metrics)]
     parts += ["## Object stores", _OBJECT_STORE_METRICS_INTRODUCTION]
     parts.append(_metrics_table(object_store_metrics))
     return "\n\n".join(parts) + "\n"

@@ -30,7 +30,19 @@ ENVIRONMENT_PREFIX: Final = "VARVE_"
 _OWN_PREFIX: Final = "varve."
 _LISTENER_PREFIX: Final = "listener.name."
 _STORE_PREFIXES: Final = (MIRROR_STORE_PREFIX, TIER_STORE_PREFIX)
-_OF_COMMANDS: Final = frozenset({"VARVE_DIR", "VARVE_TIER_SETTINGS"})
+_OF_COMMANDS: Final = frozenset(
+    [
+        "VARVE_BROKER",
+        "VARVE_CATALOG_SETTINGS",
+        "VARVE_CLIENT_CONFIG",
+        "VARVE_DIR",
+        "VARVE_SIGN_PASSPHRASE",
+        "VARVE_SPARK_MASTER",
+        "VARVE_SPARK_SHIP",
+        "VARVE_TIER_SETTINGS",
+        "VARVE_USER_PASSWORD",
+    ]
+)
 """Variables that are options of commands."""
 
 _BROKER_PARTS: Final[dict[str, type[Settings]]] = {
