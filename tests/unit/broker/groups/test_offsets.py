@@ -44,23 +44,23 @@ def kit() -> Iterator[BrokerKit]:
 # OffsetCommit and OffsetFetch
 
 
-@pytest.mark.parametrize("version", range(2, 10))
-def test_an_offset_is_committed_and_found_in_every_version(kit: BrokerKit, version: int) -> None:
-    answer = kit.ask(commit_request("g", "events", 1, 42), version=version)
-    assert answer.topics[0].partitions[0].error_code == 0
-    found = fetch(kit, "g", "events", 1)
-    assert (found.committed_offset, found.metadata) == (42, "note")
+def test_an_offset_is_committed_and_found_in_every_version(kit: BrokerKit) -> None:
+    for version in range(2, 10):
+        answer = kit.ask(commit_request("g", "events", 1, version), version=version)
+        assert answer.topics[0].partitions[0].error_code == 0
+        found = fetch(kit, "g", "events", 1)
+        assert (found.committed_offset, found.metadata) == (version, "note")
 
 
-@pytest.mark.parametrize("version", range(1, 8))
-def test_one_group_is_asked_for_before_version_8(kit: BrokerKit, version: int) -> None:
+def test_one_group_is_asked_for_before_version_8(kit: BrokerKit) -> None:
     commit(kit, "g", "events", 0, 7)
     topics = [OffsetFetchRequestTopic("events", [0, 1])]
-    answer = kit.ask(OffsetFetchRequest("g", topics), version=version)
-    first, second = answer.topics[0].partitions
-    assert (first.committed_offset, first.error_code) == (7, 0)
-    assert (second.committed_offset, second.metadata, second.error_code) == (-1, "", 0)
-    assert answer.error_code == 0
+    for version in range(1, 8):
+        answer = kit.ask(OffsetFetchRequest("g", topics), version=version)
+        first, second = answer.topics[0].partitions
+        assert (first.committed_offset, first.error_code) == (7, 0)
+        assert (second.committed_offset, second.metadata, second.error_code) == (-1, "", 0)
+        assert answer.error_code == 0
 
 
 def test_topics_come_by_id_from_version_10_on(kit: BrokerKit) -> None:
