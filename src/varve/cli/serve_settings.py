@@ -31,7 +31,7 @@ _OWN_PREFIX: Final = "varve."
 _LISTENER_PREFIX: Final = "listener.name."
 _STORE_PREFIXES: Final = (MIRROR_STORE_PREFIX, TIER_STORE_PREFIX)
 _OF_COMMANDS: Final = frozenset(
-    [
+    {
         "VARVE_BROKER",
         "VARVE_CATALOG_SETTINGS",
         "VARVE_CLIENT_CONFIG",
@@ -41,7 +41,7 @@ _OF_COMMANDS: Final = frozenset(
         "VARVE_SPARK_SHIP",
         "VARVE_TIER_SETTINGS",
         "VARVE_USER_PASSWORD",
-    ]
+    }
 )
 """Variables that are options of commands."""
 
