@@ -13,8 +13,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 from varve.broker.context import ConnectionContext
 from varve.foundation.errors import MalformedMessage
@@ -40,6 +41,7 @@ class Slot:
     __slots__ = (
         "began",
         "buffer",
+        "busy_seconds",
         "future",
         "is_done",
         "pieces",
@@ -53,6 +55,8 @@ class Slot:
         """None for a token without a header."""
         self.request_bytes = request_bytes
         self.began = began
+        self.busy_seconds = 0.0
+        """What a request took until it had to wait; 0 for one that did not have to."""
         self.buffer: ReceiveBuffer | None = None
         self.future: asyncio.Future[Message | None] | None = None
         self.is_done = False
@@ -81,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._blocker: Slot | None = None
         self._awaits_responses = False
         self._is_next_in_turn = False
-        self._is_muted = False
+        self._mutes = 0
         self._is_refused = False
         """Whether the answer waits that tells a client it is not who it says."""
         self._is_reading = True
@@ -150,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
             self._blocker is not None
             or self._is_closing
             or self._is_stopping
-            or self._is_muted
+            or self._mutes > 0
             or self._is_refused
             or self._awaits_responses
             or self._inlet.awaits_room
@@ -256,6 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None or isinstance(answer, Message):
             self._complete(slot, answer)
             return
+        slot.busy_seconds = self._shared.loop.time() - slot.began
         slot.buffer = self._inlet.buffer
         slot.buffer.users += 1
         slot.future = asyncio.ensure_future(answer, loop=self._shared.loop)
@@ -282,7 +287,9 @@ class Connection(asyncio.BufferedProtocol):
             logger.exception("SASL failed", extra={"client": self.context.client_host})
             self.close("failed")
             return
-        slot.pieces, slot.size = encode_bare(found)
+        if found or not authenticator.has_failed:
+            # An empty token would tell a client of PLAIN that it was let in.
+            slot.pieces, slot.size = encode_bare(found)
         self._shared.responses.take(slot.size)
         slot.is_done = True
         self._blocker = None
@@ -324,12 +331,9 @@ class Connection(asyncio.BufferedProtocol):
         request, shared = slot.request, self._shared
         assert request is not None
         if answer is not None and request.has_answer:
-            slot.pieces, slot.size = encode_answer(
-                request.api, request.version, request.correlation_id, answer
-            )
-            shared.responses.take(slot.size)
-            if (throttle_ms := getattr(answer, "throttle_time_ms", 0)) > 0:
-                self._mute(throttle_ms)
+            self._encode(slot, request, answer)
+        self._throttle(slot, request, answer)
+        shared.responses.take(slot.size)
         slot.is_done = True
         self.active_at = shared.loop.time()
         shared.metrics.count(
@@ -340,6 +344,29 @@ class Connection(asyncio.BufferedProtocol):
         )
         if request.api.key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
             self._after_sasl()
+
+    def _encode(self, slot: Slot, request: Request, answer: Message) -> None:
+        slot.pieces, slot.size = encode_answer(
+            request.api, request.version, request.correlation_id, answer
+        )
+
+    def _throttle(self, slot: Slot, request: Request, answer: Message | None) -> None:
+        """Lets a client wait that has used more than its quotas, and tells it so."""
+        router, told = self._shared.router, cast(Any, answer)
+        told_ms = waits_ms = getattr(told, "throttle_time_ms", 0)
+        if router.has_quotas:
+            used_ms = router.note_use(
+                request,
+                self.context,
+                received_bytes=slot.request_bytes,
+                sent_bytes=slot.size,
+                busy_seconds=slot.busy_seconds or self._shared.loop.time() - slot.began,
+            )
+            waits_ms = max(told_ms, used_ms)
+        if waits_ms > told_ms and slot.size and hasattr(told, "throttle_time_ms"):
+            self._encode(slot, request, replace(told, throttle_time_ms=waits_ms))
+        if waits_ms > 0:
+            self._mute(waits_ms)
 
     def _after_sasl(self) -> None:
         authenticator = self._authenticator
@@ -359,12 +386,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _mute(self, throttle_ms: int) -> None:
         """A client over its quota is not read from for as long as it was told to wait."""
-        self._is_muted = True
+        self._mutes += 1
         self._shared.timers.call_later(min(throttle_ms, _MUTE_MAX_MS), self._unmute)
 
     def _unmute(self) -> None:
-        self._is_muted = False
-        self._go_on()
+        self._mutes -= 1
+        if not self._mutes:
+            self._go_on()
 
     def _schedule_flush(self) -> None:
         """Answers that become ready together leave together."""
@@ -454,7 +482,7 @@ class Connection(asyncio.BufferedProtocol):
             frame_bytes=self._inlet.unparsed,
             awaits_memory=self._inlet.awaits_room,
             unknown_since=None if authenticator is None or authenticator.is_done else self.made_at,
-            idle_since=None if self._slots or self._is_muted else self.active_at,
+            idle_since=None if self._slots or self._mutes > 0 else self.active_at,
         )
 
     @property

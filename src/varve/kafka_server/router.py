@@ -120,6 +120,30 @@ class Router:
                 "session_expired", f"{key.name} after the client should have authenticated anew"
             )
 
+    @property
+    def has_quotas(self) -> bool:
+        """Whether what clients use is to be noted."""
+        return self._broker.quotas.are_set
+
+    def note_use(
+        self,
+        request: Request,
+        connection: ConnectionContext,
+        *,
+        received_bytes: int,
+        sent_bytes: int,
+        busy_seconds: float,
+    ) -> int:
+        """Adds a request to what its client has used; the milliseconds that one must wait who has
+        used more than its quotas.
+        """
+        if request.api.key in _SASL_KEYS:
+            return 0
+        context = RequestContext(request.api.key, request.version, request.client_id, connection)
+        return self._broker.quotas.note_request(
+            context, received_bytes, sent_bytes, busy_seconds * 1_000
+        )
+
     def fail(
         self, request: Request, connection: ConnectionContext, error: BaseException
     ) -> Message | None:

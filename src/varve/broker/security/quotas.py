@@ -64,6 +64,11 @@ class ClientQuotas:
         self._found: dict[tuple[QuotaKind, str, str], tuple[float, _Payer] | None] = {}
         self._meters: OrderedDict[_Payer, _Meter] = OrderedDict()
 
+    @property
+    def are_set(self) -> bool:
+        """Whether anybody has a quota."""
+        return bool(self.table.quotas)
+
     def note_request(
         self, context: RequestContext, received_bytes: int, sent_bytes: int, elapsed_ms: float
     ) -> int:
