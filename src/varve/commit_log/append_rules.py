@@ -197,9 +197,10 @@ class AppendRules:
 
     def _check_records(self, fields: list[int], now_ms: int) -> None:
         if fields[_RECORDS_STATUS] != _RECORDS_OK:
-            raise InvalidRecord(
-                f"{self._where}: record {fields[Summary.RECORDS_FAULT_INDEX]} of the batch: "
-                f"{describe(fields[_RECORDS_STATUS])}"
+            index = fields[Summary.RECORDS_FAULT_INDEX]
+            raise InvalidRecord.at(
+                index,
+                f"{self._where}: record {index} of the batch: {describe(fields[_RECORDS_STATUS])}",
             )
         if self._log_append_time:
             if fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
@@ -218,10 +219,11 @@ class AppendRules:
         if self._has_bounds and not self._log_append_time:
             self._check_bounds(fields, now_ms)
         if self._is_compacted and fields[_RECORDS_NULL_KEYS]:
-            raise InvalidRecord(
-                f"{self._where}: record {fields[Summary.RECORDS_FIRST_NULL_KEY]} of the batch "
-                "has no key, "
-                "which cleanup.policy=compact demands; set a key (an empty one will do)"
+            index = fields[Summary.RECORDS_FIRST_NULL_KEY]
+            raise InvalidRecord.at(
+                index,
+                f"{self._where}: record {index} of the batch has no key, which "
+                "cleanup.policy=compact demands; set a key (an empty one will do)",
             )
 
     def _check_bounds(self, fields: list[int], now_ms: int) -> None:

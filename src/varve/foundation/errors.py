@@ -25,6 +25,15 @@ class OffsetOutOfRange(InvalidRequest):
 class InvalidRecord(InvalidRequest):
     """A batch breaks a rule of its topic or of the format as producers may use it."""
 
+    record_index: int | None = None
+    """Which record of the batch is at fault, where one alone is."""
+
+    @classmethod
+    def at(cls, record_index: int, message: str) -> "InvalidRecord":
+        error = cls(message)
+        error.record_index = record_index
+        return error
+
 
 class InvalidTimestamp(InvalidRecord):
     """A record's timestamp lies outside the topic's bounds, or has the wrong type."""

@@ -21,10 +21,11 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.timers import Timer
 from varve.broker.topics import ServedTopic, leader_epoch_of
 from varve.commit_log import TopicPartition
-from varve.foundation.errors import Closed
+from varve.foundation.errors import Closed, InvalidRecord
 from varve.records import HEADER_BYTES, Codec
 from varve.wire import ErrorCode
 from varve.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -198,8 +199,11 @@ class _Produce:
     ) -> PartitionProduceResponse:
         code = code_of(error)
         answer = PartitionProduceResponse(index, code, -1, error_message=str(error))
-        if code in (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP):
+        if isinstance(error, InvalidRecord):
             answer.log_start_offset = part.log.log_start_offset
+            if error.record_index is not None:
+                fault = BatchIndexAndErrorMessage(error.record_index, str(error))
+                answer.record_errors = [fault]
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             epoch = leader_epoch_of(part.log)
             answer.current_leader = LeaderIdAndEpoch(self._broker.settings.node_id, epoch)

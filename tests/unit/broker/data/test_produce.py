@@ -6,13 +6,13 @@ import pytest
 
 from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch, list_offsets, produce, produce_request
-from tests.support.log_bench import make_batch
+from tests.support.log_bench import NOW_MS, make_batch
 from tests.support.rights import AllBut
 from varve.broker.errors import CloseConnection
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
-from varve.records import Codec
+from varve.records import Codec, Record, build_batch
 from varve.wire import ErrorCode
 from varve.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -151,9 +151,13 @@ def test_internal_topics_are_the_brokers(kit: BrokerKit) -> None:
 
 def test_a_refused_record_is_told_with_its_reason(kit: BrokerKit) -> None:
     kit.make_topic("compacted", settings={"cleanup.policy": "compact"})
-    found = produce(kit, "compacted", make_batch(key=None))
+    batch = build_batch([Record(key, b"v", timestamp=NOW_MS) for key in (b"k", b"", None, None)])
+    found = produce(kit, "compacted", batch)
     assert found.error_code == ErrorCode.INVALID_RECORD
     assert "no key" in (found.error_message or "")
+    (fault,) = found.record_errors
+    assert fault.batch_index == 2
+    assert produce(kit, "compacted", batch, version=7).record_errors == []
     too_large = make_batch(value=b"v" * 2_000_000)
     assert produce(kit, batch=too_large).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
