@@ -144,7 +144,7 @@ def _check_readable(tokens: Sequence[Token], fields: Sequence[str]) -> None:
 
 def _without(line: bytes, lead: bytes) -> bytes:
     if not line.startswith(lead):
-        raise InvalidRecord(f"{_shown(line)} does not begin with {_shown(lead)}")
+        raise InvalidRecord(f"{shown(line)} does not begin with {shown(lead)}")
     return line[len(lead) :]
 
 
@@ -153,7 +153,7 @@ def _cut(data: bytes, end: bytes, name: str) -> tuple[bytes, bytes]:
         return data, b""
     found, mark, rest = data.partition(end)
     if not mark:
-        raise InvalidRecord(f"nothing ends %{name} in {_shown(data)}: {_shown(end)} is missing")
+        raise InvalidRecord(f"nothing ends %{name} in {shown(data)}: {shown(end)} is missing")
     return found, rest
 
 
@@ -174,10 +174,11 @@ def _number(found: dict[str, bytes], name: str, default: int) -> int:
     if text is None:
         return default
     if not re.fullmatch(rb"-?[0-9]{1,18}", text):
-        raise InvalidRecord(f"%{name} is {_shown(text)}, and must be a whole number")
+        raise InvalidRecord(f"%{name} is {shown(text)}, and must be a whole number")
     return int(text)
 
 
-def _shown(data: bytes) -> str:
+def shown(data: bytes) -> str:
+    """The beginning of some bytes, for an error."""
     text = data[:60].decode(errors="backslashreplace")
     return repr(text + ("..." if len(data) > 60 else ""))

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import typer
 
 from varve.cli.kafka_client import ANSWER_SECONDS, KafkaClient, admin_api
-from varve.cli.kafka_format import KafkaHeaders, KafkaRecord, parse_format, record_reader
+from varve.cli.kafka_format import (
+    KafkaHeaders,
+    KafkaRecord,
+    parse_format,
+    record_reader,
+    shown,
+)
 from varve.cli.kafka_progress import record_progress
 from varve.cli.log_input import parse_json, read_chunks
 from varve.foundation.errors import InvalidRecord, NotFound, StoreError
@@ -127,7 +133,7 @@ def _key_reader(topic: str, separator: str) -> ReadLine:
     def read(line: bytes) -> KafkaRecord:
         key, found, value = line.partition(mark)
         if not found:
-            raise InvalidRecord(f"no key separator {separator!r} in {line[:60]!r}")
+            raise InvalidRecord(f"no key separator {separator!r} in {shown(line)}")
         return KafkaRecord(topic, -1, -1, -1, key, value)
 
     return read

@@ -47,7 +47,7 @@ def list_users(
 
     \b
     Examples:
-      varve user list
+      varve user list --json
     """
     from varve.cli.log_output import print_rows
 
