@@ -149,6 +149,7 @@ class Broker:
             settings=settings,
             random=self.random,
             loop=self.loop,
+            offload=self.offload,
         )
         self.admin.on_deleted.append(self.groups.topic_deleted)
 

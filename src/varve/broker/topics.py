@@ -85,6 +85,8 @@ class Topics:
         self._store = store
         self._by_name: dict[str, ServedTopic] = {}
         self._by_id: dict[UUID, ServedTopic] = {}
+        self.generation = 0
+        """Grows whenever topics may have changed."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -92,6 +94,7 @@ class Topics:
         found = {one.name: _serve(one) for one in self._store.topics()}
         self._by_name = found
         self._by_id = {one.id: one for one in found.values() if one.id != NO_ID}
+        self.generation += 1
 
     def find(self, name: str) -> ServedTopic | None:
         return self._by_name.get(name)

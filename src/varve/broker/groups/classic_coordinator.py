@@ -124,13 +124,16 @@ class ClassicCoordinator:
 
     async def _replace(self, group: Group) -> ErrorCode:
         """A group of another kind makes room if it has no members."""
-        if not group.is_empty:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        self._groups.put(ClassicGroup(group.id, self._clock.now_ms()))
-        try:
-            await self._log.append(group.id, group.tombstones())
-        except StoreError as error:
-            return group_code_of(error)
+        async with self._groups.line(group.id):
+            if self._groups.find(group.id) is not group:
+                return ErrorCode.NONE
+            if not group.is_empty:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            try:
+                await self._log.append(group.id, group.tombstones())
+            except StoreError as error:
+                return group_code_of(error)
+            self._groups.put(ClassicGroup(group.id, self._clock.now_ms()))
         return ErrorCode.NONE
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:

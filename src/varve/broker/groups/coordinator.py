@@ -1,7 +1,7 @@
 """The coordinator of all groups: there is one broker, and it coordinates them all.
 
 Holds what the handlers of groups and offsets work on: `groups`, `offsets`, `log` where both are
-kept, and `classic`, the door to groups of that kind.
+kept, and `classic` and `consumer`, the doors to groups of either kind.
 
 Crash      `load` reads everything back.
 Threads    the loop's alone. What changes memory after it has waited for the log runs in tasks of
@@ -11,14 +11,15 @@ Threads    the loop's alone. What changes memory after it has waited for the log
 import asyncio
 import random as random_module
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from varve.broker.groups.classic_coordinator import ClassicCoordinator
+from varve.broker.groups.consumer_coordinator import ConsumerCoordinator
 from varve.broker.groups.failure import commit_code_of, group_code_of
 from varve.broker.groups.group import Group, Groups
 from varve.broker.groups.offset_expiry import OffsetExpiry
 from varve.broker.groups.offsets import Commits, Offsets
-from varve.broker.groups.offsets_log import OffsetsLog
+from varve.broker.groups.offsets_log import Offload, OffsetsLog
 from varve.broker.groups.settings import GroupSettings
 from varve.broker.groups.subscription import CONSUMER_PROTOCOL
 from varve.broker.timers import Timer, Timers
@@ -29,6 +30,9 @@ from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 
 T = TypeVar("T")
+
+_FIRST_WITH_MISSING: Final = 9
+"""Of OffsetCommit: before it, a group that does not exist is answered as one of the past."""
 
 
 class GroupCoordinator:
@@ -44,6 +48,7 @@ class GroupCoordinator:
         settings: GroupSettings,
         random: random_module.Random,
         loop: asyncio.AbstractEventLoop,
+        offload: Offload,
     ) -> None:
         self.log = log
         self.settings = settings
@@ -56,6 +61,16 @@ class GroupCoordinator:
             timers=timers,
             settings=settings,
             random=random,
+            begin=self._begin,
+        )
+        self.consumer = ConsumerCoordinator(
+            self.groups,
+            log,
+            topics,
+            timers=timers,
+            settings=settings,
+            random=random,
+            offload=offload,
             begin=self._begin,
         )
         self.expiry = OffsetExpiry(
@@ -74,6 +89,7 @@ class GroupCoordinator:
     async def load(self) -> None:
         """Reads groups and offsets back, and begins to look for what expires."""
         await self.log.load()
+        self.consumer.start()
         for group in self.offsets.groups():
             self.classic.get_or_make(group)
         self.classic.start()
@@ -124,7 +140,10 @@ class GroupCoordinator:
         """Whether somebody may commit offsets for a group; notes that he is alive if so."""
         group = self.groups.find(group_id)
         if group is None:
-            return ErrorCode.NONE if epoch < 0 else ErrorCode.ILLEGAL_GENERATION
+            if epoch < 0:
+                return ErrorCode.NONE
+            is_told = version >= _FIRST_WITH_MISSING and not is_transactional
+            return ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION
         error = group.check_commit(
             member_id, instance_id, epoch, version=version, is_transactional=is_transactional
         )
@@ -198,16 +217,23 @@ class GroupCoordinator:
             await self._take_out(group)
         except StoreError as error:
             return group_code_of(error)
-        return ErrorCode.NONE
+        is_kept = self.groups.find(group.id) is group
+        return ErrorCode.NON_EMPTY_GROUP if is_kept else ErrorCode.NONE
 
     async def _take_out(self, group: Group) -> None:
-        """Who comes meanwhile begins another group of the name, which the log has behind this."""
-        self.groups.take(group)
-        try:
-            await self.offsets.delete(group.id, self.offsets.known_partitions(group.id))
-            await self.log.append(group.id, group.tombstones())
-        except StoreError:
-            if self.groups.find(group.id) is None:
-                self.groups.put(group)
-            raise
+        """Who comes meanwhile begins another group of the name, which the log has behind this.
+
+        The group stays if somebody came before.
+        """
+        async with self.groups.line(group.id):
+            if self.groups.find(group.id) is not group or not group.is_empty:
+                return
+            self.groups.take(group)
+            try:
+                await self.offsets.delete(group.id, self.offsets.known_partitions(group.id))
+                await self.log.append(group.id, group.tombstones())
+            except StoreError:
+                if self.groups.find(group.id) is None:
+                    self.groups.put(group)
+                raise
         group.close()

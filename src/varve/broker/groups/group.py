@@ -4,9 +4,11 @@ Invariant  a name belongs to one group; a group that no longer has anything to r
 Threads    the loop's alone.
 """
 
+import asyncio
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from varve.wire import ErrorCode, Message
 
@@ -80,6 +82,14 @@ class Groups:
 
     def __init__(self) -> None:
         self._by_id: dict[str, Group] = {}
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def line(self, id: str) -> asyncio.Lock:
+        """To be held by whoever writes a group of that name to the log because of what it was."""
+        line = self._lines.get(id)
+        if line is None:
+            line = self._lines[id] = asyncio.Lock()
+        return line
 
     def find(self, id: str) -> Group | None:
         return self._by_id.get(id)

@@ -3,6 +3,8 @@
 from typing import Final
 
 from varve.broker.broker import Handler
+from varve.broker.groups.consumer_describe import answer_consumer_describe
+from varve.broker.groups.consumer_heartbeat import answer_consumer_heartbeat
 from varve.broker.groups.find_coordinator import answer_find_coordinator
 from varve.broker.groups.group_admin import answer_delete, answer_describe, answer_list
 from varve.broker.groups.members import answer_heartbeat, answer_join, answer_leave, answer_sync
@@ -23,4 +25,6 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DESCRIBE_GROUPS: answer_describe,
     ApiKey.LIST_GROUPS: answer_list,
     ApiKey.DELETE_GROUPS: answer_delete,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: answer_consumer_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: answer_consumer_describe,
 }

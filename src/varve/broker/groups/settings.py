@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from varve.broker.groups.consumer_assignment import ASSIGNORS
 from varve.foundation.errors import InvalidSetting
 from varve.foundation.settings import check_settings, setting
 
@@ -62,11 +63,54 @@ class GroupSettings:
     group_max_size: int = setting(
         (1 << 31) - 1, "The most members of one group.", "group.max.size", at_least=1
     )
+    group_consumer_session_timeout_ms: int = setting(
+        45_000,
+        "How long a member of a consumer group may be silent before it is removed.",
+        "group.consumer.session.timeout.ms",
+        at_least=1,
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000,
+        "How often members of consumer groups are to send heartbeats.",
+        "group.consumer.heartbeat.interval.ms",
+        at_least=1,
+    )
+    group_consumer_max_size: int = setting(
+        (1 << 31) - 1,
+        "The most members of one consumer group.",
+        "group.consumer.max.size",
+        at_least=1,
+    )
+    group_consumer_assignors: str = setting(
+        "uniform,range",
+        "Assignors that members of consumer groups may ask for; the first serves those who do not.",
+        "group.consumer.assignors",
+    )
+
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        return tuple(one.strip() for one in self.group_consumer_assignors.split(","))
 
     def __post_init__(self) -> None:
         check_settings(self)
+        self._check_consumer_groups()
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidSetting(
                 f"group.min.session.timeout.ms = {self.group_min_session_timeout_ms} exceeds "
                 f"group.max.session.timeout.ms = {self.group_max_session_timeout_ms}"
+            )
+
+    def _check_consumer_groups(self) -> None:
+        unknown = [one for one in self.consumer_assignors if one not in ASSIGNORS]
+        if unknown:
+            raise InvalidSetting(
+                f"group.consumer.assignors = {self.group_consumer_assignors!r} names "
+                f"{unknown[0]!r}; known are {', '.join(ASSIGNORS)}"
+            )
+        interval_ms = self.group_consumer_heartbeat_interval_ms
+        if interval_ms >= self.group_consumer_session_timeout_ms:
+            raise InvalidSetting(
+                f"group.consumer.heartbeat.interval.ms = {interval_ms} must be less than "
+                "group.consumer.session.timeout.ms = "
+                f"{self.group_consumer_session_timeout_ms}"
             )
