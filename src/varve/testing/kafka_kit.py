@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from varve.broker.broker import Broker
+from varve.broker.groups.settings import GroupSettings
 from varve.broker.settings import BrokerSettings
 from varve.disk import CrashMode
 from varve.embedded import Store
@@ -76,7 +77,8 @@ class KafkaKit:
         self._seed = seed
         self._broker_settings = broker or BrokerSettings()
         self._server_settings = server or ServerSettings(listeners=(f"PLAINTEXT://{_HOST}:0",))
-        self._parts = parts
+        # Nobody is to come later, so that a group need not wait for more members.
+        self._parts = {"groups": GroupSettings(group_initial_rebalance_delay_ms=0), **parts}
         self._running: _Running | None = None
         self._start()
 

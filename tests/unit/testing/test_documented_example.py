@@ -1,4 +1,4 @@
-"""The example of docs/testing.md runs as it stands, with the plugin and in a folder of its own."""
+"""The examples of docs/testing.md run as they stand, with the plugin and in a folder of its own."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ def _files() -> dict[str, str]:
 
 def test_the_documented_example_runs(tmp_path: Path) -> None:
     files = _files()
-    assert sorted(files) == ["conftest.py", "test_scores.py"]
+    assert sorted(files) == ["conftest.py", "test_orders.py", "test_scores.py"]
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     result = subprocess.run(
@@ -26,4 +26,4 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "14 passed" in result.stdout
+    assert "16 passed" in result.stdout
