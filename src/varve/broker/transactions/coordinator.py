@@ -192,6 +192,8 @@ class TransactionCoordinator:
         if not self._settings.transaction_partition_verification_enable:
             return ErrorCode.NONE
         entry = self.table.find(transactional_id)
+        if entry is None and self._log.is_offline(transactional_id):
+            return ErrorCode.NOT_ENOUGH_REPLICAS
         if entry is None or producer_id != entry.current.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return entry.refuse_batch(producer_epoch=producer_epoch, partition=partition)
@@ -204,9 +206,14 @@ class TransactionCoordinator:
             return None, ErrorCode.INVALID_REQUEST
         entry = self.table.find(transactional_id)
         if entry is None:
-            return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            return None, self._why_unknown(transactional_id)
         error = entry.refuse(producer_id=producer_id, producer_epoch=producer_epoch)
         return (None, error) if error else (entry, ErrorCode.NONE)
+
+    def _why_unknown(self, transactional_id: str) -> ErrorCode:
+        if self._log.is_offline(transactional_id):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
     # Requests, each in a task of its own
 

@@ -59,14 +59,22 @@ class TransactionLog:
     def get_log(self, transactional_id: str) -> Log:
         """The partition of an id; raises DirectoryOffline."""
         topic = self._topics.find(TRANSACTIONS_TOPIC)
-        count = 0 if topic is None else len(topic.logs)
-        number = partition_for(transactional_id, max(1, count))
-        log = None if topic is None else topic.find_log(number)
+        if topic is None:
+            raise DirectoryOffline(f"{TRANSACTIONS_TOPIC} is gone; restart the broker")
+        number = partition_for(transactional_id, len(topic.logs))
+        log = topic.find_log(number)
         if log is None:
             raise DirectoryOffline(
                 f"{TRANSACTIONS_TOPIC}-{number} is offline: mend its disk and reopen the store"
             )
         return log
+
+    def is_offline(self, transactional_id: str) -> bool:
+        """Whether an id may be known where it cannot be looked up."""
+        topic = self._topics.find(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return False
+        return topic.find_log(partition_for(transactional_id, len(topic.logs))) is None
 
     def coordinator_epoch(self, transactional_id: str) -> int:
         """What markers tell of the coordinator: the leader epoch of the id's partition."""

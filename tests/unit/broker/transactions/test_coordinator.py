@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -364,6 +365,44 @@ def test_a_deleted_topic_is_left_out_of_its_transaction(bench: TransactionBench)
     assert bench.end(producer, is_commit=True) is ErrorCode.NONE
     assert _status(bench) is Status.COMPLETE_COMMIT
     assert bench.read(B) == [b"t"]
+
+
+def test_a_log_that_knows_a_newer_producer_does_not_hold_up_the_end(
+    bench: TransactionBench,
+) -> None:
+    producer = _begin(bench)
+    bench.log(A).end_transaction(
+        producer_id=producer.producer_id, producer_epoch=producer.epoch + 3, committed=False
+    )
+    assert bench.end(producer, is_commit=False) is ErrorCode.NONE
+    assert _status(bench) is Status.COMPLETE_ABORT
+    assert bench.open_count() == 0
+
+
+def test_ids_of_an_offline_partition_are_not_called_unknown(
+    bench: TransactionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start("t")
+    topics = bench.kit.broker.topics
+    served = bench.kit.topic(TRANSACTIONS_TOPIC)
+    offline = replace(served, logs=(None,) * len(served.logs))
+    monkeypatch.setattr(topics, "find", lambda name: offline if name == served.name else None)
+    hidden = BenchProducer("hidden", 5, 0, {})
+    assert bench.add(hidden, A) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.end(hidden, is_commit=True) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.check(hidden, A) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert bench.init("hidden").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.init("t").error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert [one.transactional_id for one in bench.coordinator.known()] == ["t"]
+
+
+def test_a_log_of_transactions_that_somebody_else_made_is_synced_too() -> None:
+    with BrokerKit() as kit:
+        made = kit.make_topic(TRANSACTIONS_TOPIC, settings={"cleanup.policy": "compact"})
+        assert not made.settings.syncs_every_append
+        TransactionBench(kit).start("t")
+        log = kit.log(TRANSACTIONS_TOPIC)
+        assert log.recovery_point == log.end_offset == 1
 
 
 @pytest.fixture
