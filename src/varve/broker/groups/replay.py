@@ -6,10 +6,11 @@ Invariant  of each key the last record counts. A record of a transaction counts 
 Threads    runs off the loop, before the coordinator serves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from varve.broker.groups.log_scan import CONTROL, TRANSACTIONAL, ScannedRecord, scan_records
 from varve.broker.groups.record_types import (
     RecordType,
     decode_key,
@@ -17,10 +18,12 @@ from varve.broker.groups.record_types import (
     find_format,
 )
 from varve.commit_log import Log
-from varve.records import Batch, ControlType, Record, decode_control_record
+from varve.records import ControlType, decode_control_record
 from varve.wire import Message
 
-_READ_BYTES: Final = 4 << 20
+_Record = tuple[int, bytes, bytes | None]  # offset, key, value
+
+_NOTHING: Final = (-1, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,77 +46,57 @@ class Replayed:
 
 
 class _Reader:
-    """Gathers the last record of each key."""
+    """Gathers the last record of each key: its offset and its value."""
 
     def __init__(self) -> None:
-        self.last: dict[bytes, Record] = {}
-        self.open: dict[int, list[Record]] = {}
+        self.last: dict[bytes, tuple[int, bytes | None]] = {}
+        self.open: dict[int, list[_Record]] = {}
 
-    def take(self, batch: Batch, start_offset: int) -> None:
-        header = batch.header
-        records = [one for one in batch.records() if one.offset >= start_offset]
-        if header.is_control:
-            for record in records:
-                self._end(header.producer_id, decode_control_record(record.key, record.value).type)
-        elif header.is_transactional:
-            mine = self.open.setdefault(header.producer_id, [])
-            mine.extend(one for one in records if one.key is not None)
+    def take(self, record: ScannedRecord) -> None:
+        offset, producer_id, attributes, key, value = record
+        if attributes & CONTROL:
+            self._end(producer_id, decode_control_record(key, value).type)
+        elif key is None:
+            return
+        elif attributes & TRANSACTIONAL:
+            self.open.setdefault(producer_id, []).append((offset, key, value))
         else:
-            self._show(records)
+            self.last[key] = offset, value
 
     def _end(self, producer_id: int, type: ControlType) -> None:
+        written = self.open.pop(producer_id, [])
         if type is ControlType.COMMIT:
-            self._show(self.open.pop(producer_id, []))
-        elif type is ControlType.ABORT:
-            self.open.pop(producer_id, None)
-
-    def _show(self, records: list[Record]) -> None:
-        for record in records:
-            if record.key is None:
-                continue
-            shown = self.last.get(record.key)
-            if shown is None or shown.offset < record.offset:
-                self.last[record.key] = record
+            for offset, key, value in written:
+                if self.last.get(key, _NOTHING)[0] < offset:
+                    self.last[key] = offset, value
 
 
 def replay(log: Log) -> Replayed:
     """Reads a whole partition."""
     reader = _Reader()
-    offset = log.log_start_offset
-    while True:
-        found = log.read(start_offset=offset, max_bytes=_READ_BYTES)
-        if not found.data:
-            break
-        for batch in _batches(found.data, str(log.topic_partition)):
-            reader.take(batch, offset)
-        offset = found.next_offset
-    live = [one for one in reader.last.values() if one.value is not None]
-    live.sort(key=lambda one: one.offset)
+    for record in scan_records(log):
+        reader.take(record)
+    live = [
+        (offset, key, value) for key, (offset, value) in reader.last.items() if value is not None
+    ]
+    live.sort()
     pending = [(record, owner) for owner, records in reader.open.items() for record in records]
     return Replayed(_decode_all([(one, -1) for one in live]), _decode_all(pending))
 
 
-def _batches(data: memoryview, where: str) -> Iterator[Batch]:
-    position = 0
-    while position < len(data):
-        batch = Batch(data, where, position=position)
-        yield batch
-        position += batch.header.size
-
-
-def _decode_all(records: list[tuple[Record, int]]) -> list[ReplayedRecord]:
+def _decode_all(records: Sequence[tuple[_Record, int]]) -> list[ReplayedRecord]:
     decoded = [_decode(record, producer_id) for record, producer_id in records]
     return [one for one in decoded if one is not None]
 
 
-def _decode(record: Record, producer_id: int) -> ReplayedRecord | None:
+def _decode(record: _Record, producer_id: int) -> ReplayedRecord | None:
     """None for a record of a type or version that is not known here."""
-    assert record.key is not None
-    format = find_format(record.key)
+    offset, key_bytes, value_bytes = record
+    format = find_format(key_bytes)
     if format is None:
         return None
-    value = None if record.value is None else decode_value(format, record.value)
-    if value is None and record.value is not None:
+    value = None if value_bytes is None else decode_value(format, value_bytes)
+    if value is None and value_bytes is not None:
         return None
-    key = decode_key(format, record.key)
-    return ReplayedRecord(format.record_type, key, value, record.offset, producer_id)
+    key = decode_key(format, key_bytes)
+    return ReplayedRecord(format.record_type, key, value, offset, producer_id)

@@ -135,7 +135,9 @@ def test_who_is_no_member_commits_only_while_there_are_none(kit: BrokerKit) -> N
 
 def test_a_generation_of_a_group_that_does_not_exist_is_illegal(kit: BrokerKit) -> None:
     fields: dict[str, Any] = {"member_id": "m", "generation_id_or_member_epoch": 3}
-    assert commit(kit, "g", "events", 0, 1, **fields) == ErrorCode.ILLEGAL_GENERATION
+    assert commit(kit, "g", "events", 0, 1, **fields) == ErrorCode.GROUP_ID_NOT_FOUND
+    older = kit.ask(commit_request("g", "events", 0, 1, **fields), version=8)
+    assert older.topics[0].partitions[0].error_code == ErrorCode.ILLEGAL_GENERATION
     assert kit.broker.groups.groups.find("g") is None
 
 

@@ -17,7 +17,7 @@ from varve.broker.groups.record_types import (
 from varve.broker.groups.replay import Replayed, replay
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
-from varve.records import Record, build_batch
+from varve.records import Codec, Record, build_batch
 from varve.wire import Message
 from varve.wire.messages.group_records import (
     GroupMetadataKey,
@@ -147,6 +147,16 @@ def test_an_offline_partition_refuses(kit: BrokerKit) -> None:
     kit.broker.topics._by_name[OFFSETS_TOPIC] = type(topic)(topic.topic, (None,) * 8)
     with pytest.raises(DirectoryOffline, match="__consumer_offsets-"):
         kit.run(log.append("g", [_commit(1)]))
+
+
+def test_compressed_batches_and_a_log_that_begins_within_one_are_read(kit: BrokerKit) -> None:
+    kit.run(kit.broker.groups.log.append("g", [_commit(1), _commit(2, partition=1)]))
+    log = kit.log(OFFSETS_TOPIC, kit.broker.groups.log.partition_of("g").partition)
+    key, value = _commit(3, partition=2)
+    log.append(build_batch([encode_record(key, value, 1)], codec=Codec.GZIP))
+    assert _offsets(kit) == {0: 1, 1: 2, 2: 3}
+    log.raise_log_start(1)
+    assert _offsets(kit) == {1: 2, 2: 3}
 
 
 # Transactions
