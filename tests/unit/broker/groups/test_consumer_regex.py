@@ -1,0 +1,91 @@
+"""Regular expressions over names of topics."""
+
+import time
+
+import pytest
+
+from varve.broker.groups.consumer_regex import POSITIONS_MAX, SIZE_MAX, TopicPattern
+from varve.foundation.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "is_match"),
+    [
+        ("events", "events", True),
+        ("events", "events-1", False),
+        ("ev.*", "events", True),
+        ("^ev.*s$", "events", True),
+        (r"\Aev.*s\z", "events", True),
+        ("a|b-[0-9]+", "b-17", True),
+        ("(^a|b)c", "ac", True),
+        ("(^a|b)c", "bc", True),
+        ("x(^a|b)c", "xac", False),
+        ("a{2,3}", "aaa", True),
+        ("a{2,3}", "aaaa", False),
+        ("a{2,}", "aaaaa", True),
+        ("a{2,}", "a", False),
+        ("a{0}b", "b", True),
+        ("(ab){2}", "abab", True),
+        ("(a|b)*c", "abbac", True),
+        ("a+?b??", "aaa", True),
+        ("(?:a|ab)(?:c|bcd)", "abcd", True),
+        ("(?P<year>[0-9]{4})-x", "2024-x", True),
+        ("[]a^-]+", "]a^-", True),
+        ("[^a-c]", "b", False),
+        ("[[:alpha:]_]+", "a_Z", True),
+        ("[[:^digit:]]", "7", False),
+        (r"\d{3}-\w+", "123-x_y", True),
+        (r"[\d.]+", "1.2", True),
+        (r"\Qa.b+\E+", "a.b++", True),
+        (r"a\.b", "axb", False),
+        (r"\x41\x{42}", "AB", True),
+        ("(?i)Ev[A-C]+", "eVbC", True),
+        ("(?i:a)b", "AB", False),
+        ("a{x}", "a{x}", True),
+        ("", "", True),
+        ("", "a", False),
+    ],
+)
+def test_a_whole_name_is_matched(text: str, name: str, is_match: bool) -> None:
+    assert TopicPattern(text).matches(name) is is_match
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(a",
+        "a)",
+        "*a",
+        "a**",
+        "[a",
+        "[z-a]",
+        "a\\",
+        "(?=a)",
+        "(?<=a)b",
+        "(?P<1>a)",
+        r"(a)\1",
+        r"\bword",
+        r"\pL",
+        "[[:none:]]",
+        r"\xZZ",
+        "a{3,2}",
+        "a{1001}",
+        "^^a",
+        "a" * (SIZE_MAX + 1),
+        f"a{{{POSITIONS_MAX}}}",
+        "(a{100}){100}",
+        "(((){1000}){1000}){1000}",
+        "(" * 60 + ")" * 60,
+    ],
+)
+def test_what_is_wrong_or_would_cost_too_much_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not valid here"):
+        TopicPattern(text)
+
+
+def test_no_expression_takes_exponential_time() -> None:
+    pattern = TopicPattern("(x+x+)+y|(a|a)*b|(a*)*c")
+    start = time.perf_counter()
+    assert not pattern.matches("x" * 249)
+    assert not pattern.matches("a" * 249)
+    assert time.perf_counter() - start < 1.0
