@@ -91,8 +91,8 @@ class Fetch:
     """One request under way."""
 
     __slots__ = (
-        "_broker", "_bytes", "_context", "_isolation", "_marks", "_max_bytes", "_min_bytes",
-        "_pending", "_plan", "_request", "_rotation",
+        "_broker", "_bytes", "_context", "_idle", "_isolation", "_marks", "_max_bytes",
+        "_min_bytes", "_pending", "_plan", "_request", "_rotation",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,8 @@ class Fetch:
         self._marks: dict[TopicPartition, _Mark] = {}
         self._pending: set[ReadKey] = set()
         self._bytes = 0
+        self._idle: _Round | None = None
+        """What is told when the time is over and nothing has happened meanwhile."""
 
     def begin(self) -> "FetchResponse | asyncio.Future[FetchResponse]":
         """Answers at once if there is enough, something to tell, or nothing to wait for."""
@@ -125,6 +127,8 @@ class Fetch:
         if wait_ms <= 0 or is_done or not self._plan.asked:
             return self._tell(found)
         self._marks, self._pending, self._bytes = found.marks, found.pending, found.bytes
+        if not found.bytes and not found.pending:
+            self._idle = found
         return self._broker.fetches.park(
             self,
             connection=self._context.connection,
@@ -139,6 +143,7 @@ class Fetch:
     # While it waits
 
     def is_enough(self, partition: TopicPartition) -> bool:
+        self._idle = None
         mark = self._marks[partition]
         limit = self._limit(mark.log)
         if limit <= max(mark.limit, mark.offset):
@@ -162,7 +167,9 @@ class Fetch:
             return False
         return self._bytes >= self._min_bytes or not self._pending
 
-    def answer(self) -> FetchResponse:
+    def answer(self, *, is_timeout: bool) -> FetchResponse:
+        if is_timeout and self._idle is not None:
+            return self._tell(self._idle)
         return self._tell(self._look())
 
     # Reading
@@ -212,7 +219,8 @@ class Fetch:
         if asked.last_fetched_epoch >= 0:
             diverging = _find_divergence(log, asked)
             if diverging is not None:
-                answer = _told(log, asked, _NO_RECORDS)
+                ends = log.high_watermark, log.last_stable_offset, log.log_start_offset
+                answer = _told(asked.partition, ends, _NO_RECORDS)
                 answer.diverging_epoch = diverging
                 return answer
         try:
@@ -221,31 +229,45 @@ class Fetch:
             return _failed(asked.partition, code_of(failure))
 
     def _read(self, found: _Round, log: Log, asked: FetchPartition) -> PartitionData:
-        offset, limit = asked.fetch_offset, self._limit(log)
-        active = log.view.active
-        mark = _Mark(log, offset, limit, active, active.size)
-        if not log.log_start_offset <= offset <= log.end_offset:
+        offset, start = asked.fetch_offset, log.log_start_offset
+        if not start <= offset <= log.end_offset:
             answer = _failed(asked.partition, ErrorCode.OFFSET_OUT_OF_RANGE)
-            answer.log_start_offset = log.log_start_offset
+            answer.log_start_offset = start
             return answer
-        found.marks[log.topic_partition] = mark
+        is_committed = self._isolation is Isolation.READ_COMMITTED
+        high_watermark, stable = log.high_watermark, log.last_stable_offset
+        limit = stable if is_committed else high_watermark
+        active = log.view.active
+        found.marks[log.topic_partition] = _Mark(log, offset, limit, active, active.size)
+        records = _NO_RECORDS
+        # None tells readers of everything that nobody looked for aborted transactions.
+        aborted: list[AbortedTransaction] | None = [] if is_committed else None
+        if offset < limit:
+            read = self._read_batches(found, log, asked, is_hot=offset >= active.base_offset)
+            if read is not None:
+                records = read.data
+                high_watermark = max(high_watermark, read.high_watermark)
+                stable = max(stable, read.last_stable_offset)
+                if is_committed:
+                    aborted = [AbortedTransaction(*one) for one in read.aborted]
+        return _told(asked.partition, (high_watermark, stable, start), records, aborted)
+
+    def _read_batches(
+        self, found: _Round, log: Log, asked: FetchPartition, *, is_hot: bool
+    ) -> FetchResult | None:
+        """What there is room for; None where there is none, or it is read off the loop."""
         is_first = not found.bytes
         max_bytes = max(0, min(asked.partition_max_bytes, found.room))
-        if offset >= limit or (not max_bytes and not is_first):
-            return _told(log, asked, _NO_RECORDS, self._aborted([]))
-        if offset >= active.base_offset:
-            read: FetchResult | None = log.read(
-                start_offset=offset,
-                max_bytes=max_bytes,
-                isolation=self._isolation,
-                min_one=is_first,
-            )
-        else:
-            read = self._read_slowly(found, log, offset, max_bytes, is_first)
-        if read is None:
-            return _told(log, asked, _NO_RECORDS, self._aborted([]))
-        aborted = [AbortedTransaction(one.producer_id, one.first_offset) for one in read.aborted]
-        return _told(log, asked, read.data, self._aborted(aborted))
+        if not max_bytes and not is_first:
+            return None
+        if not is_hot:
+            return self._read_slowly(found, log, asked.fetch_offset, max_bytes, is_first)
+        return log.read(
+            start_offset=asked.fetch_offset,
+            max_bytes=max_bytes,
+            isolation=self._isolation,
+            min_one=is_first,
+        )
 
     def _read_slowly(
         self, found: _Round, log: Log, offset: int, max_bytes: int, is_first: bool
@@ -271,10 +293,6 @@ class Fetch:
             found.room -= max_bytes
             found.is_local_pending |= offset >= log.view.first_base_offset
         return None
-
-    def _aborted(self, found: list[AbortedTransaction]) -> list[AbortedTransaction] | None:
-        """None tells readers of everything that nobody looked."""
-        return found if self._isolation is Isolation.READ_COMMITTED else None
 
     # Telling
 
@@ -326,17 +344,16 @@ def _find_divergence(log: Log, asked: FetchPartition) -> EpochEndOffset | None:
 
 
 def _told(
-    log: Log,
-    asked: FetchPartition,
+    partition: int,
+    ends: tuple[int, int, int],
     records: memoryview,
     aborted: list[AbortedTransaction] | None = None,
 ) -> PartitionData:
+    """`ends` are the high watermark, the last stable offset and the log start."""
     return PartitionData(
-        asked.partition,
+        partition,
         ErrorCode.NONE,
-        log.high_watermark,
-        log.last_stable_offset,
-        log.log_start_offset,
+        *ends,
         _NO_EPOCH,
         _NO_LEADER,
         _NO_SNAPSHOT,

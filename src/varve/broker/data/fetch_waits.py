@@ -32,8 +32,8 @@ class Waiting(Protocol):
         """Whether the outcome of a slow read was the one to wait for."""
         ...
 
-    def answer(self) -> FetchResponse:
-        """Reads once more and tells whatever is there."""
+    def answer(self, *, is_timeout: bool) -> FetchResponse:
+        """Tells whatever is there; it has not changed where only the time is over."""
         ...
 
 
@@ -92,7 +92,9 @@ class FetchWaits:
         for partition in partitions:
             self._by_partition.setdefault(partition, set()).add(waiting)
         self._by_connection.setdefault(connection.id, set()).add(waiting)
-        waiting.timer = self._timers.call_later(delay_ms, lambda: self._finish(waiting))
+        waiting.timer = self._timers.call_later(
+            delay_ms, lambda: self._finish(waiting, is_timeout=True)
+        )
         return waiting.future
 
     def on_appended(self, partitions: Iterable[TopicPartition]) -> None:
@@ -117,12 +119,12 @@ class FetchWaits:
             self._unlink(waiting)
             waiting.future.cancel()
 
-    def _finish(self, waiting: WaitingFetch) -> None:
+    def _finish(self, waiting: WaitingFetch, *, is_timeout: bool = False) -> None:
         self._unlink(waiting)
         if waiting.future.done():
             return
         try:
-            waiting.future.set_result(waiting.fetch.answer())
+            waiting.future.set_result(waiting.fetch.answer(is_timeout=is_timeout))
         except Exception as error:
             # The server tells the client and logs it, as for any other handler.
             waiting.future.set_exception(error)
