@@ -6,7 +6,8 @@ Threads    the loop's; the work itself is done off it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol, TypeVar
 
 from varve.broker.admin.broker_configs import BrokerConfigs
@@ -45,19 +46,30 @@ class Administration:
         self.settings = settings
         self.topic_configs = TopicConfigs(store)
         self.broker_configs = BrokerConfigs(store, self.topic_configs, told)
-        self.turn = asyncio.Lock()
-        """Held by who makes out a change and makes it."""
+        self._turn = asyncio.Lock()
         self.on_changed: list[Callable[[TopicPartition], None]] = []
         """Called in the loop with each partition of a topic that was altered or deleted."""
         self.on_deleted: list[Callable[[ServedTopic], None]] = []
         """Called in the loop with a topic that is gone."""
         self._offload = offload
 
+    @contextlib.asynccontextmanager
+    async def changing(self, names: Iterable[str]) -> AsyncIterator[None]:
+        """The turn of one who makes out changes of these topics and makes them.
+
+        What they are afterwards is served when this ends, however it ends; `names` may grow.
+        """
+        async with self._turn:
+            try:
+                yield
+            finally:
+                self._follow(names)
+
     async def change(self, work: Callable[..., T], *args: object) -> T:
-        """Makes one change of the store; `follow` is called when all changes are made."""
+        """Makes one change of the store."""
         return await self._offload(work, *args)
 
-    def follow(self, names: Iterable[str]) -> None:
+    def _follow(self, names: Iterable[str]) -> None:
         """Serves what the topics of these names are now."""
         before = [found for name in names if (found := self.topics.find(name)) is not None]
         self.topics.refresh()

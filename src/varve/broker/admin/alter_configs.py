@@ -111,7 +111,8 @@ async def _alter(
     kind, name = resource
     check_config_right(broker, context, Operation.ALTER_CONFIGS, kind, name)
     _check_resource(broker, kind, name)
-    async with broker.admin.turn:
+    touched = [name] if kind == ResourceKind.TOPIC else [one.name for one in broker.topics]
+    async with broker.admin.changing([] if is_trial else touched):
         await _change(broker, resource, make_out(), is_trial=is_trial)
 
 
@@ -145,9 +146,7 @@ async def _change(broker: Broker, resource: _Resource, changes: Changes, *, is_t
         admin.topic_configs.merged(name, changes)
         if changes and not is_trial:
             await admin.change(broker.store.alter_topic, name, changes)
-            admin.follow([name])
         return
     defaults = admin.broker_configs.as_defaults(changes)
     if defaults and not is_trial:
         await admin.change(broker.store.alter_defaults, defaults)
-        admin.follow([topic.name for topic in broker.topics])

@@ -29,7 +29,7 @@ async def create_partitions(
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
     results = []
-    async with broker.admin.turn:
+    async with broker.admin.changing([] if request.validate_only else wanted):
         for topic in wanted.values():
             result = CreatePartitionsTopicResult(name=topic.name)
             results.append(result)
@@ -45,8 +45,6 @@ async def create_partitions(
             except (Refusal, StoreError) as error:
                 refusal = refusal_of(error)
                 result.error_code, result.error_message = refusal.code, str(refusal)
-        if not request.validate_only:
-            broker.admin.follow(wanted)
     return CreatePartitionsResponse(results=results)
 
 

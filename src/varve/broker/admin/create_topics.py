@@ -41,15 +41,13 @@ async def create_topics(
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
     results = []
-    async with broker.admin.turn:
+    async with broker.admin.changing(wanted):
         for topic in wanted.values():
             try:
                 _check_allowed(broker, context, topic, counts[topic.name])
                 results.append(await _create(broker, topic, is_trial=request.validate_only))
             except (Refusal, StoreError) as error:
                 results.append(_refused(topic, refusal_of(error)))
-        if not request.validate_only:
-            broker.admin.follow(wanted)
     for result in results:
         if result.error_code == ErrorCode.NONE:
             _tell_configs(broker, context, result)

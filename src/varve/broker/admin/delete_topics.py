@@ -26,8 +26,8 @@ async def delete_topics(
         wanted = [DeleteTopicState(name=name) for name in request.topic_names]
     counts = Counter((one.name, one.topic_id) for one in wanted)
     results = []
-    names = []
-    async with broker.admin.turn:
+    names: list[str] = []
+    async with broker.admin.changing(names):
         for (name, id), count in counts.items():
             result = DeletableTopicResult(name=name, topic_id=id)
             results.append(result)
@@ -36,13 +36,11 @@ async def delete_topics(
                 topic = _find(broker, context, name, id)
                 result.name, result.topic_id = topic.name, topic.id
                 _check_deletable(broker, context, topic)
+                names.append(topic.name)
                 await broker.admin.change(broker.store.delete_topic, topic.name)
             except (Refusal, StoreError) as error:
                 refusal = refusal_of(error)
                 result.error_code, result.error_message = refusal.code, str(refusal)
-            if result.name is not None:
-                names.append(result.name)
-        broker.admin.follow(names)
     return DeleteTopicsResponse(responses=results)
 
 

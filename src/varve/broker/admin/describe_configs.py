@@ -1,5 +1,6 @@
 """DescribeConfigs: the settings of topics, the broker and groups, and where they come from."""
 
+import asyncio
 from collections.abc import Sequence
 
 from varve.broker.admin.config_entry import ConfigEntry, ResourceKind
@@ -20,12 +21,15 @@ from varve.wire.messages.describe_configs import (
 )
 
 
-def describe_configs(
+async def describe_configs(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=[_describe(broker, context, request, one) for one in request.resources]
-    )
+    results = []
+    for one in request.resources:
+        results.append(_describe(broker, context, request, one))
+        # Some ask for every topic there is: others have their turn in between.
+        await asyncio.sleep(0)
+    return DescribeConfigsResponse(results=results)
 
 
 def _describe(

@@ -7,7 +7,7 @@ Invariant  changes are checked as a whole before anything is written.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -54,23 +54,31 @@ class TopicConfigs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._known_for: Mapping[str, str] | None = None
+        self._known: dict[str, ConfigEntry] = {}
+        """What a topic has without settings of its own, as long as the defaults stay the same."""
 
     def entries(self, own: Mapping[str, str]) -> list[ConfigEntry]:
         """Every setting of a topic that was given these of its own, by name."""
+        altered = self._store.altered_defaults
+        if self._known_for is not altered:
+            self._known, self._known_for = self._default_entries(), altered
+        found = dict(self._known)
+        for name, value in own.items():
+            mine = Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            found[name] = replace(found[name], synonyms=(mine, *found[name].synonyms))
+        return list(found.values())
+
+    def _default_entries(self) -> dict[str, ConfigEntry]:
         found = [
-            make_entry(name, one, tuple(self._synonyms(one, own)), is_read_only=False)
+            make_entry(name, one, tuple(self.default_synonyms(one)), is_read_only=False)
             for name, one in _OF_LOGS.items()
         ]
         found += [
             make_entry(name, one, (_default_of(one),), is_read_only=True)
             for name, one in _OF_REPLICAS.items()
         ]
-        return sorted(found, key=lambda entry: entry.name)
-
-    def _synonyms(self, one: SettingDeclaration, own: Mapping[str, str]) -> Iterable[Synonym]:
-        if one.kafka_name in own:
-            yield Synonym(one.kafka_name, own[one.kafka_name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
-        yield from self.default_synonyms(one)
+        return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.name)}
 
     def default_synonyms(self, one: SettingDeclaration) -> Iterable[Synonym]:
         """Where the value comes from of a topic that was given none of its own."""
