@@ -8,7 +8,7 @@ Threads    asked in the loop's thread. A change of the table takes the memory aw
 
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from varve.broker.context import RequestContext
 from varve.broker.security.acl import WILDCARD, AclBinding, PatternType, Permission, is_covered
@@ -21,7 +21,15 @@ logger = logging.getLogger(__name__)
 _ANSWER_COUNT_MAX: Final = 16_384
 _OWNER_COUNT_MAX: Final = 1_024
 
-_Question = tuple[str, str, Operation, ResourceType, str]
+_TYPE_COUNT_MAX: Final = 128
+
+
+class _Question(NamedTuple):
+    principal: str
+    host: str
+    operation: Operation
+    type: ResourceType
+    name: str
 
 
 class _OwnRights:
@@ -58,7 +66,7 @@ class _Memory:
 
     def __init__(self, bindings: tuple[AclBinding, ...]) -> None:
         self.bindings = bindings
-        self.answers: dict[_Question, bool] = {}
+        self.answers: dict[tuple[str, str, str, int, str], bool] = {}
         self.owners: dict[tuple[str, str], _OwnRights] = {}
 
 
@@ -75,14 +83,16 @@ class AclAuthorizer:
         self, context: RequestContext, operation: Operation, type: ResourceType, name: str
     ) -> bool:
         connection = context.connection
-        question = (str(connection.principal), connection.client_host, operation, type, name)
+        principal, host = connection.principal, connection.client_host
+        # Plain values: to hash an enum or a dataclass takes longer than all the rest.
+        key = (principal.kind, principal.name, host, operation * _TYPE_COUNT_MAX + type, name)
         memory = self._current()
-        answer = memory.answers.get(question)
+        answer = memory.answers.get(key)
         if answer is None:
-            answer = self._find_out(memory, question)
+            answer = self._find_out(memory, _Question(str(principal), host, operation, type, name))
             if len(memory.answers) >= _ANSWER_COUNT_MAX:
                 memory.answers.clear()
-            memory.answers[question] = answer
+            memory.answers[key] = answer
         return answer
 
     def is_allowed_somewhere(
