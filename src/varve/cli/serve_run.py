@@ -12,7 +12,6 @@ import os
 import random
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,19 +26,17 @@ from varve.foundation.metrics import exposition
 from varve.kafka_server.guards import Guards
 from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
 from varve.kafka_server.server import Server
+from varve.kernels import append_inspect, batch_build
 
 logger = logging.getLogger(__name__)
 
 KILLED: Final = 137
-_SWITCH_SECONDS: Final = 0.001
 
 
 def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()
     _allow_files()
-    # Threads of the store hand the interpreter back to the loop sooner. docs/server.md
-    sys.setswitchinterval(_SWITCH_SECONDS)
     with varve.open(list(plan.directories), settings=plan.store) as store:
         for partition, messages in store.recovered.items():
             for message in messages:
@@ -77,6 +74,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         gc.collect()
         gc.freeze()
         tell(_started(server, store, http, time.monotonic() - began))
+        await broker.offload(_warm)
         await end.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
     finally:
@@ -105,6 +103,12 @@ def _started(server: Server, store: Store, http: str, seconds: float) -> str:
         f"started in {seconds:.2f} s",
     ]
     return "; ".join(parts)
+
+
+def _warm() -> None:
+    """Loads what the first append would wait for, while the first clients find their way."""
+    append_inspect.warm()
+    batch_build.warm()
 
 
 def _reload(guards: Guards) -> None:
