@@ -19,7 +19,7 @@ class TransactionSettings:
         100 << 20,
         "Segment size of __transaction_state, when it is made.",
         "transaction.state.log.segment.bytes",
-        at_least=1,
+        at_least=1024,
     )
     transaction_max_timeout_ms: int = setting(
         900_000,
