@@ -1,0 +1,69 @@
+"""Answers are lost and connections are cut, yet every record is there once and in order."""
+
+import random
+import threading
+
+import pytest
+
+from tests.support.kafka_clients import AdminClient, KafkaClient, ProducerOptions
+from tests.support.kafka_proxy import Decide, Fault
+from tests.support.kafka_reading import read_all
+from tests.support.kafka_server import ServerProcess
+from varve.wire import ApiKey
+
+COUNT = 150
+REQUEST_TIMEOUT_MS = 500
+PARTITIONS = 2
+
+
+def _some_of(fault: Fault, source: random.Random, *, fault_max: int) -> Decide:
+    """A share of the produce requests has the fault, the first one for sure."""
+    lock = threading.Lock()
+    left = fault_max
+
+    def decide(api: ApiKey) -> Fault:
+        nonlocal left
+        with lock:
+            if api is not ApiKey.PRODUCE or not left:
+                return Fault.NONE
+            if left < fault_max and source.random() < 0.5:
+                return Fault.NONE
+            left -= 1
+            return fault
+
+    return decide
+
+
+@pytest.mark.parametrize(
+    ("fault", "fault_max"),
+    [(Fault.CUT_AFTER, 6), (Fault.CUT_BEFORE, 6), (Fault.LOSE_ANSWER, 2)],
+    ids=lambda value: value.name.lower() if isinstance(value, Fault) else "",
+)
+def test_retries_of_an_idempotent_producer_leave_neither_duplicates_nor_gaps(
+    client: KafkaClient,
+    server: ServerProcess,
+    admin: AdminClient,
+    name: str,
+    fault: Fault,
+    fault_max: int,
+) -> None:
+    admin.create(name, PARTITIONS)
+    server.proxy.heal()
+    options = ProducerOptions(is_idempotent=True, request_timeout_ms=REQUEST_TIMEOUT_MS)
+    with client.producer(server.proxied, options) as producer:
+        server.proxy.decide = _some_of(fault, random.Random(name), fault_max=fault_max)
+        sent = []
+        for at in range(COUNT):
+            sent.append(producer.send((name, at % PARTITIONS), b"%d" % at))
+            if at % 30 == 0:
+                producer.flush()
+        producer.flush()
+        assert server.proxy.fault_count >= min(2, fault_max)
+        server.proxy.heal()
+    found = read_all(client, server.bootstrap, [(name, 0), (name, 1)], COUNT)
+    for number in range(PARTITIONS):
+        values = [one.value for one in found if one.partition == number]
+        assert values == [b"%d" % at for at in range(number, COUNT, PARTITIONS)]
+    offsets = {(one.partition, one.value): one.offset for one in found}
+    for at, one in enumerate(sent):
+        assert one.result(0) in (offsets[at % PARTITIONS, b"%d" % at], -1)

@@ -1,0 +1,48 @@
+"""Forks servers, so that each one starts at once; says what becomes of them.
+
+Each line of input, a JSON object with `directory` and `settings`, makes a server as `varve serve`
+does. It prints `pid <its pid>`, then `serves ...` when clients may come. After its end: `dead`.
+The end of the input ends the process that forks; servers are ended by who asked for them.
+"""
+
+import gc
+import json
+import logging
+import os
+import sys
+import traceback
+from typing import Any
+
+from varve.cli.serve_run import serve
+from varve.cli.serve_settings import make_plan
+from varve.records import Codec, Record, build_batch
+
+
+def _serve(order: dict[str, Any]) -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    plan = make_plan(order["settings"], [order["directory"]], default_directory="")
+    serve(plan, lambda line: print(line, flush=True))
+
+
+def main() -> None:
+    build_batch([Record(b"key", b"value")], codec=Codec.NONE)  # loads the kernels
+    gc.freeze()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            # os._exit: the copy must not run what its parent does at its end.
+            try:
+                os.setpgid(0, 0)
+                print("pid", os.getpid(), flush=True)
+                _serve(json.loads(line))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        print("dead", flush=True)
+
+
+if __name__ == "__main__":
+    main()
