@@ -47,7 +47,7 @@ class _Hash:
 
 
 def hash_password(password: str, *, entropy: Callable[[int], bytes] = token_bytes) -> str:
-    """What stands behind `name=` in the file of users; takes some ten milliseconds."""
+    """What stands behind `name=` in the file of users; takes about a tenth of a second."""
     salt = entropy(_SALT_BYTES)
     key = _scrypt(password, salt, _COST)
     return "$".join(("scrypt", str(_COST), _text(salt), _text(key)))
