@@ -84,7 +84,7 @@ class AclAuthorizer:
     ) -> bool:
         connection = context.connection
         principal, host = connection.principal, connection.client_host
-        # Plain values: to hash an enum or a dataclass takes longer than all the rest.
+        # Plain values: enums and dataclasses are hashed by Python code.
         key = (principal.kind, principal.name, host, operation * _TYPE_COUNT_MAX + type, name)
         memory = self._current()
         answer = memory.answers.get(key)
