@@ -40,11 +40,11 @@ class AppendPart:
 
 
 class _Job:
-    __slots__ = ("future", "left", "parts")
+    __slots__ = ("call", "left", "parts")
 
-    def __init__(self, parts: Sequence[AppendPart], future: "asyncio.Future[None]") -> None:
+    def __init__(self, parts: Sequence[AppendPart], call: Callable[[], None]) -> None:
         self.parts = parts
-        self.future = future
+        self.call = call
         self.left = 1
         """Rounds of syncing to wait for, and the writing itself; changed in the loop's thread."""
 
@@ -69,11 +69,15 @@ class Appends:
 
     def submit(self, parts: Sequence[AppendPart]) -> "asyncio.Future[None]":
         """Done when every part has its result or its error, as durable as its topic promises."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.submit_then(parts, lambda: _complete(future))
+        return future
+
+    def submit_then(self, parts: Sequence[AppendPart], call: Callable[[], None]) -> None:
+        """Like `submit`, for those who would rather be called, in the loop's thread."""
         if self._is_stopped:
             raise Closed("the broker is stopping")
-        job = _Job(parts, self._loop.create_future())
-        self._queue.put(job)
-        return job.future
+        self._queue.put(_Job(parts, call))
 
     async def append(self, log: Log, batch: Buffer, origin: Origin = Origin.CLIENT) -> AppendResult:
         """One batch; raises what it was refused for."""
@@ -156,11 +160,16 @@ class Appends:
     def _finish(self, jobs: list[_Job], shown: set[TopicPartition]) -> None:
         for job in jobs:
             job.left -= 1
-            if job.left == 0 and not job.future.done():
-                job.future.set_result(None)
+            if job.left == 0:
+                job.call()
         if shown:
             for call in self.on_appended:
                 call(shown)
+
+
+def _complete(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _append(part: AppendPart) -> None:

@@ -213,10 +213,9 @@ class _Produce:
 
     def begin(self) -> "asyncio.Future[ProduceResponse | None]":
         """Submits the parts; done when they are, or when the time is over."""
-        submitted = self._broker.appends.submit(self.parts)
+        self._broker.appends.submit_then(self.parts, self._on_done)
         if any(part.log.settings.syncs_every_append for part in self.parts):
             self._wait(self._request.timeout_ms)
-        submitted.add_done_callback(self._on_done)
         return self._future
 
     def _wait(self, delay_ms: int) -> None:
@@ -228,7 +227,7 @@ class _Produce:
             return
         self._finish(is_timeout=True)
 
-    def _on_done(self, submitted: "asyncio.Future[None]") -> None:
+    def _on_done(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._finish(is_timeout=False)
@@ -238,7 +237,8 @@ class _Produce:
             return
         try:
             self._future.set_result(self.answer(is_timeout=is_timeout))
-        except CloseConnection as error:
+        except Exception as error:
+            # The server ends the connection, or tells the client and logs it.
             self._future.set_exception(error)
 
 
