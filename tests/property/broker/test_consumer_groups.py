@@ -209,19 +209,15 @@ class ModelGroup:
         assert not holders or max(holders.values()) == 1, "two members hold one partition"
 
 
+# Heartbeats and doing as told most of the time: a fault needs several of them in a row.
+STEPS = ["beat"] * 6 + ["follow"] * 4 + ["silent", "lost", "go", "grow"]
 steps = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["beat", "beat", "beat", "silent", "lost", "follow", "follow", "go", "grow"]
-        ),
-        st.sampled_from(MEMBERS),
-    ),
-    max_size=60,
+    st.tuples(st.sampled_from(STEPS), st.sampled_from(MEMBERS[:3])), min_size=25, max_size=50
 )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 6), steps)
+@given(st.integers(1, 6), steps)
 def test_no_partition_has_two_readers_in_any_order_of_heartbeats(
     partition_count: int, taken: list[tuple[str, str]]
 ) -> None:
