@@ -1,10 +1,11 @@
 """After a crash at any step of a commit or an abort every transaction is whole or not there."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tests.support.broker_kit import BrokerKit
-from tests.support.transaction_bench import QUICK, TransactionBench
+from tests.support.transaction_bench import QUICK, BenchProducer, TransactionBench
 from varve.broker.groups.settings import GroupSettings
 from varve.commit_log import TopicPartition
 from varve.disk import CrashMode, FaultyFileSystem
@@ -15,8 +16,8 @@ from varve.wire import ErrorCode
 SYNCED = TopicPartition("synced", 0)
 LAZY = TopicPartition("lazy", 0)
 GROUPS = GroupSettings(offsets_topic_num_partitions=1)
-ENDS = (True, False)
-"""What the script asks for, one transaction after the other; the last is left open."""
+ENDS = (True, False, True)
+"""What the script asks for, one transaction after the other."""
 
 
 TIMEOUT_MS = 200
@@ -29,8 +30,14 @@ class Told:
     """What the script was answered, by the number of the transaction."""
 
     ended: dict[int, bool] = field(default_factory=dict)
-    first_step: int = 0
-    """The first one of the first end."""
+    steps: list[int] = field(default_factory=list)
+    """Those of the disk that are worth a crash."""
+    old: BenchProducer | None = None
+    new: BenchProducer | None = None
+
+
+Script = Callable[[BrokerKit, FaultyFileSystem, Told], None]
+Check = Callable[[BrokerKit, Told], None]
 
 
 def _kit(fs: FaultyFileSystem, clock: ManualClock) -> BrokerKit:
@@ -53,16 +60,16 @@ def _prepared(clock: ManualClock) -> FaultyFileSystem:
 def _run_script(kit: BrokerKit, fs: FaultyFileSystem, told: Told) -> None:
     bench = TransactionBench(kit)
     producer = bench.start("t", timeout_ms=TIMEOUT_MS)
-    for number in range(len(ENDS) + 1):
+    for number, is_commit in enumerate(ENDS):
         value = str(number).encode()
         assert bench.add(producer, SYNCED, LAZY) is ErrorCode.NONE
         assert bench.produce(producer, SYNCED, value) is ErrorCode.NONE
         assert bench.produce(producer, LAZY, value) is ErrorCode.NONE
         assert bench.commit_offset(producer, SYNCED, number) is ErrorCode.NONE
-        if number < len(ENDS):
-            told.first_step = told.first_step or fs.steps + 1
-            assert bench.end(producer, is_commit=ENDS[number]) is ErrorCode.NONE
-            told.ended[number] = ENDS[number]
+        before = fs.steps
+        assert bench.end(producer, is_commit=is_commit) is ErrorCode.NONE
+        told.ended[number] = is_commit
+        told.steps += range(before + 1, fs.steps + 1)
 
 
 def _check(kit: BrokerKit, told: Told) -> None:
@@ -85,25 +92,61 @@ def _check(kit: BrokerKit, told: Told) -> None:
     assert bench.read(LAZY) == bench.read(SYNCED) == [*whole, b"9"]
 
 
-def test_transactions_are_whole_after_a_crash_at_any_step() -> None:
+def _crash_everywhere(script: Script, check: Check, *, at_least: int) -> None:
+    """Cuts the power at every step of the script that is worth it."""
     clock = ManualClock()
     prepared = _prepared(clock)
     trial, trial_told = prepared.after_crash(CrashMode.KEEP_ALL), Told()
     with _kit(trial, clock) as kit:
-        _run_script(kit, trial, trial_told)
-        last_step = trial.steps
-    assert last_step - trial_told.first_step > 20
-    for step in range(trial_told.first_step, last_step + 1):
+        script(kit, trial, trial_told)
+    assert len(trial_told.steps) >= at_least
+    for step in trial_told.steps:
         fs, told = prepared.after_crash(CrashMode.KEEP_ALL, seed=step), Told()
         with _kit(fs, clock) as kit:
             fs.crash_at(step)
             with suppress(PowerLoss):
-                _run_script(kit, fs, told)
+                script(kit, fs, told)
             for mode in (CrashMode.LOSE_UNSYNCED, _OTHERS[step % 2]):
                 kit.fs = fs.after_crash(mode, seed=step)
                 kit.restart(is_crash=True)
                 try:
-                    _check(kit, told)
+                    check(kit, told)
                 except AssertionError as error:
                     trace = fs.describe_trace(3)
                     raise AssertionError(f"{error}, {mode} after\n{trace}") from error
+
+
+def test_transactions_are_whole_after_a_crash_at_any_step() -> None:
+    _crash_everywhere(_run_script, _check, at_least=15)
+
+
+def _run_fencing(kit: BrokerKit, fs: FaultyFileSystem, told: Told) -> None:
+    """A new run of a producer finds an open transaction of the old one."""
+    bench = TransactionBench(kit)
+    told.old = bench.start("t", timeout_ms=TIMEOUT_MS)
+    assert bench.add(told.old, SYNCED, LAZY) is ErrorCode.NONE
+    for partition in (SYNCED, LAZY):
+        assert bench.produce(told.old, partition, b"0") is ErrorCode.NONE
+    before = fs.steps
+    told.new = bench.start("t", timeout_ms=TIMEOUT_MS)
+    told.steps += range(before + 1, fs.steps + 1)
+
+
+def _check_fencing(kit: BrokerKit, told: Told) -> None:
+    bench = TransactionBench(kit)
+    old, new = told.old, told.new
+    assert old is not None
+    if new is not None:
+        assert bench.add(old, SYNCED) is ErrorCode.PRODUCER_FENCED, "a zombie is let in"
+        assert bench.add(new, SYNCED) is ErrorCode.NONE, "who was told an epoch is fenced"
+    kit.advance(TIMEOUT_MS + QUICK.transaction_abort_interval_ms + 100)
+    assert bench.open_count() == 0, "a transaction stays open"
+    assert bench.read(SYNCED) == bench.read(LAZY) == [], "what was not committed is read"
+    assert bench.add(old, SYNCED) is ErrorCode.PRODUCER_FENCED, "a zombie is let in later"
+    latest = bench.start("t")
+    assert latest.producer_id == old.producer_id
+    assert latest.epoch > (old if new is None else new).epoch, "an epoch is given out twice"
+
+
+def test_fencing_outlives_a_crash_at_any_step() -> None:
+    _crash_everywhere(_run_fencing, _check_fencing, at_least=5)
