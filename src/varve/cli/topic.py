@@ -193,7 +193,8 @@ def alter(
     client = make_client(broker, settings, file)
     alter_topic(client, client.admin(), topic, changes, dry_run=dry_run)
     for name, value in changes.items():
-        text = f"{name} is the default again" if value is None else f"{name} is {value}"
+        verb = "would be" if dry_run else "is"
+        text = f"{name} {verb} {'the default again' if value is None else value}"
         _tell(f"{topic}: {text}", {"topic": topic, "setting": name, "value": value}, as_json)
 
 

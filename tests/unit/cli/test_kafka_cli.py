@@ -82,7 +82,8 @@ def test_a_dry_run_changes_no_topic(run: Run, kit: KafkaKit) -> None:
     run("topic", "create", "trial", "--dry-run")
     assert "trial" not in [one.name for one in kit.store.topics()]
     run("topic", "create", "orders")
-    run("topic", "alter", "orders", "flush=ack", "--dry-run")
+    tried = run("topic", "alter", "orders", "flush=ack", "--dry-run")
+    assert tried.stdout == "orders: flush would be ack\n"
     run("topic", "add-partitions", "orders", "4", "--dry-run")
     topic = kit.store.topic("orders")
     assert (topic.settings.flush, topic.partition_count) == ("interval", 1)
