@@ -1,8 +1,10 @@
 """One login with PLAIN: a single token with name and password (RFC 4616).
 
-Threads    the loop's alone; passwords are hashed off the loop where that takes long.
+Threads    the loop's alone; passwords are hashed off the loop where that takes long, some at a
+           time, so that clients who try many leave the pool to others.
 """
 
+import asyncio
 from collections.abc import Awaitable
 
 from varve.broker.broker import Broker
@@ -11,10 +13,11 @@ from varve.kafka_server.sasl_exchange import SaslRefused
 
 
 class PlainExchange:
-    """A client that logs in with PLAIN."""
+    """A client that logs in with PLAIN; `turns` bounds the passwords that are hashed at a time."""
 
-    def __init__(self, broker: Broker, users: PlainUsers) -> None:
+    def __init__(self, broker: Broker, users: PlainUsers, turns: asyncio.Semaphore) -> None:
         self._broker = broker
+        self._turns = turns
         self._users = users
         self.user = ""
         self.is_done = False
@@ -32,7 +35,9 @@ class PlainExchange:
         return self._finish(self._users.is_right(self.user, password))
 
     async def _check_later(self, password: str) -> bytes:
-        return self._finish(await self._broker.offload(self._users.is_right, self.user, password))
+        async with self._turns:
+            is_right = await self._broker.offload(self._users.is_right, self.user, password)
+        return self._finish(is_right)
 
     def _finish(self, is_right: bool) -> bytes:
         if not is_right:

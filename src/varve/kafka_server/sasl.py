@@ -5,6 +5,7 @@ Invariant  a client that was refused stays refused. Who logs in again on a conne
 Threads    the loop's alone; what takes long is awaited.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PLAIN: Final = "PLAIN"
 _NONCE_BYTES: Final = 24
+_HASHED_AT_ONCE: Final = 2
 
 
 class ListenerSasl:
@@ -47,6 +49,7 @@ class ListenerSasl:
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
         self._entropy = entropy
+        self._turns = asyncio.Semaphore(_HASHED_AT_ONCE)
         self._users_file = settings.sasl_plain_users
         where = f"listener {listener}"
         told: dict[str, GivenValue] = {
@@ -74,7 +77,7 @@ class ListenerSasl:
 
     def begin(self, mechanism: str, broker: Broker) -> SaslExchange:
         if mechanism == PLAIN:
-            return PlainExchange(broker, self._users)
+            return PlainExchange(broker, self._users, self._turns)
         nonce = self._entropy(_NONCE_BYTES).hex()
         return ScramExchange(BY_SASL_NAME[mechanism], broker.credentials, nonce)
 

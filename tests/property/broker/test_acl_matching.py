@@ -1,6 +1,6 @@
 """The quick authorizer says what a slow reading of Kafka's rules says, before and after changes."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from varve.broker.context import ConnectionContext, Principal, RequestContext
@@ -91,7 +91,6 @@ def _context(user: str, host: str) -> RequestContext:
     return RequestContext(ApiKey.METADATA, 1, "client", connection)
 
 
-@settings(max_examples=100)
 @given(
     first=st.lists(BINDINGS, max_size=12),
     second=st.lists(BINDINGS, max_size=6),

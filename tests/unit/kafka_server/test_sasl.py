@@ -1,5 +1,6 @@
 """Who a client is, step by step: the handshake, the mechanisms, and logging in again."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -254,6 +255,27 @@ def test_users_of_a_file_log_in_and_change_without_a_restart(
     file.write_text("carol=clear\n")
     with pytest.raises(InvalidSetting):
         sasl.reload()
+
+
+def test_many_who_log_in_with_plain_leave_the_pool_to_others(
+    kit: BrokerKit, tmp_path: Path
+) -> None:
+    file = tmp_path / "users"
+    file.write_text(f"carol={hash_password('one')}\n")
+    settings = SecuritySettings(sasl_enabled_mechanisms=ALL, sasl_plain_users=str(file))
+    sasl = ListenerSasl("SASL", settings, {})
+    kit.hold_work(work=True)
+    logins = []
+    for _ in range(6):
+        server = SaslAuthenticator(sasl, kit.broker, kit.connect())
+        server.handle(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
+        token = SaslAuthenticateRequest(b"\0carol\0one")
+        answer: Any = server.handle(ApiKey.SASL_AUTHENTICATE, 2, token)
+        logins.append(asyncio.ensure_future(answer, loop=kit.loop))
+    kit.settle()
+    assert kit.work.count == 2
+    kit.release_work()
+    assert [login.result().error_code for login in logins] == [0] * 6
 
 
 def test_a_mechanism_that_is_not_enabled_is_refused_with_those_that_are(kit: BrokerKit) -> None:
