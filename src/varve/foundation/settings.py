@@ -8,6 +8,7 @@ Invariant  an instance that exists is valid: `check_settings` in `__post_init__`
 
 import dataclasses
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -140,10 +141,15 @@ def setting(
 
 def declared(settings: type[Settings] | Settings) -> list[SettingDeclaration]:
     """The declarations of a settings class, in the order of its fields."""
-    return [
+    return list(_declared(settings if isinstance(settings, type) else type(settings)))
+
+
+@functools.cache  # asked for with every topic that is made or looked at
+def _declared(cls: type[Settings]) -> tuple[SettingDeclaration, ...]:
+    return tuple(
         dataclasses.replace(field.metadata[_DECLARATION], name=field.name)
-        for field in dataclasses.fields(settings)
-    ]
+        for field in dataclasses.fields(cls)
+    )
 
 
 def parse_settings(
