@@ -18,8 +18,15 @@ from varve.wire.messages.init_producer_id import InitProducerIdRequest
 IDEMPOTENT = InitProducerIdRequest(transactional_id=None)
 
 
+def next_ids(kit: BrokerKit, count: int) -> list[int]:
+    async def ask() -> list[int]:
+        return [await kit.broker.producer_ids.next_id() for _ in range(count)]
+
+    return kit.run(ask())
+
+
 def next_id(kit: BrokerKit) -> int:
-    return kit.run(kit.broker.producer_ids.next_id())
+    return next_ids(kit, 1)[0]
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -41,10 +48,10 @@ def test_those_who_may_write_nowhere_get_none(kit: BrokerKit) -> None:
 
 @pytest.mark.parametrize("is_crash", [False, True])
 def test_ids_never_repeat(kit: BrokerKit, is_crash: bool) -> None:
-    given = [next_id(kit) for _ in range(2_100)]
+    given = next_ids(kit, 2_100)
     for _ in range(3):
         kit.restart(is_crash=is_crash)
-        given += [next_id(kit) for _ in range(3)]
+        given += next_ids(kit, 3)
     assert len(set(given)) == len(given)
 
 
