@@ -12,7 +12,6 @@ Threads    the loop's alone.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
@@ -20,52 +19,19 @@ from typing import Any, Final, cast
 from varve.broker.context import ConnectionContext
 from varve.foundation.errors import MalformedMessage
 from varve.kafka_server.authenticator import Authenticator
-from varve.kafka_server.buffers import ReceiveBuffer
 from varve.kafka_server.inlet import Inlet
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
-from varve.kafka_server.outlet import PIECE_BYTES, Outlet, Piece, encode_answer, encode_bare
+from varve.kafka_server.outlet import PIECE_BYTES, Outlet, encode_answer, encode_bare
 from varve.kafka_server.patience import ConnectionState
 from varve.kafka_server.router import Answer, RefusedFrame, Request
 from varve.kafka_server.shared import Door, Shared
+from varve.kafka_server.slot import Slot
 from varve.wire import ApiKey, Message
 
 logger = logging.getLogger(__name__)
 
 _MUTE_MAX_MS: Final = 30_000
 _LONG_POLLS: Final = (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-
-
-class Slot:
-    """The place of an answer among the others of its connection."""
-
-    __slots__ = (
-        "began",
-        "buffer",
-        "busy_seconds",
-        "future",
-        "is_done",
-        "pieces",
-        "request",
-        "request_bytes",
-        "size",
-    )
-
-    def __init__(self, request: Request | None, request_bytes: int, began: float) -> None:
-        self.request = request
-        """None for a token without a header."""
-        self.request_bytes = request_bytes
-        self.began = began
-        self.busy_seconds = 0.0
-        """What a request took until it had to wait; 0 for one that did not have to."""
-        self.buffer: ReceiveBuffer | None = None
-        self.future: asyncio.Future[Message | None] | None = None
-        self.is_done = False
-        self.pieces: Sequence[Piece] = ()
-        self.size = 0
-
-    @property
-    def key(self) -> ApiKey | None:
-        return None if self.request is None else self.request.api.key
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -258,15 +224,23 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._put_in_line(slot)
         if answer is None or isinstance(answer, Message):
-            self._complete(slot, answer)
+            self._answer(slot, request, answer)
             return
         slot.busy_seconds = self._shared.loop.time() - slot.began
         slot.buffer = self._inlet.buffer
         slot.buffer.users += 1
         slot.future = asyncio.ensure_future(answer, loop=self._shared.loop)
+        if slot.future is not answer:
+            self._keep(slot.future, is_parked=request.api.key in _LONG_POLLS)
         if request.api.key is not ApiKey.PRODUCE:
             self._blocker = slot
         slot.future.add_done_callback(partial(self._on_done, slot))
+
+    def _keep(self, task: "asyncio.Future[Any]", *, is_parked: bool = False) -> None:
+        """The loop itself does not keep tasks from being collected."""
+        tasks = self._shared.parked if is_parked else self._shared.tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _put_in_line(self, slot: Slot) -> None:
         self._slots.append(slot)
@@ -275,9 +249,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_bare(self, slot: Slot, authenticator: Authenticator, token: bytes) -> None:
         self._put_in_line(slot)
         self._blocker = slot
-        task = self._shared.loop.create_task(self._answer_bare(slot, authenticator, token))
-        self._shared.tasks.add(task)
-        task.add_done_callback(self._shared.tasks.discard)
+        self._keep(self._shared.loop.create_task(self._answer_bare(slot, authenticator, token)))
 
     async def _answer_bare(self, slot: Slot, authenticator: Authenticator, token: bytes) -> None:
         try:
@@ -286,6 +258,8 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             logger.exception("SASL failed", extra={"client": self.context.client_host})
             self.close("failed")
+            return
+        if self._is_closing:
             return
         if found or not authenticator.has_failed:
             # An empty token would tell a client of PLAIN that it was let in.
@@ -309,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             elif error is not None:
                 self._fail(slot, request, error)
             else:
-                self._complete(slot, future.result())
+                self._answer(slot, request, future.result())
         elif error is not None:
             self._shared.router.note_failure(request, self.context, error)
         if self._blocker is slot:
@@ -325,7 +299,15 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None:
             self.close("failed")
         else:
+            self._answer(slot, request, answer)
+
+    def _answer(self, slot: Slot, request: Request, answer: Message | None) -> None:
+        """Puts an answer in its place; one that cannot be written ends the connection."""
+        try:
             self._complete(slot, answer)
+        except Exception as error:
+            self._shared.router.note_failure(request, self.context, error)
+            self.close("failed")
 
     def _complete(self, slot: Slot, answer: Message | None) -> None:
         request, shared = slot.request, self._shared

@@ -166,8 +166,19 @@ class Server:
             await asyncio.sleep(_STOP_LOOK_SECONDS)
         for connection in list(self._house.inside.values()):
             connection.abort("stop")
-        await asyncio.sleep(0)
+        await self._end_tasks(deadline)
         await self.broker.stop()
+
+    async def _end_tasks(self, deadline: float) -> None:
+        """What clients that have left asked for is carried out, too; long polls are not."""
+        await asyncio.sleep(0)
+        working = set(self._shared.tasks)
+        if working:
+            await asyncio.wait(working, timeout=max(0.0, deadline - self._loop.time()))
+        left = [*self._shared.tasks, *self._shared.parked]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def cut(self) -> None:
         """Ends all connections and takes nobody in, as a crash would; `stop` does the rest."""

@@ -45,5 +45,7 @@ class Shared:
     metrics: ServerMetrics
     pool: BufferPool
     responses: ByteBudget
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    """Kept here, as the loop does not keep them."""
+    tasks: set[asyncio.Future[Any]] = field(default_factory=set)
+    """Work in progress."""
+    parked: set[asyncio.Future[Any]] = field(default_factory=set)
+    """Long polls in progress; nobody needs to wait for them."""

@@ -164,6 +164,26 @@ def test_a_failing_handler_becomes_an_error_or_the_end(acks: int) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_answer_that_cannot_be_written_ends_the_connection(is_late: bool) -> None:
+    broken = ProduceResponse(responses=None)  # type: ignore[arg-type]
+
+    async def late() -> ProduceResponse:
+        return broken
+
+    def answer(broker: Broker, context: RequestContext, request: Any) -> Any:
+        return late() if is_late else broken
+
+    async def scenario() -> None:
+        async with ServerBench(handlers={ApiKey.PRODUCE: answer}) as bench:
+            client = await bench.connect()
+            await client.send(frame(_produce(), 9))
+            assert await client.is_closed()
+            assert bench.value(FAILED_REQUESTS, "produce") == 1
+
+    run(scenario())
+
+
 def test_a_handler_may_end_its_connection() -> None:
     async def end(broker: Broker, context: RequestContext, request: Any) -> Any:
         raise CloseConnection("nothing to say")

@@ -159,6 +159,28 @@ def test_a_stop_does_not_wait_for_long_polls() -> None:
     run(scenario())
 
 
+def test_a_stop_waits_for_what_a_client_asked_for_that_has_left() -> None:
+    began, ended = asyncio.Event(), []
+
+    async def slow(broker: Broker, context: RequestContext, request: Any) -> ProduceResponse:
+        began.set()
+        await asyncio.sleep(0.1)
+        ended.append(True)
+        return ProduceResponse()
+
+    async def scenario() -> None:
+        async with ServerBench(handlers={ApiKey.PRODUCE: slow}) as bench:
+            client = await bench.connect()
+            await client.send(frame(ProduceRequest(acks=1), 9))
+            await began.wait()
+            client.close()
+            await until(lambda: bench.server.connection_count == 0)
+            await bench.stop()
+            assert ended == [True]
+
+    run(scenario())
+
+
 def test_a_stop_gives_up_after_its_time() -> None:
     def park(broker: Broker, context: RequestContext, request: Any) -> Any:
         return broker.loop.create_future()
