@@ -6,10 +6,13 @@ from collections.abc import Callable
 import pytest
 
 import varve
+from tests.support.tiered_topic import PARTITION, TieredTopic
+from varve.commit_log import TopicPartition
 from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem, PowerLoss
 from varve.embedded.topic_table import TOPICS_FILE, TopicState, decode_topics
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, InvalidRequest, InvalidSetting, NotFound, TopicExists
+from varve.foundation.settings import GivenValue
 
 OpenStore = Callable[..., varve.Store]
 
@@ -137,3 +140,23 @@ def test_given_settings_are_those_of_the_topic_alone(open_store: OpenStore) -> N
     store = open_store(settings={"log.segment.bytes": 9000})
     store.create_topic("orders", settings={"flush": "ack"})
     assert dict(store.given_settings("orders")) == {"flush": "ack"}
+
+
+@pytest.mark.parametrize("backend", ["object", "topic"])
+def test_partitions_added_to_a_tiered_topic_are_copied_too(backend: str) -> None:
+    settings: dict[str, GivenValue] = {
+        "varve.tier.metadata": backend,
+        "remote.log.metadata.topic.num.partitions": 2,
+    }
+    topic = TieredTopic(store_settings=settings)
+    try:
+        topic.fill(2, 2)
+        store = topic.kit.store
+        grown = store.add_partitions(PARTITION.topic, 2)
+        grown.append(value="v", partition=1)
+        grown.partition(1).log.roll()
+        topic.tier.copy_once(topic.kit.now_ms)
+        added = store.tier.partitions.get(TopicPartition(PARTITION.topic, 1))
+        assert added.manifests.load().highest_offset == 0
+    finally:
+        topic.close()
