@@ -18,6 +18,7 @@ from varve.broker.admin.topic_configs import (
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
+from varve.broker.topics import INTERNAL_TOPICS
 from varve.commit_log.names import validate_topic_name
 from varve.embedded.topic_admin import PARTITION_COUNT_MAX
 from varve.foundation.errors import InvalidRequest, StoreError
@@ -99,6 +100,11 @@ def _check_name(broker: Broker, name: str) -> None:
         )
     if broker.topics.find(name) is not None:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+    if name in INTERNAL_TOPICS:
+        raise Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name} is made by the broker when it is first needed: choose another name",
+        )
 
 
 def _own_settings(configs: TopicConfigs, topic: CreatableTopic) -> dict[str, str]:

@@ -99,6 +99,7 @@ def test_a_trial_makes_nothing_and_tells_the_same_errors(kit: BrokerKit) -> None
         (_topic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "not allowed"),
         (_topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "outside"),
         (_topic("__cluster_metadata"), ErrorCode.INVALID_TOPIC_EXCEPTION, "another name"),
+        (_topic("__consumer_offsets"), ErrorCode.INVALID_TOPIC_EXCEPTION, "by the broker"),
         (_topic(retention_m="5"), ErrorCode.INVALID_CONFIG, "did you mean"),
         (_topic(retention_ms="x"), ErrorCode.INVALID_CONFIG, "long"),
         (_topic(min_insync_replicas="2"), ErrorCode.INVALID_CONFIG, "must be 1"),
