@@ -3,7 +3,8 @@
     Stable -> UnrevokedPartitions -> (UnreleasedPartitions ->) Stable
 
 Invariant  a member first gives back what it shall not keep; only then it comes to the epoch of the
-           target and gets more, as far as others have given that back.
+           target and gets more, as far as others have given that back. As in Kafka, what a member
+           does not name it has given back, or never begun to read.
 """
 
 from collections.abc import Callable
