@@ -20,9 +20,12 @@ from tests.support.kafka_clients import (
 )
 from tests.support.kafka_server import ServerProcess
 
+# kafka-python leaves sockets that could not connect to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 PARTITIONS = 6
 SESSION_TIMEOUT_MS = 1_500
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.5
 LOOK_SECONDS = 0.02
 
 

@@ -11,6 +11,9 @@ from tests.support.kafka_reading import read_all
 from tests.support.kafka_server import ServerProcess
 from varve.wire import ApiKey
 
+# kafka-python leaves sockets that could not connect to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 COUNT = 150
 REQUEST_TIMEOUT_MS = 500
 PARTITIONS = 2

@@ -17,6 +17,9 @@ from tests.support.kafka_reading import QUIET_SECONDS, read_all, read_count
 from tests.support.kafka_server import ServerProcess
 from varve.wire import ApiKey
 
+# kafka-python leaves sockets that could not connect to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 
 def _values(client: KafkaClient, server: ServerProcess, topic: str, count: int) -> list[bytes]:
     """Committed values of two partitions, those of the first before those of the second."""

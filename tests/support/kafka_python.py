@@ -1,5 +1,6 @@
 """kafka-python."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -166,6 +167,8 @@ class PythonConsumer(Closing):
             found = self._consumer.poll(int(seconds * 1000))
         except _OUT_OF_RANGE as error:
             raise OutOfRange(str(error)) from error
+        except told.KafkaConnectionError:
+            return []  # a failed heartbeat is told here; the next poll begins anew
         return [_received(record) for records in found.values() for record in records]
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -277,7 +280,10 @@ class PythonClient:
         return PythonAdmin(bootstrap)
 
     def close(self) -> None:
-        """Each one closes itself."""
+        """Each one closes itself, but sockets that could not connect are left to the collector."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def _positions(offsets: Mapping[Partition, int]) -> dict[Any, Any]:
