@@ -45,7 +45,8 @@ def test_a_query_and_a_compaction_run_at_the_server(spark: SparkSession, tmp_pat
     assert CliRunner().invoke(app, ["tier", "copy", data, "--roll"]).exit_code == 0
     place = ["--dir", data, "--master", connect_url(spark), "--json"]
 
-    compacted = run("compact", *place, "--report", str(report))
+    there = ["--conf", "spark.varve.hereBytes=0"]
+    compacted = run("compact", *place, *there, "--report", str(report))
     assert compacted.returncode == 0, compacted.stderr
     partition = json.loads(compacted.stdout.splitlines()[0])
     assert partition["records"]["superseded"] > 300

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from varve.foundation.errors import InvalidSetting
 from varve.jobs.running.distributor import (
     Bundle,
     SizedTask,
@@ -31,6 +32,8 @@ from varve.jobs.tier.address import count_requests
 
 HERE_BYTES: Final = 16 << 20
 """A stage that reads no more is carried out by the driver."""
+HERE_SETTING: Final = "spark.varve.hereBytes"
+"""The name by which a session has another limit."""
 _HERE_TASKS: Final = 64
 """With more tasks than these it is not: each waits for a store or two."""
 _BUNDLE_BYTES: Final = 8 << 20
@@ -44,12 +47,13 @@ _SCHEMA: Final = StructType(
 class SparkDistributor:
     """Each bundle of tasks in a partition of its own; over Spark Connect too.
 
-    With `here_bytes` of 0 the driver carries out nothing itself.
+    With `here_bytes` of 0 the driver carries out nothing itself; None stands for what the session's
+    `spark.varve.hereBytes` says.
     """
 
-    def __init__(self, spark: SparkSession, *, here_bytes: int = HERE_BYTES) -> None:
+    def __init__(self, spark: SparkSession, *, here_bytes: int | None = None) -> None:
         self._spark = spark
-        self._here_bytes = here_bytes
+        self._here_bytes = _find_limit(spark) if here_bytes is None else here_bytes
 
     def run(self, stage: str, tasks: Sequence[Task]) -> list[object]:
         if not tasks:
@@ -101,6 +105,13 @@ class SparkDistributor:
         )
         outcomes = {row["slot"]: row["outcome"] for row in found}
         return [outcomes[slot] for slot in range(len(rows))]
+
+
+def _find_limit(spark: SparkSession) -> int:
+    text = spark.conf.get(HERE_SETTING, str(HERE_BYTES)) or ""
+    if not text.isdigit():
+        raise InvalidSetting(f"{HERE_SETTING}={text}: give a number of bytes, 0 for never")
+    return int(text)
 
 
 def _run_here(stage: str, tasks: Sequence[Task], step: RunningStep) -> list[object]:
