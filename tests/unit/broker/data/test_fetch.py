@@ -11,18 +11,17 @@ from tests.support.log_bench import make_batch
 from tests.support.rights import AllBut
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.settings import BrokerSettings
-from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
 from varve.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from varve.wire.messages.delete_topics import DeleteTopicsRequest
 from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 VERSIONS = range(4, 18)
 SIZE = len(make_batch())
-EVENTS = TopicPartition("events", 0)
 
 
 def sizes(answer: Any) -> dict[int, int]:
@@ -248,10 +247,7 @@ def test_deleted_records_wake_their_readers(kit: BrokerKit) -> None:
 
 def test_a_deleted_topic_wakes_its_readers(kit: BrokerKit) -> None:
     waiting = kit.begin(fetch_request(kit, {("events", 0): 0}), version=12)
-    kit.store.delete_topic("events")
-    kit.broker.topics.refresh()
-    kit.broker.fetches.wake(EVENTS)
-    kit.settle()
+    kit.ask(DeleteTopicsRequest(topic_names=["events"], timeout_ms=1_000), version=5)
     (found,) = fetched(waiting.result()).values()
     assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
