@@ -31,6 +31,7 @@ from varve.kernels import append_inspect, batch_build
 logger = logging.getLogger(__name__)
 
 KILLED: Final = 137
+_SAME_SIGNAL_SECONDS: Final = 0.2
 
 
 def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
@@ -119,11 +120,17 @@ def _reload(guards: Guards) -> None:
 
 def _take_signals(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> asyncio.Event:
     end = asyncio.Event()
+    first_at = 0.0
 
     def note(number: int) -> None:
+        nonlocal first_at
         if end.is_set():
+            # Whoever ends a group of processes often tells each of them twice.
+            if loop.time() - first_at < _SAME_SIGNAL_SECONDS:
+                return
             logger.warning("stopped at once", extra={"signal": signal.Signals(number).name})
             os._exit(KILLED)
+        first_at = loop.time()
         end.set()
 
     for one in (signal.SIGTERM, signal.SIGINT):
