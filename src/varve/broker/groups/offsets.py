@@ -7,6 +7,7 @@ Crash      all of it is read back from `__consumer_offsets`, what waits included
 Threads    the loop's alone.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -87,20 +88,27 @@ class Offsets:
     async def commit_in_transaction(
         self, group: str, producer_id: int, epoch: int, offsets: Commits
     ) -> None:
-        """Commits when the producer's transaction is committed; returns when that is durable."""
+        """Commits when the producer's transaction is committed; returns when that is durable.
+
+        Written in the turn of the loop it is called in, if the topic is there, and whether or not
+        somebody waits.
+        """
+        await self._log.ensure_topic()
+        stamp = ProducerStamp(producer_id, epoch)
+        written = self._log.submit(group, _records(group, offsets), producer=stamp)
         mine = self._pending.setdefault(group, {}).setdefault(producer_id, {})
         before = dict(mine)
         # Told before it is written: the end of the transaction may overtake the answer.
         mine.update(offsets)
-        stamp = ProducerStamp(producer_id, epoch)
-        try:
-            base = await self._log.append(group, _records(group, offsets), producer=stamp)
-        except BaseException:
-            self._take_back(group, producer_id, offsets, before)
-            raise
-        for index, (partition, committed) in enumerate(offsets.items()):
-            if mine.get(partition) is committed:
-                mine[partition] = replace(committed, record_offset=base + index)
+
+        def settle(done: "asyncio.Future[int]") -> None:
+            if done.cancelled() or done.exception() is not None:
+                self._take_back(group, producer_id, offsets, before)
+            else:
+                _note_written(mine, offsets, done.result())
+
+        written.add_done_callback(settle)
+        await asyncio.shield(written)
 
     def complete_transaction(self, producer_id: int, committed: bool) -> None:
         """The markers of the producer's transaction are in the log."""
@@ -168,6 +176,13 @@ class Offsets:
         partition = TopicPartition(key.topic, key.partition)
         if isinstance(value, OffsetCommitValue):
             mine[partition] = _committed(value, record.offset)
+
+
+def _note_written(mine: _Pending, offsets: Commits, base_offset: int) -> None:
+    """Gives offsets that still wait their place in the log."""
+    for index, (partition, committed) in enumerate(offsets.items()):
+        if mine.get(partition) is committed:
+            mine[partition] = replace(committed, record_offset=base_offset + index)
 
 
 def _records(group: str, offsets: Commits) -> list[tuple[Message, Message | None]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from varve.broker.appends import Appends
+from varve.broker.appends import AppendPart, Appends
 from varve.broker.groups.record_types import RecordType, encode_record
 from varve.broker.groups.replay import Replayed, ReplayedRecord, replay
 from varve.broker.groups.settings import GroupSettings
@@ -75,7 +75,7 @@ class OffsetsLog:
         self._loaders: dict[RecordType, list[Loader]] = {}
         self._pending_loaders: list[Callable[[ReplayedRecord], None]] = []
         self._creation: asyncio.Future[None] | None = None
-        self._last_appends: dict[int, asyncio.Future[None]] = {}
+        self._last_appends: dict[int, asyncio.Future[int]] = {}
 
     def on_loaded(self, type: RecordType, call: Loader) -> None:
         """Asks for every live record of a type when the topic is read; called in the loop, in the
@@ -116,6 +116,18 @@ class OffsetsLog:
         With a producer they are part of its transaction. Raises what the log refused them for.
         """
         await self.ensure_topic()
+        return await asyncio.shield(self.submit(group, records, producer=producer))
+
+    def submit(
+        self,
+        group: str,
+        records: Sequence[tuple[Message, Message | None]],
+        *,
+        producer: ProducerStamp | None = None,
+    ) -> "asyncio.Future[int]":
+        """Like `append`, for a topic that is there: written whether or not somebody waits, and
+        before anything that is submitted later.
+        """
         now_ms = self._clock.now_ms()
         encoded = [encode_record(key, value, now_ms) for key, value in records]
         if producer is None:
@@ -128,19 +140,12 @@ class OffsetsLog:
                 transactional=True,
             )
         partition = self.partition_of(group)
-        return await self._append_in_order(self._get_log(partition), partition.partition, batch)
-
-    async def _append_in_order(self, log: Log, partition: int, batch: bytes) -> int:
-        before = self._last_appends.get(partition)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last_appends[partition] = done
-        try:
-            result = await self._appends.append(log, batch, Origin.COORDINATOR)
-            return result.base_offset
-        finally:
-            if before is not None and not before.done():
-                await before
-            done.set_result(None)
+        part = AppendPart(self._get_log(partition), batch, Origin.COORDINATOR)
+        written = self._appends.submit([part])
+        before = self._last_appends.get(partition.partition)
+        done = asyncio.ensure_future(_in_order(part, written, before))
+        self._last_appends[partition.partition] = done
+        return done
 
     def _get_log(self, partition: TopicPartition) -> Log:
         log = self._topics.find_log(partition)
@@ -187,6 +192,19 @@ class OffsetsLog:
         self._creation = None
         if not creation.cancelled() and creation.exception() is None:
             self._topics.refresh()
+
+
+async def _in_order(
+    part: AppendPart, written: "asyncio.Future[None]", before: "asyncio.Future[int] | None"
+) -> int:
+    """The offset of what was written, not before the one before has its own."""
+    await written
+    if before is not None:
+        await asyncio.wait([before])
+    if part.error is not None:
+        raise part.error
+    assert part.result is not None
+    return part.result.base_offset
 
 
 def partition_for(group: str, partition_count: int) -> int:

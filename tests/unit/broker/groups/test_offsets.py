@@ -254,6 +254,19 @@ def test_the_end_of_a_transaction_may_overtake_the_answer_to_a_commit(kit: Broke
     assert fetch(kit, "g", "events", 0, require_stable=True).committed_offset == 1
 
 
+def test_a_transactional_commit_goes_on_when_its_client_goes_away(kit: BrokerKit) -> None:
+    commit(kit, "g", "events", 0, 1)
+    kit.hold_work(syncs=True)
+    offsets = {EVENTS: CommittedOffset(5)}
+    groups = kit.broker.groups
+    task = kit.loop.create_task(groups.commit_in_transaction("g", 9, 0, offsets))
+    kit.settle()
+    task.cancel()
+    kit.release_work()
+    _end(kit, committed=True)
+    assert offset_of(kit, "g", "events", 0) == 5
+
+
 # OffsetDelete
 
 
