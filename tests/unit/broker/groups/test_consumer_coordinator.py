@@ -1,0 +1,172 @@
+"""Consumer groups when the log fails, requests overlap, or rights are missing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.broker_kit import BrokerKit
+from varve.broker.context import RequestContext
+from varve.broker.groups.settings import GroupSettings
+from varve.broker.security.rights import EverybodyMay, Operation, ResourceType
+from varve.foundation.errors import DiskFull, InvalidSetting
+from varve.wire import ErrorCode
+from varve.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from varve.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from varve.wire.messages.delete_groups import DeleteGroupsRequest
+
+
+@pytest.fixture
+def kit() -> Iterator[BrokerKit]:
+    with BrokerKit() as kit:
+        kit.make_topic("events", partitions=4)
+        yield kit
+
+
+def heartbeat(member_id: str, epoch: int = 0, **changes: Any) -> ConsumerGroupHeartbeatRequest:
+    given: dict[str, Any] = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["events"]}
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=member_id, member_epoch=epoch, **{**given, **changes}
+    )
+    if epoch == 0:
+        request.topic_partitions = []
+    return request
+
+
+def describe(kit: BrokerKit) -> Any:
+    return kit.ask(ConsumerGroupDescribeRequest(group_ids=["g"])).groups[0]
+
+
+def fail_appends(kit: BrokerKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def append(*args: object, **named: object) -> int:
+        raise DiskFull("no room is left")
+
+    monkeypatch.setattr(kit.broker.groups.log, "append", append)
+
+
+def test_what_the_log_refuses_has_not_happened(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail_appends(kit, patch)
+        assert kit.ask(heartbeat("a")).error_code == ErrorCode.NOT_COORDINATOR
+        assert kit.broker.groups.groups.find("g") is None
+    assert kit.ask(heartbeat("a")).member_epoch == 1
+    before = describe(kit)
+    with monkeypatch.context() as patch:
+        fail_appends(kit, patch)
+        assert kit.ask(heartbeat("b")).error_code == ErrorCode.NOT_COORDINATOR
+        assert kit.ask(heartbeat("a", -1)).error_code == ErrorCode.NOT_COORDINATOR
+        assert kit.ask(heartbeat("a", 1)).error_code == ErrorCode.NONE
+    assert describe(kit) == before
+
+
+def test_a_member_that_could_not_be_removed_is_removed_later(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.ask(heartbeat("a"))
+    with monkeypatch.context() as patch:
+        fail_appends(kit, patch)
+        kit.advance(46_000)
+    assert len(describe(kit).members) == 1
+    kit.advance(45_000)
+    assert describe(kit).group_state == "Empty"
+
+
+def test_heartbeats_that_overlap_are_answered_one_after_the_other(kit: BrokerKit) -> None:
+    kit.hold_work(appends=True, work=True)
+    answers = [kit.begin(heartbeat(id)) for id in ("a", "b", "c")]
+    assert not any(one.done() for one in answers)
+    kit.release_work()
+    assert [one.result().member_epoch for one in answers] == [1, 2, 3]
+    assert len(describe(kit).members) == 3
+
+
+def test_a_member_that_joins_while_its_group_is_deleted_begins_another(kit: BrokerKit) -> None:
+    kit.ask(heartbeat("a"))
+    kit.ask(heartbeat("a", -1))
+    kit.hold_work(appends=True)
+    deleting = kit.begin(DeleteGroupsRequest(groups_names=["g"]))
+    joining = kit.begin(heartbeat("b"))
+    kit.release_work()
+    assert deleting.result().results[0].error_code == ErrorCode.NONE
+    assert joining.result().member_epoch == 1
+    kit.restart()
+    assert [one.member_id for one in describe(kit).members] == ["b"]
+
+
+def test_a_group_that_somebody_joins_first_is_not_deleted(kit: BrokerKit) -> None:
+    kit.ask(heartbeat("a"))
+    kit.ask(heartbeat("a", -1))
+    kit.hold_work(appends=True)
+    joining = kit.begin(heartbeat("b"))
+    deleting = kit.begin(DeleteGroupsRequest(groups_names=["g"]))
+    kit.release_work()
+    assert joining.result().error_code == ErrorCode.NONE
+    assert deleting.result().results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+    assert [one.member_id for one in describe(kit).members] == ["b"]
+
+
+def test_what_a_client_that_went_away_asked_for_is_done(kit: BrokerKit) -> None:
+    kit.hold_work(appends=True)
+    waiting = kit.begin(heartbeat("a"))
+    waiting.cancel()
+    kit.release_work()
+    assert len(describe(kit).members) == 1
+
+
+class _Hidden(EverybodyMay):
+    """Everything is allowed but what is named."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def is_allowed(
+        self, context: RequestContext, operation: Operation, type: ResourceType, name: str
+    ) -> bool:
+        return name not in self._names
+
+
+def test_rights_are_asked_for(kit: BrokerKit) -> None:
+    kit.make_topic("secret", partitions=2)
+    kit.ask(heartbeat("a"))
+    kit.broker.authorizer = _Hidden("g")
+    assert kit.ask(heartbeat("a", 1)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert describe(kit).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    kit.broker.authorizer = _Hidden("events")
+    assert kit.ask(heartbeat("a", 1)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = describe(kit)
+    assert (refused.error_code, refused.members) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, [])
+
+
+def test_a_regular_expression_finds_no_internal_and_no_hidden_topics(kit: BrokerKit) -> None:
+    kit.make_topic("secret", partitions=2)
+    kit.broker.authorizer = _Hidden("secret")
+    request = heartbeat("a", subscribed_topic_names=None, subscribed_topic_regex=".*")
+    kit.ask(request)
+    answer = kit.ask(request)
+    (told,) = answer.assignment.topic_partitions
+    assert told.topic_id == kit.topic("events").id
+
+
+def test_targets_of_a_large_group_are_computed_off_the_loop(kit: BrokerKit) -> None:
+    kit.make_topic("wide", partitions=600)
+    kit.ask(heartbeat("a"))
+    kit.hold_work(work=True)
+    waiting = kit.begin(heartbeat("a", 1, subscribed_topic_names=["wide"], topic_partitions=[]))
+    assert kit.work.count == 1
+    kit.release_work()
+    assert len(waiting.result().assignment.topic_partitions[0].partitions) == 600
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"group_consumer_assignors": "uniform,best"},
+        {"group_consumer_assignors": ""},
+        {"group_consumer_heartbeat_interval_ms": 45_000},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting, match=r"group\.consumer"):
+        GroupSettings(**values)
