@@ -39,6 +39,8 @@ class Member:
     instance_id: str | None = None
     id: str = ""
     generation: int = -1
+    protocol: str | None = None
+    """The one its group has chosen."""
     topics: tuple[str, ...] = ("events",)
     protocols: tuple[str, ...] = ("range",)
     session_ms: int = 10_000
@@ -72,6 +74,7 @@ class Member:
     def take(self, waiting: "asyncio.Future[Any]") -> Any:
         response = waiting.result()
         self.id, self.generation = response.member_id, response.generation_id
+        self.protocol = response.protocol_name
         return response
 
     def begin_sync(self, assignments: dict[str, bytes] | None = None) -> "asyncio.Future[Any]":
@@ -81,6 +84,8 @@ class Member:
             generation_id=self.generation,
             member_id=self.id,
             group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocol_name=self.protocol or "range",
             assignments=[SyncGroupRequestAssignment(id, data) for id, data in given],
         )
         return self.kit.begin(request)

@@ -19,6 +19,7 @@ from varve.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _NULL_PROTOCOL_VERSION: Final = 7
 _FIRST_WITH_MEMBERS: Final = 3
+_FIRST_WITH_PROTOCOL: Final = 5
 
 
 def _may_read(broker: Broker, context: RequestContext, group_id: str) -> bool:
@@ -47,6 +48,9 @@ async def answer_sync(
 ) -> SyncGroupResponse:
     if not _may_read(broker, context, request.group_id):
         return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    told = (request.protocol_type, request.protocol_name)
+    if context.version >= _FIRST_WITH_PROTOCOL and None in told:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return await broker.groups.classic.sync(request)
 
 

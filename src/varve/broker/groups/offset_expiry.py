@@ -7,6 +7,7 @@ A group goes when it is empty and has no offsets.
 Threads    the loop's alone; one round at a time.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -48,6 +49,8 @@ class OffsetExpiry:
         """One round; a group whose partition refuses it is tried again in the next."""
         now_ms = self._clock.now_ms()
         for group in list(self._groups):
+            # Groups may be many: requests are answered in between.
+            await asyncio.sleep(0)
             try:
                 await self._expire(group, now_ms)
             except StoreError as error:
@@ -56,6 +59,7 @@ class OffsetExpiry:
     async def drop_topic(self, topic: ServedTopic) -> None:
         """A topic was deleted; offsets that the log refuses to drop go in a later round."""
         for group in list(self._offsets.groups()):
+            await asyncio.sleep(0)
             known = self._offsets.known_partitions(group)
             gone = [one for one in known if self._was_of(group, one, topic)]
             try:

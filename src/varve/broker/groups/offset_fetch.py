@@ -47,7 +47,7 @@ def answer_offset_fetch(
         return OffsetFetchResponse(
             groups=[_answer_group(broker, context, request, one) for one in request.groups]
         )
-    return _as_one_group(context, _answer_group(broker, context, request, _only_group(request)))
+    return _as_one_group(_answer_group(broker, context, request, _only_group(request)))
 
 
 def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
@@ -61,9 +61,7 @@ def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _as_one_group(
-    context: RequestContext, answered: OffsetFetchResponseGroup
-) -> OffsetFetchResponse:
+def _as_one_group(answered: OffsetFetchResponseGroup) -> OffsetFetchResponse:
     response = OffsetFetchResponse(error_code=answered.error_code)
     for topic in answered.topics:
         partitions = [
@@ -179,8 +177,7 @@ def _answer(
 ) -> OffsetFetchResponsePartitions:
     committed = broker.groups.offsets.find(group_id, partition)
     # An offset of a topic that was deleted and made anew says nothing about the new one.
-    is_other = committed is not None and NO_ID not in (topic_id, committed.topic_id)
-    if committed is None or (is_other and committed.topic_id != topic_id):
+    if committed is None or len({NO_ID, topic_id, committed.topic_id}) > 2:
         return _empty(partition.partition)
     return OffsetFetchResponsePartitions(
         partition_index=partition.partition,

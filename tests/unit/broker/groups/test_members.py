@@ -240,7 +240,8 @@ def test_syncs_are_checked(kit: BrokerKit) -> None:
     member = Member(kit).settle()
 
     def code(**fields: Any) -> int:
-        given = {"group_id": "group", "generation_id": 1, "member_id": member.id, **fields}
+        given: dict[str, Any] = {"group_id": "group", "generation_id": 1, "member_id": member.id}
+        given |= {"protocol_type": "consumer", "protocol_name": "range"} | fields
         return int(kit.ask(SyncGroupRequest(**given)).error_code)
 
     assert code() == 0
@@ -251,7 +252,7 @@ def test_syncs_are_checked(kit: BrokerKit) -> None:
     assert code(group_instance_id="x") == ErrorCode.UNKNOWN_MEMBER_ID
     assert code(protocol_type="x") == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert code(protocol_name="x") == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert code(protocol_type="consumer", protocol_name="range") == 0
+    assert code(protocol_type=None) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_who_does_not_ask_for_its_assignment_in_time_is_left_behind(kit: BrokerKit) -> None:
