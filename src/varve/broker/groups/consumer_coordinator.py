@@ -59,7 +59,7 @@ T = TypeVar("T")
 MayDescribe = Callable[[str], bool]
 """Whether the one who asks may know of a topic."""
 
-_SIZE_IN_LOOP_MAX: Final = 500
+_SIZE_IN_LOOP_MAX: Final = 200
 """Members and partitions whose targets are computed in about a millisecond."""
 
 
@@ -263,6 +263,8 @@ class ConsumerCoordinator:
     # The log
 
     async def _store(self, group: ConsumerGroup, state: ConsumerState, replaced: Records) -> None:
+        if state is group.state:
+            return
         records = [*replaced, *changes(group.id, group.state, state)]
         if records:
             await self._log.append(group.id, records)

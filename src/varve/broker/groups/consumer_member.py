@@ -63,7 +63,8 @@ class ConsumerMember:
 
     @property
     def is_revoking(self) -> bool:
-        return self.state is MemberState.UNREVOKED_PARTITIONS
+        """Whether it has partitions to give back; one that has left for a while has none."""
+        return self.state is MemberState.UNREVOKED_PARTITIONS and bool(self.revoking)
 
     def is_revoking_as(self, other: Self) -> bool:
         """Whether it was asked for the same as `other`, so that its time goes on."""

@@ -6,6 +6,7 @@ Invariant  a member that is unknown, fenced or of another epoch changes nothing.
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from varve.broker.groups.consumer_assignment import Partitions
 from varve.broker.groups.consumer_member import (
@@ -106,7 +107,7 @@ def admit(
         _check_epoch(member, request.member_epoch, owned_partitions(request))
     updated = _describe(member, request, client)
     # Most heartbeats change nothing.
-    return state if state.members.get(member_id) == updated else state.put(updated)
+    return state if state.members.get(member_id) is updated else state.put(updated)
 
 
 def _join(
@@ -173,21 +174,22 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -
 def _describe(
     member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: Client
 ) -> ConsumerMember:
-    """What is not said stays as it was."""
-    updated = replace(member, client_id=client.id, client_host=client.host)
+    """What is not said stays as it was; the same member where nothing changed."""
+    said: dict[str, Any] = {"client_id": client.id, "client_host": client.host}
     if request.instance_id is not None:
-        updated = replace(updated, instance_id=request.instance_id)
+        said["instance_id"] = request.instance_id
     if request.rack_id is not None:
-        updated = replace(updated, rack_id=request.rack_id)
+        said["rack_id"] = request.rack_id
     if request.rebalance_timeout_ms != -1:
-        updated = replace(updated, rebalance_timeout_ms=request.rebalance_timeout_ms)
+        said["rebalance_timeout_ms"] = request.rebalance_timeout_ms
     if request.server_assignor is not None:
-        updated = replace(updated, server_assignor=request.server_assignor)
+        said["server_assignor"] = request.server_assignor
     if request.subscribed_topic_names is not None:
-        updated = replace(updated, topic_names=frozenset(request.subscribed_topic_names))
+        said["topic_names"] = frozenset(request.subscribed_topic_names)
     if request.subscribed_topic_regex is not None:
-        updated = replace(updated, topic_regex=request.subscribed_topic_regex)
-    return updated
+        said["topic_regex"] = request.subscribed_topic_regex
+    is_same = all(getattr(member, name) == value for name, value in said.items())
+    return member if is_same else replace(member, **said)
 
 
 def leave(state: ConsumerState, request: ConsumerGroupHeartbeatRequest) -> ConsumerState:

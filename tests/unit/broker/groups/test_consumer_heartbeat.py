@@ -329,6 +329,21 @@ def test_a_static_member_that_stays_away_is_removed(kit: BrokerKit) -> None:
     assert len(other.owned) == 4
 
 
+def test_a_static_member_that_leaves_need_not_give_partitions_back(kit: BrokerKit) -> None:
+    static, other = Member(kit, "a", instance_id="i"), Member(kit, "b")
+    static.join()
+    other.join()
+    static.beat(tells_owned=False)
+    static.ask(member_epoch=-2)
+    other.beat()
+    assert len(other.owned) == 2
+    kit.advance(35_000)
+    again = Member(kit, "c", instance_id="i")
+    again.join()
+    assert len(again.owned) == 2
+    assert len(describe(kit).members) == 2
+
+
 @pytest.mark.parametrize("is_crash", [False, True])
 def test_a_group_is_there_again_after_a_restart(kit: BrokerKit, is_crash: bool) -> None:
     one, two = Member(kit, "a"), Member(kit, "b", topics=None, regex="ev.*", instance_id="i")
