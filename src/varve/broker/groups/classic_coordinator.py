@@ -184,6 +184,9 @@ class ClassicCoordinator:
         except StoreError as error:
             logger.warning("a group was not stored", extra={"group": id, "error": str(error)})
             code = group_code_of(error)
+        except Exception:
+            logger.exception("storing a group failed", extra={"group": id})
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
         stored(code)
 
 

@@ -9,6 +9,7 @@ Threads    the loop's alone. What changes memory after it has waited for the log
 """
 
 import asyncio
+import logging
 import random as random_module
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
@@ -28,6 +29,8 @@ from varve.commit_log import TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -121,7 +124,10 @@ class GroupCoordinator:
         self._begin(self._expire_round())
 
     async def _expire_round(self) -> None:
-        await self.expiry.run_once()
+        try:
+            await self.expiry.run_once()
+        except Exception:
+            logger.exception("a round of expiring offsets failed")
         if self._expiry_timer is not None:
             self._expire_later()
 

@@ -226,6 +226,15 @@ def test_an_assignment_that_cannot_be_stored_begins_another_rebalance(kit: Broke
     assert _group(kit).state is ClassicState.PREPARING_REBALANCE
 
 
+def test_a_failure_nobody_planned_leaves_no_member_waiting(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Member(kit)
+    member.join(wait_ms=3_000)
+    monkeypatch.setattr(kit.broker.groups.log, "append", lambda *_: 1 / 0)
+    assert member.sync({member.id: b""}).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def test_a_member_the_leader_forgot_gets_nothing(kit: BrokerKit) -> None:
     first, second = _pair(kit)
     waiting = first.begin_join()
