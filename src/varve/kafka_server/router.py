@@ -14,9 +14,9 @@ from typing import Final
 from varve.broker.broker import Broker, Handler
 from varve.broker.context import ConnectionContext, RequestContext
 from varve.broker.data.api_versions import tell_versions
-from varve.broker.errors import CloseConnection
+from varve.broker.errors import CloseConnection, code_of
 from varve.broker.failure import failed_response
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import InvalidRequest, StoreError
 from varve.kafka_server.authenticator import Authenticator
 from varve.kafka_server.metrics import FAILED_REQUESTS, ServerMetrics
 from varve.wire import APIS, Api, ApiKey, ErrorCode, Message, decode, read_request_header, skip_tags
@@ -153,7 +153,10 @@ class Router:
             return None
         if request.message is None or not request.has_answer:
             return None
-        return failed_response(request.api, request.message, request.version)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        if isinstance(error, InvalidRequest):
+            code = code_of(error)
+        return failed_response(request.api, request.message, request.version, code)
 
     def note_failure(
         self, request: Request, connection: ConnectionContext, error: BaseException
@@ -169,6 +172,9 @@ class Router:
         }
         if isinstance(error, CloseConnection):
             logger.info("a request ends its connection", extra=told | {"told": str(error)})
+            return
+        if isinstance(error, InvalidRequest):
+            logger.warning("a request was refused", extra=told | {"told": str(error)})
             return
         self._metrics.table.add(FAILED_REQUESTS, 1, name)
         logger.error("a request failed", exc_info=error, extra=told)

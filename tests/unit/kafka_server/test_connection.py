@@ -9,6 +9,7 @@ from tests.support.server_bench import LISTENER, ServerBench, frame, run, until
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
 from varve.broker.errors import CloseConnection
+from varve.foundation.errors import InvalidRequest
 from varve.kafka_server import ServerSettings
 from varve.kafka_server.metrics import FAILED_REQUESTS, REQUESTS
 from varve.wire import ApiKey, ErrorCode, decode
@@ -160,6 +161,21 @@ def test_a_failing_handler_becomes_an_error_or_the_end(acks: int) -> None:
                 await client.send(frame(_produce(acks), 9))
                 assert await client.is_closed()
             assert bench.value(FAILED_REQUESTS, "produce") == 1
+
+    run(scenario())
+
+
+def test_a_mistake_of_the_client_is_told_and_no_failure() -> None:
+    def refuse(broker: Broker, context: RequestContext, request: Any) -> Any:
+        raise InvalidRequest("a cursor at partition -1")
+
+    async def scenario() -> None:
+        async with ServerBench(handlers={ApiKey.PRODUCE: refuse}) as bench:
+            client = await bench.connect()
+            answer = await client.ask(_produce(1), 9)
+            found = answer.responses[0].partition_responses[0].error_code
+            assert found == ErrorCode.INVALID_REQUEST
+            assert bench.value(FAILED_REQUESTS, "produce") == 0
 
     run(scenario())
 
