@@ -80,9 +80,9 @@ conformance: $(READY) ## exchange bytes with Apache Kafka's own code, and with M
 	  set -x; $(BIN)/python -m pytest -rs -m "not java" tests/conformance; \
 	fi
 
-crash: $(READY) ## the crash and property tests with many more rounds, a million mutants; takes hours
+crash: $(READY) ## the crash, property and hostile tests with many more rounds, a million mutants; takes hours
 	VARVE_ROUNDS=long VARVE_FUZZ_COUNT=1000000 $(BIN)/python -m pytest -n $(WORKERS) --timeout 14400 \
-	  -o faulthandler_timeout=14000 tests/crash tests/property
+	  -o faulthandler_timeout=14000 tests/crash tests/property tests/hostile
 
 docs: $(READY) ## write the generated pages: docs/configuration.md, docs/cli.md, docs/metrics.md
 	$(BIN)/python -m varve.cli.generate_docs

@@ -1,0 +1,116 @@
+"""Connections that are opened to do harm: they cost little, and honest clients do not notice."""
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.support.hostile_bench import HONEST_GROUP, PREY, VAULT, HostileBench, produce
+from tests.support.hostile_client import cuts_of
+from tests.support.hostile_requests import LENGTH, FrameMaker
+from tests.support.kafka_server import HOST
+from varve.wire import APIS, ApiKey, encode, write_request_header
+from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+ALLOWED_GROWTH_BYTES = 128 << 20
+QUICK_COUNT = 2_000
+SILENT_COUNT = 300
+REQUEST_MAX = 100 << 20
+LARGE_BYTES = 900_000
+GREEDY_COUNT, ASKED_COUNT = 20, 50
+"""Readers, and what each asks for: nearly a gigabyte in all."""
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER without patience: the end is a reset, and no port waits for it."""
+WAIT_SECONDS = 10.0
+
+
+def _connect(bench: HostileBench) -> socket.socket:
+    made = socket.create_connection((HOST, bench.port), WAIT_SECONDS)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    return made
+
+
+def _is_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@contextmanager
+def _unharmed(bench: HostileBench) -> Iterator[None]:
+    """The same state after as before, little more memory, and service all along."""
+    before, had = bench.state(), bench.server.rss_bytes()
+    yield
+    assert bench.state() == before
+    grown = bench.server.rss_bytes() - had
+    assert grown < ALLOWED_GROWTH_BYTES, f"{grown >> 20} MiB more than before"
+    bench.check_served()
+
+
+@pytest.mark.parametrize("length", [-1, -(1 << 31), REQUEST_MAX + 1, (1 << 31) - 1])
+def test_a_length_that_cannot_be_ends_the_connection(bench: HostileBench, length: int) -> None:
+    with _unharmed(bench), _connect(bench) as one:
+        one.sendall(LENGTH.pack(length) + b"\0\x12\0\0")
+        assert _is_ended(one)
+
+
+def test_requests_cut_at_every_point_do_nothing(bench: HostileBench) -> None:
+    names = (VAULT, HONEST_GROUP, *PREY)
+    maker = FrameMaker(3, names, bench.ids(names))
+    whole = [one for one in (maker.make() for _ in range(3 * len(APIS))) if not one.is_mutant]
+    with _unharmed(bench):
+        for data in cuts_of(whole[: len(APIS) // 3]):
+            with _connect(bench) as one:
+                one.sendall(data)
+
+
+def test_random_bytes_end_their_connections(bench: HostileBench) -> None:
+    chance = random.Random(4)
+    with _unharmed(bench):
+        for _ in range(QUICK_COUNT // 4):
+            with _connect(bench) as one:
+                one.sendall(chance.randbytes(chance.randint(1, 300)))
+
+
+def test_thousands_of_quick_connections(bench: HostileBench) -> None:
+    with _unharmed(bench):
+        for _ in range(QUICK_COUNT):
+            _connect(bench).close()
+
+
+def test_connections_that_never_speak_cost_little(bench: HostileBench) -> None:
+    with ExitStack() as stack, _unharmed(bench):
+        for _ in range(SILENT_COUNT):
+            stack.enter_context(_connect(bench))
+
+
+def test_lengths_alone_take_no_memory(bench: HostileBench) -> None:
+    with ExitStack() as stack, _unharmed(bench):
+        for _ in range(SILENT_COUNT):
+            stack.enter_context(_connect(bench)).sendall(LENGTH.pack(REQUEST_MAX) + b"\0" * 9)
+
+
+def test_half_closed_connections_are_ended(bench: HostileBench) -> None:
+    with ExitStack() as stack, _unharmed(bench):
+        made = [stack.enter_context(_connect(bench)) for _ in range(50)]
+        for number, one in enumerate(made):
+            one.sendall(LENGTH.pack(40)[: number % 5])
+            one.shutdown(socket.SHUT_WR)
+        assert all(_is_ended(one) for one in made)
+
+
+def test_readers_that_do_not_read_take_bounded_memory(bench: HostileBench) -> None:
+    with bench.honest() as client:
+        produce(client, PREY[0], 0, 2, value=random.Random(5).randbytes(LARGE_BYTES))
+    asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=2 * LARGE_BYTES)
+    topics = [FetchTopic(PREY[0], partitions=[asked])]
+    body = encode(FetchRequest(max_bytes=2 * LARGE_BYTES, topics=topics), 11)
+    head = write_request_header(ApiKey.FETCH, 11, 1, "greedy", is_flexible=False)
+    data = LENGTH.pack(len(head) + len(body)) + head + body
+    with ExitStack() as stack, _unharmed(bench):
+        for _ in range(GREEDY_COUNT):
+            stack.enter_context(_connect(bench)).sendall(data * ASKED_COUNT)

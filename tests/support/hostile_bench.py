@@ -1,0 +1,165 @@
+"""A server with a guarded door and an open one, and honest things behind them.
+
+Whoever comes through the open door has the rights that the test gives: to read, or to do all.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+from uuid import UUID
+
+from tests.support.hostile_state import State, WordyClient, part_of_state, whole_state
+from tests.support.kafka_server import HOST
+from tests.support.soak_server import ServedProcess
+from varve.broker.security.acl import PatternType, Permission
+from varve.broker.security.rights import Operation, ResourceType
+from varve.records import Codec, Record, build_batch
+from varve.wire import ErrorCode
+from varve.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from varve.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from varve.wire.messages.metadata import MetadataRequest
+from varve.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from varve.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+VAULT: Final = "vault-of-the-honest"
+HONEST_GROUP: Final = "honest-readers"
+PREY: Final = ("prey", "game")
+"""Topics and groups that the hostile may change once they have the rights."""
+_ADMIN, _PASSWORD = "admin", "correct-horse"
+_SETTINGS: Final = {
+    "listeners": f"OPEN://{HOST}:{{0}},GUARDED://{HOST}:{{1}}",
+    "listener.security.protocol.map": "OPEN:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.guarded.plain.sasl.jaas.config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'user_{_ADMIN}="{_PASSWORD}";'
+    ),
+    "varve.authorizer.enable": "true",
+    "super.users": f"User:{_ADMIN}",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "group.min.session.timeout.ms": "100",
+}
+_READ: Final = (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+_OF_READERS: Final = {
+    ResourceType.TOPIC: _READ,
+    ResourceType.GROUP: (Operation.DESCRIBE,),
+    ResourceType.CLUSTER: (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS),
+    ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE,),
+}
+_OF_ALL: Final = dict.fromkeys(_OF_READERS, (Operation.ALL,))
+
+
+class HostileBench:
+    """Starts with the rights of readers at the open door."""
+
+    def __init__(self, folder: Path) -> None:
+        log = folder / "server.log"
+        self.server = ServedProcess(folder / "data", _SETTINGS, log=log, port_count=2)
+        self.port, self._guarded = self.server.ports
+
+    def __enter__(self) -> Self:
+        self.server.__enter__()
+        try:
+            with self.honest() as client:
+                self._furnish(client)
+            self.give(_OF_READERS)
+        except BaseException:
+            self.server.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.__exit__()
+
+    def honest(self) -> WordyClient:
+        return WordyClient(self._guarded, user=_ADMIN, password=_PASSWORD)
+
+    def _furnish(self, client: WordyClient) -> None:
+        names = (VAULT, *PREY)
+        made = [CreatableTopic(name=one, num_partitions=2, replication_factor=1) for one in names]
+        told = client.ask(CreateTopicsRequest(topics=made, timeout_ms=10_000), 7)
+        assert all(one.error_code == 0 for one in told.topics), told
+        for name in names:
+            for number in (0, 1):
+                produce(client, name, number, 0)
+        for group in (HONEST_GROUP, *PREY):
+            commit(client, group, 3)
+
+    def give(self, rights: Mapping[ResourceType, tuple[Operation, ...]]) -> None:
+        """To everybody at the open door."""
+        creations = [
+            AclCreation(
+                resource_type=kind,
+                resource_name="kafka-cluster" if kind is ResourceType.CLUSTER else "*",
+                resource_pattern_type=PatternType.LITERAL,
+                principal="User:ANONYMOUS",
+                host="*",
+                operation=operation,
+                permission_type=Permission.ALLOW,
+            )
+            for kind, operations in rights.items()
+            for operation in operations
+        ]
+        with self.honest() as client:
+            told = client.ask(CreateAclsRequest(creations=creations), 3)
+        assert all(one.error_code == 0 for one in told.results), told
+
+    def give_all(self) -> None:
+        self.give(_OF_ALL)
+
+    def ids(self, names: tuple[str, ...]) -> list[UUID]:
+        with self.honest() as client:
+            topics = client.ask(MetadataRequest(topics=None), 12).topics
+        return [one.topic_id for one in topics if one.name in names]
+
+    def state(self) -> State:
+        """Everything."""
+        with self.honest() as client:
+            return whole_state(client)
+
+    def honest_state(self) -> State:
+        """What nobody else has a name for."""
+        with self.honest() as client:
+            return part_of_state(client, {VAULT: 2}, [HONEST_GROUP])
+
+    def check_served(self) -> None:
+        """An honest client writes, reads and commits as ever."""
+        with self.honest() as client:
+            before = part_of_state(client, {VAULT: 1}, [])
+            end = before[f"end of {VAULT}-0"][1]
+            produce(client, VAULT, 0, end)
+            after = part_of_state(client, {VAULT: 1}, [])
+            assert after[f"end of {VAULT}-0"] == (0, end + 2)
+            records = after[f"records of {VAULT}-0"]
+            assert records.startswith(before[f"records of {VAULT}-0"])
+            commit(client, HONEST_GROUP, end)
+        assert self.server.troubles() == []
+
+
+def produce(
+    client: WordyClient, topic: str, number: int, offset: int, value: bytes = b"value"
+) -> None:
+    """Two records, which are to begin at the offset."""
+    batch = build_batch([Record(b"key", value), Record(b"other", b"1" * 100)], codec=Codec.LZ4)
+    data = [PartitionProduceData(number, memoryview(batch))]
+    request = ProduceRequest(None, -1, 10_000, [TopicProduceData(topic, partition_data=data)])
+    (told,) = client.ask(request, 9).responses[0].partition_responses
+    assert (told.error_code, told.base_offset) == (ErrorCode.NONE, offset), told
+
+
+def commit(client: WordyClient, group: str, offset: int) -> None:
+    """As one does who is no member of the group."""
+    parts = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequestTopic(name=VAULT, partitions=parts)],
+    )
+    told = client.ask(request, 8)
+    assert told.topics[0].partitions[0].error_code == 0, told
