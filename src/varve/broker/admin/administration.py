@@ -8,23 +8,18 @@ Threads    the loop's; the work itself is done off it.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from varve.broker.admin.broker_configs import BrokerConfigs
 from varve.broker.admin.settings import AdminSettings
 from varve.broker.admin.topic_configs import TopicConfigs
+from varve.broker.offload import Offload
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition
 from varve.embedded import Store
 from varve.foundation.settings import Settings
 
 T = TypeVar("T")
-
-
-class Offload(Protocol):
-    """Runs work in another thread."""
-
-    def __call__(self, work: Callable[..., T], *args: object) -> "asyncio.Future[T]": ...
 
 
 class Administration:

@@ -41,8 +41,9 @@ from varve.broker.groups.consumer_subscription import (
 )
 from varve.broker.groups.failure import group_code_of
 from varve.broker.groups.group import Groups
-from varve.broker.groups.offsets_log import Offload, OffsetsLog
+from varve.broker.groups.offsets_log import OffsetsLog
 from varve.broker.groups.settings import GroupSettings
+from varve.broker.offload import Offload
 from varve.broker.timers import Timers
 from varve.broker.topics import Topics
 from varve.foundation.errors import InvalidRequest, StoreError

@@ -20,9 +20,10 @@ from varve.broker.groups.failure import commit_code_of, group_code_of
 from varve.broker.groups.group import Group, Groups
 from varve.broker.groups.offset_expiry import OffsetExpiry
 from varve.broker.groups.offsets import Commits, Offsets
-from varve.broker.groups.offsets_log import Offload, OffsetsLog
+from varve.broker.groups.offsets_log import OffsetsLog
 from varve.broker.groups.settings import GroupSettings
 from varve.broker.groups.subscription import CONSUMER_PROTOCOL
+from varve.broker.offload import Offload
 from varve.broker.timers import Timer, Timers
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import TopicPartition

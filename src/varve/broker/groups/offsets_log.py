@@ -1,48 +1,36 @@
 """`__consumer_offsets`: where groups and committed offsets are kept.
 
-All records of a group stand in one partition, chosen by Java's hash of its name. The topic is made
-when a group first needs it.
+All records of a group stand in one partition of a `StateTopic`.
 
 Invariant  `append` returns in the order of the calls on one partition, when the records are as
            durable as the topic promises: what follows an `await` of it may change memory without
            looking at others.
-Crash      the topic is made with `flush=ack`: what was answered is on disk. Records of one append
-           are there together or not at all. `load` reads them back; see `replay` for what an open
-           transaction means.
-Threads    the loop's alone; reading at the start and making the topic run off the loop.
+Crash      what was answered is on disk. Records of one append are there together or not at all.
+           `load` reads them back; see `replay` for what an open transaction means.
+Threads    the loop's alone; reading at the start runs off the loop.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from varve.broker.appends import AppendPart, Appends
 from varve.broker.groups.record_types import RecordType, encode_record
 from varve.broker.groups.replay import Replayed, ReplayedRecord, replay
 from varve.broker.groups.settings import GroupSettings
+from varve.broker.offload import Offload
+from varve.broker.state_topic import StateTopic
 from varve.broker.topics import OFFSETS_TOPIC, Topics
-from varve.commit_log import Log, TopicPartition
+from varve.commit_log import TopicPartition
 from varve.commit_log.producer_state import Origin
 from varve.embedded import Store
 from varve.foundation.clock import Clock
-from varve.foundation.errors import DirectoryOffline, TopicExists
 from varve.records import build_batch
 from varve.wire import Message
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
 Loader = Callable[[Any, Any, int], None]
 """Takes the key, the value and the offset of a live record; both are of the type it asked for."""
-
-
-class Offload(Protocol):
-    """Runs work in another thread."""
-
-    def __call__(self, work: Callable[..., T], *args: object) -> "asyncio.Future[T]": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +54,18 @@ class OffsetsLog:
         offload: Offload,
         settings: GroupSettings,
     ) -> None:
-        self._store = store
-        self._topics = topics
+        self._topic = StateTopic(
+            OFFSETS_TOPIC,
+            store,
+            topics,
+            offload=offload,
+            partition_count=settings.offsets_topic_num_partitions,
+            segment_bytes=settings.offsets_topic_segment_bytes,
+        )
         self._appends = appends
         self._clock = clock
-        self._offload = offload
-        self._settings = settings
         self._loaders: dict[RecordType, list[Loader]] = {}
         self._pending_loaders: list[Callable[[ReplayedRecord], None]] = []
-        self._creation: asyncio.Future[None] | None = None
         self._last_appends: dict[int, asyncio.Future[int]] = {}
 
     def on_loaded(self, type: RecordType, call: Loader) -> None:
@@ -89,20 +80,11 @@ class OffsetsLog:
 
     def partition_of(self, group: str) -> TopicPartition:
         """Where a group's records stand, or will stand once the topic is made."""
-        found = self._topics.find(OFFSETS_TOPIC)
-        count = self._settings.offsets_topic_num_partitions
-        if found is not None:
-            count = len(found.logs)
-        return TopicPartition(OFFSETS_TOPIC, partition_for(group, count))
+        return self._topic.partition_of(group)
 
     async def ensure_topic(self) -> None:
         """Makes the topic unless it is there."""
-        if self._topics.find(OFFSETS_TOPIC) is not None:
-            return
-        if self._creation is None:
-            self._creation = self._offload(self._create)
-            self._creation.add_done_callback(self._created)
-        await asyncio.shield(self._creation)
+        await self._topic.ensure()
 
     async def append(
         self,
@@ -139,30 +121,18 @@ class OffsetsLog:
                 producer_epoch=producer.producer_epoch,
                 transactional=True,
             )
-        partition = self.partition_of(group)
-        part = AppendPart(self._get_log(partition), batch, Origin.COORDINATOR)
+        log = self._topic.get_log(group)
+        part = AppendPart(log, batch, Origin.COORDINATOR)
         written = self._appends.submit([part])
-        before = self._last_appends.get(partition.partition)
-        done = asyncio.ensure_future(_in_order(part, written, before))
-        self._last_appends[partition.partition] = done
+        number = log.topic_partition.partition
+        done = asyncio.ensure_future(_in_order(part, written, self._last_appends.get(number)))
+        self._last_appends[number] = done
         return done
-
-    def _get_log(self, partition: TopicPartition) -> Log:
-        log = self._topics.find_log(partition)
-        if log is None:
-            raise DirectoryOffline(f"{partition} is offline: mend its disk and reopen the store")
-        return log
 
     async def load(self) -> None:
         """Reads all partitions and tells those who asked."""
-        topic = self._topics.find(OFFSETS_TOPIC)
-        if topic is None:
-            return
-        for number, log in enumerate(topic.logs):
-            if log is None:
-                logger.warning("groups are offline", extra={"partition": number})
-                continue
-            self._tell(await self._offload(replay, log))
+        async for replayed in self._topic.read(replay):
+            self._tell(replayed)
 
     def _tell(self, replayed: Replayed) -> None:
         for record in replayed.records:
@@ -171,27 +141,6 @@ class OffsetsLog:
         for record in replayed.pending:
             for tell in self._pending_loaders:
                 tell(record)
-
-    def _create(self) -> None:
-        settings = self._settings
-        try:
-            self._store.create_topic(
-                OFFSETS_TOPIC,
-                partitions=settings.offsets_topic_num_partitions,
-                settings={
-                    "cleanup.policy": "compact",
-                    "compression.type": "producer",
-                    "segment.bytes": settings.offsets_topic_segment_bytes,
-                    "flush": "ack",
-                },
-            )
-        except TopicExists:
-            return
-
-    def _created(self, creation: "asyncio.Future[None]") -> None:
-        self._creation = None
-        if not creation.cancelled() and creation.exception() is None:
-            self._topics.refresh()
 
 
 async def _in_order(
@@ -205,13 +154,3 @@ async def _in_order(
         raise part.error
     assert part.result is not None
     return part.result.base_offset
-
-
-def partition_for(group: str, partition_count: int) -> int:
-    """As Kafka chooses: the absolute value of Java's hash, 0 for the one that has none."""
-    code = 0
-    data = group.encode("utf-16-be", "surrogatepass")
-    for index in range(0, len(data), 2):
-        code = (31 * code + (data[index] << 8) + data[index + 1]) & 0xFFFFFFFF
-    signed = code - (1 << 32) if code >= 1 << 31 else code
-    return 0 if signed == -(1 << 31) else abs(signed) % partition_count

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from varve.broker.groups.log_scan import CONTROL, TRANSACTIONAL, ScannedRecord, scan_records
 from varve.broker.groups.record_types import (
     RecordType,
     decode_key,
     decode_value,
     find_format,
 )
+from varve.broker.state_scan import CONTROL, TRANSACTIONAL, ScannedRecords, scan_records
 from varve.commit_log import Log
 from varve.records import ControlType, decode_control_record
 from varve.wire import Message
@@ -52,16 +52,23 @@ class _Reader:
         self.last: dict[bytes, tuple[int, bytes | None]] = {}
         self.open: dict[int, list[_Record]] = {}
 
-    def take(self, record: ScannedRecord) -> None:
-        offset, producer_id, attributes, key, value = record
-        if attributes & CONTROL:
-            self._end(producer_id, decode_control_record(key, value).type)
-        elif key is None:
-            return
-        elif attributes & TRANSACTIONAL:
-            self.open.setdefault(producer_id, []).append((offset, key, value))
-        else:
-            self.last[key] = offset, value
+    def take(self, records: ScannedRecords) -> None:
+        for offset, producer_id, attributes, key, value in zip(
+            records.offsets,
+            records.producer_ids,
+            records.attributes,
+            records.keys,
+            records.values,
+            strict=True,
+        ):
+            if attributes & CONTROL:
+                self._end(producer_id, decode_control_record(key, value).type)
+            elif key is None:
+                continue
+            elif attributes & TRANSACTIONAL:
+                self.open.setdefault(producer_id, []).append((offset, key, value))
+            else:
+                self.last[key] = offset, value
 
     def _end(self, producer_id: int, type: ControlType) -> None:
         written = self.open.pop(producer_id, [])
@@ -74,8 +81,8 @@ class _Reader:
 def replay(log: Log) -> Replayed:
     """Reads a whole partition."""
     reader = _Reader()
-    for record in scan_records(log):
-        reader.take(record)
+    for records in scan_records(log):
+        reader.take(records)
     live = [
         (offset, key, value) for key, (offset, value) in reader.last.items() if value is not None
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from varve.broker.appends import AppendPart, Appends
-from varve.broker.groups.offsets_log import Offload
+from varve.broker.offload import Offload
 from varve.broker.topics import Topics
 from varve.broker.transactions.state import Status, Transaction
 from varve.commit_log import Log, TopicPartition

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.broker_kit import BrokerKit
-from varve.broker.groups.offsets_log import ProducerStamp, partition_for
+from varve.broker.groups.offsets_log import ProducerStamp
 from varve.broker.groups.record_types import (
     RecordType,
     decode_key,
@@ -15,6 +15,7 @@ from varve.broker.groups.record_types import (
     find_format,
 )
 from varve.broker.groups.replay import Replayed, replay
+from varve.broker.state_topic import partition_for
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
 from varve.records import Codec, Record, build_batch
