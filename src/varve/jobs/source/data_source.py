@@ -1,5 +1,5 @@
-"""The data source `varve`: a topic as rows, from the cold tier and from a local directory, and rows
-as a topic's records.
+"""The data source `varve`: a topic as rows, from the cold tier and from a local directory or a
+server, and rows as a topic's records.
 
     spark.read.format("varve").option("url", "s3://bucket/prefix").option("topic", "orders").load()
 
@@ -24,6 +24,7 @@ from varve.jobs.source.options import Mode, SourceOptions, parse_options
 from varve.jobs.source.partition import TaskPartition
 from varve.jobs.source.plan import plan_tasks
 from varve.jobs.source.read import read_task
+from varve.jobs.source.served_tier import learn_tier
 from varve.jobs.source.stream import VarveStreamReader
 
 FORMAT: Final = "varve"
@@ -40,10 +41,10 @@ class VarveSource(DataSource):
         return make_schema(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "VarveReader":
-        return VarveReader(parse_options(self.options), schema)
+        return VarveReader(learn_tier(parse_options(self.options)), schema)
 
     def streamReader(self, schema: StructType) -> VarveStreamReader:  # noqa: N802
-        return VarveStreamReader(parse_options(self.options), schema)
+        return VarveStreamReader(learn_tier(parse_options(self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> VarveWriter:
         return VarveWriter(parse_sink_options(self.options), schema, overwrite=overwrite)

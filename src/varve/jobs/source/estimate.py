@@ -7,6 +7,7 @@ from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import Mode, SourceOptions, parse_options
 from varve.jobs.source.pieces import ColdPiece
 from varve.jobs.source.plan import make_tasks, plan_read
+from varve.jobs.source.served_tier import learn_tier
 from varve.object_store.prices import FREE, PriceTable, RequestKind, default_prices
 from varve.tiering.segment_parts import KEYS_PART
 
@@ -42,7 +43,7 @@ def estimate(
     prices: PriceTable | None = None,
 ) -> ReadEstimate:
     """Plans a read, which takes a few requests itself, and reads no data."""
-    chosen = options if isinstance(options, SourceOptions) else parse_options(options)
+    chosen = learn_tier(options if isinstance(options, SourceOptions) else parse_options(options))
     plan = plan_read(chosen, filters)
     tasks = make_tasks(plan, chosen)
     cold = [one for task in tasks for one in task.pieces if isinstance(one, ColdPiece)]

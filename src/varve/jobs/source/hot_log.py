@@ -102,6 +102,9 @@ def find_hot_partitions(
 class HotLog:
     """The files of one partition at the time of a look."""
 
+    is_whole: Final = False
+    """What is in the cold tier alone, the files do not tell."""
+
     def __init__(self, directory: str, owner: TopicPartition, fs: FileSystem | None = None) -> None:
         self.directory = directory
         self.owner = owner
@@ -139,6 +142,11 @@ class HotLog:
         """The log start as the checkpoint has it, or the first local offset if that is later."""
         first = self.segments[0].base_offset if self.segments else 0
         return max(first, self._read_checkpoint(LOG_START_OFFSET_FILE))
+
+    @property
+    def first_offset(self) -> int:
+        """Where the local files begin."""
+        return self.segments[0].base_offset if self.segments else 0
 
     @property
     def cleaned_up_to(self) -> int:
@@ -201,6 +209,8 @@ class HotLog:
 
     def find_by_time(self, timestamp: int, *, start_offset: int) -> int | None:
         """The first offset of a record of this time or later."""
+        if not self.segments:
+            return None
         for segment in self.segments[:-1]:
             if segment.max_timestamp >= timestamp:
                 found = find_offset_by_time(

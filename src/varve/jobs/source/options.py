@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import LONG_MAX
+from varve.jobs.server.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
 from varve.jobs.tier.address import TierAddress
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ _NAMES: Final = (
     "asOf",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "throughServer",
 )
 
 _KAFKA_WORDS: Final = {-2: 0, -1: LONG_MAX}  # the beginning and the end
@@ -71,12 +73,18 @@ class SourceOptions:
     """A read of one topic.
 
     Offsets are half-open. A time stands for the first offset of a record of that time or later.
-    `version` and `as_of_ms` name an older manifest.
+    `version` and `as_of_ms` name an older manifest. Without an address a server is asked for that
+    of its cold tier, whose store is opened by `tier_settings`; with `is_through_server` all is read
+    by way of the server.
     """
 
     topic: str
     address: TierAddress | None = None
     directories: tuple[str, ...] = ()
+    server: ServerAddress | None = None
+    is_through_server: bool = False
+    tier_settings: tuple[tuple[str, str], ...] = ()
+    cluster: str | None = None
     mode: Mode = Mode.HISTORY
     isolation: Isolation = Isolation.COMMITTED
     starting: Offsets = None
@@ -98,21 +106,32 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a read; names are the same in any case."""
     options = {name.lower(): text for name, text in given.items()}
-    known = {name.lower(): name for name in _NAMES}
+    known = {*map(str.lower, _NAMES), *SERVER_NAMES}
     for name in options:
         if name not in known and not name.startswith(_STORE_PREFIX):
             raise InvalidRequest(
-                f"there is no option {name!r:.80} (options: {', '.join(_NAMES)}, and "
-                f"{_STORE_PREFIX}NAME for the object store)"
+                f"there is no option {name!r:.80} (options: {', '.join(_NAMES)}, "
+                f"{_STORE_PREFIX}NAME for the object store, and for a server "
+                f"{', '.join(SERVER_NAMES)})"
             )
     directories = tuple(one for one in _words(options.get("directory", "")) if one)
     address = _make_address(options)
-    if address is None and not directories:
-        raise InvalidRequest("say where the topic is: option url, or directory, or both")
+    server = parse_server_address(options)
+    is_through_server = _read(options, "throughServer", _parse_flag, False)
+    if address is None and not directories and server is None:
+        raise InvalidRequest(
+            f"say where the topic is: option url, or directory, or {BOOTSTRAP}, or url beside one "
+            "of the others"
+        )
+    _check_server(server, directories, address, is_through_server=is_through_server)
     return SourceOptions(
         topic=_require(options, "topic"),
         address=address,
         directories=directories,
+        server=server,
+        is_through_server=is_through_server,
+        tier_settings=_store_settings(options),
+        cluster=options.get("cluster"),
         mode=_read(options, "mode", Mode, Mode.HISTORY),
         isolation=_read(options, "isolation", Isolation, Isolation.COMMITTED),
         starting=_read_offsets(options, "starting"),
@@ -136,12 +155,34 @@ def for_partition(offsets: int | Mapping[int, int] | None, partition: int) -> in
 def _make_address(options: Mapping[str, str]) -> TierAddress | None:
     if "url" not in options:
         return None
+    return TierAddress(options["url"], _store_settings(options), options.get("cluster"))
+
+
+def _store_settings(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     settings = {
         name.removeprefix(_STORE_PREFIX): text
         for name, text in options.items()
         if name.startswith(_STORE_PREFIX)
     }
-    return TierAddress(options["url"], tuple(sorted(settings.items())), options.get("cluster"))
+    return tuple(sorted(settings.items()))
+
+
+def _check_server(
+    server: ServerAddress | None,
+    directories: tuple[str, ...],
+    address: TierAddress | None,
+    *,
+    is_through_server: bool,
+) -> None:
+    if server is not None and directories:
+        raise InvalidRequest(
+            f"give {BOOTSTRAP} or directory, not both: a server tells all that its directory holds"
+        )
+    if is_through_server and (server is None or address is not None):
+        raise InvalidRequest(
+            f"option throughServer goes with {BOOTSTRAP} and without url: it has the server read "
+            "its cold tier too"
+        )
 
 
 def _words(text: str) -> list[str]:
@@ -188,6 +229,13 @@ def _parse_by_partition(text: str) -> int | Mapping[int, int] | None:
             raise ValueError(f"{offset!r:.40} of partition {partition} is no integer")
         found[int(partition)] = _KAFKA_WORDS.get(offset, offset)
     return found
+
+
+def _parse_flag(text: str) -> bool:
+    words = {"true": True, "false": False}
+    if text.strip().lower() not in words:
+        raise ValueError("write true or false")
+    return words[text.strip().lower()]
 
 
 def _parse_positive(text: str) -> int:

@@ -4,15 +4,16 @@ Invariant  an object that left since the read was planned raises ObjectNotFound,
            than its manifest says is Corrupt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.hot_log import open_piece
-from varve.jobs.source.pieces import ColdPiece, HotPiece, KeptPiece, Piece
+from varve.jobs.source.pieces import ColdPiece, HotPiece, KeptPiece, Piece, ServerPiece
 from varve.jobs.source.record_blocks import Stretch, Wanted
+from varve.jobs.source.server_stretches import fetch_stretches
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
@@ -66,11 +67,13 @@ def wanted_of(piece: Piece, *, min_ms: int = -LONG_MAX, max_ms: int = LONG_MAX) 
 
 def open_stretches(
     piece: Piece, wanted: Wanted, objects: Callable[[], ObjectStore], stack: ExitStack
-) -> Sequence[Stretch]:
+) -> Iterable[Stretch]:
     """Where the wanted records of a piece lie; what is opened stays so as long as the stack."""
     match piece:
         case HotPiece():
             return open_piece(piece).stretches(wanted, stack)
+        case ServerPiece():
+            return fetch_stretches(piece, wanted)
         case ColdPiece():
             return [cold_stretch(objects(), piece, piece.start, piece.end, wanted)]
 

@@ -1,7 +1,7 @@
-"""What a task reads: pieces of log objects or of a local log, joined to splits of like size.
+"""What a task reads: pieces of log objects, of a local log or of a server's, joined to splits.
 
-Invariant  a piece begins and ends where batches do; pieces of a partition do not overlap, and
-           together hold every wanted record.
+Invariant  pieces of log objects begin and end where batches do, others at offsets; those of a
+           partition do not overlap, and together hold every wanted record.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction
+from varve.jobs.server.address import ServerAddress
 from varve.jobs.source.record_blocks import CHUNK_BYTES
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
@@ -72,6 +73,30 @@ class HotPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPiece:
+    """The offsets [start, end) of a log as its server gives them, about `size` bytes.
+
+    Which transactions were aborted the server tells with the batches.
+    """
+
+    address: ServerAddress
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    size: int
+    is_committed: bool
+
+    @property
+    def aborted(self) -> tuple[AbortedTransaction, ...]:
+        return ()
+
+    @property
+    def requests(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPiece:
     """Batches [start, end) of a cold segment, by number, of which some records are wanted.
 
@@ -100,7 +125,7 @@ class KeptPiece:
 class ChosenPiece:
     """The records of these offsets, in order, of a piece whose keys no index tells."""
 
-    piece: "ColdPiece | HotPiece"
+    piece: "Piece"
     offsets: NDArray[np.int64]
 
     @property
@@ -112,7 +137,7 @@ class ChosenPiece:
         return self.piece.size
 
 
-Piece = ColdPiece | HotPiece
+Piece = ColdPiece | HotPiece | ServerPiece
 PlannedPiece = KeptPiece | ChosenPiece
 """Of which it was found out what the latest records are."""
 AnyPiece = Piece | PlannedPiece

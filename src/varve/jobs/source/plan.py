@@ -2,7 +2,7 @@
 
 Invariant  with read_committed nothing at or above an undecided transaction is planned, and what an
            aborted one wrote is named to the tasks. A partition's local log is read behind the end
-           of its cold one.
+           of its cold one, and so is that of a server.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,14 @@ from itertools import groupby
 from typing import Final
 
 from varve.commit_log.names import TopicPartition
+from varve.commit_log.partition_metadata import encode_topic_id
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
 from varve.jobs.running.distributor import ThreadDistributor
+from varve.jobs.server.address import ServerAddress
+from varve.jobs.server.client import open_client
 from varve.jobs.source.cold_plan import ColdPlan, check_versions
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.hot_log import HotLog, find_hot_partitions
@@ -29,8 +32,9 @@ from varve.jobs.source.latest_plan import (
 )
 from varve.jobs.source.options import Mode, SourceOptions, for_partition
 from varve.jobs.source.piece_stretches import open_objects
-from varve.jobs.source.pieces import ColdPiece, HotPiece, Piece, pack
+from varve.jobs.source.pieces import ColdPiece, Piece, pack
 from varve.jobs.source.read import TaskRead
+from varve.jobs.source.server_tail import ServerTail
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic
 from varve.tiering.cold_keys import ColdPartition
 
@@ -58,11 +62,15 @@ class SourcePlan:
         return sum(piece.size for piece in self.pieces)
 
 
+Tail = HotLog | ServerTail
+"""The part of a log that is read where it is written."""
+
+
 class PartitionSource:
     """One partition in one tier or in both."""
 
     def __init__(
-        self, number: int, cold: ColdPlan | None, hot: HotLog | None, options: SourceOptions
+        self, number: int, cold: ColdPlan | None, hot: Tail | None, options: SourceOptions
     ) -> None:
         self.number = number
         self._cold = cold
@@ -99,7 +107,7 @@ class PartitionSource:
     def bounds(self) -> tuple[int, int]:
         """The first offset that can be read, and the one behind the last."""
         cold, hot, is_committed = self._cold, self._hot, self._options.is_committed
-        if hot is not None and (cold is None or hot.end_offset > cold.end_offset):
+        if hot is not None and (cold is None or hot.is_whole or hot.end_offset > cold.end_offset):
             end = hot.stable_offset if is_committed else hot.end_offset
         else:
             assert cold is not None
@@ -108,7 +116,7 @@ class PartitionSource:
             start = end if hot is None else hot.start_offset
         else:
             start = cold.start_offset
-            if hot is not None and hot.start_offset > hot.segments[0].base_offset:
+            if hot is not None and (hot.is_whole or hot.start_offset > hot.first_offset):
                 start = max(start, hot.start_offset)
         return min(start, end), end
 
@@ -146,11 +154,11 @@ class PartitionSource:
 
     def find_by_time(self, timestamp: int, start_offset: int) -> int | None:
         """The first offset of a record of this time or later; None when there is none."""
-        found = None
-        if self._cold is not None:
+        found, hot = None, self._hot
+        if self._cold is not None and not (hot is not None and hot.is_whole):
             found = self._cold.find_by_time(timestamp, start_offset=start_offset)
-        if found is None and self._hot is not None and self._hot.segments:
-            found = self._hot.find_by_time(timestamp, start_offset=start_offset)
+        if found is None and hot is not None:
+            found = hot.find_by_time(timestamp, start_offset=start_offset)
         return found
 
     def pieces(self, *, start_offset: int, end_offset: int, filters: SourceFilters) -> list[Piece]:
@@ -184,8 +192,8 @@ class PartitionSource:
         is_asked = filters.keys is not None or self._options.mode is Mode.LATEST
         return is_asked and self._options.is_committed
 
-    def _check_joined(self, hot: HotLog, offset: int) -> None:
-        first = hot.segments[0].base_offset
+    def _check_joined(self, hot: Tail, offset: int) -> None:
+        first = hot.first_offset
         if first > offset:
             raise Corrupt(
                 f"{self.topic}-{self.number}: offsets {offset} to {first - 1} are neither in the "
@@ -208,8 +216,13 @@ def open_partitions(
     options: SourceOptions, wanted: frozenset[int] | None = None
 ) -> list[PartitionSource]:
     """The partitions of the topic that are wanted, in order."""
-    if options.directories and (options.version is not None or options.as_of_ms is not None):
-        raise InvalidRequest("an older manifest (version, asOf) is read without a directory")
+    has_tail = bool(options.directories) or options.server is not None
+    if has_tail and (options.version is not None or options.as_of_ms is not None):
+        raise InvalidRequest(
+            "an older manifest (version, asOf) is read without a directory or a server"
+        )
+    if options.server is not None:
+        return _open_served(options, options.server, wanted)
     topic = _find_cold(options)
     name = options.topic if topic is None else topic.name
     homes = {} if topic is None else {home.partition: home for home in topic.partitions}
@@ -236,17 +249,42 @@ def open_partitions(
     return opened
 
 
+def _open_served(
+    options: SourceOptions, address: ServerAddress, wanted: frozenset[int] | None
+) -> list[PartitionSource]:
+    """The partitions as a server has them; what is in the cold tier is read there."""
+    client = open_client(address)
+    served = client.topic(options.topic)
+    homes = {}
+    if options.address is not None:
+        name = f"{served.name}.{encode_topic_id(served.id)}"
+        topic = _find_cold(replace(options, topic=name))
+        homes = {} if topic is None else {home.partition: home for home in topic.partitions}
+    opened = []
+    for number in sorted(served.leaders):
+        if wanted is not None and number not in wanted:
+            continue
+        cold = None
+        if number in homes and options.address is not None:
+            cold = ColdPlan(options.address, homes[number], options)
+        # The cold part first, so that the server's end is not before its own.
+        tail = ServerTail(client, served, number, cold=cold, is_committed=options.is_committed)
+        opened.append(PartitionSource(number, cold, tail, options))
+    return opened
+
+
 def _find_cold(options: SourceOptions) -> ColdTopic | None:
-    """The topic in the cold tier; with a directory, none may be there yet."""
+    """The topic in the cold tier; with a directory or a server, none may be there yet."""
     address = options.address
     if address is None:
         return None
-    if options.directories and not address.open().list_directories(""):
+    has_tail = bool(options.directories) or options.server is not None
+    if has_tail and not address.open().list_directories(""):
         return None
     try:
         return find_topic(address, options.topic)
     except NotFound:
-        if options.directories:
+        if has_tail:
             return None
         raise
 
@@ -355,5 +393,5 @@ def _count_keys(pieces: Sequence[Piece]) -> int:
     counts = [
         one.record_count if one.key_count is None else one.key_count for one in segments.values()
     ]
-    hot_bytes = sum(piece.size for piece in pieces if isinstance(piece, HotPiece))
+    hot_bytes = sum(piece.size for piece in pieces if not isinstance(piece, ColdPiece))
     return sum(counts) + hot_bytes // _RECORD_BYTES

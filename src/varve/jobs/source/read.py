@@ -4,7 +4,7 @@ Invariant  history comes in the order of the pieces. The latest state is found f
            record to the oldest, so that a key is decided when it is met first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -29,6 +29,7 @@ from varve.jobs.source.pieces import (
     HotPiece,
     KeptPiece,
     Piece,
+    ServerPiece,
     cut_positions,
 )
 from varve.jobs.source.record_blocks import CHUNK_BYTES, RecordBlock, Stretch, Wanted, read_blocks
@@ -114,7 +115,9 @@ class _TaskReader:
     @property
     def _pieces(self) -> list[Piece]:
         """Those that are not planned."""
-        return [one for one in self._task.pieces if isinstance(one, ColdPiece | HotPiece)]
+        return [
+            one for one in self._task.pieces if isinstance(one, ColdPiece | HotPiece | ServerPiece)
+        ]
 
     def _may_hold(self, piece: Piece) -> bool:
         """Whether a piece may hold a wanted key, as far as the key index tells."""
@@ -131,7 +134,7 @@ class _TaskReader:
     def _wanted(self, piece: Piece) -> Wanted:
         return wanted_of(piece, min_ms=self._filters.min_ms, max_ms=self._filters.max_ms)
 
-    def _stretches(self, piece: Piece) -> Sequence[Stretch]:
+    def _stretches(self, piece: Piece) -> Iterable[Stretch]:
         return open_stretches(piece, self._wanted(piece), self._objects, self._stack)
 
     # The latest state
@@ -158,8 +161,8 @@ class _TaskReader:
 
     def _latest_stretches(self, piece: Piece) -> Iterator[Stretch]:
         """The stretches of a piece, the newest first."""
-        if isinstance(piece, HotPiece):
-            yield from reversed(self._stretches(piece))
+        if not isinstance(piece, ColdPiece):
+            yield from reversed(list(self._stretches(piece)))
             return
         found = self._look_up(piece)
         if found == {}:

@@ -1,0 +1,86 @@
+"""What the error codes of a server mean to who asked it.
+
+Invariant  a code is never passed over: it is tried again while that may help, or raised.
+"""
+
+from typing import Final
+
+from varve.foundation.errors import (
+    Corrupt,
+    Fenced,
+    InvalidRecord,
+    InvalidRequest,
+    NotFound,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    StoreDenied,
+    StoreError,
+    Unavailable,
+)
+from varve.wire.error_codes import ErrorCode
+
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+)
+_BUSY: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+_KINDS: Final[dict[int, type[StoreError]]] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: NotFound,
+    ErrorCode.UNKNOWN_TOPIC_ID: NotFound,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.CORRUPT_MESSAGE: Corrupt,
+    ErrorCode.INVALID_RECORD: InvalidRecord,
+    ErrorCode.INVALID_TIMESTAMP: InvalidRecord,
+    ErrorCode.MESSAGE_TOO_LARGE: RecordTooLarge,
+    ErrorCode.RECORD_LIST_TOO_LARGE: RecordTooLarge,
+    ErrorCode.PRODUCER_FENCED: Fenced,
+    ErrorCode.INVALID_PRODUCER_EPOCH: Fenced,
+    ErrorCode.UNKNOWN_SERVER_ERROR: Unavailable,
+}
+
+
+class Refused(Unavailable):
+    """An answer that may be another one soon; `is_moved` where another broker may give it."""
+
+    def __init__(self, message: str, *, is_moved: bool = False) -> None:
+        super().__init__(message)
+        self.is_moved = is_moved
+
+
+def name_of(code: int) -> str:
+    known = {int(one): one.name for one in ErrorCode}
+    return known.get(code, f"error {code}")
+
+
+def check(code: int, where: str, detail: str | None = None) -> None:
+    """Raises what a code means; Refused for one that is worth another try."""
+    if code == ErrorCode.NONE:
+        return
+    message = f"{where}: the server says {name_of(code)}" + (f": {detail:.300}" if detail else "")
+    if code in _MOVED or code in _BUSY:
+        raise Refused(message, is_moved=code in _MOVED)
+    raise _KINDS.get(code, InvalidRequest)(message)

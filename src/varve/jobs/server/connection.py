@@ -1,0 +1,185 @@
+"""One connection to a broker: requests out, answers in, one after the other.
+
+Invariant  an answer is that of the request it is given for; after a failure the connection is
+           closed. A request goes out in the newest version that both sides know.
+Threads    one at a time.
+"""
+
+import socket
+import ssl
+from struct import Struct
+from typing import Final, TypeVar
+
+from varve.foundation.errors import (
+    Corrupt,
+    InvalidRequest,
+    MalformedMessage,
+    StoreDenied,
+    Unavailable,
+)
+from varve.jobs.server.address import ServerAddress
+from varve.jobs.server.login import log_in
+from varve.wire.apis import APIS
+from varve.wire.codec import decode, encode
+from varve.wire.error_codes import ErrorCode
+from varve.wire.header import skip_tags, write_request_header
+from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from varve.wire.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from varve.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from varve.wire.schema import Message
+
+R = TypeVar("R", bound=Message)
+
+CLIENT_ID: Final = "varve-spark"
+_SIZE: Final = Struct(">i")
+_CORRELATION_END: Final = 4
+_ANSWER_BYTES_MAX: Final = 1 << 30
+_TOPIC_IDS_FROM: Final = {1: 13, 0: 13, 9: 10}
+"""Of Fetch, Produce and OffsetFetch: versions that name topics by ids alone are not asked in."""
+
+
+class Connection:
+    """Opened by `open_connection`; a context manager that closes it."""
+
+    def __init__(self, stream: socket.socket, name: str) -> None:
+        self.name = name
+        self._stream = stream
+        self._number = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def learn_versions(self) -> None:
+        """Asks what the broker knows; it must be 2.8 or later."""
+        request = ApiVersionsRequest("varve", "1")
+        answer = self._exchange(request, ApiVersionsResponse, 3)
+        if answer.error_code:
+            raise Unavailable(f"{self.name} knows no ApiVersions 3: it is older than Kafka 2.8")
+        self._versions = {
+            one.api_key: (one.min_version, one.max_version) for one in answer.api_keys
+        }
+
+    def find_version(self, kind: type[Message]) -> int | None:
+        """The newest version of a request that both know; None where there is none."""
+        known = APIS[kind.API_KEY].versions
+        low, high = self._versions.get(kind.API_KEY, (0, -1))
+        high = min(high, known.last, _TOPIC_IDS_FROM.get(kind.API_KEY, high + 1) - 1)
+        return high if high >= max(low, known.first) else None
+
+    def ask(self, request: Message, kind: type[R]) -> R:
+        """The answer to a request; raises Unavailable when the connection fails."""
+        version = self.find_version(type(request))
+        if version is None:
+            raise InvalidRequest(
+                f"{self.name} and this varve have no version of {type(request).__name__} in common"
+            )
+        return self._exchange(request, kind, version)
+
+    def _exchange(self, request: Message, kind: type[R], version: int) -> R:
+        self._number += 1
+        is_flexible = version >= request.FLEXIBLE
+        head = write_request_header(
+            request.API_KEY, version, self._number, CLIENT_ID, is_flexible=is_flexible
+        )
+        out = encode(request, version, head)
+        try:
+            self._stream.sendall(_SIZE.pack(len(out)))
+            self._stream.sendall(out)
+            frame = self._receive()
+        except OSError as error:
+            self.close()
+            raise Unavailable(f"{self.name}: {type(request).__name__}: {error}") from error
+        return self._decode(frame, request, kind, version)
+
+    def _decode(self, frame: memoryview, request: Message, kind: type[R], version: int) -> R:
+        try:
+            if len(frame) < _CORRELATION_END or _SIZE.unpack_from(frame)[0] != self._number:
+                raise MalformedMessage(f"the answer is not that of request {self._number}")
+            start = _CORRELATION_END
+            if version >= request.FLEXIBLE and kind is not ApiVersionsResponse:
+                start = skip_tags(frame, start)
+            return decode(kind, version, frame, start)
+        except MalformedMessage as error:
+            self.close()
+            raise Corrupt(f"{self.name}: {error}: is it a broker of Kafka's protocol?") from error
+
+    def _receive(self) -> memoryview:
+        (size,) = _SIZE.unpack(self._receive_exactly(_SIZE.size))
+        if not 0 <= size <= _ANSWER_BYTES_MAX:
+            raise OSError(f"an answer of {size} bytes, more than {_ANSWER_BYTES_MAX}")
+        return memoryview(self._receive_exactly(size))
+
+    def _receive_exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, filled = memoryview(data), 0
+        while filled < size:
+            count = self._stream.recv_into(view[filled:])
+            if not count:
+                raise OSError("the broker has closed the connection")
+            filled += count
+        return data
+
+    def log_in(self, address: ServerAddress) -> None:
+        """Raises StoreDenied for a login that the broker refuses."""
+        assert address.mechanism is not None
+        offered = self.ask(SaslHandshakeRequest(address.mechanism), SaslHandshakeResponse)
+        if offered.error_code:
+            raise StoreDenied(
+                f"{self.name} has no login by {address.mechanism}, only by "
+                f"{', '.join(offered.mechanisms) or 'nothing'}: set sasl.mechanism"
+            )
+        log_in(address.mechanism, address.username, address.password, self._say)
+
+    def _say(self, data: bytes) -> bytes:
+        answer = self.ask(SaslAuthenticateRequest(data), SaslAuthenticateResponse)
+        if answer.error_code:
+            told = answer.error_message or ErrorCode(answer.error_code).name
+            raise StoreDenied(f"{self.name} refuses the login: {told:.300}")
+        return bytes(answer.auth_bytes)
+
+
+def open_connection(address: ServerAddress, host: str, port: int) -> Connection:
+    """Connects, checks the certificate and logs in, as the address says."""
+    name = f"{host}:{port}"
+    try:
+        stream = socket.create_connection((host, port), timeout=address.timeout_ms / 1000)
+        try:
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.uses_tls:
+                stream = _make_tls(address).wrap_socket(stream, server_hostname=host)
+        except BaseException:
+            stream.close()
+            raise
+    except ssl.SSLCertVerificationError as error:
+        raise StoreDenied(f"{name}: {error.verify_message}: set ssl.ca.location") from error
+    except OSError as error:
+        raise Unavailable(f"no connection to {name}: {error}") from error
+    connection = Connection(stream, name)
+    try:
+        connection.learn_versions()
+        if address.mechanism is not None:
+            connection.log_in(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_tls(address: ServerAddress) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=address.ca_path or None)
+        if address.certificate_path:
+            context.load_cert_chain(
+                address.certificate_path, address.key_path or None, address.key_password or None
+            )
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidRequest(
+            f"the files of ssl.ca.location, ssl.certificate.location and ssl.key.location cannot "
+            f"be used: {error}"
+        ) from error
+    context.check_hostname = address.checks_name
+    return context

@@ -1,0 +1,290 @@
+"""A topic read through its server: the same rows as from its files, the cold ones from the tier."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from tests.support.serving import Serving
+from tests.support.source_topic import NAME, Row, SourceTopic, read_rows
+from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange, Unavailable
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.columns import make_schema
+from varve.jobs.source.estimate import estimate
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import SourceOptions, parse_options
+from varve.jobs.source.partition import TaskPartition
+from varve.jobs.source.pieces import ColdPiece, ServerPiece
+from varve.jobs.source.plan import plan_read, plan_tasks
+from varve.jobs.source.read import TaskRead, read_task
+from varve.jobs.source.served_tier import learn_tier
+from varve.jobs.source.stream import VarveStreamReader
+from varve.records import Codec, Record
+from varve.testing import KafkaKit
+
+START_MS = 1_700_000_000_000
+COLUMNS = "producerId,producerEpoch,sequence,leaderEpoch,isTransactional,batchOffset,size"
+
+
+class Bench:
+    """A topic with a cold part, and its server."""
+
+    def __init__(self, topic: SourceTopic, bootstrap: str) -> None:
+        self.topic = topic
+        self.bootstrap = bootstrap
+
+    def options(self, **more: str) -> SourceOptions:
+        given = {"bootstrap.servers": self.bootstrap, "topic": NAME, **more}
+        return learn_tier(parse_options(given))
+
+    def rows(self, filters: SourceFilters | None = None, **more: str) -> list[Row]:
+        return read_rows(self.options(**more), filters or SourceFilters())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    topic = SourceTopic(tmp_path, cleanup_policy="delete")
+    with Serving(topic.kit.store) as serving:
+        yield Bench(topic, serving.bootstrap)
+    topic.close()
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Iterator[Bench]:
+    topic = SourceTopic(tmp_path, cleanup_policy="compact")
+    with Serving(topic.kit.store) as serving:
+        yield Bench(topic, serving.bootstrap)
+    topic.close()
+
+
+def fill(topic: SourceTopic, *counts: int) -> None:
+    """So many records to each segment; all but the last are copied, and leave the disk."""
+    for number, count in enumerate(counts):
+        if number:
+            topic.roll()
+        for index in range(count):
+            topic.put((f"k{index}", f"s{number}"))
+    topic.copy()
+    topic.move()
+    topic.flush()
+
+
+def write_transactions(topic: SourceTopic) -> None:
+    """One that spans the border of the tiers is aborted behind it, others within each of them."""
+    topic.write([Record(b"a", b"cold-aborted", (), START_MS)], producer_id=1)
+    topic.end(producer_id=1, committed=False)
+    topic.write([Record(b"b", b"cold-committed", (), START_MS)], producer_id=2)
+    topic.end(producer_id=2, committed=True)
+    topic.write([Record(b"c", b"across", (), START_MS)], producer_id=3)
+    topic.roll()
+    topic.put(("d", "plain"))
+    topic.write([Record(b"e", b"across too", (), START_MS)], producer_id=3)
+    topic.copy()
+    topic.move()
+    topic.end(producer_id=3, committed=False)
+    topic.write([Record(b"f", b"again", (), START_MS)], producer_id=3)
+    topic.end(producer_id=3, committed=True)
+    topic.write([Record(b"g", b"hot-aborted", (), START_MS)], producer_id=4)
+    topic.end(producer_id=4, committed=False)
+    topic.write([Record(b"h", b"open", (), START_MS)], producer_id=5)
+    topic.put(("i", "behind"))
+    topic.flush()
+
+
+def values(rows: list[Row]) -> list[bytes | None]:
+    return [row["value"] for row in rows]
+
+
+def offsets(rows: list[Row]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+def test_rows_are_those_of_the_files_with_all_that_batches_tell(bench: Bench) -> None:
+    topic = bench.topic
+    headers = (("trace", b"1"), ("empty", None))
+    for codec in Codec:
+        topic.append([Record(b"k", b"v" * 40, headers, START_MS + 5)] * 3, codec=codec)
+    topic.append([Record(None, None)])
+    topic.write([Record(b"t", b"1", (), START_MS)], producer_id=9)
+    topic.end(producer_id=9, committed=True)
+    topic.flush()
+    expected = topic.rows(is_hot=True, columns=COLUMNS)
+    assert bench.rows(columns=COLUMNS) == expected
+    assert len(expected) == 3 * len(Codec) + 2
+
+
+def test_the_cold_part_is_read_from_the_tier_that_the_server_names(bench: Bench) -> None:
+    fill(bench.topic, 4, 3, 2)
+    options = bench.options()
+    assert options.address is not None
+    assert options.address.url == bench.topic.url
+    pieces = plan_read(options, SourceFilters()).pieces
+    assert [type(one) for one in pieces] == [ColdPiece, ColdPiece, ServerPiece]
+    assert (pieces[-1].start_offset, pieces[-1].end_offset) == (7, 9)
+    assert offsets(bench.rows()) == list(range(9))
+    assert bench.rows(url=bench.topic.url) == bench.rows()
+    found = estimate(options)
+    assert (found.segments, found.cold_bytes > 0, found.hot_bytes > 0) == (2, True, True)
+
+
+def test_a_server_may_be_asked_for_its_cold_part_too(bench: Bench) -> None:
+    fill(bench.topic, 4, 3, 2)
+    options = bench.options(throughServer="true")
+    pieces = plan_read(options, SourceFilters()).pieces
+    assert {type(one) for one in pieces} == {ServerPiece}
+    assert read_rows(options, SourceFilters()) == bench.rows()
+
+
+@pytest.mark.parametrize("through", ["true", "false"])
+def test_aborted_and_undecided_transactions_are_left_out(bench: Bench, through: str) -> None:
+    write_transactions(bench.topic)
+    seen = values(bench.rows(throughServer=through))
+    assert seen == [b"cold-committed", b"plain", b"again"]
+    every = values(bench.rows(throughServer=through, isolation="read_uncommitted"))
+    assert every == values(bench.topic.rows(is_hot=True, isolation="read_uncommitted"))
+    assert len(every) == 9
+
+
+@pytest.mark.parametrize("split", [1, 200, 1 << 20])
+def test_a_transaction_that_pieces_cut_is_told_whole(bench: Bench, split: int) -> None:
+    topic = bench.topic
+    for number in range(6):
+        topic.write([Record(b"a", b"%d" % number, (), START_MS)] * 3, producer_id=1)
+        topic.put(("p", str(number)))
+    topic.end(producer_id=1, committed=False)
+    topic.put(("p", "last"))
+    topic.flush()
+    options = bench.options(splitBytes=str(split), throughServer="true")
+    pieces = plan_read(options, SourceFilters()).pieces
+    assert (len(pieces) > 3) == (split < 1000)
+    assert values(bench.rows(splitBytes=str(split), throughServer="true")) == [
+        b"0", b"1", b"2", b"3", b"4", b"5", b"last",
+    ]  # fmt: skip
+
+
+def test_ranges_by_offset_and_time(bench: Bench) -> None:
+    topic = bench.topic
+    for number in range(10):
+        if number == 5:
+            topic.roll()
+        topic.append([Record(b"k", b"%d" % number, (), START_MS + 1000 * number)])
+    topic.copy()
+    topic.move()
+    topic.flush()
+    assert offsets(bench.rows(startingOffset="3", endingOffset="7")) == [3, 4, 5, 6]
+    for first, last in ((2, 4), (4, 8), (6, 8)):
+        found = bench.rows(
+            startingTimestamp=str(START_MS + 1000 * first - 1),
+            endingTimestamp=str(START_MS + 1000 * last),
+        )
+        assert offsets(found) == list(range(first, last))
+    later = SourceFilters(min_ms=START_MS + 7000, max_ms=START_MS + 8000)
+    assert offsets(bench.rows(later)) == [7, 8]
+    assert offsets(bench.rows(SourceFilters(min_ms=START_MS + 90_000))) == []
+    assert offsets(bench.rows(startingTimestamp=str(START_MS + 90_000))) == []
+    assert offsets(bench.rows(SourceFilters(start_offset=8))) == [8, 9]
+
+
+def test_keys_and_the_latest_state(keyed: Bench) -> None:
+    fill(keyed.topic, 6, 5, 4)
+    keyed.topic.put(("k5", None), ("k0", "new"))
+    keyed.topic.flush()
+    wanted = SourceFilters(keys=frozenset({b"k3"}))
+    assert values(keyed.rows(wanted)) == [b"s0", b"s1", b"s2"]
+    expected = {(row["key"], row["value"]) for row in keyed.topic.rows(is_hot=True, mode="latest")}
+    for name, value in (("mode", "latest"), ("throughServer", "true"), ("splitBytes", "50")):
+        found = read_rows(keyed.options(**{"mode": "latest", name: value}), SourceFilters())
+        assert {(row["key"], row["value"]) for row in found} == expected
+        assert len(found) == len(expected) == 5
+    assert values(keyed.rows(wanted, mode="latest")) == [b"s2"]
+
+
+def test_a_stream_goes_on_behind_what_it_read(bench: Bench) -> None:
+    fill(bench.topic, 6, 4)
+    reader = VarveStreamReader(bench.options(maxOffsetsPerTrigger="7"), make_schema())
+    begin = reader.initialOffset()
+    middle = reader.latestOffset(begin, reader.getDefaultReadLimit())
+    assert (begin, middle) == ({"0": 0}, {"0": 7})
+    assert _read(reader, begin, middle) == list(range(7))
+    reader.prepareForTriggerAvailableNow()
+    bench.topic.put(("late", "1"))
+    bench.topic.flush()
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    assert end == {"0": 10}
+    assert _read(reader, middle, end) == [7, 8, 9]
+    fresh = VarveStreamReader(bench.options(), make_schema())
+    assert fresh.latestOffset(end, ReadAllAvailable()) == {"0": 11}
+    assert fresh.latestOffset({"0": 0}, ReadMaxRows(1)) == {"0": 1}
+    assert fresh.latestOffset({"0": 0}, ReadMaxBytes(1)) == {"0": 1}
+
+
+def _read(reader: VarveStreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
+    rows: list[int] = []
+    for partition in reader.partitions(start, end):
+        assert isinstance(partition, TaskPartition)
+        rows += [row["offset"] for batch in reader.read(partition) for row in batch.to_pylist()]
+    return rows
+
+
+def test_offsets_that_expired_since_the_plan_are_told(bench: Bench) -> None:
+    fill(bench.topic, 3, 3)
+    options = bench.options(throughServer="true")
+    tasks = plan_tasks(options, SourceFilters())
+    bench.topic.topic.partition(0).log.delete_records(5)
+    with pytest.raises(OffsetOutOfRange, match="OFFSET_OUT_OF_RANGE"):
+        _run(tasks, options)
+    assert offsets(bench.rows()) == [5]
+    assert offsets(bench.rows(throughServer="true")) == [5]
+
+
+def _run(tasks: list[TaskRead], options: SourceOptions) -> int:
+    columns = ArrowColumns(make_schema())
+    read = [batch for task in tasks for batch in read_task(task, columns, options, SourceFilters())]
+    return len(read)
+
+
+def test_a_server_that_restarts_is_asked_again() -> None:
+    with KafkaKit() as kit:
+        topic = kit.store.create_topic("t", partitions=2)
+        topic.append_many([Record(b"%d" % number, b"v") for number in range(20)])
+        kit.restart()
+        options = parse_options({"server": kit.bootstrap, "topic": "t"})
+        before = read_rows(options, SourceFilters())
+        assert len(before) == 20
+        kit.restart()
+        assert read_rows(options, SourceFilters()) == before
+        only = SourceFilters(partitions=frozenset({1}))
+        assert {row["partition"] for row in read_rows(options, only)} == {1}
+
+
+def test_what_is_not_there_is_told_at_once(bench: Bench) -> None:
+    with pytest.raises(NotFound, match="has no topic 'lost'"):
+        bench.options(topic="lost")
+    with pytest.raises(Unavailable, match="no connection to 127"):
+        learn_tier(parse_options({"server": "127.0.0.1:1", "topic": "t"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"server": "h"}, "is not HOST:PORT"),
+        ({"sasl.username": "u"}, "give bootstrap.servers too"),
+        ({"server": "h:1", "bootstrap.servers": "h:1"}, "not both"),
+        ({"server": "h:1", "directory": "d"}, "not both"),
+        ({"server": "h:1", "security.protocol": "TLS"}, "security.protocol cannot be 'TLS'"),
+        ({"server": "h:1", "security.protocol": "SASL_SSL"}, "sasl.mechanism is missing"),
+        ({"server": "h:1", "request.timeout.ms": "soon"}, "no count of milliseconds"),
+        ({"server": "h:1", "url": "memory:", "throughServer": "true"}, "without url"),
+        ({"url": "memory:", "throughServer": "true"}, "goes with bootstrap.servers"),
+        ({"server": "h:1", "acks": "1"}, "there is no option 'acks'"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        parse_options({"topic": "t", **given})
+
+
+def test_an_older_manifest_is_not_asked_of_a_server(bench: Bench) -> None:
+    with pytest.raises(InvalidRequest, match="without a directory or a server"):
+        bench.rows(asOf="2026-01-01")
