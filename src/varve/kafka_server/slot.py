@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from varve.kafka_server.buffers import ReceiveBuffer
 from varve.kafka_server.outlet import Piece
 from varve.kafka_server.router import Request
 from varve.wire import ApiKey, Message
+
+_LONG_POLLS: Final = (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
 class Slot:
@@ -38,5 +41,6 @@ class Slot:
         self.size = 0
 
     @property
-    def key(self) -> ApiKey | None:
-        return None if self.request is None else self.request.api.key
+    def is_long_poll(self) -> bool:
+        """Whether it may wait for something to happen."""
+        return self.request is not None and self.request.api.key in _LONG_POLLS
