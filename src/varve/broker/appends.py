@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
 
+from varve.broker.refusals import Refusals
 from varve.commit_log import AppendResult, Log, TopicPartition
 from varve.commit_log.producer_state import Origin
 from varve.disk import Buffer
-from varve.foundation.errors import Closed, StoreError
+from varve.foundation.errors import Closed, StoreError, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Appends:
         self, loop: asyncio.AbstractEventLoop, *, sync_pool: Executor | None = None
     ) -> None:
         self._loop = loop
+        self.refusals: Final = Refusals(loop.time)
         self.on_appended: list[Callable[[set[TopicPartition]], None]] = []
         """Called in the loop's thread with the partitions that have more to read."""
         # None wakes the writer to its end.
@@ -130,6 +132,8 @@ class Appends:
             for part in job.parts:
                 _append(part)
                 if part.result is None:
+                    if isinstance(part.error, Unavailable):
+                        self.refusals.note(part.log.topic_partition, part.error)
                     continue
                 if part.log.settings.syncs_every_append:
                     waiting = unsynced.setdefault(part.log, [])

@@ -146,7 +146,10 @@ def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
 
     async def health() -> Page:
         found = await server.broker.offload(store.health)
-        return Page.of(found.is_healthy, {"healthy": found.is_healthy, **_troubles(found)})
+        refused = server.broker.appends.refusals.find_recent()
+        is_healthy = found.is_healthy and refused is None
+        told = {"healthy": is_healthy, **_troubles(found)}
+        return Page.of(is_healthy, told if refused is None else {**told, "appends": refused})
 
     async def ready() -> Page:
         return Page.of(server.is_ready, {"ready": server.is_ready})
