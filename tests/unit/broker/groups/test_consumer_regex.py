@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from varve.broker.groups.consumer_regex import POSITIONS_MAX, SIZE_MAX, TopicPattern
+from varve.broker.groups.consumer_regex import TopicPattern
+from varve.broker.groups.regex_parser import POSITIONS_MAX, SIZE_MAX
 from varve.foundation.errors import InvalidRequest
 
 
