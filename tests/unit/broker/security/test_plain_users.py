@@ -86,6 +86,7 @@ def test_a_message_about_the_line_tells_no_password() -> None:
         f"alice={HASH}\nalice={HASH}",
         f"alice={HASH.replace('16384', '1048576')}",
     ],
+    ids=["no value", "empty", "no name", "clear text", "bad cost", "twice", "high cost"],
 )
 def test_a_file_that_cannot_be_read_is_refused(line: str) -> None:
     with pytest.raises(InvalidSetting):
