@@ -30,6 +30,7 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.producer_loading import ProducerLoad, ProducerSnapshots, load_producers
+from varve.commit_log.producer_recall import recall_batches
 from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.rolling import draw_jitter
 from varve.commit_log.segment import SEGMENT_KINDS, ReadableSegment, Segment
@@ -132,6 +133,7 @@ class LogLoader:
             end_offset=next_offset,
             load=self._producer_load(log_start_offset),
         )
+        recall_batches(segments[-2:], producers)
         if self._snapshots.has_removed:
             # A snapshot that comes back could pass for one of batches yet to come.
             self._fs.sync_directory(self._directory)

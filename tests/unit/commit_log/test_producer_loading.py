@@ -133,11 +133,41 @@ def test_expired_producers_are_dropped_from_a_snapshot(rolled: Bench) -> None:
     assert known(rolled) == {}
 
 
-def test_a_snapshot_remembers_the_last_batch_only(rolled: Bench) -> None:
+def test_batches_that_a_snapshot_does_not_tell_are_recalled_from_the_last_two_segments(
+    rolled: Bench,
+) -> None:
     rolled.open(clean=True)
     assert produce(rolled, 3).is_duplicate
+    assert produce(rolled, 2).is_duplicate
     with pytest.raises(OutOfOrderSequence):
-        produce(rolled, 2)
+        produce(rolled, 1)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_producer_may_repeat_its_last_five_batches_after_every_start(
+    bench: Bench, clean: bool
+) -> None:
+    bench.open()
+    for sequence in range(7):
+        produce(bench, sequence)
+    for _ in range(2):
+        bench.log.close()
+        bench.open(clean=clean)
+    entry = bench.log._state.producers.entries[1]
+    assert [one.first_offset for one in entry.batches] == [2, 3, 4, 5, 6]
+    assert all(produce(bench, sequence).is_duplicate for sequence in range(2, 7))
+    assert not produce(bench, 7).is_duplicate
+
+
+def test_batches_of_an_older_epoch_are_not_recalled(bench: Bench) -> None:
+    bench.open()
+    for epoch in (0, 1):
+        batch = make_batch(producer_id=1, producer_epoch=epoch, base_sequence=0)
+        bench.log.append(batch)
+    bench.log.close()
+    bench.open(clean=True)
+    entry = bench.log._state.producers.entries[1]
+    assert (entry.epoch, len(entry.batches)) == (1, 1)
 
 
 def test_replay_does_not_check_sequences(bench: Bench) -> None:
