@@ -2,14 +2,17 @@
 
 Each line of input, a JSON object with `directory` and `settings`, makes a server as `varve serve`
 does. It prints `pid <its pid>`, then `serves ...` when clients may come. After its end: `dead`.
-The end of the input ends the process that forks; servers are ended by who asked for them.
+
+Crash      the end of the input, as when the tests are killed, ends the server and then the process.
 """
 
 import gc
 import json
 import logging
 import os
+import select
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -18,7 +21,16 @@ from varve.cli.serve_settings import make_plan
 from varve.records import Codec, Record, build_batch
 
 
+def _end_with_the_input() -> None:
+    """Ends the process when nobody can write to the input any more; reads nothing of it."""
+    hung_up = select.poll()
+    hung_up.register(sys.stdin, 0)
+    hung_up.poll()
+    os._exit(1)
+
+
 def _serve(order: dict[str, Any]) -> None:
+    threading.Thread(target=_end_with_the_input, daemon=True).start()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     plan = make_plan(order["settings"], [order["directory"]], default_directory="")
     serve(plan, lambda line: print(line, flush=True))
