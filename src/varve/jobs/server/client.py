@@ -229,6 +229,15 @@ class ServerClient:
                         raise
             raise AssertionError("an address has hosts")
 
+    def ask_controller(self, request: Message, kind: type[R]) -> R:
+        """Asks the broker that makes topics."""
+        with self._lock:
+            answer = self.ask_any(MetadataRequest([], False), MetadataResponse)
+            places = {one.node_id: (one.host, one.port) for one in answer.brokers}
+            if answer.controller_id not in places:
+                raise Refused(f"{self.address.name} has no controller now")
+            return self.ask_at(*places[answer.controller_id], request, kind)
+
     def ask_at(self, host: str, port: int, request: Message, kind: type[R]) -> R:
         with self._lock:
             return self._ask(self.connect(host, port), request, kind)

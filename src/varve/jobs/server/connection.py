@@ -19,7 +19,7 @@ from varve.foundation.errors import (
 )
 from varve.jobs.server.address import ServerAddress
 from varve.jobs.server.login import log_in
-from varve.wire.apis import APIS
+from varve.wire.apis import APIS, ApiKey
 from varve.wire.codec import decode, encode
 from varve.wire.error_codes import ErrorCode
 from varve.wire.header import skip_tags, write_request_header
@@ -37,8 +37,14 @@ CLIENT_ID: Final = "varve-spark"
 _SIZE: Final = Struct(">i")
 _CORRELATION_END: Final = 4
 _ANSWER_BYTES_MAX: Final = 1 << 30
-_TOPIC_IDS_FROM: Final = {1: 13, 0: 13, 9: 10}
-"""Of Fetch, Produce and OffsetFetch: versions that name topics by ids alone are not asked in."""
+_VERSION_ENDS: Final = {
+    ApiKey.FETCH: 13,
+    ApiKey.OFFSET_FETCH: 10,
+    ApiKey.PRODUCE: 12,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 4,
+}
+"""From these on topics have ids alone, partitions join a transaction unasked (KIP-890), or only
+brokers may ask."""
 
 
 class Connection:
@@ -67,7 +73,7 @@ class Connection:
         """The newest version of a request that both know; None where there is none."""
         known = APIS[kind.API_KEY].versions
         low, high = self._versions.get(kind.API_KEY, (0, -1))
-        high = min(high, known.last, _TOPIC_IDS_FROM.get(kind.API_KEY, high + 1) - 1)
+        high = min(high, known.last, _VERSION_ENDS.get(ApiKey(kind.API_KEY), high + 1) - 1)
         return high if high >= max(low, known.first) else None
 
     def ask(self, request: Message, kind: type[R]) -> R:

@@ -85,10 +85,10 @@ class SinkCommit:
         sinks = self._ledger.read()
         known = sinks.get(write.sink_id)
         if known is None:
-            _check_former_name(sinks.values(), write, target)
+            check_former_name(sinks.values(), write, target)
         else:
-            _check_owner(known, write, target)
-            if _is_done(known, write):
+            check_owner(known, write, target)
+            if is_done(known, write):
                 return CommitResult(write.summary.rows, is_repeated=True, ends={})
         topic = self._get_topic(target, write.partitions)
         if not write.summary.rows:
@@ -231,7 +231,7 @@ def topic_id_of(topic: Topic) -> str:
     return "" if topic.id is None else encode_topic_id(topic.id)
 
 
-def _check_owner(known: Sink, write: EpochWrite, target: SinkTarget) -> None:
+def check_owner(known: Sink, write: EpochWrite, target: SinkTarget) -> None:
     """Raises InvalidRequest where the sink's epochs are not those of this write."""
     if known.topic != target.topic:
         raise InvalidRequest(
@@ -252,7 +252,7 @@ def _check_owner(known: Sink, write: EpochWrite, target: SinkTarget) -> None:
         )
 
 
-def _check_former_name(sinks: Iterable[Sink], write: EpochWrite, target: SinkTarget) -> None:
+def check_former_name(sinks: Iterable[Sink], write: EpochWrite, target: SinkTarget) -> None:
     """Raises InvalidRequest where the query committed the epoch under another name."""
     if write.query is None:
         return
@@ -270,7 +270,7 @@ def _tell_query(query: str | None) -> str:
     return "batch writes" if query is None else f"the streaming query {query}"
 
 
-def _is_done(known: Sink, write: EpochWrite) -> bool:
+def is_done(known: Sink, write: EpochWrite) -> bool:
     """Whether the epoch was committed before; raises InvalidRequest for one that cannot follow."""
     if known.epoch is None or write.epoch > known.epoch:
         return False

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from varve.embedded.packing import parse_codec
 from varve.foundation.errors import InvalidRequest
+from varve.jobs.server.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
 from varve.jobs.sink.staging import ONCE_PREFIX
 from varve.jobs.tier.address import TierAddress
 from varve.records import Codec
@@ -33,16 +34,18 @@ _NAMES: Final = (
     "epoch",
     "skipRepeated",
     "lockWaitMs",
+    "transactionTimeoutMs",
 )
 _SPARKS: Final = ("queryname", "checkpointlocation", "path")
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WORDS: Final = {"true": True, "false": False}
 _LOCK_WAIT_MS: Final = 60_000
+_TRANSACTION_TIMEOUT_MS: Final = 900_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """A write to one topic.
+    """A write to one topic, in directories or through a server.
 
     `sink_id` is None where a fresh one is meant, or the query's. `store_settings` are those of the
     directory's store, `topic_settings` those of a topic to be made.
@@ -62,6 +65,8 @@ class SinkOptions:
     epoch: int | None = None
     skips_repeated: bool = False
     lock_wait_ms: int = _LOCK_WAIT_MS
+    server: ServerAddress | None = None
+    transaction_timeout_ms: int = _TRANSACTION_TIMEOUT_MS
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -71,8 +76,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     directories = tuple(
         os.path.abspath(one.strip()) for one in options.get("directory", "").split(",") if one
     )
-    if not directories:
-        raise InvalidRequest("option directory is missing: name the log directory to write to")
+    server = parse_server_address(options)
+    _check_place(options, directories, server)
     if not options.get("topic"):
         raise InvalidRequest("option topic is missing: name the topic to write to")
     made = _behind(_TOPIC_PREFIX, options)
@@ -84,7 +89,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         directories=directories,
         topic=options["topic"],
-        staging=_make_staging(options, directories[0]),
+        staging=_make_staging(options, directories),
         codec=_read(options, "codec", parse_codec, default=Codec.LZ4),
         batch_bytes=_read(options, "batchBytes", _parse_positive, default=None),
         creates_topic=creates_topic,
@@ -96,6 +101,10 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         epoch=_read(options, "epoch", _parse_count, default=None),
         skips_repeated=_read(options, "skipRepeated", _parse_flag, default=False),
         lock_wait_ms=_read(options, "lockWaitMs", _parse_count, default=_LOCK_WAIT_MS),
+        server=server,
+        transaction_timeout_ms=_read(
+            options, "transactionTimeoutMs", _parse_positive, default=_TRANSACTION_TIMEOUT_MS
+        ),
     )
 
 
@@ -110,14 +119,36 @@ def check_sink_id(text: str) -> str:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    known = {*map(str.lower, _NAMES), *_SPARKS}
+    known = {*map(str.lower, _NAMES), *_SPARKS, *SERVER_NAMES}
     for name in options:
         if name not in known and not name.startswith((_TOPIC_PREFIX, _STORE_PREFIX, _OPEN_PREFIX)):
             raise InvalidRequest(
                 f"there is no option {name!r:.80} of a write (options: {', '.join(_NAMES)}; "
                 f"{_TOPIC_PREFIX}NAME for a topic that is made, {_STORE_PREFIX}NAME for the object "
-                f"store of stagingUrl, {_OPEN_PREFIX}NAME for the store of the directory)"
+                f"store of stagingUrl, {_OPEN_PREFIX}NAME for the store of the directory; for a "
+                f"server {', '.join(SERVER_NAMES)})"
             )
+
+
+def _check_place(
+    options: Mapping[str, str], directories: tuple[str, ...], server: ServerAddress | None
+) -> None:
+    if server is None:
+        if not directories:
+            raise InvalidRequest(
+                "option directory is missing: name the log directory to write to, or its server "
+                f"with {BOOTSTRAP}"
+            )
+        return
+    if directories or _behind(_OPEN_PREFIX, options):
+        raise InvalidRequest(
+            f"give {BOOTSTRAP} or directory, not both: a server writes to its directory itself"
+        )
+    if "stagingurl" not in options:
+        raise InvalidRequest(
+            "option stagingUrl is missing: a place that tasks and the driver reach, where batches "
+            "lie until the server has them"
+        )
 
 
 def _behind(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -126,12 +157,13 @@ def _behind(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _make_staging(options: Mapping[str, str], directory: str) -> TierAddress:
+def _make_staging(options: Mapping[str, str], directories: tuple[str, ...]) -> TierAddress:
     settings = _behind(_STORE_PREFIX, options)
     url = options.get("stagingurl")
     if url is None and settings:
         raise InvalidRequest("options store.NAME are for the object store of stagingUrl: give it")
-    return TierAddress(url or f"file:{quote(directory)}.staging", tuple(sorted(settings.items())))
+    place = url or f"file:{quote(directories[0])}.staging"
+    return TierAddress(place, tuple(sorted(settings.items())))
 
 
 def _read(options: Mapping[str, str], name: str, parse: Callable[[str], T], *, default: T) -> T:

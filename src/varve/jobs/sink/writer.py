@@ -5,7 +5,7 @@
 Tasks make finished batches and stage them; the driver's commit appends them as one transaction.
 
 Invariant  readers of committed records see all rows of a write in a partition, or none.
-Crash      a retried epoch is appended once: see `sink_commit`.
+Crash      a retried epoch is appended once: see `commit` and `server_commit`.
 """
 
 import random as random_module
@@ -28,12 +28,15 @@ from varve.disk import RealFileSystem
 from varve.embedded.packing import Packaging, packaging_for
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
+from varve.jobs.server.client import open_client
 from varve.jobs.sink.batches import BatchBuilder, SinkTarget
 from varve.jobs.sink.commit import CommitResult, EpochWrite, SinkCommit
 from varve.jobs.sink.directory import find_target, open_directory
 from varve.jobs.sink.ledger import SinkLedger
 from varve.jobs.sink.options import SinkOptions, check_sink_id
 from varve.jobs.sink.rows import check_sink_schema
+from varve.jobs.sink.server_commit import ServerCommit
+from varve.jobs.sink.server_target import find_served_target
 from varve.jobs.sink.staging import ONCE_PREFIX, StagedTask, Staging, sweep_abandoned
 from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
 
@@ -81,6 +84,22 @@ def _commit(options: SinkOptions, target: SinkTarget, write: EpochWrite) -> Comm
         return None
     objects = _open_staging(options)
     staging = Staging(objects, write.sink_id)
+    result = _append(options, target, write, staging)
+    staging.sweep()
+    if write.is_once:
+        sweep_abandoned(objects, SystemClock().now_ms())
+    return result
+
+
+def _append(
+    options: SinkOptions, target: SinkTarget, write: EpochWrite, staging: Staging
+) -> CommitResult:
+    if options.server is not None:
+        timeout_ms = options.transaction_timeout_ms
+        through = ServerCommit(
+            open_client(options.server), clock=SystemClock(), timeout_ms=timeout_ms
+        )
+        return through.commit(write, target, staging)
     with open_directory(options, _wait) as store:
         commit = SinkCommit(
             store,
@@ -88,11 +107,13 @@ def _commit(options: SinkOptions, target: SinkTarget, write: EpochWrite) -> Comm
             clock=SystemClock(),
             random=random_module.Random(),
         )
-        result = commit.commit(write, target, staging)
-    staging.sweep()
-    if write.is_once:
-        sweep_abandoned(objects, SystemClock().now_ms())
-    return result
+        return commit.commit(write, target, staging)
+
+
+def _find_target(options: SinkOptions) -> SinkTarget:
+    if options.server is not None:
+        return find_served_target(open_client(options.server), options)
+    return find_target(options, _wait)
 
 
 def _check_append(schema: StructType, *, overwrite: bool) -> None:
@@ -116,7 +137,7 @@ class VarveWriter(DataSourceArrowWriter):
             )
         self._options = options
         self._sink_id = options.sink_id or f"{ONCE_PREFIX}{uuid4().hex}"
-        self._target = find_target(options, _wait)
+        self._target = _find_target(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         task = _stage(iterator, self._options, self._target, self._sink_id)
@@ -145,7 +166,7 @@ class VarveStreamWriter(DataSourceStreamArrowWriter):
         if options.epoch is not None:
             raise InvalidRequest("option epoch is for batch writes: Spark counts those of a stream")
         self._options = options
-        self._target = find_target(options, _wait)
+        self._target = _find_target(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         context = TaskContext.get()
