@@ -12,9 +12,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from varve.cleaning.audit import AuditReport, audit_partition
-from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
-from varve.cleaning.forecast import Forecast
 from varve.commit_log import LogDirectory, LogSettings, LogStore, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import ColdTier
@@ -23,13 +20,14 @@ from varve.embedded.lost_cluster import check_cluster_is_told
 from varve.embedded.lost_settings import tell_lost
 from varve.embedded.partition import Partition
 from varve.embedded.store_metrics import StoreMetrics
+from varve.embedded.store_removals import StoreRemovals
 from varve.embedded.store_settings import ParsedSettings, parse_store_settings
 from varve.embedded.tier_opening import TierOpening
 from varve.embedded.topic import Topic
 from varve.embedded.topic_admin import TopicAdmin
 from varve.embedded.topic_catalog import TopicCatalog
 from varve.embedded.topic_table import TopicEntry
-from varve.embedded.upkeep import Cleaned, Progress, StoreHealth, Upkeep
+from varve.embedded.upkeep import StoreHealth, Upkeep
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from varve.tiering.tier import Tier
 
 
-class Store:
+class Store(StoreRemovals):
     """An open store. Made by `open`; use it as a context manager, or close it."""
 
     def __init__(
@@ -58,8 +56,6 @@ class Store:
         objects: "ObjectStore | None" = None,
     ) -> None:
         self._paths = paths
-        self._fs = fs
-        self._clock = clock
         self._random = random
         parsed = parse_store_settings(settings)
         self._told = parsed
@@ -67,7 +63,7 @@ class Store:
         self._lock = threading.RLock()
         self._changes = threading.RLock()
         self._is_closed = False
-        self._logs = LogStore(
+        logs = LogStore(
             paths,
             fs=fs,
             clock=clock,
@@ -77,7 +73,7 @@ class Store:
             cold_sides=lambda partition: self._tier.cold_side(partition),
         )
         opening = TierOpening(
-            self._logs,
+            logs,
             clock=clock,
             random=random,
             settings=parsed.tier,
@@ -87,19 +83,20 @@ class Store:
             objects=objects,
             cleaner=lambda: self._upkeep.cleaner,
         )
-        self._tier = ColdTier(self._logs, clock=clock, opening=opening)
-        self._catalog = TopicCatalog(fs, self._logs.directories)
+        self._tier = ColdTier(logs, clock=clock, opening=opening)
+        self._catalog = TopicCatalog(fs, logs.directories)
         self._admin = TopicAdmin(
             self._catalog,
-            self._logs,
+            logs,
             defaults=parsed.defaults,
             foreign=parsed.foreign,
             random=random,
             tier=self._tier,
         )  # changes under _changes
-        self._upkeep = Upkeep(self._logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
-        self._metrics = StoreMetrics(self._upkeep.metrics, self._tier.metrics)
-        self._insight = Insight(self._logs, self._upkeep.cleaner, self._tier)
+        upkeep = Upkeep(logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
+        self._metrics = StoreMetrics(upkeep.metrics, self._tier.metrics)
+        insight = Insight(logs, upkeep.cleaner, self._tier)
+        super().__init__(logs, upkeep, insight, fs=fs, clock=clock)
 
     def __repr__(self) -> str:
         return f"<Store {', '.join(self._paths)}{' (closed)' if self._is_closed else ''}>"
@@ -299,108 +296,6 @@ class Store:
         """
         self._check_open()
         self._upkeep.run_once(self._clock.now_ms() if now_ms is None else now_ms)
-
-    def clean(
-        self,
-        topic: str | None = None,
-        partition: int | None = None,
-        *,
-        roll: bool = False,
-        dry_run: bool = False,
-        at_once: bool = False,
-        progress: Progress | None = None,
-    ) -> list[Cleaned]:
-        """Compacts and expires now what the policies of some partitions, or of all, let go.
-
-        Compaction does not wait for the dirty ratio; it leaves the active segment alone, which
-        `roll` closes first. Replaced files go after `file.delete.delay.ms`, or with `at_once` now,
-        for when no thread is reading. A dry run tells what would be done and changes nothing, but
-        that key indexes are built where they are missing. `progress` is told of every chunk, and
-        what it raises ends the run with nothing lost.
-        """
-        chosen = self.partitions(topic, partition)
-        now_ms = self._clock.now_ms()
-        if roll and not dry_run:
-            for one in chosen:
-                self._logs.get(one).roll()
-        cleaned = [
-            self._upkeep.clean(one, now_ms, dry_run=dry_run, progress=progress) for one in chosen
-        ]
-        if at_once:
-            self._logs.remove_doomed()
-        return cleaned
-
-    def partitions(
-        self, topic: str | None = None, partition: int | None = None
-    ) -> list[TopicPartition]:
-        """The partitions of all topics, of one, or the one that is named, by topic and number."""
-        if topic is None:
-            return [
-                TopicPartition(one.name, number)
-                for one in self.topics()
-                for number in range(one.partition_count)
-            ]
-        found = self.topic(topic)
-        numbers = range(found.partition_count)
-        if partition is not None:
-            numbers = range(found.partition(partition).number, partition + 1)
-        return [TopicPartition(topic, number) for number in numbers]
-
-    def audit(
-        self, topic: str | None = None, partition: int | None = None, *, deep: bool = False
-    ) -> list[AuditReport]:
-        """Checks what is on record of every removal against itself and against the disk.
-
-        With `deep` the keys of all records are read as well.
-        """
-        logs = [self._logs.get(one) for one in self.partitions(topic, partition)]
-        return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
-
-    def explain(self, topic: str, partition: int | None = None) -> list[SegmentExplanation]:
-        """Why the segments of a topic, or of one of its partitions, are still here."""
-        now_ms = self._clock.now_ms()
-        return [
-            found
-            for one in self.partitions(topic, partition)
-            for found in self._insight.explain_segments(one, now_ms)
-        ]
-
-    def explain_offset(
-        self, topic: str, offset: int, partition: int | None = None
-    ) -> RecordExplanation:
-        """Why a record is still here, what keeps it and until when; or that it is gone."""
-        number = self.topic(topic).partition(partition).number
-        now_ms = self._clock.now_ms()
-        return self._insight.explain_offset(TopicPartition(topic, number), offset, now_ms)
-
-    def explain_key(
-        self, topic: str, key: bytes | str, partition: int | None = None
-    ) -> RecordExplanation | None:
-        """Why the latest record of a key is still here; None when there is none."""
-        found = self.topic(topic)
-        data = key.encode() if isinstance(key, str) else key
-        number = found.partition_for(data) if partition is None else partition
-        now_ms = self._clock.now_ms()
-        return self._insight.explain_key(
-            TopicPartition(topic, found.partition(number).number), data, now_ms
-        )
-
-    def forecast(
-        self,
-        topic: str | None = None,
-        partition: int | None = None,
-        *,
-        settings: Mapping[str, GivenValue] | None = None,
-    ) -> list[Forecast]:
-        """What retention will delete and when, and what compaction would free, by partition.
-
-        `settings` are tried in place of the topic's own; nothing is changed.
-        """
-        now_ms = self._clock.now_ms()
-        return [
-            self._insight.forecast(one, now_ms, settings or {})
-            for one in self.partitions(topic, partition)
-        ]
 
     def health(self) -> StoreHealth:
         """How the background work, the partitions and the directories fare."""

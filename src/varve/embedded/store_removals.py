@@ -1,0 +1,147 @@
+"""What a store does and tells about removals: clean, audit, explain and forecast.
+
+Threads    any.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from varve.cleaning.audit import AuditReport, audit_partition
+from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
+from varve.cleaning.forecast import Forecast
+from varve.commit_log import LogStore, TopicPartition
+from varve.disk import FileSystem
+from varve.embedded.insight import Insight
+from varve.embedded.topic import Topic
+from varve.embedded.upkeep import Cleaned, Progress, Upkeep
+from varve.foundation.clock import Clock
+from varve.foundation.settings import GivenValue
+
+
+class StoreRemovals(ABC):
+    """The part of a store that looks after what is to go; the store itself knows the topics."""
+
+    def __init__(
+        self,
+        logs: LogStore,
+        upkeep: Upkeep,
+        insight: Insight,
+        *,
+        fs: FileSystem,
+        clock: Clock,
+    ) -> None:
+        self._logs = logs
+        self._upkeep = upkeep
+        self._insight = insight
+        self._fs = fs
+        self._clock = clock
+
+    @abstractmethod
+    def topic(self, name: str) -> Topic:
+        """A topic by its name; raises NotFound."""
+
+    @abstractmethod
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+
+    def clean(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        roll: bool = False,
+        dry_run: bool = False,
+        at_once: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Cleaned]:
+        """Compacts and expires now what the policies of some partitions, or of all, let go.
+
+        Compaction does not wait for the dirty ratio; it leaves the active segment alone, which
+        `roll` closes first. Replaced files go after `file.delete.delay.ms`, or with `at_once` now,
+        for when no thread is reading. A dry run tells what would be done and changes nothing, but
+        that key indexes are built where they are missing. `progress` is told of every chunk, and
+        what it raises ends the run with nothing lost.
+        """
+        chosen = self.partitions(topic, partition)
+        now_ms = self._clock.now_ms()
+        if roll and not dry_run:
+            for one in chosen:
+                self._logs.get(one).roll()
+        cleaned = [
+            self._upkeep.clean(one, now_ms, dry_run=dry_run, progress=progress) for one in chosen
+        ]
+        if at_once:
+            self._logs.remove_doomed()
+        return cleaned
+
+    def partitions(
+        self, topic: str | None = None, partition: int | None = None
+    ) -> list[TopicPartition]:
+        """The partitions of all topics, of one, or the one that is named, by topic and number."""
+        if topic is None:
+            return [
+                TopicPartition(one.name, number)
+                for one in self.topics()
+                for number in range(one.partition_count)
+            ]
+        found = self.topic(topic)
+        numbers = range(found.partition_count)
+        if partition is not None:
+            numbers = range(found.partition(partition).number, partition + 1)
+        return [TopicPartition(topic, number) for number in numbers]
+
+    def audit(
+        self, topic: str | None = None, partition: int | None = None, *, deep: bool = False
+    ) -> list[AuditReport]:
+        """Checks what is on record of every removal against itself and against the disk.
+
+        With `deep` the keys of all records are read as well.
+        """
+        logs = [self._logs.get(one) for one in self.partitions(topic, partition)]
+        return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
+
+    def explain(self, topic: str, partition: int | None = None) -> list[SegmentExplanation]:
+        """Why the segments of a topic, or of one of its partitions, are still here."""
+        now_ms = self._clock.now_ms()
+        return [
+            found
+            for one in self.partitions(topic, partition)
+            for found in self._insight.explain_segments(one, now_ms)
+        ]
+
+    def explain_offset(
+        self, topic: str, offset: int, partition: int | None = None
+    ) -> RecordExplanation:
+        """Why a record is still here, what keeps it and until when; or that it is gone."""
+        number = self.topic(topic).partition(partition).number
+        now_ms = self._clock.now_ms()
+        return self._insight.explain_offset(TopicPartition(topic, number), offset, now_ms)
+
+    def explain_key(
+        self, topic: str, key: bytes | str, partition: int | None = None
+    ) -> RecordExplanation | None:
+        """Why the latest record of a key is still here; None when there is none."""
+        found = self.topic(topic)
+        data = key.encode() if isinstance(key, str) else key
+        number = found.partition_for(data) if partition is None else partition
+        now_ms = self._clock.now_ms()
+        return self._insight.explain_key(
+            TopicPartition(topic, found.partition(number).number), data, now_ms
+        )
+
+    def forecast(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        settings: Mapping[str, GivenValue] | None = None,
+    ) -> list[Forecast]:
+        """What retention will delete and when, and what compaction would free, by partition.
+
+        `settings` are tried in place of the topic's own; nothing is changed.
+        """
+        now_ms = self._clock.now_ms()
+        return [
+            self._insight.forecast(one, now_ms, settings or {})
+            for one in self.partitions(topic, partition)
+        ]
