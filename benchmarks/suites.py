@@ -4,6 +4,7 @@ from benchmarks.cold_tier.suite import COLD_TIER
 from benchmarks.compaction.suite import COMPACTION
 from benchmarks.dedup.suite import DEDUP
 from benchmarks.hot_log.suite import HOT_LOG
+from benchmarks.server.suite import SERVER
 from benchmarks.spark.suite import SPARK
 
-SUITES = (HOT_LOG, COMPACTION, COLD_TIER, SPARK, DEDUP)
+SUITES = (HOT_LOG, COMPACTION, COLD_TIER, SPARK, DEDUP, SERVER)

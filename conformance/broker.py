@@ -56,9 +56,15 @@ class Broker:
     """One formatted broker; `data` holds the partitions, the metadata log lies beside it."""
 
     def __init__(
-        self, toolchain: Toolchain, home: Path, settings: Mapping[str, str] | None = None
+        self,
+        toolchain: Toolchain,
+        home: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        life_seconds: float = LIFE_SECONDS,
     ) -> None:
         self._toolchain = toolchain
+        self._life_seconds = life_seconds
         self._home = home
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,6 +88,12 @@ class Broker:
         """Where clients find the broker while it runs."""
         return f"{LOOPBACK}:{self._port}"
 
+    @property
+    def process_id(self) -> int:
+        """Of the virtual machine, which must run."""
+        assert self._process is not None
+        return self._process.pid
+
     def format(self, features: Mapping[str, int] | None = None) -> None:
         """Writes meta.properties and the bootstrap metadata into fresh directories."""
         levels = [f"{name}={level}" for name, level in (features or {}).items()]
@@ -100,7 +112,7 @@ class Broker:
             raise BrokerFailed(f"formatting failed: {done.stdout}{done.stderr}")
 
     def start(self) -> None:
-        """Starts the broker, for at most `LIFE_SECONDS`, and waits until it answers."""
+        """Starts the broker, for at most `life_seconds`, and waits until it answers."""
         self._write_settings()
         with (self._home / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -109,7 +121,7 @@ class Broker:
                 stdout=log,
                 stderr=log,
             )
-        self._warden = threading.Timer(LIFE_SECONDS, self._process.kill)
+        self._warden = threading.Timer(self._life_seconds, self._process.kill)
         self._warden.daemon = True
         self._warden.start()
         self._wait_until_open()
