@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+SOAK_MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -11,7 +12,7 @@ JAVA := $(VENV)/.java
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check bench conformance crash docs lock format clean
+.PHONY: help setup run test check bench conformance crash soak docs lock format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +84,9 @@ conformance: $(READY) ## exchange bytes with Apache Kafka's own code, and with M
 crash: $(READY) ## the crash, property and hostile tests with many more rounds, a million mutants; takes hours
 	VARVE_ROUNDS=long VARVE_FUZZ_COUNT=1000000 $(BIN)/python -m pytest -n $(WORKERS) --timeout 14400 \
 	  -o faulthandler_timeout=14000 tests/crash tests/property tests/hostile
+
+soak: $(READY) ## clients of several kinds against a server that is killed and restarted; SOAK_MINUTES=30
+	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
 docs: $(READY) ## write the generated pages: docs/configuration.md, docs/cli.md, docs/metrics.md
 	$(BIN)/python -m varve.cli.generate_docs
