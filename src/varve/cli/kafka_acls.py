@@ -84,6 +84,7 @@ def find_acls(
         api.AclOperation.ANY,
         api.AclPermissionType.ANY,
     )
+    client.check_may_describe("the rights")
     found = client.result(admin.describe_acls(filter), "the rights")
     rows = [FoundAcl(one, _row(one)) for one in found if not wanted or one.operation in wanted]
     return sorted(rows, key=lambda one: [str(cell) for cell in one.row])

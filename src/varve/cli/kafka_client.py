@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from varve.cli.kafka_errors import Denied, as_error, login_refused, unreachable
+from varve.cli.kafka_errors import Denied, as_error, denied, login_refused, unreachable
 from varve.cli.store_access import parse_setting
 from varve.foundation.errors import InvalidSetting, Unavailable
 
@@ -132,6 +132,16 @@ class KafkaClient:
             admin.poll(_LOOK_SECONDS)
         self.result(asked, "the cluster")
         self.forget_failures()
+
+    def check_may_describe(self, what: str) -> None:
+        """Raises Denied unless whoever is logged in may describe the cluster.
+
+        The library takes a refusal of rights for an empty list, and one of users ends the process.
+        """
+        asked = self.admin().describe_cluster(include_authorized_operations=True)
+        allowed = self.result(asked, what).authorized_operations or ()
+        if not {"DESCRIBE", "ALL"} & {one.name for one in allowed}:
+            raise denied(what, "Cluster authorization failed")
 
     def forget_failures(self) -> None:
         """What was met on the way no longer matters: there is an answer."""

@@ -33,10 +33,14 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
 
     code = error.code()
     told = _tidy(error.str())
-    if code in _codes(
-        KafkaError, "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT"
-    ):
+    if code in _codes(KafkaError, "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"):
         return unreachable(address, told)
+    if code in _codes(KafkaError, "_MSG_TIMED_OUT"):
+        return Unavailable(
+            f"{what}: the broker at {address} did not take records in time, however often they "
+            "were sent: it is gone, busy, or its disk is full, and its log tells; name another "
+            "with --broker or VARVE_BROKER"
+        )
     if code in _codes(KafkaError, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
         return login_refused(address, told)
     if code in _codes(
@@ -47,10 +51,7 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
         "DELEGATION_TOKEN_AUTHORIZATION_FAILED",
     ):
-        return Denied(
-            f"{what}: not authorised ({told}); have the right granted with `varve acl add`, or "
-            "log in as somebody else with -X sasl.username=..."
-        )
+        return denied(what, told)
     if code in _codes(KafkaError, "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
         return NotFound(f"{what}: there is no such topic or partition; {LIST_TOPICS}")
     if code in _codes(KafkaError, "GROUP_ID_NOT_FOUND"):
@@ -61,6 +62,14 @@ def as_error(error: "KafkaError", what: str, *, address: str = "") -> StoreError
         return Refused(f"{what}: the broker keeps no rights ({told}); start it with an authorizer")
     sentence = told if what in told else f"{what}: {told}"
     return _KINDS.get(error.name(), Refused)(sentence)
+
+
+def denied(what: str, reason: str) -> StoreError:
+    """The broker knows who asks, and does not let them."""
+    return Denied(
+        f"{what}: not authorised ({reason}); have the right granted with `varve acl add`, or log "
+        "in as somebody else with -X sasl.username=..."
+    )
 
 
 def unreachable(address: str, reason: str) -> StoreError:

@@ -52,6 +52,7 @@ def list_users(
     from varve.cli.log_output import print_rows
 
     client = make_client(broker, settings, file)
+    client.check_may_describe("the users")
     asked: Any = client.admin().describe_user_scram_credentials()
     found = client.result(asked, "the users")
     rows = [

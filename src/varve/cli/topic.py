@@ -1,6 +1,8 @@
 """`varve topic`: the topics of a broker."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -122,7 +124,8 @@ def create(
         config=dict(parse_setting(one) for one in given),
     )
     admin = client.admin()
-    [asked] = admin.create_topics([wanted], validate_only=dry_run).values()
+    with _unasked(topic):
+        [asked] = admin.create_topics([wanted], validate_only=dry_run).values()
     client.result(asked, f"topic {topic}")
     _tell(f"{'would create' if dry_run else 'created'} {topic}", {"topic": topic}, as_json)
 
@@ -222,7 +225,8 @@ def add_partitions(
     client = make_client(broker, settings, file)
     admin = client.admin()
     wanted = [admin_api().NewPartitions(topic, total)]
-    [asked] = admin.create_partitions(wanted, validate_only=dry_run).values()
+    with _unasked(topic):
+        [asked] = admin.create_partitions(wanted, validate_only=dry_run).values()
     client.result(asked, f"topic {topic}")
     text = f"{topic} {'would have' if dry_run else 'has'} {total} partitions"
     _tell(text, {"topic": topic, "partitions": total}, as_json)
@@ -254,6 +258,15 @@ def confirm(deed: str) -> None:
     if not sys.stdin.isatty():
         raise InvalidRequest(f"to {deed}, and for good, say --yes: there is no terminal to ask on")
     typer.confirm(f"{deed[0].upper()}{deed[1:]}, for good?", abort=True)
+
+
+@contextlib.contextmanager
+def _unasked(topic: str) -> Iterator[None]:
+    """The library has limits of its own, beyond which it does not ask."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidRequest(f"topic {topic}: {error}; ask for fewer") from error
 
 
 def _tell(text: str, row: dict[str, Any], as_json: bool) -> None:

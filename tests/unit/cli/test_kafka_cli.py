@@ -282,3 +282,26 @@ def test_users_are_added_listed_and_removed(run: Run) -> None:
     run("user", "remove", "alice", "--mechanism", "SCRAM-SHA-256")
     run("user", "remove", "alice", "--mechanism", "SCRAM-SHA-256", code=1)
     assert "no password" in run("user", "add", "alice", input="", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create", "orders", "--partitions", "1000000"),
+        ("create", "orders", "--replicas", "100000"),
+        ("add-partitions", "standing", "1000000"),
+    ],
+)
+def test_what_the_library_does_not_ask_for_is_an_error(
+    standing: Run, arguments: tuple[str, ...]
+) -> None:
+    told = standing("topic", *arguments, code=1).stderr
+    assert told.startswith("error: topic ")
+    assert "out of expected range" in told
+
+
+@pytest.mark.parametrize("command", ["user", "acl"])
+def test_lists_that_nobody_may_see_are_refused(command: str) -> None:
+    with KafkaKit(security=SecuritySettings(authorizer_enable=True)) as kit:
+        told = _runner(kit.bootstrap)(command, "list", code=1).stderr
+    assert "not authorised (Cluster authorization failed)" in told
