@@ -1,0 +1,72 @@
+"""All records of a log are told in order, with the offsets and the producers of their batches."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import varve
+from varve.broker.state_scan import CONTROL, TRANSACTIONAL, scan_records
+from varve.commit_log import Log, Origin
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.records import Codec, Record, build_batch, end_transaction_marker
+
+Told = tuple[int, bytes | None, bytes | None]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    clock = ManualClock()
+    with varve.open("data", fs=MemoryFileSystem(clock), clock=clock, maintain=False) as store:
+        yield store.create_topic("states").partition(0).log
+
+
+def _append(log: Log, *keys: bytes | None, codec: Codec = Codec.NONE) -> None:
+    records = [Record(key, key and b"of " + key, timestamp=1) for key in keys]
+    log.append(build_batch(records, codec=codec), origin=Origin.COORDINATOR)
+
+
+def _told(log: Log) -> list[Told]:
+    return [
+        one
+        for found in scan_records(log)
+        for one in zip(found.offsets, found.keys, found.values, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_batches_of_one_and_of_several_are_told_in_order(log: Log, codec: Codec) -> None:
+    _append(log, b"a")
+    _append(log, b"b", b"", codec=codec)
+    _append(log, None)
+    assert _told(log) == [
+        (0, b"a", b"of a"),
+        (1, b"b", b"of b"),
+        (2, b"", b""),
+        (3, None, None),
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_what_stands_before_the_beginning_of_the_log_is_not_told(log: Log, codec: Codec) -> None:
+    _append(log, b"a", b"b", b"c", codec=codec)
+    _append(log, b"d")
+    log.delete_records(2)
+    assert _told(log) == [(2, b"c", b"of c"), (3, b"d", b"of d")]
+
+
+def test_each_record_has_the_producer_and_the_attributes_of_its_batch(log: Log) -> None:
+    _append(log, b"a")
+    records = [Record(b"b", b"", timestamp=1), Record(b"c", b"", timestamp=1)]
+    log.append(
+        build_batch(records, producer_id=7, producer_epoch=0, transactional=True),
+        origin=Origin.COORDINATOR,
+    )
+    marker = end_transaction_marker(
+        committed=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1
+    )
+    log.append(marker, origin=Origin.COORDINATOR)
+    (found,) = scan_records(log)
+    assert found.producer_ids == [-1, 7, 7, 7]
+    kinds = [bits & (CONTROL | TRANSACTIONAL) for bits in found.attributes]
+    assert kinds == [0, TRANSACTIONAL, TRANSACTIONAL, CONTROL | TRANSACTIONAL]
