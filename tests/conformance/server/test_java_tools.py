@@ -325,8 +325,10 @@ def test_a_record_comes_back_soon(kafka: Tools, name: str) -> None:
         ("kafka-client-metrics", ["--list"], "not support LIST_CONFIG_RESOURCES"),
         (
             "kafka-configs",
-            ["--alter", "--entity-type", "groups", "--entity-name", "one"]
-            + ["--add-config", "consumer.session.timeout.ms=50000"],
+            [
+                *("--alter", "--entity-type", "groups", "--entity-name", "one"),
+                *("--add-config", "consumer.session.timeout.ms=50000"),
+            ],
             "has no settings of its own",
         ),
     ],
