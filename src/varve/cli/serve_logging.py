@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from varve.cli.serve_log_limit import LogLimit
+
 _STANDARD: Final = frozenset(
     (*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message")
 )
@@ -69,6 +71,7 @@ def set_up_logging(form: LogFormat, level: LogLevel) -> None:
     """Sends the package's log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
+    handler.addFilter(LogLimit())
     for name in ("varve", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
