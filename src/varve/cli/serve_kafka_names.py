@@ -1,4 +1,4 @@
-"""The names of all settings that a broker of Kafka 4.1 has.
+"""The names of all settings that a broker of Kafka 4.1 has, and those that Kafka 3 had besides.
 
 By them a setting without a meaning here is told from a mistake.
 """
@@ -143,4 +143,21 @@ unclean.leader.election.interval.ms unstable.api.versions.enable
 unstable.feature.versions.enable
 """
 
-KAFKA_NAMES: Final = frozenset(_TEXT.split())
+_OF_KAFKA_3: Final = """
+broker.id.generation.enable control.plane.listener.name inter.broker.protocol.version
+leader.imbalance.per.broker.percentage log.message.downconversion.enable
+log.message.format.version log.message.timestamp.difference.max.ms offsets.commit.required.acks
+password.encoder.cipher.algorithm password.encoder.iterations
+password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
+password.encoder.secret reserved.broker.max.id zookeeper.clientCnxnSocket zookeeper.connect
+zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests
+zookeeper.metadata.migration.enable zookeeper.metadata.migration.min.batch.size
+zookeeper.session.timeout.ms zookeeper.set.acl zookeeper.ssl.cipher.suites
+zookeeper.ssl.client.enable zookeeper.ssl.crl.enable zookeeper.ssl.enabled.protocols
+zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
+zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable
+zookeeper.ssl.protocol zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password
+zookeeper.ssl.truststore.type zookeeper.sync.time.ms
+"""
+
+KAFKA_NAMES: Final = frozenset((*_TEXT.split(), *_OF_KAFKA_3.split()))

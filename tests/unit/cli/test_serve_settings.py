@@ -52,6 +52,12 @@ def test_kafkas_own_file_is_understood() -> None:
         assert name in told
 
 
+def test_what_only_kafka_3_had_is_ignored_with_a_warning() -> None:
+    plan = _plan({"zookeeper.connect": "localhost:2181", "inter.broker.protocol.version": "3.0"})
+    [told] = plan.warnings
+    assert told.endswith("are ignored: inter.broker.protocol.version, zookeeper.connect")
+
+
 def test_directories_that_are_named_come_before_those_of_the_file() -> None:
     assert _plan({"log.dirs": "a,b"}, "c").directories == ("c",)
     assert _plan({"log.dir": "a"}).directories == ("a",)
