@@ -22,6 +22,7 @@ from varve.broker.timers import LoopTimers
 from varve.cli.serve_settings import ServePlan
 from varve.embedded import Store
 from varve.foundation.clock import SystemClock
+from varve.foundation.errors import Unavailable
 from varve.foundation.metrics import exposition
 from varve.kafka_server.guards import Guards
 from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
@@ -43,6 +44,8 @@ def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
             for message in messages:
                 logger.warning("recovered", extra={"partition": partition, "told": message})
         asyncio.run(_run(plan, store, began, tell))
+    # Not before the store is closed: whoever reads it may open the directories.
+    logger.info("stopped")
 
 
 def _allow_files() -> None:
@@ -81,14 +84,20 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     finally:
         await endpoint.stop()
         await server.stop()
-    logger.info("stopped")
 
 
 async def _start_http(endpoint: HttpEndpoint, plan: ServePlan) -> str:
     if plan.server.http_port < 0:
         return ""
-    host = plan.server.http_host
-    return f"http://{host}:{await endpoint.start(host, plan.server.http_port)}"
+    host, port = plan.server.http_host, plan.server.http_port
+    try:
+        return f"http://{host}:{await endpoint.start(host, port)}"
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise Unavailable(
+            f"cannot listen on http://{host}:{port} for the figures: {reason}; choose another with "
+            "--metrics-port or varve.http.host"
+        ) from error
 
 
 def _started(server: Server, store: Store, http: str, seconds: float) -> str:

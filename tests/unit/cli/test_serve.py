@@ -75,3 +75,21 @@ def test_what_it_cannot_understand_ends_it_with_one_line(
     assert result.exit_code == 1
     assert told in result.stderr.replace("\n", " ")
     assert not (tmp_path / "data").exists()
+
+
+def test_a_port_for_figures_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        options = ["--listen", "127.0.0.1:0", "--metrics-port", port]
+        ended = subprocess.run(
+            [sys.executable, "-m", "varve", "serve", tmp_path / "data", *options],
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+        )
+    assert ended.returncode == 1
+    told = " ".join(ended.stderr.split())
+    assert f"cannot listen on http://127.0.0.1:{port}" in told
+    assert "--metrics-port" in told
