@@ -57,7 +57,7 @@ class Appends:
         self, loop: asyncio.AbstractEventLoop, *, sync_pool: Executor | None = None
     ) -> None:
         self._loop = loop
-        self.refusals: Final = Refusals(loop.time)
+        self.refusals: Final = Refusals("an append was refused", loop.time)
         self.on_appended: list[Callable[[set[TopicPartition]], None]] = []
         """Called in the loop's thread with the partitions that have more to read."""
         # None wakes the writer to its end.

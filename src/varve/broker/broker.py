@@ -26,6 +26,7 @@ from varve.broker.data.slow_reads import SlowReads
 from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.offsets_log import OffsetsLog
 from varve.broker.groups.settings import GroupSettings
+from varve.broker.refusals import Refusals
 from varve.broker.security.acl_table import AclTable
 from varve.broker.security.authorizer import AclAuthorizer
 from varve.broker.security.credentials import ScramCredentials
@@ -122,6 +123,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(settings, self.clock, self.random)
         self.slow_reads = SlowReads(self.offload, self.clock, bytes_max=settings.slow_read_bytes)
         self.slow_reads.on_read.append(self.fetches.on_read)
+        self.failed_reads = Refusals("a read failed", self.loop.time)
         self.producer_ids = ProducerIds(
             TableFile(self.store.fs, self.store.directories, PRODUCER_IDS_FILE),
             self.topics,

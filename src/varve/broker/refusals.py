@@ -1,9 +1,9 @@
-"""Appends that the disk refused: told to the log without a flood, and to whoever asks for health.
+"""What disk or bucket refused: told to the log without a flood, and to whoever asks for health.
 
-A producer tries again many times a second what a full disk refuses, and its user sees a timeout.
-Here the operator sees why.
+A client tries again many times a second what a full disk or a missing bucket refuses, and its user
+sees a timeout. Here the operator sees why.
 
-Threads    noted in the writer's thread, asked for in the loop's.
+Threads    appends are noted in the writer's thread, reads in the loop's; asked for in the loop's.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from varve.commit_log import TopicPartition
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -20,22 +20,23 @@ _SECONDS_KEPT: Final = 60.0
 
 
 class Refusals:
-    """The last append that failed for want of room, files or a disk."""
+    """The last append, or read, that failed through no fault of the client's."""
 
-    def __init__(self, seconds: Callable[[], float]) -> None:
+    def __init__(self, message: str, seconds: Callable[[], float]) -> None:
+        self._message = message
         self._seconds = seconds
         self._last: tuple[float, str] | None = None
         self._told_at: float | None = None
         self._untold_count = 0
 
-    def note(self, partition: TopicPartition, error: Unavailable) -> None:
+    def note(self, partition: TopicPartition, error: StoreError) -> None:
         now = self._seconds()
         self._last = (now, str(error))
         if self._told_at is not None and now - self._told_at < _SECONDS_BETWEEN:
             self._untold_count += 1
             return
         logger.error(
-            "an append was refused",
+            self._message,
             extra={
                 "partition": str(partition),
                 "error": str(error),

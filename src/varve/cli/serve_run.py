@@ -155,10 +155,13 @@ def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
 
     async def health() -> Page:
         found = await server.broker.offload(store.health)
-        refused = server.broker.appends.refusals.find_recent()
-        is_healthy = found.is_healthy and refused is None
-        told = {"healthy": is_healthy, **_troubles(found)}
-        return Page.of(is_healthy, told if refused is None else {**told, "appends": refused})
+        recent = {
+            "appends": server.broker.appends.refusals.find_recent(),
+            "reads": server.broker.failed_reads.find_recent(),
+        }
+        refused = {name: text for name, text in recent.items() if text is not None}
+        is_healthy = found.is_healthy and not refused
+        return Page.of(is_healthy, {"healthy": is_healthy, **_troubles(found), **refused})
 
     async def ready() -> Page:
         return Page.of(server.is_ready, {"ready": server.is_ready})

@@ -18,7 +18,7 @@ PARTITION = TopicPartition("orders", 0)
 
 def test_a_refusal_is_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    refusals = Refusals(lambda: now)
+    refusals = Refusals("refused", lambda: now)
     for step in range(100):
         now = step / 5
         refusals.note(PARTITION, DiskFull("no room"))
@@ -27,7 +27,7 @@ def test_a_refusal_is_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixtur
 
 def test_a_refusal_is_recent_for_a_minute() -> None:
     now = 0.0
-    refusals = Refusals(lambda: now)
+    refusals = Refusals("refused", lambda: now)
     assert refusals.find_recent() is None
     refusals.note(PARTITION, DiskFull("no room"))
     now = 59.0

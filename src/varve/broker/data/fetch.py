@@ -28,7 +28,7 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic, check_leader_epoch, leader_epoch_of
 from varve.commit_log import FetchResult, Isolation, Log, TopicPartition
 from varve.commit_log.active_segment import ActiveSegment
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.messages.fetch import (
     AbortedTransaction,
@@ -226,6 +226,8 @@ class Fetch:
         try:
             return self._read(found, log, asked)
         except StoreError as failure:
+            if isinstance(failure, (Unavailable, Corrupt)):
+                self._broker.failed_reads.note(log.topic_partition, failure)
             return _failed(asked.partition, code_of(failure))
 
     def _read(self, found: _Round, log: Log, asked: FetchPartition) -> PartitionData:

@@ -11,6 +11,7 @@ from tests.support.log_bench import make_batch
 from tests.support.rights import AllBut
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.settings import BrokerSettings
+from varve.foundation.errors import Unavailable
 from varve.wire import ErrorCode
 from varve.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -356,3 +357,18 @@ def test_duplicate_partitions_are_answered_twice(kit: BrokerKit) -> None:
     request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=[topic])
     answer = kit.ask(request, version=12)
     assert [len(one.records or b"") for one in answer.responses[0].partitions] == [SIZE, SIZE]
+
+
+def test_a_read_that_the_store_fails_is_noted_for_the_operator(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(kit, make_batch())
+    assert fetch(kit, 99).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert kit.broker.failed_reads.find_recent() is None
+
+    def fail(*_: object, **__: object) -> None:
+        raise Unavailable("the bucket is missing")
+
+    monkeypatch.setattr(type(kit.log("events")), "read", fail)
+    assert fetch(kit).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert kit.broker.failed_reads.find_recent() == "the bucket is missing"
