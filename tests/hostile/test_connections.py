@@ -1,4 +1,4 @@
-"""Connections that are opened to do harm: they cost little, and honest clients do not notice."""
+"""Connections made to do harm cost little, and honest clients do not notice them (G7)."""
 
 import random
 import socket

@@ -1,4 +1,5 @@
-"""Requests of every API and version with bytes changed: nothing happens that nobody asked for.
+"""Requests of every API and version with bytes changed: nothing happens that nobody asked for
+(G7).
 
 VARVE_FUZZ_COUNT says how many are sent, VARVE_FUZZ_SEED where they start.
 """

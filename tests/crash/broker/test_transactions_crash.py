@@ -1,4 +1,4 @@
-"""After a crash at any step of a commit or an abort every transaction is whole or not there."""
+"""A crash at any step of a commit or an abort leaves every transaction whole or not there (G3)."""
 
 from collections.abc import Callable
 from contextlib import suppress

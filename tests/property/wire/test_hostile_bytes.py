@@ -1,4 +1,6 @@
-"""Whatever bytes come, reading ends with a message or MalformedMessage, and takes little memory."""
+"""Whatever bytes come, reading ends with a message or MalformedMessage, and takes little memory
+(G7).
+"""
 
 import random
 import tracemalloc
