@@ -4,6 +4,7 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -25,6 +26,8 @@ GREEDY_COUNT, ASKED_COUNT = 20, 50
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER without patience: the end is a reset, and no port waits for it."""
 WAIT_SECONDS = 10.0
+BOMBED, BOMB_COUNT, EXPANDED_BYTES = "bombed", 12, 40 << 20
+"""Batches of a few kilobytes that are so large when they are read."""
 
 
 def _connect(bench: HostileBench) -> socket.socket:
@@ -114,3 +117,20 @@ def test_readers_that_do_not_read_take_bounded_memory(bench: HostileBench) -> No
     with ExitStack() as stack, _unharmed(bench):
         for _ in range(GREEDY_COUNT):
             stack.enter_context(_connect(bench)).sendall(data * ASKED_COUNT)
+
+
+def test_batches_that_expand_take_bounded_memory(bench: HostileBench) -> None:
+    had = bench.server.rss_bytes()
+    value = bytes(EXPANDED_BYTES)
+
+    def send(number: int) -> None:
+        with bench.honest() as client:
+            produce(client, BOMBED, number, 0, value=value)
+
+    with bench.honest() as client:
+        bench.create(client, BOMBED, BOMB_COUNT)
+    with ThreadPoolExecutor(BOMB_COUNT) as pool:
+        list(pool.map(send, range(BOMB_COUNT)))
+    grown = bench.server.peak_bytes() - had
+    assert grown < BOMB_COUNT // 2 * EXPANDED_BYTES, f"{grown >> 20} MiB more at the peak"
+    bench.check_served()

@@ -34,7 +34,7 @@ def read_partition(
     try:
         consumer.assign([TopicPartition(*partition, start)])
         while True:
-            messages = consumer.consume(_POLL_COUNT, 1.0) or consumer.consume(1, _WAIT_SECONDS)
+            messages = consumer.consume(_POLL_COUNT, 0.2) or consumer.consume(1, _WAIT_SECONDS)
             if not messages:
                 raise AssertionError(f"nothing of {partition} came for {_WAIT_SECONDS} s")
             for message in messages:

@@ -81,15 +81,17 @@ class HostileBench:
         return WordyClient(self._guarded, user=_ADMIN, password=_PASSWORD)
 
     def _furnish(self, client: WordyClient) -> None:
-        names = (VAULT, *PREY)
-        made = [CreatableTopic(name=one, num_partitions=2, replication_factor=1) for one in names]
-        told = client.ask(CreateTopicsRequest(topics=made, timeout_ms=10_000), 7)
-        assert all(one.error_code == 0 for one in told.topics), told
-        for name in names:
+        for name in (VAULT, *PREY):
+            self.create(client, name, 2)
             for number in (0, 1):
                 produce(client, name, number, 0)
         for group in (HONEST_GROUP, *PREY):
             commit(client, group, 3)
+
+    def create(self, client: WordyClient, name: str, count: int) -> None:
+        topic = CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+        told = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+        assert all(one.error_code == 0 for one in told.topics), told
 
     def give(self, rights: Mapping[ResourceType, tuple[Operation, ...]]) -> None:
         """To everybody at the open door."""
