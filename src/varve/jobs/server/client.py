@@ -10,7 +10,7 @@ Threads    any; `_lock` guards the connections, and one request is under way at 
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final, TypeVar
@@ -115,23 +115,29 @@ class ServerClient:
 
     def broker_settings(self, *names: str) -> dict[str, str]:
         """Those of a broker's settings that it knows, and that have a value."""
-        node_id = min(self._brokers) if self._brokers else 0
-        return self._settings(_BROKER_RESOURCE, str(node_id), names)
-
-    def topic_settings(self, topic: str) -> dict[str, str]:
-        return self._settings(_TOPIC_RESOURCE, topic, None)
-
-    def _settings(self, kind: int, name: str, names: Iterable[str] | None) -> dict[str, str]:
-        keys = None if names is None else list(names)
-        request = DescribeConfigsRequest([DescribeConfigsResource(kind, name, keys)])
 
         def ask() -> dict[str, str]:
-            answer = self.ask_any(request, DescribeConfigsResponse)
-            (found,) = answer.results
-            check(found.error_code, f"{self.address.name}: settings of {name}", found.error_message)
-            return {one.name: one.value for one in found.configs if one.value}
+            answer = self.ask_any(MetadataRequest([], False), MetadataResponse)
+            # A broker tells its own settings alone.
+            broker = min(answer.brokers, key=lambda one: one.node_id)
+            resource = DescribeConfigsResource(_BROKER_RESOURCE, str(broker.node_id), list(names))
+            request = DescribeConfigsRequest([resource])
+            told = self.ask_at(broker.host, broker.port, request, DescribeConfigsResponse)
+            return self._settings_of(told)
 
         return self.patiently(ask)
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        request = DescribeConfigsRequest([DescribeConfigsResource(_TOPIC_RESOURCE, topic, None)])
+        return self.patiently(
+            lambda: self._settings_of(self.ask_any(request, DescribeConfigsResponse))
+        )
+
+    def _settings_of(self, answer: DescribeConfigsResponse) -> dict[str, str]:
+        (found,) = answer.results
+        where = f"{self.address.name}: settings of {found.resource_name}"
+        check(found.error_code, where, found.error_message)
+        return {one.name: one.value for one in found.configs if one.value}
 
     # Offsets and batches
 

@@ -6,7 +6,7 @@ Invariant  credentials are never asked for: they are those of who reads.
 from dataclasses import replace
 from typing import Final
 
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import StoreDenied, StoreError
 from varve.jobs.server.client import open_client
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.tier.address import TierAddress
@@ -27,7 +27,13 @@ def learn_tier(options: SourceOptions) -> SourceOptions:
     cluster = options.cluster or client.topic(options.topic).cluster_id
     if options.address is not None:
         return replace(options, address=replace(options.address, cluster=cluster))
-    told = client.broker_settings(_URL, _METADATA)
+    try:
+        told = client.broker_settings(_URL, _METADATA)
+    except StoreDenied as error:
+        raise StoreDenied(
+            f"{error}: it was asked where its cold tier is, for which one needs DescribeConfigs on "
+            "the cluster; give option url, or throughServer=true"
+        ) from error
     if _URL not in told or told.get(_METADATA, _MANIFESTS) != _MANIFESTS:
         return options
     address = TierAddress(told[_URL], options.tier_settings, cluster)
