@@ -6,6 +6,7 @@ Invariant  a pair that is shared ends, with its files, when this process does.
 """
 
 import atexit
+import os
 import shutil
 import subprocess
 import sys
@@ -213,6 +214,12 @@ def resident_mib(broker: RunningBroker) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise AssertionError(f"process {broker.process_id} tells no resident size")
+
+
+def cpu_seconds(broker: RunningBroker) -> float:
+    """What the threads of the broker's process have used of all processors."""
+    fields = Path(f"/proc/{broker.process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def pause(seconds: float) -> None:

@@ -28,6 +28,7 @@ class TopicLoad:
         batch_bytes: int,
         record_bytes: int = RECORD_BYTES,
     ) -> None:
+        self.broker = broker
         self._client = WireClient(broker.address)
         self._topic = topic
         distinct = make_batches(
