@@ -309,7 +309,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closing_at = self._shared.loop.time()
         self._shared.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
         if self._transport is not None:
-            self._transport.close()
+            # A transport that is closed while it calls resume_writing tells its end twice.
+            self._shared.loop.call_soon(self._transport.close)
 
     def abort(self, reason: str) -> None:
         """Ends the connection at once."""

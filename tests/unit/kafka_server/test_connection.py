@@ -278,3 +278,31 @@ def test_large_answers_arrive_whole_at_a_slow_reader() -> None:
             assert bench.server._shared.responses.taken == 0
 
     run(scenario())
+
+
+def test_a_connection_that_ends_as_its_last_bytes_go_out_is_lost_once() -> None:
+    answer = FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic="t",
+                partitions=[PartitionData(partition_index=0, records=memoryview(bytes(8 << 20)))],
+            )
+        ]
+    )
+    slow = Delayed(answer)
+
+    async def scenario() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, one: told.append(one))
+        async with ServerBench(handlers={ApiKey.FETCH: slow}) as bench:
+            reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+            writer.write(frame(FetchRequest(), 4))
+            await until(lambda: len(slow.futures) == 1)
+            slow.release(0)
+            stopping = asyncio.create_task(bench.stop())
+            await reader.read()
+            await stopping
+            writer.close()
+        assert told == []
+
+    run(scenario())
