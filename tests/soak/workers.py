@@ -212,10 +212,9 @@ class Transactor(Resilient):
         model = self._model
         model.uncertain.add(number)
         copies = model.copies[number] = self._source.randint(1, 10)
+        value = f"{self.id}:{number}".encode()
         client.begin()
-        for _ in range(copies):
-            for partition in self._partitions:
-                client.send(partition, f"{self.id}:{number}".encode())
+        sent = [client.send(one, value) for _ in range(copies) for one in self._partitions]
         is_wanted = self._source.random() < 0.7
         try:
             if is_wanted:
@@ -225,6 +224,8 @@ class Transactor(Resilient):
         except Failed:
             is_wanted = False
             client.abort()
+        if is_wanted and not all(map(_is_acknowledged, sent)):
+            raise RuntimeError("the client commits without all of its records")
         model.uncertain.remove(number)
         (model.committed if is_wanted else model.aborted).add(number)
         self.done_count += 1
