@@ -209,7 +209,8 @@ class ConsumerCoordinator:
     async def _resolve(
         self, regexes: list[str], may_describe: MayDescribe
     ) -> dict[str, frozenset[str]]:
-        names = [one.name for one in self._topics if not one.is_internal and may_describe(one.name)]
+        # Internal topics are among them, as in Kafka: only expressions of clients leave those out.
+        names = [one.name for one in self._topics if may_describe(one.name)]
         try:
             return await self._offload(find_matching, regexes, names)
         except InvalidRequest as error:
