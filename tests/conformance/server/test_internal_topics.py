@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 
 FORMATTERS = "org.apache.kafka.tools.consumer"
 TOPIC = "letters"
+RECORD = '{"key":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,17 @@ def _read(tools: KafkaTools, address: str, topic: str, formatter: str) -> list[d
     printed = tools.run(
         "kafka-console-consumer",
         *("--bootstrap-server", address, "--topic", topic),
-        *("--from-beginning", "--timeout-ms", "3000"),
+        *("--from-beginning", "--timeout-ms", "8000"),
         *("--formatter", f"{FORMATTERS}.{formatter}"),
     )
     decoder = json.JSONDecoder()
-    found, start = [], 0
-    while printed.startswith("{", start):
-        record, start = decoder.raw_decode(printed, start)
+    found = []
+    start = printed.find(RECORD)
+    while start >= 0:
+        record, end = decoder.raw_decode(printed, start)
         found.append(record)
+        start = printed.find(RECORD, end)
+    assert found, printed
     return found
 
 
