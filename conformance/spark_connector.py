@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark's own are the newest that Maven Central has been seen to give; their classes that deal with
-# tokens of Kafka have not changed since.
+# Neither of Spark's own could be had for the installed Spark; these are the newest that could.
 ARTIFACTS: Final = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
