@@ -28,6 +28,7 @@ def read_partition(
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "check.crcs": True,
+            "fetch.wait.max.ms": 50,
             "log_level": 0,
         }
     )
