@@ -62,7 +62,7 @@ def test_the_hot_directory_is_read_behind_the_cold_end(
 
 
 def test_filters_go_down_to_the_source(spark: SparkSession, topic: SourceTopic) -> None:
-    frame = load(spark, topic)
+    frame = load(spark, topic, pushFilters="true")
     narrow = frame.where((col("partition") == 1) & (col("offset") >= 50) & (col("offset") < 53))
     assert sorted(row.offset for row in narrow.collect()) == [50, 51, 52]
     key = frame.where(col("key") == lit(b"k30")).select("partition", "value")
@@ -70,6 +70,12 @@ def test_filters_go_down_to_the_source(spark: SparkSession, topic: SourceTopic) 
     late = datetime.datetime.fromtimestamp((START_MS + 60_000) / 1000, datetime.UTC)
     times = frame.where((col("timestamp") >= lit(late)) & (col("partition") == 0))
     assert {bytes(row.value) for row in times.collect()} == {b"p0 s1"}
+
+
+def test_a_frame_that_was_filtered_is_whole_again(spark: SparkSession, topic: SourceTopic) -> None:
+    frame = load(spark, topic)
+    assert frame.where("offset < 3 AND partition = 0").count() == 3
+    assert frame.count() == 120
 
 
 def test_only_the_columns_of_a_schema_are_made(spark: SparkSession, topic: SourceTopic) -> None:

@@ -205,7 +205,10 @@ def command(
         spark = job.spark
 
         def find() -> "DataFrame":
-            return query.apply(spark, spark.read.format("varve").options(**given).load())
+            # A statement may ask several things of one frame, whose filters Spark would mix up.
+            pushes = str(query.sql is None).lower()
+            frame = spark.read.format("varve").options(**given, pushFilters=pushes).load()
+            return query.apply(spark, frame)
 
         if chosen is RowFormat.TABLE:
             table = job.run(

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 )
 
 from varve.jobs.source.columns import make_schema
-from varve.jobs.source.data_source import VarveReader
+from varve.jobs.source.data_source import FilteringReader
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.options import parse_options
 
@@ -24,7 +24,7 @@ from varve.jobs.source.options import parse_options
 def push(*filters: Filter, **options: str) -> tuple[SourceFilters, list[Any]]:
     """What the reader took, and what it left to Spark."""
     given = parse_options({"url": "memory:", "topic": "orders", **options})
-    reader = VarveReader(given, make_schema())
+    reader = FilteringReader(given, make_schema())
     left = list(reader.pushFilters(list(filters)))
     return reader._filters, left
 

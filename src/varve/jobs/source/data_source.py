@@ -4,6 +4,8 @@ server, and rows as a topic's records.
     spark.read.format("varve").option("url", "s3://bucket/prefix").option("topic", "orders").load()
 
 Invariant  the driver plans by manifests and indexes; tasks read log data straight from its place.
+           Filters go down only where `pushFilters` is asked for: Spark keeps a plan that was made
+           with filters for later queries of the same DataFrame, also for those that have none.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +43,8 @@ class VarveSource(DataSource):
         return make_schema(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "VarveReader":
-        return VarveReader(learn_tier(parse_options(self.options)), schema)
+        options = learn_tier(parse_options(self.options))
+        return (FilteringReader if options.pushes_filters else VarveReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> VarveStreamReader:  # noqa: N802
         return VarveStreamReader(learn_tier(parse_options(self.options)), schema)
@@ -54,13 +57,28 @@ class VarveSource(DataSource):
 
 
 class VarveReader(DataSourceReader):
-    """A batch read: filters first, then the plan, then in tasks the rows."""
+    """A batch read: first the plan, then in tasks the rows."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(schema)
         self._options = options
         self._schema = schema
         self._filters = SourceFilters()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planned = [TaskPartition(task) for task in plan_tasks(self._options, self._filters)]
+        settle()
+        return planned
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TaskPartition):
+            columns = ArrowColumns(self._schema)
+            yield from read_task(partition.task, columns, self._options, self._filters)
+            settle()
+
+
+class FilteringReader(VarveReader):
+    """A batch read that is narrowed by the filters of its query before it is planned."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Takes what narrows the read, and leaves to Spark what must be looked at again.
@@ -75,17 +93,6 @@ class VarveReader(DataSourceReader):
             self._filters = narrowed
             if not is_exact:
                 yield one
-
-    def partitions(self) -> Sequence[InputPartition]:
-        planned = [TaskPartition(task) for task in plan_tasks(self._options, self._filters)]
-        settle()
-        return planned
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, TaskPartition):
-            columns = ArrowColumns(self._schema)
-            yield from read_task(partition.task, columns, self._options, self._filters)
-            settle()
 
 
 def register(spark: SparkSession) -> None:

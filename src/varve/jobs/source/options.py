@@ -43,6 +43,7 @@ _NAMES: Final = (
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "throughServer",
+    "pushFilters",
 )
 
 _KAFKA_WORDS: Final = {-2: 0, -1: LONG_MAX}  # the beginning and the end
@@ -97,6 +98,7 @@ class SourceOptions:
     as_of_ms: int | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    pushes_filters: bool = False
 
     @property
     def is_committed(self) -> bool:
@@ -144,6 +146,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         as_of_ms=_read(options, "asOf", _parse_moment, None),
         max_offsets_per_trigger=_read(options, "maxOffsetsPerTrigger", _parse_positive, None),
         max_bytes_per_trigger=_read(options, "maxBytesPerTrigger", _parse_positive, None),
+        pushes_filters=_read(options, "pushFilters", _parse_flag, False),
     )
 
 
