@@ -3,7 +3,7 @@
 # there is none; `make conformance` wants a JDK, Maven and Go besides.
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 SOAK_MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin

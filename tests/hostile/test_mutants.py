@@ -11,7 +11,7 @@ from tests.support.hostile_client import Barrage
 from tests.support.hostile_requests import FrameMaker
 from varve.wire import APIS, ApiKey
 
-COUNT = int(os.environ.get("VARVE_FUZZ_COUNT", "16000")) // 2
+COUNT = int(os.environ.get("VARVE_FUZZ_COUNT", "10000")) // 2
 SEED = int(os.environ.get("VARVE_FUZZ_SEED", "1"))
 ALLOWED_GROWTH_BYTES = 128 << 20
 """Answers and requests of many connections, sessions of fetches, topics that were asked for."""

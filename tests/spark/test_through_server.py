@@ -10,7 +10,7 @@ from tests.support.serving import Serving
 from tests.support.source_topic import NAME, SourceTopic
 from tests.support.spark_session import spark as spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 COUNT = 60
 

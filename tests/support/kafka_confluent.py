@@ -60,6 +60,9 @@ _FENCED: Final = frozenset(
     (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 )
 
+_STEP_SECONDS = 2
+"""A call that ends a transaction is made again until it is done."""
+
 
 class ConfluentProducer(Closing):
     def __init__(self, bootstrap: str, options: ProducerOptions) -> None:
@@ -133,12 +136,15 @@ class ConfluentProducer(Closing):
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             try:
-                call(WAIT_SECONDS)
+                call(_STEP_SECONDS)
                 return
             except KafkaException as error:
                 told = error.args[0]
-                if not told.retriable() or time.monotonic() > deadline:
+                is_slow = told.code() == KafkaError._TIMED_OUT
+                if not (is_slow or told.retriable()) or time.monotonic() > deadline:
                     raise _translated(error) from error
+            # It waits for reports of records, which are told by polling alone.
+            self._producer.poll(0.1)
 
     def send_offsets(
         self, offsets: Mapping[Partition, int], consumer: ConsumerClient, group: str
