@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import aiokafka.errors as told
@@ -132,7 +133,8 @@ class AioProducer(Closing):
             raise _translated(error) from error
 
     def close(self) -> None:
-        self._loop.run(self._producer.stop())
+        with suppress(CancelledError):
+            self._loop.run(self._producer.stop())
 
 
 class AioConsumer(Closing):
@@ -199,7 +201,9 @@ class AioConsumer(Closing):
         return None if found is None else int(found.offset)
 
     def close(self) -> None:
-        self._loop.run(self._consumer.stop())
+        # It hands on that its own work was cancelled, if that was about to connect anew.
+        with suppress(CancelledError):
+            self._loop.run(self._consumer.stop())
 
 
 class AioAdmin(Closing):
