@@ -6,6 +6,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+from tests.support.second_chance import pytest_runtest_protocol as pytest_runtest_protocol
+
 IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
 
 # Kernels compile during the first example, so single examples have no deadline.

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.hostile_bench import HostileBench
-from tests.support.second_chance import pytest_runtest_protocol as pytest_runtest_protocol
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from tests.support.kafka_clients import AdminClient, KafkaClient
 from tests.support.kafka_confluent import ConfluentClient
 from tests.support.kafka_python import PythonClient
 from tests.support.kafka_server import ServerMaker, ServerProcess
-from tests.support.second_chance import pytest_runtest_protocol as pytest_runtest_protocol
 
 CLIENTS: dict[str, Callable[[], KafkaClient]] = {
     "confluent": ConfluentClient,

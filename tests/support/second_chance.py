@@ -1,8 +1,7 @@
-"""A second chance for tests of clients of other hands, which lose patience on a busy machine.
+"""A second chance for tests that lose against a busy machine, such as those of other clients.
 
-In a conftest: `from tests.support.second_chance import pytest_runtest_protocol as
-pytest_runtest_protocol`. A test that fails is run once more in fresh fixtures; what it failed for
-first is told among the warnings, and what fails twice has failed.
+A test that fails is run once more in fresh fixtures; what it failed for first is told among the
+warnings, and what fails twice has failed.
 """
 
 import warnings
