@@ -2,9 +2,10 @@
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.cold_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
@@ -25,6 +26,8 @@ from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_commit import Change
 from varve.tiering.manifest_store import ObjectManifestStore
 from varve.tiering.read_pool import ReadPool
+
+T = TypeVar("T")
 
 INDEX_BYTES = 1 << 20
 TINY = ExtentSizes(
@@ -83,6 +86,23 @@ class FarObjectStore(FaultyObjectStore):
                 self.under_way -= 1
 
 
+class HeldPool(ReadPool):
+    """Holds what is asked ahead until it is let go: a reader who comes before fetches himself."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1, max_pending=100)
+        self._held: list[Callable[[], object]] = []
+
+    def try_submit(self, work: Callable[[], T]) -> Future[T]:
+        self._held.append(work)
+        return Future()
+
+    def let_go(self) -> None:
+        held, self._held = self._held, []
+        for work in held:
+            work()
+
+
 @dataclass
 class ColdBench:
     """A partition in a bucket that can fail, and a reader of it."""
@@ -94,6 +114,7 @@ class ColdBench:
     threads: int = 4
     max_pending: int = 100
     far_ms: int = 0
+    given_pool: ReadPool | None = None
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
     observed: list[int] = field(default_factory=list)
 
@@ -106,7 +127,7 @@ class ColdBench:
 
     def open(self) -> None:
         """A reader that knows nothing yet."""
-        self.pool = ReadPool(threads=self.threads, max_pending=self.max_pending)
+        self.pool = self.given_pool or ReadPool(threads=self.threads, max_pending=self.max_pending)
         self.extents = ExtentCache(limit_bytes=self.cache_bytes)
         self.indexes = IndexCache(
             MemoryFileSystem(self.clock),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cold_bench import ColdBatch, ColdBench, make_batches
+from tests.support.cold_bench import ColdBatch, ColdBench, HeldPool, make_batches
 from tests.support.log_bench import NOW_MS, offsets_in
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreUnavailable, UnsupportedFormat
@@ -202,15 +202,19 @@ def test_read_ahead_of_a_far_store_begins_with_the_second_read_and_has_a_limit()
 
 
 def test_read_ahead_goes_on_into_the_next_segment() -> None:
-    bench = ColdBench(far_ms=30, read_ahead_max_bytes=4_000)
+    pool = HeldPool()
+    bench = ColdBench(far_ms=30, read_ahead_max_bytes=4_000, given_pool=pool)
     bench.add(make_batches(0, 20))
     second = bench.add(make_batches(40, 20))
     run = bench.read(0, max_bytes=100)
     while run is not None and run.next_offset < 36:
         run = bench.read(run.next_offset, max_bytes=100)
+    pool.let_go()
     claimed = bench.extents.claim_ahead(bench.key(second), 0, 1)
     assert claimed is not None
-    assert not claimed[1]
+    extent, is_new = claimed
+    assert not is_new
+    assert extent.data == bench.bucket.get_range(bench.key(second), 0, extent.end)
     bench.close()
 
 
