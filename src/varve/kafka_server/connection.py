@@ -318,7 +318,8 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.metrics.table.add(CLOSED_CONNECTIONS, 1, reason)
         self._is_closing = True
         if self._transport is not None:
-            self._transport.abort()
+            # As in `close`: memory that runs short ends a client within its own resume_writing.
+            self._shared.loop.call_soon(self._transport.abort)
 
     def stop(self) -> None:
         """Begins no more requests; ends when those in progress are answered, long polls at once."""

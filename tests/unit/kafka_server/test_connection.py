@@ -1,6 +1,7 @@
 """A connection answers in order, whatever its requests take, and takes no more than it may."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -280,16 +281,13 @@ def test_large_answers_arrive_whole_at_a_slow_reader() -> None:
     run(scenario())
 
 
+def _large_answer() -> FetchResponse:
+    partition = PartitionData(partition_index=0, records=memoryview(bytes(8 << 20)))
+    return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
+
+
 def test_a_connection_that_ends_as_its_last_bytes_go_out_is_lost_once() -> None:
-    answer = FetchResponse(
-        responses=[
-            FetchableTopicResponse(
-                topic="t",
-                partitions=[PartitionData(partition_index=0, records=memoryview(bytes(8 << 20)))],
-            )
-        ]
-    )
-    slow = Delayed(answer)
+    slow = Delayed(_large_answer())
 
     async def scenario() -> None:
         told: list[dict[str, Any]] = []
@@ -303,6 +301,28 @@ def test_a_connection_that_ends_as_its_last_bytes_go_out_is_lost_once() -> None:
             await reader.read()
             await stopping
             writer.close()
+        assert told == []
+
+    run(scenario())
+
+
+def test_a_connection_that_is_cut_as_its_client_reads_on_is_lost_once() -> None:
+    slow = Delayed(_large_answer())
+
+    async def scenario() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, one: told.append(one))
+        async with ServerBench(handlers={ApiKey.FETCH: slow}) as bench:
+            client = await bench.connect(receive_buffer=1 << 14)
+            await client.send(frame(FetchRequest(), 4))
+            await until(lambda: len(slow.futures) == 1)
+            [connection] = bench.server._house.inside.values()
+            slow.release(0)
+            await until(lambda: connection.stalled_bytes > 0)
+            connection._go_on = lambda: connection.abort("slow_reader")  # type: ignore[method-assign]
+            with contextlib.suppress(ConnectionError):
+                await client.reader.read()
+            await until(lambda: not bench.server._house.inside)
         assert told == []
 
     run(scenario())
