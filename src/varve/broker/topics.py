@@ -5,7 +5,7 @@ Threads    looked up in the loop's thread; changed by work off the loop, which `
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -101,6 +101,19 @@ class Topics:
 
     def find_by_id(self, id: UUID) -> ServedTopic | None:
         return self._by_id.get(id)
+
+    def find_colliding(self, name: str, others: Iterable[str] = ()) -> str | None:
+        """A topic that differs from a name in dots and underscores alone, here or in `others`.
+
+        Kafka takes no second one of the two: names of metrics have underscores for dots.
+        """
+        wanted = name.replace(".", "_")
+        if wanted == name and "_" not in name:
+            return None
+        for one in (*self._by_name, *INTERNAL_TOPICS, *others):
+            if one != name and one.replace(".", "_") == wanted:
+                return one
+        return None
 
     def find_log(self, partition: TopicPartition) -> Log | None:
         topic = self._by_name.get(partition.topic)

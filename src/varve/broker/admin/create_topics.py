@@ -5,6 +5,7 @@ Invariant  a topic is made with all its partitions or refused; what is refused k
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from varve.broker.admin.config_entry import ConfigEntry
@@ -42,11 +43,14 @@ async def create_topics(
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
     results = []
+    made: list[str] = []
     async with broker.admin.changing(wanted):
         for topic in wanted.values():
             try:
                 _check_allowed(broker, context, topic, counts[topic.name])
+                _check_name(broker, topic.name, made)
                 results.append(await _create(broker, topic, is_trial=request.validate_only))
+                made.append(topic.name)
             except (Refusal, StoreError) as error:
                 results.append(_refused(topic, refusal_of(error)))
     for result in results:
@@ -71,7 +75,6 @@ def _check_allowed(
 
 async def _create(broker: Broker, topic: CreatableTopic, *, is_trial: bool) -> CreatableTopicResult:
     count = _partition_count(broker, topic)
-    _check_name(broker, topic.name)
     own = _own_settings(broker.admin.topic_configs, topic)
     result = CreatableTopicResult(
         name=topic.name,
@@ -89,7 +92,7 @@ async def _create(broker: Broker, topic: CreatableTopic, *, is_trial: bool) -> C
     return result
 
 
-def _check_name(broker: Broker, name: str) -> None:
+def _check_name(broker: Broker, name: str, made: Iterable[str]) -> None:
     try:
         validate_topic_name(name)
     except InvalidRequest as error:
@@ -104,6 +107,12 @@ def _check_name(broker: Broker, name: str) -> None:
         raise Refusal(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {name} is made by the broker when it is first needed: choose another name",
+        )
+    if (found := broker.topics.find_colliding(name, made)) is not None:
+        raise Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name} collides with topic {found}: they differ in dots and underscores alone; "
+            "choose another name",
         )
 
 

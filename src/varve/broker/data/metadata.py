@@ -142,12 +142,15 @@ async def _make(broker: Broker, name: str) -> tuple[ErrorCode, ServedTopic | Non
         broker.store.create_topic(name, partitions=broker.settings.num_partitions)
 
     try:
-        await broker.offload(make)
+        async with broker.admin.changing((name,)):
+            if broker.topics.find(name) is None:
+                if broker.topics.find_colliding(name) is not None:
+                    return ErrorCode.INVALID_TOPIC_EXCEPTION, None
+                await broker.admin.change(make)
     except TopicExists:
-        pass  # another client was faster
+        pass  # the program that runs the broker was faster
     except StoreError as error:
         return code_of(error), None
-    broker.topics.refresh()
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, broker.topics.find(name)
 
 

@@ -81,6 +81,29 @@ def test_defaults_of_the_broker_count_where_nothing_is_told(kit: BrokerKit) -> N
     assert (made.num_partitions, made.replication_factor) == (1, 1)
 
 
+@pytest.mark.parametrize("trial", [False, True])
+def test_a_name_like_that_of_another_topic_is_refused(kit: BrokerKit, trial: bool) -> None:
+    _create(kit, _topic("a.b"))
+    names = ["a_b", "c.d_e", "c_d.e", "__consumer.offsets", "ab"]
+    results = _create(kit, *map(_topic, names), trial=trial)
+    refused = {one.name: one.error_message for one in results if one.error_code}
+    assert list(refused) == ["a_b", "c_d.e", "__consumer.offsets"]
+    assert {one.error_code for one in results} == {0, ErrorCode.INVALID_TOPIC_EXCEPTION}
+    assert "collides with topic a.b" in refused["a_b"]
+    [again] = _create(kit, _topic("a.b"))
+    assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_names_alike_that_a_directory_has_are_served_and_deleted(kit: BrokerKit) -> None:
+    for name in ("a.b", "a_b"):
+        kit.store.create_topic(name)
+    kit.restart()
+    assert [one.name for one in kit.broker.topics] == ["a.b", "a_b"]
+    assert kit.ask(DeleteTopicsRequest(topic_names=["a.b"]), version=5).responses[0].error_code == 0
+    [again] = _create(kit, _topic("a_b"))
+    assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
 def test_a_trial_makes_nothing_and_tells_the_same_errors(kit: BrokerKit) -> None:
     fine, bad = _create(kit, _topic("fine"), _topic("bad", retention_ms="x"), trial=True)
     assert (fine.error_code, fine.topic_id, fine.num_partitions) == (0, NO_ID, 3)

@@ -102,6 +102,13 @@ def test_some_names_are_never_made(kit: BrokerKit, name: str, error: ErrorCode) 
     assert kit.ask(named(name)).topics[0].error_code == error
 
 
+def test_a_name_like_that_of_another_topic_is_not_made(kit: BrokerKit) -> None:
+    kit.make_topic("a.b")
+    refused = kit.ask(named("a_b")).topics[0]
+    assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert kit.broker.topics.find("a_b") is None
+
+
 def test_rights_decide_what_is_told_and_made(kit: BrokerKit) -> None:
     kit.make_topic("secret")
     kit.broker.authorizer = AllBut(
