@@ -16,15 +16,15 @@ from varve.foundation.errors import (
     NotFound,
     StoreError,
 )
-from varve.jobs.server.address import ServerAddress, parse_server_address
-from varve.jobs.server.client import R, ServerClient
-from varve.jobs.server.transaction import Note, TransactionalProducer, find_notes
 from varve.jobs.sink.batches import BatchBuilder, SinkTarget
 from varve.jobs.sink.commit import CommitResult, EpochWrite
 from varve.jobs.sink.options import SinkOptions, parse_sink_options
 from varve.jobs.sink.server_commit import ServerCommit
 from varve.jobs.sink.server_target import find_served_target
 from varve.jobs.sink.staging import StagedTask, Staging
+from varve.kafka_client.address import ServerAddress, parse_server_address
+from varve.kafka_client.client import R, ServerClient
+from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec
 from varve.testing import KafkaKit

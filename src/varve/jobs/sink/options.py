@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from varve.embedded.packing import parse_codec
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.server.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
 from varve.jobs.sink.staging import ONCE_PREFIX
 from varve.jobs.tier.address import TierAddress
+from varve.kafka_client.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
 from varve.records import Codec
 
 T = TypeVar("T")

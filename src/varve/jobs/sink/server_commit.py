@@ -19,8 +19,6 @@ from typing import Any, Final
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, StoreError
-from varve.jobs.server.client import ServerClient
-from varve.jobs.server.transaction import Note, TransactionalProducer, find_notes
 from varve.jobs.sink.batches import SinkTarget, join_transaction
 from varve.jobs.sink.commit import (
     CommitResult,
@@ -31,6 +29,8 @@ from varve.jobs.sink.commit import (
 )
 from varve.jobs.sink.ledger import Sink
 from varve.jobs.sink.staging import RowSummary, Staging, split_batches
+from varve.kafka_client.client import ServerClient
+from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
 from varve.records import decode_header, increment_sequence
 
 SINK_PREFIX: Final = "varve-sink-"

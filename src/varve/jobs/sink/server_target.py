@@ -9,10 +9,10 @@ from varve.commit_log import LogSettings
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import parse_settings
-from varve.jobs.server.answers import check
-from varve.jobs.server.client import ServedTopic, ServerClient
 from varve.jobs.sink.batches import SinkTarget
 from varve.jobs.sink.options import SinkOptions
+from varve.kafka_client.answers import check
+from varve.kafka_client.client import ServedTopic, ServerClient
 from varve.wire.error_codes import ErrorCode
 from varve.wire.messages.create_topics import (
     CreatableTopic,

@@ -28,7 +28,6 @@ from varve.disk import RealFileSystem
 from varve.embedded.packing import Packaging, packaging_for
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.server.client import open_client
 from varve.jobs.sink.batches import BatchBuilder, SinkTarget
 from varve.jobs.sink.commit import CommitResult, EpochWrite, SinkCommit
 from varve.jobs.sink.directory import find_target, open_directory
@@ -38,6 +37,7 @@ from varve.jobs.sink.rows import check_sink_schema
 from varve.jobs.sink.server_commit import ServerCommit
 from varve.jobs.sink.server_target import find_served_target
 from varve.jobs.sink.staging import ONCE_PREFIX, StagedTask, Staging, sweep_abandoned
+from varve.kafka_client.client import open_client
 from varve.object_store import ObjectStore, RetryingObjectStore, open_object_store
 
 QUERY_ID: Final = "sql.streaming.queryId"

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.server.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
 from varve.jobs.tier.address import TierAddress
+from varve.kafka_client.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
 
 T = TypeVar("T")
 

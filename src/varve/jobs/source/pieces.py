@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction
-from varve.jobs.server.address import ServerAddress
 from varve.jobs.source.record_blocks import CHUNK_BYTES
+from varve.kafka_client.address import ServerAddress
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 

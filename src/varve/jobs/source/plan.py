@@ -17,8 +17,6 @@ from varve.disk import RealFileSystem
 from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.errors import Corrupt, InconsistentTopicId, InvalidRequest, NotFound
 from varve.jobs.running.distributor import ThreadDistributor
-from varve.jobs.server.address import ServerAddress
-from varve.jobs.server.client import open_client
 from varve.jobs.source.cold_plan import ColdPlan, check_versions
 from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.hot_log import HotLog, find_hot_partitions
@@ -36,6 +34,8 @@ from varve.jobs.source.pieces import ColdPiece, Piece, pack
 from varve.jobs.source.read import TaskRead
 from varve.jobs.source.server_tail import ServerTail
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.client import open_client
 from varve.tiering.cold_keys import ColdPartition
 
 LOOSE_BYTES_MAX: Final = 256 << 20

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from varve.foundation.errors import StoreDenied, StoreError
-from varve.jobs.server.client import open_client
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.tier.address import TierAddress
+from varve.kafka_client.client import open_client
 
 _URL: Final = "varve.tier.url"
 _METADATA: Final = "varve.tier.metadata"

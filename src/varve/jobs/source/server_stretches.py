@@ -17,9 +17,9 @@ from varve.commit_log.names import TopicPartition
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
-from varve.jobs.server.client import Fetched, ServerClient, open_client
 from varve.jobs.source.pieces import ServerPiece
 from varve.jobs.source.record_blocks import CHUNK_BYTES, Stretch, Table, Wanted
+from varve.kafka_client.client import Fetched, ServerClient, open_client
 from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
 from varve.kernels.status import ScanStatus, describe
 from varve.wire.messages.fetch import AbortedTransaction as ToldAborted

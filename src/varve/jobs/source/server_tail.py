@@ -14,10 +14,10 @@ from varve.commit_log.names import TopicPartition
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import NotFound
-from varve.jobs.server.client import EARLIEST, LATEST, ServedTopic, ServerClient
 from varve.jobs.source.cold_plan import ColdPlan
 from varve.jobs.source.pieces import ServerPiece
 from varve.jobs.source.server_stretches import fetch_some, whole_batches
+from varve.kafka_client.client import EARLIEST, LATEST, ServedTopic, ServerClient
 from varve.kernels.batch_scan import Field
 
 _SAMPLE_BYTES: Final = 256 << 10

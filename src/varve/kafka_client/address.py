@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
-from varve.jobs.server.login import MECHANISMS
+from varve.kafka_client.login import MECHANISMS
 
 BOOTSTRAP: Final = "bootstrap.servers"
 SERVER: Final = "server"

@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from varve.foundation.errors import NotFound, Unavailable
-from varve.jobs.server.address import ServerAddress
-from varve.jobs.server.answers import Refused, check
-from varve.jobs.server.connection import Connection, open_connection
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.answers import Refused, check
+from varve.kafka_client.connection import Connection, open_connection
 from varve.wire.error_codes import ErrorCode
 from varve.wire.messages.describe_configs import (
     DescribeConfigsRequest,

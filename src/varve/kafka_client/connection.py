@@ -17,8 +17,8 @@ from varve.foundation.errors import (
     StoreDenied,
     Unavailable,
 )
-from varve.jobs.server.address import ServerAddress
-from varve.jobs.server.login import log_in
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.login import log_in
 from varve.wire.apis import APIS, ApiKey
 from varve.wire.codec import decode, encode
 from varve.wire.error_codes import ErrorCode

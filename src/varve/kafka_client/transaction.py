@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from varve.foundation.errors import Fenced, InvalidRequest
-from varve.jobs.server.answers import check
-from varve.jobs.server.client import ServerClient
+from varve.kafka_client.answers import check
+from varve.kafka_client.client import ServerClient
 from varve.wire.error_codes import ErrorCode
 from varve.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from varve.wire.messages.add_partitions_to_txn import (

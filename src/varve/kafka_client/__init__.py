@@ -1,0 +1,1 @@
+"""A running server asked by its protocol: raw batches, offsets, appends in transactions."""

@@ -1,0 +1,1 @@
+"""Time-segmented window store, deduplicating processor."""

@@ -1,0 +1,1 @@
+"""A topic without its duplicates: the rules, what is remembered, and the processor."""
