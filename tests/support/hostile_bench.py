@@ -144,6 +144,13 @@ class HostileBench:
         assert self.server.troubles() == []
 
 
+def end_of(client: WordyClient, topic: str, number: int) -> int:
+    """The offset that comes next."""
+    error_code, offset = part_of_state(client, {topic: number + 1}, [])[f"end of {topic}-{number}"]
+    assert error_code == ErrorCode.NONE
+    return int(offset)
+
+
 def produce(
     client: WordyClient, topic: str, number: int, offset: int, value: bytes = b"value"
 ) -> None:

@@ -18,6 +18,8 @@ from tests.support.kafka_server import HOST, ReservedPort
 _PATIENCE_SECONDS: Final = 60.0
 _SERVES: Final = "varve serves"
 _KIB: Final = 1024
+_PEAK_OF_MEMORY: Final = "5"
+"""The word of proc(5) for what is to be cleared."""
 
 
 class ServedProcess:
@@ -98,8 +100,13 @@ class ServedProcess:
         return self._memory("VmRSS")
 
     def peak_bytes(self) -> int:
-        """The most memory that the process has had."""
+        """The most memory that the process has had since `forget_peak`."""
         return self._memory("VmHWM")
+
+    def forget_peak(self) -> None:
+        """Lets the peak begin with the memory of now."""
+        assert self._process is not None
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text(_PEAK_OF_MEMORY)
 
     def _memory(self, name: str) -> int:
         assert self._process is not None
