@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,6 +14,7 @@ from varve.cli.kafka_client import (
     BrokerAddress,
     ClientFile,
     ClientSettings,
+    KafkaClient,
     admin_api,
     make_client,
 )
@@ -73,9 +75,22 @@ def add(
     iterations: Annotated[
         int, typer.Option(min=4096, max=16_384, help="Work that a guess costs.")
     ] = 8192,
+    directories: Annotated[
+        list[Path],
+        typer.Option(
+            "--directory",
+            "-d",
+            metavar="DIR",
+            help="A log directory that nobody serves now, instead of a broker; repeat it for "
+            "every one of the store.",
+        ),
+    ] = [],  # noqa: B006, typer copies it
     as_json: AsJson = False,
 ) -> None:
     """Add a user, or give one another password.
+
+    The first user of a broker at which everybody must log in is added to its directories, while
+    it is stopped.
 
     The password is asked for on a terminal; else it is the first line of standard input, or
     VARVE_USER_PASSWORD.
@@ -84,14 +99,13 @@ def add(
     Examples:
       varve user add alice
       varve user add alice --mechanism SCRAM-SHA-256 < password.txt
+      varve user add admin --directory data
     """
-    api = admin_api()
-    client = make_client(broker, settings, file)
-    password = _read_password(user)
-    info = api.ScramCredentialInfo(_mechanism(mechanism), iterations)
-    change = api.UserScramCredentialUpsertion(user, info, password.encode())
-    [asked] = client.admin().alter_user_scram_credentials([change]).values()
-    client.result(asked, f"user {user}")
+    if directories:
+        _add_to_directories(directories, user, mechanism, iterations)
+    else:
+        client = make_client(broker, settings, file)
+        _add_at_broker(client, user, mechanism, iterations)
     row = {"user": user, "mechanism": mechanism.value, "iterations": iterations}
     typer.echo(json.dumps(row) if as_json else f"{user} logs in by {mechanism}")
 
@@ -119,6 +133,32 @@ def remove(
     client.result(asked, f"user {user}")
     row = {"user": user, "mechanism": mechanism.value}
     typer.echo(json.dumps(row) if as_json else f"{user} no longer logs in by {mechanism}")
+
+
+def _add_at_broker(client: KafkaClient, user: str, mechanism: Mechanism, iterations: int) -> None:
+    api = admin_api()
+    password = _read_password(user)
+    info = api.ScramCredentialInfo(_mechanism(mechanism), iterations)
+    change = api.UserScramCredentialUpsertion(user, info, password.encode())
+    [asked] = client.admin().alter_user_scram_credentials([change]).values()
+    client.result(asked, f"user {user}")
+
+
+def _add_to_directories(
+    directories: list[Path], user: str, mechanism: Mechanism, iterations: int
+) -> None:
+    from varve.broker.security.credentials import add_credential
+    from varve.broker.security.scram import BY_SASL_NAME
+    from varve.disk import RealFileSystem
+
+    add_credential(
+        [str(one) for one in directories],
+        fs=RealFileSystem(),
+        user=user,
+        password=_read_password(user),
+        mechanism=BY_SASL_NAME[mechanism.value],
+        iterations=iterations,
+    )
 
 
 def _mechanism(mechanism: Mechanism) -> Any:

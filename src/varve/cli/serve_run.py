@@ -73,6 +73,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     endpoint = HttpEndpoint(_pages(server, store))
     end = _take_signals(loop, reload=lambda: broker.offload(_reload, guards))
     await server.start()
+    guards.warn_of_nobody(broker.credentials)
     try:
         http = await _start_http(endpoint, plan)
         gc.collect()

@@ -11,6 +11,7 @@ from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
+from varve.broker.security.credentials import ScramCredentials
 from varve.broker.security.settings import SecuritySettings
 from varve.foundation.errors import InvalidSetting
 from varve.kafka_server.authenticator import Authenticator
@@ -109,6 +110,18 @@ class Guards:
 
     def __call__(self, broker: Broker, listener: Listener) -> ListenerGuard:
         return ListenerGuard(broker, self._tls.get(listener.name), self._sasl.get(listener.name))
+
+    def warn_of_nobody(self, credentials: ScramCredentials) -> None:
+        """Tells of listeners at which nobody can log in; for when credentials were loaded."""
+        for name, sasl in self._sasl.items():
+            if not sasl.has_users(credentials):
+                logger.warning(
+                    "nobody can log in at a listener: there is no user for its mechanisms; add one "
+                    "with `varve user add NAME`, through a listener without SASL or with "
+                    "--directory while the server is stopped, or name users of PLAIN in "
+                    "varve.sasl.plain.users",
+                    extra={"listener": name, "mechanisms": ",".join(sasl.mechanisms)},
+                )
 
     def reload(self) -> list[InvalidSetting]:
         """Reads keys, certificates and users again, for connections to come.

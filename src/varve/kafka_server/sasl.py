@@ -14,6 +14,7 @@ from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
+from varve.broker.security.credentials import ScramCredentials
 from varve.broker.security.plain_users import PlainUsers, parse_jaas, parse_users
 from varve.broker.security.scram import BY_SASL_NAME
 from varve.broker.security.settings import MECHANISMS, SecuritySettings
@@ -74,6 +75,13 @@ class ListenerSasl:
         """
         hashes = _read_users(self._users_file) if self._users_file else {}
         self._users = PlainUsers(hashes, self._passwords, entropy=self._entropy)
+
+    def has_users(self, credentials: ScramCredentials) -> bool:
+        """Whether anybody can log in, by any of its mechanisms."""
+        if PLAIN in self.mechanisms and len(self._users):
+            return True
+        kinds = {BY_SASL_NAME[one] for one in self.mechanisms if one != PLAIN}
+        return any(not kinds.isdisjoint(of) for of in credentials.users.values())
 
     def begin(self, mechanism: str, broker: Broker) -> SaslExchange:
         if mechanism == PLAIN:

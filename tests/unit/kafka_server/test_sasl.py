@@ -17,9 +17,11 @@ from varve.broker.security.plain_users import hash_password
 from varve.broker.security.scram import Mechanism, credential_of, salted_password
 from varve.broker.security.settings import SecuritySettings
 from varve.foundation.errors import InvalidSetting
+from varve.kafka_server.guards import Guards
 from varve.kafka_server.sasl import ListenerSasl, SaslAuthenticator
 from varve.kafka_server.sasl_exchange import SaslRefused
 from varve.kafka_server.scram_exchange import ScramExchange
+from varve.kafka_server.settings import ServerSettings
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from varve.wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -29,6 +31,7 @@ JAAS = {
     "plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'user_alice="wonderland" user_bob="builder";'
 }
+JAAS_OF_LISTENER = {f"listener.name.sasl_plaintext.{name}": text for name, text in JAAS.items()}
 REFUSED = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
@@ -380,3 +383,32 @@ def test_an_exchange_that_is_refused_cannot_go_on(kit: BrokerKit) -> None:
     with pytest.raises(SaslRefused):
         exchange.step(b"c=biws,r=xnonce,p=" + base64.b64encode(bytes(32)))
     assert not exchange.is_done
+
+
+@pytest.mark.parametrize(
+    ("mechanisms", "own", "is_told"),
+    [
+        (("PLAIN",), {}, True),
+        (("SCRAM-SHA-512",), {}, True),
+        (ALL, {}, False),  # alice has a credential
+        (("PLAIN", "SCRAM-SHA-512"), JAAS_OF_LISTENER, False),
+        (("SCRAM-SHA-512",), JAAS_OF_LISTENER, True),
+    ],
+)
+def test_a_listener_at_which_nobody_can_log_in_is_told(
+    kit: BrokerKit,
+    caplog: pytest.LogCaptureFixture,
+    mechanisms: tuple[str, ...],
+    own: dict[str, str],
+    is_told: bool,
+) -> None:
+    credential = make_credential("wonderland", Mechanism.SCRAM_SHA_256)
+    kit.broker.credentials.alter([("alice", Mechanism.SCRAM_SHA_256, credential)])
+    server = ServerSettings(listeners=("SASL_PLAINTEXT://127.0.0.1:0",))
+    settings = SecuritySettings(sasl_enabled_mechanisms=mechanisms)
+    Guards(server.parsed_listeners(), settings, overrides=own).warn_of_nobody(
+        kit.broker.credentials
+    )
+    told = [one for one in caplog.records if "nobody can log in" in one.message]
+    assert [getattr(one, "listener", "") for one in told] == ["SASL_PLAINTEXT"] * is_told
+    assert all("varve user add" in one.message for one in told)
