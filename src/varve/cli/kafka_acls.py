@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 
 from varve.cli.kafka_client import KafkaClient, admin_api
+from varve.cli.kafka_errors import Denied, Refused
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _CLUSTER: Final = "kafka-cluster"
+_AUTHORIZER_SETTINGS: Final = ("authorizer.class.name", "varve.authorizer.enable")
 
 
 class Resource(NamedTuple):
@@ -86,8 +88,31 @@ def find_acls(
     )
     client.check_may_describe("the rights")
     found = client.result(admin.describe_acls(filter), "the rights")
+    if not found:
+        _check_in_force(client, admin)
     rows = [FoundAcl(one, _row(one)) for one in found if not wanted or one.operation in wanted]
     return sorted(rows, key=lambda one: [str(cell) for cell in one.row])
+
+
+def _check_in_force(client: KafkaClient, admin: "AdminClient") -> None:
+    """Raises Refused where the broker keeps no rights: the library takes that for an empty list.
+
+    Who may not see the settings of the broker has met its rights.
+    """
+    api = admin_api()
+    node = client.result(admin.describe_cluster(), "the cluster").nodes[0]
+    resource = api.ConfigResource(api.ConfigResource.Type.BROKER, str(node.id))
+    [asked] = admin.describe_configs([resource]).values()
+    try:
+        told = client.result(asked, "the settings of the broker")
+    except Denied:
+        return
+    values = [told[name].value for name in _AUTHORIZER_SETTINGS if name in told]
+    if values and all(value in (None, "", "false") for value in values):
+        raise Refused(
+            f"the broker at {client.address} keeps no rights (SECURITY_DISABLED): everybody may do "
+            "everything; start it with varve.authorizer.enable=true"
+        )
 
 
 def _row(one: Any) -> list[object]:

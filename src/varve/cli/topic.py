@@ -242,14 +242,17 @@ def describe_topic(client: KafkaClient, admin: "AdminClient", topic: str) -> "To
     """A topic as the broker tells it; the error says how to make one."""
     from confluent_kafka import TopicCollection
 
+    from varve.broker.topics import INTERNAL_TOPICS
+
     asked = admin.describe_topics(TopicCollection([topic]))
     try:
         found: TopicDescription = client.result(asked[topic], f"topic {topic}")
     except NotFound:
-        raise NotFound(
-            f"there is no topic {topic!r:.260} at {client.address}; make it with `varve topic "
-            f"create {topic:.260}` (`varve topic list` shows those there are)"
-        ) from None
+        remedy = f"make it with `varve topic create {topic:.260}` (`varve topic list` shows those "
+        remedy += "there are)"
+        if topic in INTERNAL_TOPICS:
+            remedy = "the broker makes it when it is first needed"
+        raise NotFound(f"there is no topic {topic!r:.260} at {client.address}; {remedy}") from None
     return found
 
 

@@ -9,8 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from varve.broker.groups.settings import GroupSettings
+from varve.broker.security.credentials import ScramCredentials
 from varve.broker.security.settings import SecuritySettings
+from varve.broker.security.table_file import PlainDirectory
 from varve.cli.main import app
+from varve.disk import RealFileSystem
 from varve.testing.kafka_kit import KafkaKit
 
 Run = Callable[..., Any]
@@ -282,6 +285,37 @@ def test_users_are_added_listed_and_removed(run: Run) -> None:
     run("user", "remove", "alice", "--mechanism", "SCRAM-SHA-256")
     run("user", "remove", "alice", "--mechanism", "SCRAM-SHA-256", code=1)
     assert "no password" in run("user", "add", "alice", input="", code=1).stderr
+
+
+def test_the_first_user_is_added_to_directories_that_nobody_serves(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    options = [f"--directory={path}" for path in paths]
+    told = _runner("nowhere:1")("user", "add", "admin", *options, input="secret\n").stdout
+    assert told == "admin logs in by SCRAM-SHA-512\n"
+    for path in paths:
+        table = ScramCredentials(RealFileSystem(), [PlainDirectory(str(path))])
+        table.load()
+        assert list(table.users) == ["admin"]
+
+
+def test_rights_that_are_not_in_force_are_told(run: Run) -> None:
+    for arguments in (["list"], ["remove", "--principal", "User:alice", "--yes"]):
+        told = run("acl", *arguments, code=1)
+        assert "keeps no rights (SECURITY_DISABLED)" in told.stderr
+        assert told.stdout == ""
+
+
+def test_rights_of_which_there_are_none_yet_are_an_empty_list() -> None:
+    security = SecuritySettings(authorizer_enable=True, super_users="User:ANONYMOUS")
+    with KafkaKit(security=security) as kit:
+        assert _runner(kit.bootstrap)("acl", "list", "--json").stdout == ""
+
+
+def test_an_internal_topic_that_is_missing_is_not_to_be_made() -> None:
+    with KafkaKit() as kit:
+        told = _runner(kit.bootstrap)("topic", "delete", "__consumer_offsets", code=1).stderr
+    assert "the broker makes it when it is first needed" in told
+    assert "varve topic create" not in told
 
 
 @pytest.mark.parametrize(
