@@ -15,6 +15,7 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
 
 CLOCK = ManualClock()
+APPEND_COUNT = 200
 
 
 class WatchedFile:
@@ -99,19 +100,18 @@ def _run_all(workers: list[Callable[[], None]]) -> None:
 
 def test_g2_g6_concurrent_readers_see_whole_prefixes() -> None:
     _, log = _open(MemoryFileSystem(CLOCK), LogSettings(segment_bytes=3000))
-    end = time.monotonic() + 1
-    done = threading.Event()
+    begin, done = threading.Barrier(4), threading.Event()
 
     def append() -> None:
-        number = 0
-        while time.monotonic() < end:
-            number += 1
+        begin.wait(30)
+        for number in range(1, APPEND_COUNT + 1):
             log.append(make_batch(number, count=number % 4 + 1))
             if number % 50 == 0:
                 log.roll()
         done.set()
 
     def read(isolation: Isolation) -> None:
+        begin.wait(30)
         offset = 0
         while not done.is_set():
             fetched = log.read(start_offset=offset, max_bytes=2000, isolation=isolation)
@@ -130,19 +130,18 @@ def test_g2_g6_concurrent_readers_see_whole_prefixes() -> None:
 
 def test_g6_readers_beside_a_truncating_log_get_whole_batches_or_a_named_error() -> None:
     _, log = _open(MemoryFileSystem(CLOCK), LogSettings(segment_bytes=3000))
-    end = time.monotonic() + 1
-    done = threading.Event()
+    begin, done = threading.Barrier(3), threading.Event()
 
     def append_and_cut() -> None:
-        number = 0
-        while time.monotonic() < end:
-            number += 1
+        begin.wait(30)
+        for number in range(1, APPEND_COUNT + 1):
             log.append(make_batch(number, count=number % 4 + 1))
             if number % 40 == 0:
                 log.truncate_to(max(0, log.end_offset - number % 70))
         done.set()
 
     def read() -> None:
+        begin.wait(30)
         offset = 0
         while not done.is_set():
             try:

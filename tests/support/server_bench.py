@@ -179,7 +179,7 @@ class ServerBench:
         return self.server.metrics.table.value(metric, *labels)
 
 
-async def until(is_true: Any, seconds: float = 5.0) -> None:
+async def until(is_true: Any, seconds: float = 30.0) -> None:
     """Waits for something to become true."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -142,7 +142,7 @@ def test_a_request_that_does_not_arrive_whole_ends_its_connection() -> None:
 
 
 def test_an_idle_connection_is_closed_but_not_one_that_waits_for_its_answer() -> None:
-    settings = ServerSettings(listeners=(LISTENER,), connections_max_idle_ms=150)
+    settings = ServerSettings(listeners=(LISTENER,), connections_max_idle_ms=300)
     waiting: list[asyncio.Future[Any]] = []
 
     def park(broker: Broker, context: RequestContext, request: Any) -> Any:
@@ -151,10 +151,12 @@ def test_an_idle_connection_is_closed_but_not_one_that_waits_for_its_answer() ->
 
     async def scenario() -> None:
         async with ServerBench(settings, handlers={ApiKey.FETCH: park}) as bench:
-            idle, busy = await bench.connect(), await bench.connect()
+            busy = await bench.connect()
             await busy.send(frame(FetchRequest(), 12, 3))
+            await until(lambda: len(waiting) == 1)
+            # One that comes later and is closed has shown that the other one would have been.
+            idle = await bench.connect()
             assert await idle.is_closed()
-            await asyncio.sleep(0.2)
             waiting[0].set_result(FetchResponse())
             assert await busy.receive_id() == 3
             assert bench.value(CLOSED_CONNECTIONS, "idle") == 1

@@ -122,7 +122,7 @@ def test_a_stop_answers_what_is_in_progress_and_takes_nobody_in() -> None:
             await client.send(frame(ProduceRequest(acks=1), 9, 1))
             await until(lambda: len(futures) == 1)
             stopping = asyncio.ensure_future(bench.stop())
-            await asyncio.sleep(0.05)
+            await until(lambda: not bench.server._sockets)
             assert not bench.server.is_ready
             with pytest.raises(ConnectionError):
                 await bench.connect()
@@ -145,14 +145,13 @@ def test_a_stop_does_not_wait_for_long_polls() -> None:
         return futures[-1]
 
     async def scenario() -> None:
-        async with ServerBench(handlers={ApiKey.FETCH: park}) as bench:
+        settings = ServerSettings(listeners=(LISTENER,), shutdown_timeout_ms=600_000)
+        async with ServerBench(settings, handlers={ApiKey.FETCH: park}) as bench:
             client = await bench.connect()
             await client.send(frame(FetchRequest(), 12))
             await until(lambda: len(futures) == 1)
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await bench.stop()
-            assert loop.time() - began < 2
+            async with asyncio.timeout(60):
+                await bench.stop()
             assert await client.is_closed()
             futures[0].set_result(FetchResponse())
 
@@ -182,15 +181,18 @@ def test_a_stop_waits_for_what_a_client_asked_for_that_has_left() -> None:
 
 
 def test_a_stop_gives_up_after_its_time() -> None:
+    futures: list[asyncio.Future[Any]] = []
+
     def park(broker: Broker, context: RequestContext, request: Any) -> Any:
-        return broker.loop.create_future()
+        futures.append(broker.loop.create_future())
+        return futures[-1]
 
     async def scenario() -> None:
         settings = ServerSettings(listeners=(LISTENER,), shutdown_timeout_ms=100)
         async with ServerBench(settings, handlers={ApiKey.PRODUCE: park}) as bench:
             client = await bench.connect()
             await client.send(frame(ProduceRequest(acks=1), 9))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(futures) == 1)
             await bench.stop()
             assert await client.is_closed()
 

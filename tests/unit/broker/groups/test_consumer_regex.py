@@ -86,7 +86,7 @@ def test_what_is_wrong_or_would_cost_too_much_is_refused(text: str) -> None:
 
 def test_no_expression_takes_exponential_time() -> None:
     pattern = TopicPattern("(x+x+)+y|(a|a)*b|(a*)*c")
-    start = time.perf_counter()
+    start = time.thread_time()
     assert not pattern.matches("x" * 249)
     assert not pattern.matches("a" * 249)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
