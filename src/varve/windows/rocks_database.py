@@ -1,0 +1,271 @@
+"""Databases of RocksDB, one directory each, under one budget of memory.
+
+Layout     RocksDB's own files; raw bytes, no compression, universal compaction, no write-ahead
+           log: the changelog is the log. docs/formats/window-store.md
+Invariant  block cache, filters, indexes and write buffers of all databases of one engine stay
+           within its budget together.
+Crash      a killed process keeps what was flushed, and of later batches a prefix. RocksDB would
+           take a directory without its CURRENT file for a new database; here it is `Corrupt` when
+           it has data.
+Threads    one thread at a time per database. RocksDB flushes and compacts in threads of its own.
+"""
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompactionStyle,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
+from varve.windows.database import Entry, Put
+
+Result = TypeVar("Result")
+
+MEMORY_BYTES: Final = 128 << 20
+"""For the blocks, filters and write buffers of all databases of an engine."""
+MEMTABLE_BYTES: Final = 16 << 20
+_MEMTABLE_BLOOM_RATIO: Final = 0.02
+"""Ten bits for each of the 200 000 short entries that fill a memtable; every open database has
+one at all times, so it is not made larger."""
+_ARENA_BLOCK_BYTES: Final = 64 << 10
+_BLOOM_BITS: Final = 10
+_INFO_LOG_BYTES: Final = 1 << 20
+_MANIFEST_PREALLOCATION_BYTES: Final = 64 << 10
+
+
+class RocksScan:
+    """An iterator of RocksDB, let go at its end, at `close`, or with its database.
+
+    RocksDB keeps the files, and the lock of the directory, for as long as an iterator lives.
+    """
+
+    def __init__(
+        self, rocks: Rdict, path: str, lower: bytes | None, upper: bytes | None, backward: bool
+    ) -> None:
+        self._rocks: Rdict | None = rocks
+        self._iterator: RdictIter | None = None
+        self._path = path
+        self._lower = lower
+        self._upper = upper
+        self._backward = backward
+
+    def __iter__(self) -> "RocksScan":
+        return self
+
+    def __next__(self) -> Entry:
+        if self._rocks is None:
+            raise StopIteration
+        try:
+            iterator = self._step(self._rocks)
+            if iterator.valid():
+                key = iterator.key()
+                if self._contains(key):
+                    return key, iterator.value()
+            else:
+                iterator.status()
+        except Exception as error:
+            raise rocks_failure(error, f"scan of {self._path}") from error
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        self._iterator = None
+        self._rocks = None
+
+    def _step(self, rocks: Rdict) -> RdictIter:
+        iterator = self._iterator
+        if iterator is not None:
+            if self._backward:
+                iterator.prev()
+            else:
+                iterator.next()
+            return iterator
+        self._iterator = iterator = rocks.iter()
+        start = self._upper if self._backward else self._lower
+        if self._backward:
+            iterator.seek_to_last() if start is None else iterator.seek_for_prev(start)
+        else:
+            iterator.seek_to_first() if start is None else iterator.seek(start)
+        return iterator
+
+    def _contains(self, key: bytes) -> bool:
+        if self._backward:
+            return self._lower is None or key >= self._lower
+        return self._upper is None or key <= self._upper
+
+
+class RocksDatabase:
+    """One open database and the scans that have not ended."""
+
+    def __init__(self, path: str, rocks: Rdict) -> None:
+        self.path = path
+        self._rocks: Rdict | None = rocks
+        self._is_dirty = False
+        self._scans: weakref.WeakSet[RocksScan] = weakref.WeakSet()
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._read(key)
+        return value
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        values: list[bytes | None] = self._read(keys)
+        return values
+
+    def write(self, puts: Sequence[Put]) -> None:
+        rocks = self._get_rocks()
+        batch = WriteBatch(raw_mode=True)
+        for key, value in puts:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        self._is_dirty = True
+        self._call(lambda: rocks.write(batch), "write")
+
+    def scan(self, lower: bytes | None, upper: bytes | None, *, backward: bool) -> RocksScan:
+        scan = RocksScan(self._get_rocks(), self.path, lower, upper, backward)
+        self._scans.add(scan)
+        return scan
+
+    def flush(self) -> None:
+        rocks = self._get_rocks()
+        if self._is_dirty:
+            self._call(rocks.flush, "flush")
+            self._is_dirty = False
+
+    def size(self) -> int:
+        rocks = self._get_rocks()
+        found = self._call(lambda: rocks.property_int_value("rocksdb.total-sst-files-size"), "size")
+        return found or 0
+
+    def close(self) -> None:
+        rocks, self._rocks = self._rocks, None
+        if rocks is None:
+            return
+        for scan in list(self._scans):
+            scan.close()
+        self._call(rocks.close, "close")
+
+    def _read(self, wanted: Any) -> Any:
+        """A value, or a list of values for a list of keys; the stub's types leave bytes alone."""
+        rocks = self._get_rocks()
+        return self._call(lambda: rocks.get(wanted), "read")
+
+    def _get_rocks(self) -> Rdict:
+        if self._rocks is None:
+            raise Closed(f"database {self.path} is closed: open the store again")
+        return self._rocks
+
+    def _call(self, work: Callable[[], Result], what: str) -> Result:
+        try:
+            return work()
+        except Exception as error:
+            raise rocks_failure(error, f"{what} of {self.path}") from error
+
+
+class RocksDatabases:
+    """The engine: one block cache and one limit of write buffers for all it opens."""
+
+    name = "rocksdb"
+
+    def __init__(self, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._cache = Cache(memory_bytes)
+        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            memory_bytes // 2, False, self._cache
+        )
+
+    def open(self, path: str) -> RocksDatabase:
+        _check_directory(path)
+        try:
+            rocks = Rdict(path, self._options())
+            rocks.set_write_options(_without_log())
+        except Exception as error:
+            raise _open_failure(error, path) from error
+        return RocksDatabase(path, rocks)
+
+    def memory_in_use_bytes(self) -> int:
+        """Blocks, filters and write buffers of all open databases."""
+        return self._cache.get_usage()
+
+    def _options(self) -> Options:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_block_based_table_factory(self._tables())
+        options.set_compaction_style(DBCompactionStyle.universal())
+        options.set_compression_type(DBCompressionType.none())
+        # Deduplication mostly asks for what is not there: the last level needs filters most.
+        options.set_optimize_filters_for_hits(False)
+        options.set_write_buffer_size(MEMTABLE_BYTES)
+        options.set_write_buffer_manager(self._buffers)
+        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
+        options.set_memtable_whole_key_filtering(True)
+        options.set_memtable_prefix_bloom_ratio(_MEMTABLE_BLOOM_RATIO)
+        options.set_manifest_preallocation_size(_MANIFEST_PREALLOCATION_BYTES)
+        options.set_keep_log_file_num(1)
+        options.set_max_log_file_size(_INFO_LOG_BYTES)
+        options.set_stats_dump_period_sec(0)
+        options.set_stats_persist_period_sec(0)
+        return options
+
+    def _tables(self) -> BlockBasedOptions:
+        tables = BlockBasedOptions()
+        tables.set_block_cache(self._cache)
+        tables.set_bloom_filter(_BLOOM_BITS, False)
+        tables.set_cache_index_and_filter_blocks(True)
+        tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        return tables
+
+
+def rocks_failure(error: Exception, what: str) -> StoreError:
+    """The error to raise in its place; RocksDB tells kinds apart by the text alone."""
+    reason = " ".join(str(error).split())
+    if isinstance(error, DbClosedError):
+        return Closed(f"{what}: {reason}")
+    if reason.startswith("Corruption"):
+        return Corrupt(f"{what}: {reason}")
+    if "No space left" in reason or "quota exceeded" in reason:
+        return DiskFull(f"{what}: {reason}; free some space and open the store again")
+    if "/LOCK:" in reason:
+        return Locked(f"{what}: {reason}; close the store that has it open")
+    return Unavailable(f"{what}: {reason}; mend the disk and open the store again")
+
+
+def _open_failure(error: Exception, path: str) -> StoreError:
+    """A database that cannot be opened is damaged, unless the machine lacks something."""
+    failure = rocks_failure(error, f"open of {path}")
+    if isinstance(failure, Unavailable) and not isinstance(failure, DiskFull | Locked):
+        if "Too many open files" in str(failure) or "Cannot allocate memory" in str(failure):
+            return failure
+        return Corrupt(f"open of {path}: {' '.join(str(error).split())}")
+    return failure
+
+
+def _check_directory(path: str) -> None:
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Corrupt(f"open of {path}: {error.strerror}") from error
+    if "CURRENT" not in names and any(name.endswith(".sst") for name in names):
+        raise Corrupt(f"open of {path}: it has data and no CURRENT file")
+
+
+def _without_log() -> WriteOptions:
+    options = WriteOptions()
+    # The stub of rocksdict calls this attribute a method.
+    options.disable_wal = True  # type: ignore[method-assign,assignment]
+    return options

@@ -1,0 +1,277 @@
+"""The segments of a store: which are open, which may exist, and the end of those that may not.
+
+Layout     the store's directory holds one directory per segment, a lock file, and the store's own
+           small files. docs/formats/window-store.md
+Invariant  no registered id lies below that of stream time minus retention after a cleanup;
+           a segment is registered only while its database is open.
+Crash      a segment is renamed before it is deleted, so that no half of one is ever opened; the
+           next opening removes what was left.
+Threads    one thread at a time.
+"""
+
+import contextlib
+import logging
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem, Lock
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest, StoreError
+from varve.windows.database import Databases
+from varve.windows.failure import store_failure
+from varve.windows.segment import (
+    DELETING_SUFFIX,
+    Segment,
+    decode_directory_name,
+    encode_directory_name,
+)
+
+logger = logging.getLogger(__name__)
+
+LOCK_NAME: Final = ".lock"
+OWN_NAMES: Final = frozenset({LOCK_NAME, "meta.json", "checkpoint.json"})
+"""What a store keeps beside its segments; not foreign, whether written aside or in place."""
+
+
+class Segments:
+    """The registry of one store's segments.
+
+    `strict_reference` takes back what is done better than in the reference: foreign names and
+    segments that cannot be opened end the scan without an error, segments are deleted in place,
+    and the first error ends a close.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        directory: str,
+        databases: Databases,
+        file_system: FileSystem,
+        segment_ms: int,
+        retention_ms: int,
+        strict_reference: bool = False,
+    ) -> None:
+        if segment_ms < 1 or retention_ms < 0:
+            raise InvalidRequest(
+                f"store {name}: segment_ms {segment_ms} must be at least 1 and retention_ms "
+                f"{retention_ms} at least 0"
+            )
+        self.name = name
+        self.directory = directory
+        self.segment_ms = segment_ms
+        self.retention_ms = retention_ms
+        self.drop_count = 0
+        self.removal_failure_count = 0
+        """Directories that were to go and are still there; the next opening tries again."""
+        self._databases = databases
+        self._file_system = file_system
+        self._strict = strict_reference
+        self._by_id: dict[int, Segment] = {}
+        self._ids: list[int] = []
+        self._lock: Lock | None = None
+        self._has_new_directory = False
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter([self._by_id[id] for id in self._ids])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
+
+    def segment_id(self, time_ms: int) -> int:
+        return time_ms // self.segment_ms
+
+    def is_live(self, id: int, stream_time_ms: int) -> bool:
+        """Whether the segment may exist at this stream time."""
+        return id >= self.segment_id(stream_time_ms - self.retention_ms)
+
+    def find(self, id: int) -> Segment | None:
+        return self._by_id.get(id)
+
+    def live(self, from_ms: int, to_ms: int, *, backward: bool = False) -> list[Segment]:
+        """The open segments that own a time of `[from_ms, to_ms]`, oldest first unless backward."""
+        start = bisect_left(self._ids, self.segment_id(from_ms))
+        end = bisect_right(self._ids, self.segment_id(to_ms))
+        ids = self._ids[start:end]
+        return [self._by_id[id] for id in (reversed(ids) if backward else ids)]
+
+    def get_or_create_if_live(self, id: int, stream_time_ms: int) -> Segment | None:
+        """The segment, made if absent; None when it is expired. Cleans up in either case."""
+        segment = None
+        if self.is_live(id, stream_time_ms):
+            segment = self._by_id.get(id) or self._create(id)
+        self.cleanup(stream_time_ms)
+        return segment
+
+    def cleanup(self, stream_time_ms: int) -> int:
+        """Drop what is expired at this stream time, oldest first; tells how many."""
+        first_live_id = self.segment_id(stream_time_ms - self.retention_ms)
+        count = 0
+        while self._ids and self._ids[0] < first_live_id:
+            self._drop(self._ids[0])
+            count += 1
+        return count
+
+    # Open and close
+
+    def open_existing(self, stream_time_ms: int, expected_ids: Collection[int] = ()) -> None:
+        """Lock the directory, made if absent, open every segment in it and clean up.
+
+        Raises `Corrupt` when a segment cannot be opened, or one of `expected_ids` that is live is
+        not there: the owner wipes the store and restores it. Nothing is open then.
+        """
+        if self._lock is not None:
+            raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
+        try:
+            self._file_system.make_directory(self.directory)
+            self._lock = self._file_system.lock(f"{self.directory}/{LOCK_NAME}")
+            if self._strict:
+                self._open_as_the_reference()
+            else:
+                self._open_all(expected_ids, stream_time_ms)
+            self.cleanup(stream_time_ms)
+        except BaseException as error:
+            with contextlib.suppress(StoreError):
+                self.close()
+            if isinstance(error, OSError):
+                raise store_failure(error, f"open of {self.directory}") from error
+            raise
+
+    def flush(self) -> None:
+        """Every segment is on disk after this, and so is its directory's name."""
+        self._check_open()
+        for segment in self:
+            segment.database.flush()
+        if self._has_new_directory:
+            try:
+                self._file_system.sync_directory(self.directory)
+            except OSError as error:
+                raise store_failure(error, f"sync of {self.directory}") from error
+            self._has_new_directory = False
+
+    def close(self) -> None:
+        """Close all segments, then raise the first error there was; closing twice is harmless."""
+        errors: list[StoreError] = []
+        try:
+            while self._ids:
+                id = self._ids.pop()
+                try:
+                    self._by_id.pop(id).database.close()
+                except StoreError as error:
+                    errors.append(error)
+                    if self._strict:
+                        break
+        finally:
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                lock.release()
+        if errors:
+            raise errors[0]
+
+    def _open_all(self, expected_ids: Collection[int], stream_time_ms: int) -> None:
+        starts = []
+        for info in self._file_system.scan(self.directory):
+            start_ms = decode_directory_name(self.name, info.name)
+            if start_ms is not None and start_ms % self.segment_ms == 0:
+                starts.append(start_ms)
+            elif self._is_leftover(info):
+                self._remove_tree(f"{self.directory}/{info.name}")
+            elif not _is_own(info.name):
+                logger.warning(
+                    "foreign name in a store's directory",
+                    extra={"store": self.name, "path": f"{self.directory}/{info.name}"},
+                )
+        found_ids = {self.segment_id(start_ms) for start_ms in starts}
+        for id in sorted(expected_ids):
+            if id not in found_ids and self.is_live(id, stream_time_ms):
+                raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is not there")
+        for start_ms in sorted(starts):
+            self._open(self.segment_id(start_ms))
+
+    def _open_as_the_reference(self) -> None:
+        """One foreign name opens none; the first segment that fails ends it, without an error."""
+        starts = []
+        for name in self._file_system.names(self.directory):
+            if _is_own(name):
+                continue
+            start_ms = decode_directory_name(self.name, name)
+            if start_ms is None:
+                return
+            starts.append(start_ms)
+        with contextlib.suppress(StoreError):
+            for id in sorted({self.segment_id(start_ms) for start_ms in starts}):
+                self._open(id)
+
+    def _is_leftover(self, info: FileInfo) -> bool:
+        stem = info.name.removesuffix(DELETING_SUFFIX)
+        return stem != info.name and decode_directory_name(self.name, stem) is not None
+
+    # One segment
+
+    def _create(self, id: int) -> Segment:
+        self._check_open()
+        self._has_new_directory = True
+        return self._open(id)
+
+    def _open(self, id: int) -> Segment:
+        database = self._databases.open(self._path(id))
+        segment = Segment(id=id, start_ms=id * self.segment_ms, database=database)
+        self._by_id[id] = segment
+        insort(self._ids, id)
+        return segment
+
+    def _drop(self, id: int) -> None:
+        """Unregister, close, rename, delete. What fails after the first step is counted."""
+        self._ids.remove(id)
+        segment = self._by_id.pop(id)
+        try:
+            segment.database.close()
+        except StoreError as error:
+            if self._strict:
+                raise
+            logger.error(
+                "an expired segment did not close",
+                extra={"store": self.name, "path": self._path(id), "error": str(error)},
+            )
+        self.drop_count += 1
+        self._destroy(self._path(id))
+        logger.info("segment dropped", extra={"store": self.name, "start_ms": id * self.segment_ms})
+
+    def _destroy(self, path: str) -> None:
+        if self._strict:
+            self._remove_tree(path)
+            return
+        try:
+            self._file_system.rename(path, path + DELETING_SUFFIX)
+        except OSError as error:
+            self._count_failure(path, error)
+            return
+        self._remove_tree(path + DELETING_SUFFIX)
+
+    def _remove_tree(self, path: str) -> None:
+        try:
+            self._file_system.remove_tree(path)
+        except OSError as error:
+            self._count_failure(path, error)
+
+    def _count_failure(self, path: str, error: OSError) -> None:
+        self.removal_failure_count += 1
+        logger.error(
+            "a segment's directory was not removed",
+            extra={"store": self.name, "path": path, "error": str(error)},
+        )
+
+    def _path(self, id: int) -> str:
+        return f"{self.directory}/{encode_directory_name(self.name, id * self.segment_ms)}"
+
+    def _check_open(self) -> None:
+        if self._lock is None:
+            raise Closed(f"store {self.name}: {self.directory} is closed: open it again")
+
+
+def _is_own(name: str) -> bool:
+    return name.removesuffix(TEMPORARY_SUFFIX) in OWN_NAMES
