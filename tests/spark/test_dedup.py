@@ -18,7 +18,7 @@ from varve.foundation.errors import InvalidRequest
 from varve.jobs.dedup.job import DedupOutput, DedupSource, dedup
 from varve.jobs.dedup.judge import Verdict
 from varve.jobs.dedup.result import DedupResult
-from varve.jobs.dedup.settings import DedupSettings, LatePolicy, parse_id_source
+from varve.jobs.dedup.settings import DedupSettings
 from varve.jobs.dedup.table import TableOutput
 from varve.jobs.dedup.topic import TopicOutput
 from varve.jobs.outputs.notes import DirectoryOutputs
@@ -31,6 +31,7 @@ from varve.jobs.source.read import read_task
 from varve.jobs.table.catalog import CatalogAddress, get_table
 from varve.jobs.table.settings import TableSettings, ValueFormat
 from varve.records import Record, build_batch
+from varve.windows.dedup.rules import LatePolicy, parse_id_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -15,14 +15,21 @@ from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
 from varve.kernels.key_hash import siphash
 from varve.kernels.loads import Bytes
 from varve.kernels.peeks import peek_u8, start_of
+from varve.kernels.record_parse import RECORD_FIELD_COUNT, RecordField, Table, record_table
+from varve.kernels.varint import read_varint
 
 Words = npt.NDArray[np.uint64]
 Kinds = npt.NDArray[np.uint8]
 Ends = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.int64]
 
 EXACT_BYTES_MAX: Final = 16
 LONG: Final = 17
 NO_ID: Final = 31
+
+_HEADERS_START = int(RecordField.HEADERS_START)
+_HEADERS_COUNT = int(RecordField.HEADERS_COUNT)
+_RECORD_END = int(RecordField.RECORD_END)
 
 
 @inlined
@@ -32,6 +39,15 @@ def _word(start: int, end: int) -> Any:
     for i in range(min(end - start, 8)):
         word |= np.uint64(peek_u8(start + i)) << np.uint64(8 * i)
     return word
+
+
+@inlined
+def _fold(start: int, size: int, k0: Any, k1: Any) -> tuple[Any, Any, int]:
+    """The words and the kind of the id of `size` bytes at an address."""
+    if size <= EXACT_BYTES_MAX:
+        return _word(start, start + size), _word(start + 8, start + size), size
+    first, second = siphash(start, size, np.uint64(k0), np.uint64(k1))
+    return first, second, LONG
 
 
 @kernel
@@ -51,22 +67,76 @@ def fold_ids(data: Bytes, ends: Ends, k0: Any, k1: Any, words: Words, kinds: Kin
         start, end = as_int(ends[index]), as_int(ends[index + 1])
         if start < 0 or end < start or end > data.size:
             raise IndexError("an id lies outside the data")
-        size = end - start
-        if size <= EXACT_BYTES_MAX:
-            words[index, 0] = _word(base + start, base + end)
-            words[index, 1] = _word(base + start + 8, base + end)
-            kinds[index] = size
-        else:
-            first, second = siphash(base + start, size, np.uint64(k0), np.uint64(k1))
-            words[index, 0] = first
-            words[index, 1] = second
-            kinds[index] = LONG
+        words[index, 0], words[index, 1], kinds[index] = _fold(base + start, end - start, k0, k1)
+
+
+@kernel
+def fold_cells(
+    data: Bytes, starts: Numbers, sizes: Numbers, k0: Any, k1: Any, words: Words, kinds: Kinds
+) -> None:
+    """Folds ids that lie anywhere in the data; a size of -1 is no id. Pass k0, k1 as np.uint64."""
+    if words.shape[0] < kinds.size or words.shape[1] < 2:
+        raise IndexError("words have too few rows for the ids")
+    if starts.size < kinds.size or sizes.size < kinds.size:
+        raise IndexError("starts or sizes are fewer than the ids")
+    base = start_of(data)
+    for index in range(kinds.size):
+        start, size = starts[index], sizes[index]
+        if size < 0:
+            words[index, 0] = np.uint64(0)
+            words[index, 1] = np.uint64(0)
+            kinds[index] = NO_ID
+            continue
+        if start < 0 or start > data.size - size:
+            raise IndexError("an id lies outside the data")
+        words[index, 0], words[index, 1], kinds[index] = _fold(base + start, size, k0, k1)
+
+
+@kernel
+def find_headers(
+    payload: Bytes, records: Table, name: Bytes, starts: Numbers, sizes: Numbers
+) -> int:
+    """Where the value of each record's last header of a name lies; size -1 where there is none.
+
+    Gives the first record whose headers break their format, or -1.
+    """
+    if starts.size < records.shape[0] or sizes.size < records.shape[0]:
+        raise IndexError("starts or sizes are fewer than the records")
+    if records.shape[1] < RECORD_FIELD_COUNT:
+        raise IndexError("records have too few columns")
+    for row in range(records.shape[0]):
+        starts[row], sizes[row] = 0, -1
+        position, end = records[row, _HEADERS_START], records[row, _RECORD_END]
+        if position < 0 or end > payload.size:
+            raise IndexError("a record lies outside the payload")
+        for _ in range(records[row, _HEADERS_COUNT]):
+            key_size, key = read_varint(payload, position, end)
+            if key < 0 or key_size < 0 or key_size > end - key:
+                return row
+            size, start = read_varint(payload, key + key_size, end)
+            if start < 0 or size > end - start:
+                return row
+            position = start + max(size, 0)
+            is_named = key_size == name.size
+            for at in range(name.size if is_named else 0):
+                if payload[key + at] != name[at]:
+                    is_named = False
+                    break
+            if is_named:
+                starts[row], sizes[row] = start, max(size, -1)
+    return -1
 
 
 def warm() -> None:
     """Compile for the argument types in use."""
     secret = np.uint64(0)
     read_only = np.frombuffer(np.array([0, 2], np.int32).tobytes(), np.int32)
+    words, kinds = np.empty((1, 2), np.uint64), np.zeros(1, np.uint8)
+    starts, sizes = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    records = record_table(1)
+    records[:] = 0
     for data in byte_buffers(b"id"):
         for ends in (read_only, read_only.copy()):
-            fold_ids(data, ends, secret, secret, np.empty((1, 2), np.uint64), np.zeros(1, np.uint8))
+            fold_ids(data, ends, secret, secret, words, kinds)
+        fold_cells(data, starts, sizes, secret, secret, words, kinds)
+        find_headers(data, records, np.frombuffer(b"n", np.uint8), starts, sizes)

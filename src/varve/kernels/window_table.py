@@ -31,16 +31,16 @@ _SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 
 
 @inlined
-def _mix(word: Any) -> Any:
+def mix(word: Any) -> Any:
     word = (word ^ (word >> np.uint64(30))) * _FIRST_FACTOR
     word = (word ^ (word >> np.uint64(27))) * _SECOND_FACTOR
     return word ^ (word >> np.uint64(31))
 
 
 @inlined
-def _spread(first: Any, second: Any, kind: int, k0: Any, k1: Any) -> Any:
+def spread(first: Any, second: Any, kind: int, k0: Any, k1: Any) -> Any:
     """A hash of an id; without the secret nobody makes ids that crowd."""
-    return _mix(_mix(np.uint64(first) ^ k0) ^ np.uint64(second) ^ k1 ^ np.uint64(kind))
+    return mix(mix(np.uint64(first) ^ k0) ^ np.uint64(second) ^ k1 ^ np.uint64(kind))
 
 
 @inlined
@@ -49,7 +49,7 @@ def _find(
 ) -> int:
     """The row of an id in a cell, or ~row of the free one where it would stand."""
     mask = rows.shape[0] - 1
-    at: int = as_int(_mix(hashed ^ (np.uint64(cell) * _FIRST_FACTOR))) & mask
+    at: int = as_int(mix(hashed ^ (np.uint64(cell) * _FIRST_FACTOR))) & mask
     while rows[at, 3] != FREE:
         if (
             rows[at, 0] == first
@@ -95,7 +95,7 @@ def _covers(rows: Rows, at: int, time: int, before: int, after: int) -> bool:
 def deal_ids(words: Words, kinds: Kinds, k0: Any, k1: Any, buckets: int, out: Kinds) -> None:
     """Chooses one of at most 256 buckets for each id. Pass k0 and k1 as np.uint64."""
     for index in range(kinds.size):
-        hashed = _spread(words[index, 0], words[index, 1], kinds[index], k0, k1)
+        hashed = spread(words[index, 0], words[index, 1], kinds[index], k0, k1)
         out[index] = (hashed >> np.uint64(32)) % np.uint64(buckets)
 
 
@@ -123,7 +123,7 @@ def check_ids(
     for index in range(kinds.size):
         first, second = as_int(words[index, 0]), as_int(words[index, 1])
         kind, time = as_int(kinds[index]), times[index]
-        hashed = _spread(words[index, 0], words[index, 1], kind, k0, k1)
+        hashed = spread(words[index, 0], words[index, 1], kind, k0, k1)
         low, high, cell = (time - before) // width, (time + after) // width, time // width
         own = _find(rows, first, second, kind, hashed, cell, width)
         is_found = _covers(rows, own, time, before, after)
@@ -149,7 +149,7 @@ def add_ids(
     for index in range(kinds.size):
         first, second = as_int(words[index, 0]), as_int(words[index, 1])
         kind, time = as_int(kinds[index]), times[index]
-        hashed = _spread(words[index, 0], words[index, 1], kind, k0, k1)
+        hashed = spread(words[index, 0], words[index, 1], kind, k0, k1)
         at = _find(rows, first, second, kind, hashed, time // width, width)
         _add(rows, at, first, second, kind, time)
         if at < 0:
@@ -176,7 +176,7 @@ def move_rows(rows: Rows, floor: int, k0: Any, k1: Any, width: int, target: Rows
             continue
         kind = meta & _KIND_MASK
         first, second = rows[at, 0], rows[at, 1]
-        hashed = _spread(np.uint64(first), np.uint64(second), kind, k0, k1)
+        hashed = spread(np.uint64(first), np.uint64(second), kind, k0, k1)
         to = ~_find(target, first, second, kind, hashed, rows[at, 2] // width, width)
         for word in range(ROW_WORDS):
             target[to, word] = rows[at, word]

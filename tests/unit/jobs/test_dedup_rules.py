@@ -10,8 +10,8 @@ from varve.jobs.dedup.checkpoint import FILE, SPARKS_FILE, Frozen, Meaning, deco
 from varve.jobs.dedup.judge import Forwarding, Verdict
 from varve.jobs.dedup.operator import WindowCache
 from varve.jobs.dedup.result import DedupBatch, DedupCounts, DedupResult, read_counts
-from varve.jobs.dedup.settings import (
-    DedupSettings,
+from varve.jobs.dedup.settings import DedupSettings
+from varve.windows.dedup.rules import (
     IdKind,
     IdSource,
     LatePolicy,

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from varve.jobs.dedup.judge import Forwarding, Judge
 from varve.jobs.dedup.operator import COUNTS, LATE, RESULT_TYPES, DedupProcessor
 from varve.jobs.dedup.rows import BUCKET, ID, PACKED_TYPES, PARTITION, ROWS, TIME, Packer, unpack
-from varve.jobs.dedup.settings import IdKind, IdSource
+from varve.windows.dedup.rules import IdKind, IdSource
 
 METRICS: Final = "varve-dedup"
 """The name under which a batch's counts are observed."""

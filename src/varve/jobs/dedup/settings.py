@@ -1,50 +1,20 @@
 """What a deduplication is to do: whose copies, how far apart, and what becomes of the rest."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.dedup.judge import Forwarding
+from varve.windows.dedup.rules import (
+    FUTURE_MS_MAX,
+    IdSource,
+    LatePolicy,
+    NullPolicy,
+    check_span,
+)
 
-FUTURE_MS_MAX: Final = 3_600_000
 BATCH_BYTES: Final = 256 << 20
-SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
 STATE_PARTITIONS_MAX: Final = 256
-
-
-class IdKind(StrEnum):
-    """Where a record has its id."""
-
-    KEY = "key"
-    HEADER = "header"
-    FIELD = "field"
-
-
-@dataclass(frozen=True, slots=True)
-class IdSource:
-    """What two copies of a record have in common."""
-
-    kind: IdKind
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.name}" if self.name else str(self.kind)
-
-
-class LatePolicy(StrEnum):
-    """What becomes of a record that is older than the watermark, or too far in the future."""
-
-    FORWARD = "forward"
-    DROP = "drop"
-    SIDE = "side"
-
-
-class NullPolicy(StrEnum):
-    """What becomes of a record without an id."""
-
-    FORWARD = "forward"
-    DROP = "drop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +40,7 @@ class DedupSettings:
 
     def __post_init__(self) -> None:
         for name in ("before_ms", "after_ms", "lateness_ms", "max_future_ms"):
-            value = getattr(self, name)
-            if not 0 <= value <= SPAN_MS_MAX:
-                raise InvalidRequest(f"{name} is {value}, it must be from 0 to {SPAN_MS_MAX}")
+            check_span(name, getattr(self, name))
         if (self.late is LatePolicy.SIDE) != (self.side_topic is not None):
             raise InvalidRequest(
                 "a side topic goes with the policy side for late records, and back"
@@ -92,32 +60,3 @@ class DedupSettings:
             no_id=self.null is NullPolicy.FORWARD,
             late_aside=self.late is LatePolicy.SIDE,
         )
-
-
-def parse_id_source(text: str) -> IdSource:
-    """`key`, `header:NAME` or `field:PATH`; raises InvalidRequest."""
-    kind, _, name = text.partition(":")
-    try:
-        found = IdSource(IdKind(kind), name)
-    except ValueError as error:
-        raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}") from error
-    if (found.kind is IdKind.KEY) != (not name) or (found.kind is IdKind.FIELD and "'" in name):
-        raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}")
-    return found
-
-
-def parse_late_policy(text: str) -> tuple[LatePolicy, str | None]:
-    """`forward`, `drop` or `side:TOPIC`, as the policy and the topic; raises InvalidRequest."""
-    word, found, topic = text.partition(":")
-    if (
-        word not in list(LatePolicy)
-        or (word == LatePolicy.SIDE) != bool(topic)
-        or (found and not topic)
-    ):
-        raise InvalidRequest(
-            f"{text!r:.200} is no policy for late records: write forward, drop or side:TOPIC"
-        )
-    return LatePolicy(word), topic or None
-
-
-_ID_FORMS: Final = "write key, header:NAME or field:PATH, as field:order.id"

@@ -1,0 +1,308 @@
+"""The pass over a chunk of records that tells duplicates, and the spans of time it judges by.
+
+Layout     a cell stands for an id within before + after + 1 milliseconds: the two words of the id,
+           its kind, and the number of the stretch of time. A span is what is remembered of a cell:
+           the least time and its offset, the largest time and its offset; ABSENT in place of the
+           least time where nothing is. Rows of four int64 both. docs/formats/dedup-ids.md
+Invariant  between the least and the largest time every time is a duplicate, because the two are
+           closer than the window is wide: one of them is in each window that reaches between. The
+           window around a time touches two cells at most.
+           Records are looked at one by one: where a chunk is cut changes nothing.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
+from varve.kernels.loads import Bytes
+from varve.kernels.peeks import peek_little_u64, start_of
+from varve.kernels.window_ids import NO_ID, Kinds, Words
+from varve.kernels.window_table import mix, spread
+
+Numbers = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+KEPT: Final = 0
+DUPLICATE: Final = 1
+LATE: Final = 2
+FUTURE: Final = 3
+MISSING: Final = 4
+NO_ID_FOUND: Final = 5
+
+ABSENT: Final = -1
+NO_ROW: Final = -1
+NO_WITNESS: Final = -1
+ROW_WORDS: Final = 4
+ONE_TIME_BYTES: Final = 16
+TWO_TIMES_BYTES: Final = 32
+
+_CELL_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+
+
+@kernel
+def classify(
+    kinds: Kinds, times: Numbers, time_max: int, lateness: int, stream_time: int, verdicts: Kinds
+) -> int:
+    """Tells which records are not to be compared; the others are KEPT for now.
+
+    Gives the stream time behind the last record: the largest time so far that is not above
+    `time_max`, whatever the record is else.
+    """
+    if times.size < kinds.size or verdicts.size < kinds.size:
+        raise IndexError("there are fewer times or verdicts than ids")
+    for index in range(kinds.size):
+        time = times[index]
+        verdict = KEPT
+        if time < 0:
+            verdict = MISSING
+        elif time > time_max:
+            verdict = FUTURE
+        else:
+            if time < stream_time - lateness:
+                verdict = LATE
+            stream_time = max(stream_time, time)
+        verdicts[index] = NO_ID_FOUND if kinds[index] == NO_ID else verdict
+    return stream_time
+
+
+@inlined
+def _find_row(
+    slots: Numbers, cells: Rows, count: int, first: int, second: int, kind: int, cell: int, at: int
+) -> int:
+    """The row of a cell, which becomes row `count` where it is new."""
+    mask = slots.size - 1
+    at &= mask
+    while slots[at] != NO_ROW:
+        row = slots[at]
+        if (
+            cells[row, 0] == first
+            and cells[row, 1] == second
+            and cells[row, 2] == kind
+            and cells[row, 3] == cell
+        ):
+            return as_int(row)
+        at = (at + 1) & mask
+    slots[at] = count
+    cells[count, 0] = first
+    cells[count, 1] = second
+    cells[count, 2] = kind
+    cells[count, 3] = cell
+    return count
+
+
+@kernel
+def find_cells(
+    words: Words,
+    kinds: Kinds,
+    times: Numbers,
+    chosen: Numbers,
+    before: int,
+    after: int,
+    k0: Any,
+    k1: Any,
+    slots: Numbers,
+    cells: Rows,
+    own: Numbers,
+    other: Numbers,
+) -> int:
+    """Finds, for each chosen record, the row of its own cell and of the other one it looks into.
+
+    `other` is NO_ROW where the window lies in one cell. Every cell has one row. Gives the count of
+    rows. Slots are NO_ROW at first, a power of two and more than there may be rows, two for each
+    chosen record. Pass k0 and k1 as np.uint64.
+    """
+    if cells.shape[0] < 2 * chosen.size or slots.size <= 2 * chosen.size:
+        raise IndexError("there are too few rows or slots for the cells")
+    if own.size < chosen.size or other.size < chosen.size:
+        raise IndexError("own or other have too few places")
+    width = before + after + 1
+    count = 0
+    for place in range(chosen.size):
+        index = chosen[place]
+        if index < 0 or index >= kinds.size or index >= times.size or index >= words.shape[0]:
+            raise IndexError("chosen names a record that is not there")
+        first, second = as_int(words[index, 0]), as_int(words[index, 1])
+        kind, time = as_int(kinds[index]), times[index]
+        hashed = spread(words[index, 0], words[index, 1], kind, k0, k1)
+        low, high, cell = (time - before) // width, (time + after) // width, time // width
+        at = as_int(mix(hashed ^ (np.uint64(cell) * _CELL_FACTOR)))
+        own[place] = _find_row(slots, cells, count, first, second, kind, cell, at)
+        if own[place] == count:
+            count += 1
+        other[place] = NO_ROW
+        if low != high:
+            cell = low + high - cell
+            at = as_int(mix(hashed ^ (np.uint64(cell) * _CELL_FACTOR)))
+            other[place] = _find_row(slots, cells, count, first, second, kind, cell, at)
+            if other[place] == count:
+                count += 1
+    return count
+
+
+@inlined
+def _find_witness(spans: Rows, row: int, time: int, offset: int, before: int, after: int) -> int:
+    """The offset of a kept record that `time` is a duplicate of, or NO_WITNESS.
+
+    Only records of lower offsets are asked: one that comes again is not a duplicate of itself.
+    """
+    least, largest = spans[row, 0], spans[row, 2]
+    if least == ABSENT:
+        return NO_WITNESS
+    if time - before <= least <= time + after and spans[row, 1] < offset:
+        return as_int(spans[row, 1])
+    if time - before <= largest <= time + after and spans[row, 3] < offset:
+        return as_int(spans[row, 3])
+    return NO_WITNESS
+
+
+@inlined
+def _extend(spans: Rows, row: int, time: int, offset: int) -> bool:
+    """Remembers a time; False where the span had it within already."""
+    if spans[row, 0] != ABSENT and spans[row, 0] <= time <= spans[row, 2]:
+        return False
+    if spans[row, 0] == ABSENT or time < spans[row, 0]:
+        if spans[row, 0] == ABSENT:
+            spans[row, 2] = time
+            spans[row, 3] = offset
+        spans[row, 0] = time
+        spans[row, 1] = offset
+    else:
+        spans[row, 2] = time
+        spans[row, 3] = offset
+    return True
+
+
+@kernel
+def need_other(
+    times: Numbers,
+    offsets: Numbers,
+    chosen: Numbers,
+    before: int,
+    after: int,
+    own: Numbers,
+    other: Numbers,
+    spans: Rows,
+    is_needed: Flags,
+) -> None:
+    """Marks the rows of other cells that are looked into: those whose own cell is no answer."""
+    if own.size < chosen.size or other.size < chosen.size or is_needed.size < spans.shape[0]:
+        raise IndexError("there are fewer places or flags than records or rows")
+    for place in range(chosen.size):
+        row, index = other[place], chosen[place]
+        if row == NO_ROW or is_needed[row]:
+            continue
+        found = _find_witness(spans, own[place], times[index], offsets[index], before, after)
+        if found == NO_WITNESS:
+            is_needed[row] = True
+
+
+@kernel
+def judge_records(
+    times: Numbers,
+    offsets: Numbers,
+    chosen: Numbers,
+    before: int,
+    after: int,
+    is_refreshing: bool,
+    own: Numbers,
+    other: Numbers,
+    spans: Rows,
+    verdicts: Kinds,
+    witnesses: Numbers,
+    is_news: Flags,
+    is_changed: Flags,
+) -> None:
+    """Looks at the chosen records one by one, and extends the spans by those that are kept.
+
+    `is_news` tells which chosen records must be remembered, `is_changed` which spans have changed.
+    A copy that begins the window anew is remembered with the offset of the record that was kept.
+    """
+    if own.size < chosen.size or other.size < chosen.size or is_news.size < chosen.size:
+        raise IndexError("there are fewer places or flags than records")
+    if is_changed.size < spans.shape[0]:
+        raise IndexError("there are fewer flags than rows")
+    for place in range(chosen.size):
+        index, row = chosen[place], own[place]
+        time, offset = times[index], offsets[index]
+        witness = _find_witness(spans, row, time, offset, before, after)
+        if witness == NO_WITNESS and other[place] != NO_ROW:
+            witness = _find_witness(spans, other[place], time, offset, before, after)
+        is_news[place] = False
+        if witness != NO_WITNESS:
+            verdicts[index] = DUPLICATE
+            witnesses[index] = witness
+        if witness == NO_WITNESS or is_refreshing:
+            first = offset if witness == NO_WITNESS else witness
+            if _extend(spans, row, time, first):
+                is_news[place] = True
+                is_changed[row] = True
+
+
+@kernel
+def extend_spans(
+    times: Numbers, offsets: Numbers, own: Numbers, spans: Rows, is_changed: Flags
+) -> None:
+    """Remembers times that were kept before, each in the row of its cell."""
+    if times.size > own.size or times.size > offsets.size or is_changed.size < spans.shape[0]:
+        raise IndexError("there are fewer rows, offsets or flags than times")
+    for index in range(times.size):
+        if _extend(spans, own[index], times[index], offsets[index]):
+            is_changed[own[index]] = True
+
+
+@kernel
+def read_spans(
+    data: Bytes,
+    starts: Numbers,
+    sizes: Numbers,
+    rows: Numbers,
+    cells: Rows,
+    width: int,
+    spans: Rows,
+) -> int:
+    """Decodes value i into row rows[i]; a size of -1 is none. Gives the first misfit, or -1."""
+    if starts.size < rows.size or sizes.size < rows.size or cells.shape[0] < spans.shape[0]:
+        raise IndexError("there are fewer values or cells than rows")
+    base = start_of(data)
+    for index in range(rows.size):
+        row, size, at = rows[index], sizes[index], starts[index]
+        if row < 0 or row >= spans.shape[0]:
+            raise IndexError("rows name one that is not there")
+        if size < 0:
+            continue
+        if (size != ONE_TIME_BYTES and size != TWO_TIMES_BYTES) or at < 0 or at > data.size - size:
+            return index
+        behind = size - ONE_TIME_BYTES
+        for half in range(2):
+            spans[row, half] = as_int(peek_little_u64(base + at + 8 * half))
+            spans[row, 2 + half] = as_int(peek_little_u64(base + at + behind + 8 * half))
+        least, largest = spans[row, 0], spans[row, 2]
+        if not (0 <= least <= largest and least // width == largest // width == cells[row, 3]):
+            return index
+    return -1
+
+
+def make_spans(count: int) -> Rows:
+    """Spans that remember nothing."""
+    return np.full((count, ROW_WORDS), ABSENT, np.int64)
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    k = np.uint64(1)
+    zero, flags = np.zeros(1, np.int64), np.zeros(2, np.bool_)
+    words, kinds, verdicts = np.zeros((1, 2), np.uint64), np.zeros(1, np.uint8), np.zeros(1, "u1")
+    classify(kinds, zero, 1, 0, -1, verdicts)
+    cells, spans = np.zeros((2, ROW_WORDS), np.int64), make_spans(2)
+    own, other = zero.copy(), zero.copy()
+    find_cells(words, kinds, zero, zero, 1, 1, k, k, np.full(4, NO_ROW), cells, own, other)
+    need_other(zero, zero, zero, 1, 1, own, other, spans, flags)
+    judge_records(
+        zero, zero, zero, 1, 1, False, own, other, spans, verdicts, zero.copy(), flags, flags.copy()
+    )
+    extend_spans(zero, zero, own, spans, flags)
+    for data in byte_buffers(bytes(ONE_TIME_BYTES)):
+        read_spans(data, zero, np.full(1, ONE_TIME_BYTES), zero, cells, 3, spans)
