@@ -6,11 +6,11 @@ transactions.
 Invariant  who leads a partition is asked again when a broker says that it does not, or is gone; a
            request is tried again until the time of the address is over, and what is asked twice
            does no harm.
-Threads    any; `_lock` guards the connections, and one request is under way at a time.
+Threads    any; `_lock` guards the connections, and who asks has them alone until the answer.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final, TypeVar
@@ -212,7 +212,14 @@ class ServerClient:
 
     def ask_leader(self, topic: str, partition: int, request: Message, kind: type[R]) -> R:
         with self._lock:
-            return self._ask(self._leader(topic, partition), request, kind)
+            return self._ask(self._leader(topic, partition), [request], kind)[0]
+
+    def ask_leader_all(
+        self, topic: str, partition: int, requests: Sequence[Message], kind: type[R]
+    ) -> list[R]:
+        """The answers to requests that are all sent before the first is answered."""
+        with self._lock:
+            return self._ask(self._leader(topic, partition), requests, kind)
 
     def _leader(self, topic: str, partition: int) -> Connection:
         with self._lock:
@@ -229,7 +236,7 @@ class ServerClient:
         with self._lock:
             for number, host in enumerate(self.address.hosts, 1):
                 try:
-                    return self._ask(self.connect(*host), request, kind)
+                    return self._ask(self.connect(*host), [request], kind)[0]
                 except Unavailable:
                     if number == len(self.address.hosts):
                         raise
@@ -246,7 +253,7 @@ class ServerClient:
 
     def ask_at(self, host: str, port: int, request: Message, kind: type[R]) -> R:
         with self._lock:
-            return self._ask(self.connect(host, port), request, kind)
+            return self._ask(self.connect(host, port), [request], kind)[0]
 
     def connect(self, host: str, port: int) -> Connection:
         with self._lock:
@@ -257,9 +264,9 @@ class ServerClient:
                 self._is_known = True
             return found
 
-    def _ask(self, connection: Connection, request: Message, kind: type[R]) -> R:
+    def _ask(self, connection: Connection, requests: Sequence[Message], kind: type[R]) -> list[R]:
         try:
-            return connection.ask(request, kind)
+            return connection.ask_all(requests, kind)
         except Unavailable:
             self._connections = {
                 key: one for key, one in self._connections.items() if one is not connection

@@ -1,4 +1,4 @@
-"""One connection to a broker: requests out, answers in, one after the other.
+"""One connection to a broker: requests out, answers in, in the same order.
 
 Invariant  an answer is that of the request it is given for; after a failure the connection is
            closed. A request goes out in the newest version that both sides know.
@@ -7,6 +7,7 @@ Threads    one at a time.
 
 import socket
 import ssl
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, TypeVar
 
@@ -62,7 +63,7 @@ class Connection:
     def learn_versions(self) -> None:
         """Asks what the broker knows; it must be 2.8 or later."""
         request = ApiVersionsRequest("varve", "1")
-        answer = self._exchange(request, ApiVersionsResponse, 3)
+        (answer,) = self._exchange([request], ApiVersionsResponse, 3)
         if answer.error_code:
             raise Unavailable(f"{self.name} knows no ApiVersions 3: it is older than Kafka 2.8")
         self._versions = {
@@ -78,33 +79,52 @@ class Connection:
 
     def ask(self, request: Message, kind: type[R]) -> R:
         """The answer to a request; raises Unavailable when the connection fails."""
-        version = self.find_version(type(request))
+        (answer,) = self.ask_all([request], kind)
+        return answer
+
+    def ask_all(self, requests: Sequence[Message], kind: type[R]) -> list[R]:
+        """The answers to requests of one sort that are all sent before the first is answered.
+
+        They are few and small enough for the broker to take them without being read from.
+        """
+        version = self.find_version(type(requests[0]))
         if version is None:
             raise InvalidRequest(
-                f"{self.name} and this varve have no version of {type(request).__name__} in common"
+                f"{self.name} and this varve have no version of {type(requests[0]).__name__} in "
+                "common"
             )
-        return self._exchange(request, kind, version)
+        return self._exchange(requests, kind, version)
 
-    def _exchange(self, request: Message, kind: type[R], version: int) -> R:
+    def _exchange(self, requests: Sequence[Message], kind: type[R], version: int) -> list[R]:
+        first = self._number + 1
+        try:
+            for request in requests:
+                self._send(request, version)
+            frames = [self._receive() for _ in requests]
+        except OSError as error:
+            self.close()
+            raise Unavailable(f"{self.name}: {type(requests[0]).__name__}: {error}") from error
+        return [
+            self._decode(frame, requests[0], kind, version, number)
+            for number, frame in enumerate(frames, first)
+        ]
+
+    def _send(self, request: Message, version: int) -> None:
         self._number += 1
         is_flexible = version >= request.FLEXIBLE
         head = write_request_header(
             request.API_KEY, version, self._number, CLIENT_ID, is_flexible=is_flexible
         )
         out = encode(request, version, head)
-        try:
-            self._stream.sendall(_SIZE.pack(len(out)))
-            self._stream.sendall(out)
-            frame = self._receive()
-        except OSError as error:
-            self.close()
-            raise Unavailable(f"{self.name}: {type(request).__name__}: {error}") from error
-        return self._decode(frame, request, kind, version)
+        self._stream.sendall(_SIZE.pack(len(out)))
+        self._stream.sendall(out)
 
-    def _decode(self, frame: memoryview, request: Message, kind: type[R], version: int) -> R:
+    def _decode(
+        self, frame: memoryview, request: Message, kind: type[R], version: int, number: int
+    ) -> R:
         try:
-            if len(frame) < _CORRELATION_END or _SIZE.unpack_from(frame)[0] != self._number:
-                raise MalformedMessage(f"the answer is not that of request {self._number}")
+            if len(frame) < _CORRELATION_END or _SIZE.unpack_from(frame)[0] != number:
+                raise MalformedMessage(f"the answer is not that of request {number}")
             start = _CORRELATION_END
             if version >= request.FLEXIBLE and kind is not ApiVersionsResponse:
                 start = skip_tags(frame, start)

@@ -11,8 +11,9 @@ Crash      the coordinator ends what is left open: committed once it has noted t
 Threads    one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from varve.foundation.errors import Fenced, InvalidRequest
@@ -52,7 +53,7 @@ R = TypeVar("R", bound=Message)
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _ALL_REPLICAS: Final = -1
-_NOTE_PARTITION: Final = 0
+_IN_FLIGHT_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Note:
     topic: str
     number: int
     text: str
+    partition: int = 0
 
 
 class TransactionalProducer:
@@ -86,11 +88,18 @@ class TransactionalProducer:
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
 
     def add_partitions(self, topic: str, partitions: Sequence[int]) -> None:
+        self.add_topics({topic: partitions})
+
+    def add_topics(self, partitions: Mapping[str, Sequence[int]]) -> None:
+        """Makes partitions, by their topics, part of the transaction."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(topic, list(partitions))],
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(topic, list(numbers))
+                for topic, numbers in partitions.items()
+            ],
         )
 
         def ask() -> None:
@@ -102,34 +111,55 @@ class TransactionalProducer:
                 for one in some.results_by_partition
             ]
             for code in sorted(codes, key=lambda one: one == ErrorCode.OPERATION_NOT_ATTEMPTED):
-                check(code, f"{self._where}, topic {topic}")
+                check(code, f"{self._where}, topic {', '.join(partitions)}")
 
         self._client.patiently(ask)
 
     def append(self, topic: str, partition: int, batch: bytearray) -> None:
         """Appends one batch that carries the producer and its sequence."""
-        data = PartitionProduceData(partition, memoryview(batch))
-        request = ProduceRequest(
-            self.id,
-            _ALL_REPLICAS,
-            self._client.address.timeout_ms,
-            [TopicProduceData(topic, partition_data=[data])],
-        )
+        self.append_all(topic, partition, [batch])
 
-        def ask() -> None:
-            answer = self._client.ask_leader(topic, partition, request, ProduceResponse)
-            found = answer.responses[0].partition_responses[0]
-            if found.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                where = f"{self._client.address.name}: {topic}-{partition}"
-                check(found.error_code, where, found.error_message)
+    def append_all(self, topic: str, partition: int, batches: Sequence[bytearray]) -> int:
+        """Appends batches whose sequences follow each other; gives the offset of the last one.
 
-        self._client.patiently(ask)
+        Several are on their way at a time, as many as a log remembers of a producer: those that
+        are sent again are known by their sequences. -1 where the server does not tell the offset.
+        """
+        offset, sent = -1, 0
+        while sent < len(batches):
+            flight = batches[sent : sent + _IN_FLIGHT_MAX]
+            offset = self._client.patiently(partial(self._send, topic, partition, flight))
+            sent += len(flight)
+        return offset
+
+    def _send(self, topic: str, partition: int, batches: Sequence[bytearray]) -> int:
+        requests = [
+            ProduceRequest(
+                self.id,
+                _ALL_REPLICAS,
+                self._client.address.timeout_ms,
+                [
+                    TopicProduceData(
+                        topic, partition_data=[PartitionProduceData(partition, memoryview(batch))]
+                    )
+                ],
+            )
+            for batch in batches
+        ]
+        answers = self._client.ask_leader_all(topic, partition, requests, ProduceResponse)
+        found = [one.responses[0].partition_responses[0] for one in answers]
+        where = f"{self._client.address.name}: {topic}-{partition}"
+        # The first that fails tells why: those behind it are out of order then.
+        for one in found:
+            if one.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                check(one.error_code, where, one.error_message)
+        return found[-1].base_offset
 
     def note(self, group: str, note: Note) -> None:
         """Makes a note of a group part of the transaction."""
         joined = AddOffsetsToTxnRequest(self.id, self.producer_id, self.producer_epoch, group)
         place = TxnOffsetCommitRequestPartition(
-            _NOTE_PARTITION, note.number, committed_metadata=note.text
+            note.partition, note.number, committed_metadata=note.text
         )
         request = TxnOffsetCommitRequest(
             self.id,
@@ -188,7 +218,8 @@ def find_notes(client: ServerClient, group: str) -> list[Note]:
             for place in topic.partitions:
                 check(place.error_code, where)
                 if place.committed_offset >= 0:
-                    found.append(Note(topic.name, place.committed_offset, place.metadata or ""))
+                    text, number = place.metadata or "", place.partition_index
+                    found.append(Note(topic.name, place.committed_offset, text, number))
         return found
 
     return client.patiently(ask)

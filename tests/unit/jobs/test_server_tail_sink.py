@@ -49,15 +49,17 @@ class MortalClient(ServerClient):
         self._after = after
         self.asked: list[str] = []
 
-    def _ask(self, connection, request: Message, kind: type[R]) -> R:  # type: ignore[no-untyped-def]
-        self.asked.append(type(request).__name__)
+    def _ask(  # type: ignore[no-untyped-def]
+        self, connection, requests: Sequence[Message], kind: type[R]
+    ) -> list[R]:
+        self.asked.append(type(requests[0]).__name__)
         if self._left == 0 and not self._after:
             raise Killed
-        answer = super()._ask(connection, request, kind)
+        answers = super()._ask(connection, requests, kind)
         if self._left == 0:
             raise Killed
         self._left -= 1
-        return answer
+        return answers
 
 
 class Bench:

@@ -1,0 +1,53 @@
+"""Topics that are made through a server where they are lacking.
+
+Invariant  a topic that is there is never changed.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from varve.foundation.errors import NotFound
+from varve.kafka_client.answers import Refused, check
+from varve.kafka_client.client import ServedTopic, ServerClient
+from varve.wire.error_codes import ErrorCode
+from varve.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+DEFAULT_COUNT: Final = -1
+"""Leaves the number of partitions or replicas to the server."""
+
+
+def find_or_create_topic(
+    client: ServerClient,
+    name: str,
+    *,
+    partitions: int = DEFAULT_COUNT,
+    settings: Mapping[str, str] | None = None,
+) -> ServedTopic:
+    """A topic as it is, or made as it is asked for."""
+    try:
+        return client.topic(name)
+    except NotFound:
+        client.patiently(lambda: _create(client, name, partitions, settings or {}))
+    return client.patiently(lambda: _get_made(client, name))
+
+
+def _create(client: ServerClient, name: str, partitions: int, settings: Mapping[str, str]) -> None:
+    configs = [CreatableTopicConfig(setting, value) for setting, value in settings.items()]
+    asked = CreatableTopic(name, partitions, DEFAULT_COUNT, configs=configs)
+    request = CreateTopicsRequest([asked], timeout_ms=client.address.timeout_ms)
+    (made,) = client.ask_controller(request, CreateTopicsResponse).topics
+    if made.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        check(made.error_code, f"{client.address.name}: topic {name}", made.error_message)
+
+
+def _get_made(client: ServerClient, name: str) -> ServedTopic:
+    """A broker may know a new topic a little later than its controller."""
+    try:
+        return client.topic(name)
+    except NotFound as error:
+        raise Refused(str(error)) from error
