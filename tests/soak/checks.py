@@ -6,7 +6,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from tests.soak.model import GroupModel, Keys, Partition, Sequence, Transactions
+from tests.soak.model import GroupModel, Keys, Partition, Sequence, Transactions, number_of
 
 _WAIT_SECONDS: Final = 60.0
 _POLL_COUNT: Final = 2_000
@@ -52,10 +52,6 @@ def read_partition(
         consumer.close()
 
 
-def _number(value: bytes | None) -> int:
-    return int((value or b"").split(b":", 1)[0])
-
-
 class SequenceCheck:
     """Goes through one partition as it grows; what it has seen need not be read again."""
 
@@ -72,7 +68,7 @@ class SequenceCheck:
         acknowledged = sequence.acknowledged
         findings = []
         for offset, _, value in read_partition(bootstrap, self._partition, self._offset):
-            number = _number(value)
+            number = number_of(value)
             if self.count == 0 and self._may_begin_late:
                 self.begins_at = self._next = number
             if number < self._next:
@@ -102,7 +98,7 @@ def check_keys(bootstrap: str, partition: Partition, keys: Keys) -> tuple[list[s
     for offset, key, value in read_partition(bootstrap, partition):
         assert key is not None
         count += 1
-        number = None if value is None else _number(value)
+        number = None if value is None else number_of(value)
         if number is not None:
             if number <= highest.get(key, -1):
                 findings.append(f"{partition} at {offset}: {key!r} {number} again, or out of order")

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 Partition = tuple[str, int]
 
 
+def number_of(value: bytes | None) -> int:
+    """What a value begins with."""
+    return int((value or b"").split(b":", 1)[0])
+
+
 @dataclass(slots=True)
 class Sequence:
     """Records 0, 1, 2, ... of one partition that has one writer."""

@@ -16,7 +16,7 @@ class Deed(StrEnum):
     RESTART = "restart"
     """A stop in order, and a start."""
     JOIN = "join"
-    """One more member joins the group, or leaves it again."""
+    """One more member joins one of the groups, or leaves it again."""
     LOOK = "look"
     """What was acknowledged so far is read and compared."""
 

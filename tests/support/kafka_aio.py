@@ -36,9 +36,11 @@ from tests.support.kafka_clients import (
     ProducerOptions,
     Received,
 )
+from tests.support.kafka_login import Login
 
 T = TypeVar("T")
 
+_CONNECTION: Final[dict[str, Any]] = {"retry_backoff_ms": RETRY_MS}
 _FENCED: Final = (told.ProducerFenced, told.InvalidProducerEpoch)
 _OUT_OF_RANGE: Final = (told.OffsetOutOfRangeError, told.NoOffsetForPartitionError)
 
@@ -64,21 +66,28 @@ class _Loop:
 
 
 class AioProducer(Closing):
-    def __init__(self, loop: _Loop, bootstrap: str, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        loop: _Loop,
+        bootstrap: str,
+        options: ProducerOptions,
+        connection: Mapping[str, Any] = _CONNECTION,
+    ) -> None:
         self._loop = loop
+        self._connection = connection
         self._futures: list[Future[Any]] = []
         self._producer = loop.run(self._make(bootstrap, options))
         loop.run(self._producer.start())
 
     async def _make(self, bootstrap: str, options: ProducerOptions) -> Any:
         return AIOKafkaProducer(
+            **self._connection,
             bootstrap_servers=bootstrap,
             acks=options.acks if options.acks == "all" else int(options.acks),
             compression_type=None if options.codec == "none" else options.codec,
             linger_ms=options.linger_ms,
             max_request_size=options.request_bytes_max,
             request_timeout_ms=options.request_timeout_ms,
-            retry_backoff_ms=RETRY_MS,
             enable_idempotence=options.is_idempotent,
             transactional_id=options.transactional_id,
             transaction_timeout_ms=options.transaction_timeout_ms,
@@ -138,13 +147,23 @@ class AioProducer(Closing):
 
 
 class AioConsumer(Closing):
-    def __init__(self, loop: _Loop, bootstrap: str, options: ConsumerOptions) -> None:
+    def __init__(
+        self,
+        loop: _Loop,
+        bootstrap: str,
+        options: ConsumerOptions,
+        connection: Mapping[str, Any] = _CONNECTION,
+    ) -> None:
         self._loop = loop
+        self._connection = connection
         self._consumer = loop.run(self._make(bootstrap, options))
         loop.run(self._consumer.start())
 
     async def _make(self, bootstrap: str, options: ConsumerOptions) -> Any:
+        if options.protocol != "classic":
+            pytest.skip("aiokafka has classic groups alone")
         return AIOKafkaConsumer(
+            **self._connection,
             bootstrap_servers=bootstrap,
             group_id=options.group,
             group_instance_id=options.instance,
@@ -155,7 +174,6 @@ class AioConsumer(Closing):
             rebalance_timeout_ms=options.session_timeout_ms,
             heartbeat_interval_ms=max(1, options.session_timeout_ms // 10),
             fetch_max_wait_ms=FETCH_WAIT_MS,
-            retry_backoff_ms=RETRY_MS,
         )
 
     def assign(self, places: Mapping[Partition, Place]) -> None:
@@ -207,14 +225,15 @@ class AioConsumer(Closing):
 
 
 class AioAdmin(Closing):
-    def __init__(self, loop: _Loop, bootstrap: str) -> None:
+    def __init__(self, loop: _Loop, bootstrap: str, login: Mapping[str, Any] | None = None) -> None:
         self._loop = loop
+        self._login = dict(login or {})
         self._bootstrap = bootstrap
         self._admin = loop.run(self._make(bootstrap))
         loop.run(self._admin.start())
 
     async def _make(self, bootstrap: str) -> Any:
-        return AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        return AIOKafkaAdminClient(**self._login, bootstrap_servers=bootstrap)
 
     def create(
         self, topic: str, partition_count: int = 1, configs: Mapping[str, str] | None = None
@@ -271,7 +290,8 @@ class AioAdmin(Closing):
         """Its admin does not list offsets; its consumer does."""
         asked = TopicPartition(*partition)
         options = ConsumerOptions(isolation=isolation)
-        with AioConsumer(self._loop, self._bootstrap, options) as consumer:
+        connection = _CONNECTION | self._login
+        with AioConsumer(self._loop, self._bootstrap, options, connection) as consumer:
             return int(self._loop.run(getattr(consumer._consumer, method)([asked]))[asked])
 
     def groups(self) -> set[str]:
@@ -300,17 +320,19 @@ class AioAdmin(Closing):
 class AioClient:
     """Makes the three of them, in one loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, login: Login | None = None) -> None:
         self._loop = _Loop()
+        self._login = login.for_python() if login else {}
+        self._connection = _CONNECTION | self._login
 
     def producer(self, bootstrap: str, options: ProducerOptions) -> AioProducer:
-        return AioProducer(self._loop, bootstrap, options)
+        return AioProducer(self._loop, bootstrap, options, self._connection)
 
     def consumer(self, bootstrap: str, options: ConsumerOptions) -> AioConsumer:
-        return AioConsumer(self._loop, bootstrap, options)
+        return AioConsumer(self._loop, bootstrap, options, self._connection)
 
     def admin(self, bootstrap: str) -> AioAdmin:
-        return AioAdmin(self._loop, bootstrap)
+        return AioAdmin(self._loop, bootstrap, self._login)
 
     def close(self) -> None:
         self._loop.close()

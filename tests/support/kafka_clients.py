@@ -12,6 +12,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 Partition = tuple[str, int]
 Reset = Literal["earliest", "latest", "none"]
 Isolation = Literal["read_uncommitted", "read_committed"]
+GroupProtocol = Literal["classic", "consumer"]
 Place = int | Literal["beginning", "end"]
 
 WAIT_SECONDS: Final = 20.0
@@ -75,7 +76,9 @@ class ConsumerOptions:
     instance: str | None = None
     reset: Reset = "earliest"
     isolation: Isolation = "read_uncommitted"
+    protocol: GroupProtocol = "classic"
     session_timeout_ms: int = 6_000
+    """Of classic groups; in others the server decides."""
 
 
 class ProducerClient(Protocol):

@@ -47,6 +47,7 @@ from tests.support.kafka_clients import (
     ProducerOptions,
     Received,
 )
+from tests.support.kafka_login import Login
 
 _POLL_COUNT: Final = 500
 _CONNECTION: Final[dict[str, Any]] = {
@@ -65,9 +66,11 @@ _STEP_SECONDS = 2
 
 
 class ConfluentProducer(Closing):
-    def __init__(self, bootstrap: str, options: ProducerOptions) -> None:
+    def __init__(
+        self, bootstrap: str, options: ProducerOptions, connection: Mapping[str, Any] = _CONNECTION
+    ) -> None:
         settings: dict[str, Any] = {
-            **_CONNECTION,
+            **connection,
             "bootstrap.servers": bootstrap,
             "acks": options.acks,
             "compression.type": options.codec,
@@ -167,19 +170,23 @@ class ConfluentProducer(Closing):
 
 
 class ConfluentConsumer(Closing):
-    def __init__(self, bootstrap: str, options: ConsumerOptions) -> None:
+    def __init__(
+        self, bootstrap: str, options: ConsumerOptions, connection: Mapping[str, Any] = _CONNECTION
+    ) -> None:
         settings: dict[str, Any] = {
-            **_CONNECTION,
+            **connection,
             "bootstrap.servers": bootstrap,
             "group.id": options.group or "nobody",
             "enable.auto.commit": False,
             "auto.offset.reset": "error" if options.reset == "none" else options.reset,
             "isolation.level": options.isolation,
-            "session.timeout.ms": options.session_timeout_ms,
-            "heartbeat.interval.ms": max(1, options.session_timeout_ms // 10),
+            "group.protocol": options.protocol,
             "fetch.wait.max.ms": FETCH_WAIT_MS,
             "fetch.error.backoff.ms": RETRY_MS,
         }
+        if options.protocol == "classic":
+            settings["session.timeout.ms"] = options.session_timeout_ms
+            settings["heartbeat.interval.ms"] = max(1, options.session_timeout_ms // 10)
         if options.instance is not None:
             settings["group.instance.id"] = options.instance
         self._consumer = Consumer(settings)
@@ -238,8 +245,8 @@ class ConfluentConsumer(Closing):
 
 
 class ConfluentAdmin(Closing):
-    def __init__(self, bootstrap: str) -> None:
-        self._admin = AdminClient({**_CONNECTION, "bootstrap.servers": bootstrap})
+    def __init__(self, bootstrap: str, connection: Mapping[str, Any] = _CONNECTION) -> None:
+        self._admin = AdminClient({**connection, "bootstrap.servers": bootstrap})
 
     def create(
         self, topic: str, partition_count: int = 1, configs: Mapping[str, str] | None = None
@@ -322,16 +329,22 @@ class ConfluentAdmin(Closing):
 
 
 class ConfluentClient:
-    """Makes the three of them."""
+    """Makes the three of them; `settings` are librdkafka's own."""
+
+    def __init__(
+        self, login: Login | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        own = login.for_librdkafka() if login else {}
+        self._connection = {**_CONNECTION, **own, **(settings or {})}
 
     def producer(self, bootstrap: str, options: ProducerOptions) -> ConfluentProducer:
-        return ConfluentProducer(bootstrap, options)
+        return ConfluentProducer(bootstrap, options, self._connection)
 
     def consumer(self, bootstrap: str, options: ConsumerOptions) -> ConfluentConsumer:
-        return ConfluentConsumer(bootstrap, options)
+        return ConfluentConsumer(bootstrap, options, self._connection)
 
     def admin(self, bootstrap: str) -> ConfluentAdmin:
-        return ConfluentAdmin(bootstrap)
+        return ConfluentAdmin(bootstrap, self._connection)
 
     def close(self) -> None:
         """Each one closes itself."""

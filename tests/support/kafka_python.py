@@ -26,6 +26,7 @@ from tests.support.kafka_clients import (
     ProducerOptions,
     Received,
 )
+from tests.support.kafka_login import Login
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python 3.11 has marked as deprecated.
@@ -47,13 +48,15 @@ _OUT_OF_RANGE: Final = (told.OffsetOutOfRangeError, told.NoOffsetForPartitionErr
 
 
 class PythonProducer(Closing):
-    def __init__(self, bootstrap: str, options: ProducerOptions) -> None:
+    def __init__(
+        self, bootstrap: str, options: ProducerOptions, connection: Mapping[str, Any] = _CONNECTION
+    ) -> None:
         extra: dict[str, Any] = {}
         if options.transactional_id is not None:
             extra["transactional_id"] = options.transactional_id
             extra["transaction_timeout_ms"] = options.transaction_timeout_ms
         self._producer = KafkaProducer(
-            **_CONNECTION,
+            **connection,
             **extra,
             metrics_enabled=False,
             bootstrap_servers=bootstrap,
@@ -127,9 +130,13 @@ class PythonProducer(Closing):
 
 
 class PythonConsumer(Closing):
-    def __init__(self, bootstrap: str, options: ConsumerOptions) -> None:
+    def __init__(
+        self, bootstrap: str, options: ConsumerOptions, connection: Mapping[str, Any] = _CONNECTION
+    ) -> None:
+        if options.protocol != "classic":
+            pytest.skip("kafka-python has classic groups alone")
         self._consumer = KafkaConsumer(
-            **_CONNECTION,
+            **connection,
             metrics_enabled=False,
             bootstrap_servers=bootstrap,
             group_id=options.group,
@@ -190,8 +197,8 @@ class PythonConsumer(Closing):
 
 
 class PythonAdmin(Closing):
-    def __init__(self, bootstrap: str) -> None:
-        self._admin = KafkaAdminClient(**_CONNECTION, bootstrap_servers=bootstrap)
+    def __init__(self, bootstrap: str, connection: Mapping[str, Any] = _CONNECTION) -> None:
+        self._admin = KafkaAdminClient(**connection, bootstrap_servers=bootstrap)
 
     def create(
         self, topic: str, partition_count: int = 1, configs: Mapping[str, str] | None = None
@@ -270,14 +277,17 @@ class PythonAdmin(Closing):
 class PythonClient:
     """Makes the three of them."""
 
+    def __init__(self, login: Login | None = None) -> None:
+        self._connection = _CONNECTION | (login.for_python() if login else {})
+
     def producer(self, bootstrap: str, options: ProducerOptions) -> PythonProducer:
-        return PythonProducer(bootstrap, options)
+        return PythonProducer(bootstrap, options, self._connection)
 
     def consumer(self, bootstrap: str, options: ConsumerOptions) -> PythonConsumer:
-        return PythonConsumer(bootstrap, options)
+        return PythonConsumer(bootstrap, options, self._connection)
 
     def admin(self, bootstrap: str) -> PythonAdmin:
-        return PythonAdmin(bootstrap)
+        return PythonAdmin(bootstrap, self._connection)
 
     def close(self) -> None:
         """Each one closes itself, but sockets that could not connect are left to the collector."""

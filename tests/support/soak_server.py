@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from tests.support.kafka_server import HOST, ReservedPort
 
-_PATIENCE_SECONDS: Final = 60.0
+_PATIENCE_SECONDS: Final = 180.0
 _SERVES: Final = "varve serves"
 _KIB: Final = 1024
 _PEAK_OF_MEMORY: Final = "5"
