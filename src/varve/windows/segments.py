@@ -118,17 +118,53 @@ class Segments:
 
     # Open and close
 
-    def open_existing(self, stream_time_ms: int, expected_ids: Collection[int] = ()) -> None:
-        """Lock the directory, made if absent, open every segment in it and clean up.
-
-        Raises `Corrupt` when a segment cannot be opened, or one of `expected_ids` that is live is
-        not there: the owner wipes the store and restores it. Nothing is open then.
-        """
+    def acquire(self) -> None:
+        """Make the directory if absent and lock it; harmless when this registry has it already."""
         if self._lock is not None:
-            raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
+            return
         try:
             self._file_system.make_directory(self.directory)
             self._lock = self._file_system.lock(f"{self.directory}/{LOCK_NAME}")
+        except OSError as error:
+            raise store_failure(error, f"open of {self.directory}") from error
+
+    def has_directories(self) -> bool:
+        """Whether there is a directory of any segment, open or not."""
+        try:
+            names = self._file_system.names(self.directory)
+        except OSError as error:
+            raise store_failure(error, f"scan of {self.directory}") from error
+        return any(decode_directory_name(self.name, name) is not None for name in names)
+
+    def wipe(self) -> None:
+        """Close, and remove every segment and file of the store; foreign names stay.
+
+        The checkpoint goes first, for good: a crash in between leaves a store that is restored
+        from the start.
+        """
+        with contextlib.suppress(StoreError):
+            self.close()
+        self.acquire()
+        try:
+            names = self._file_system.names(self.directory)
+            for name in sorted(names, key=lambda name: name not in OWN_NAMES):
+                self._wipe_name(name)
+        except OSError as error:
+            raise store_failure(error, f"wipe of {self.directory}") from error
+        finally:
+            self.close()
+
+    def open_existing(self, stream_time_ms: int, expected_ids: Collection[int] = ()) -> None:
+        """Acquire the directory, open every segment in it and clean up.
+
+        Raises `Corrupt` when a segment cannot be opened, or when one of `expected_ids` is not there
+        though it is live: the owner wipes the store and restores it. Nothing is open then. Missing
+        ones that are older than all that is there were dropped after the checkpoint.
+        """
+        try:
+            self.acquire()
+            if self._ids:
+                raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
             if self._strict:
                 self._open_as_the_reference()
             else:
@@ -143,7 +179,7 @@ class Segments:
 
     def flush(self) -> None:
         """Every segment is on disk after this, and so is its directory's name."""
-        self._check_open()
+        self.check_open()
         for segment in self:
             segment.database.flush()
         if self._has_new_directory:
@@ -157,14 +193,11 @@ class Segments:
         """Close all segments, then raise the first error there was; closing twice is harmless."""
         errors: list[StoreError] = []
         try:
-            while self._ids:
-                id = self._ids.pop()
+            while self._ids and not (errors and self._strict):
                 try:
-                    self._by_id.pop(id).database.close()
+                    self._by_id.pop(self._ids.pop(0)).database.close()
                 except StoreError as error:
                     errors.append(error)
-                    if self._strict:
-                        break
         finally:
             lock, self._lock = self._lock, None
             if lock is not None:
@@ -185,12 +218,13 @@ class Segments:
                     "foreign name in a store's directory",
                     extra={"store": self.name, "path": f"{self.directory}/{info.name}"},
                 )
-        found_ids = {self.segment_id(start_ms) for start_ms in starts}
-        for id in sorted(expected_ids):
-            if id not in found_ids and self.is_live(id, stream_time_ms):
+        found_ids = sorted(self.segment_id(start_ms) for start_ms in starts)
+        for id in sorted(set(expected_ids).difference(found_ids)):
+            was_dropped = bool(found_ids) and id < found_ids[0]
+            if self.is_live(id, stream_time_ms) and not was_dropped:
                 raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is not there")
-        for start_ms in sorted(starts):
-            self._open(self.segment_id(start_ms))
+        for id in found_ids:
+            self._open(id)
 
     def _open_as_the_reference(self) -> None:
         """One foreign name opens none; the first segment that fails ends it, without an error."""
@@ -206,6 +240,18 @@ class Segments:
             for id in sorted({self.segment_id(start_ms) for start_ms in starts}):
                 self._open(id)
 
+    def _wipe_name(self, name: str) -> None:
+        path = f"{self.directory}/{name}"
+        if _is_own(name):
+            if name != LOCK_NAME:
+                self._file_system.remove(path)
+                self._file_system.sync_directory(self.directory)
+        elif decode_directory_name(self.name, name.removesuffix(DELETING_SUFFIX)) is not None:
+            if self._file_system.info(path).is_directory:
+                self._file_system.remove_tree(path)
+            else:
+                self._file_system.remove(path)
+
     def _is_leftover(self, info: FileInfo) -> bool:
         stem = info.name.removesuffix(DELETING_SUFFIX)
         return stem != info.name and decode_directory_name(self.name, stem) is not None
@@ -213,7 +259,7 @@ class Segments:
     # One segment
 
     def _create(self, id: int) -> Segment:
-        self._check_open()
+        self.check_open()
         self._has_new_directory = True
         return self._open(id)
 
@@ -268,7 +314,8 @@ class Segments:
     def _path(self, id: int) -> str:
         return f"{self.directory}/{encode_directory_name(self.name, id * self.segment_ms)}"
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises `Closed` unless the directory is held."""
         if self._lock is None:
             raise Closed(f"store {self.name}: {self.directory} is closed: open it again")
 

@@ -1,0 +1,264 @@
+"""Entries by composite key, kept in segments of time: what moves stream time and what is seen.
+
+Invariant  stream time is the greatest time ever put, removed or restored, and never goes back.
+           An entry is seen from `stream time - retention + 1` on; a segment exists from that of
+           `stream time - retention` on. Reads change nothing.
+Crash      holds what the last checkpoint says, and perhaps more; the owner restores the rest from
+           the changelog.
+Threads    one thread at a time.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest, StoreError
+from varve.windows.checkpoint import (
+    NO_STREAM_TIME_MS,
+    Checkpoint,
+    find_checkpoint,
+    write_checkpoint,
+)
+from varve.windows.database import Databases, Put
+from varve.windows.expired_puts import ExpiredPuts
+from varve.windows.position import Position, Source
+from varve.windows.segment import Segment
+from varve.windows.segments import Segments
+from varve.windows.settings import WindowSettings
+from varve.windows.store_meta import StoreMeta, keep_meta
+from varve.windows.window_iterator import WindowIterator
+from varve.windows.window_key import TIME_MAX_MS, KeyRange, check_time, decode_window_key
+
+logger = logging.getLogger(__name__)
+
+LAYOUT = "key-time-sequence"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredBatch:
+    """What became of a batch of the changelog: written, or dropped as expired."""
+
+    written_count: int
+    expired_count: int
+
+
+class SegmentedStore:
+    """The segments of a window store, its stream time and its position."""
+
+    def __init__(
+        self,
+        settings: WindowSettings,
+        *,
+        directory: str,
+        databases: Databases,
+        file_system: FileSystem,
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self.stream_time_ms = NO_STREAM_TIME_MS
+        self.position = Position()
+        self.dead_on_arrival_count = 0
+        """Entries that were kept, as their segment is, and were too old to be seen."""
+        self.expired_puts = ExpiredPuts(settings.name, clock, warns=not settings.strict_reference)
+        self.segments = Segments(
+            name=settings.name,
+            directory=directory,
+            databases=databases,
+            file_system=file_system,
+            segment_ms=settings.segment_ms,
+            retention_ms=settings.retention_ms,
+            strict_reference=settings.strict_reference,
+        )
+        self._directory = directory
+        self._file_system = file_system
+        self._meta = StoreMeta(
+            engine=databases.name,
+            layout=LAYOUT,
+            segment_ms=settings.segment_ms,
+            retention_ms=settings.retention_ms,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def visible_from_ms(self) -> int:
+        """The first time that is not expired."""
+        return self.stream_time_ms - self.settings.retention_ms + 1
+
+    # Life
+
+    def open(self) -> Checkpoint | None:
+        """Open what is there; gives the checkpoint from which to restore, None for from the start.
+
+        Raises `Corrupt` when a segment is damaged or lost, or `MetaChanged` when the store was made
+        with other settings: `wipe`, open again and restore from the changelog.
+        """
+        self.segments.acquire()
+        try:
+            return self._open()
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self.segments.close()
+            raise
+
+    def _open(self) -> Checkpoint | None:
+        is_strict = self.settings.strict_reference
+        if not is_strict:
+            has_segments = self.segments.has_directories()
+            keep_meta(self._file_system, self._directory, self._meta, is_empty=not has_segments)
+        checkpoint = find_checkpoint(self._file_system, self._directory)
+        expected: list[int] = []
+        if checkpoint is not None:
+            self.position.merge(checkpoint.position)
+            self._raise_stream_time(checkpoint.stream_time_ms)
+            expected = [self.segments.segment_id(one) for one in checkpoint.segment_starts_ms]
+        self.segments.open_existing(self.stream_time_ms, expected)
+        if checkpoint is None and not is_strict:
+            self._seed_stream_time()
+        return checkpoint
+
+    def checkpoint(self, changelog_offset: int) -> Checkpoint:
+        """Flush, and note that all of the changelog before this offset is on disk."""
+        self.segments.flush()
+        is_strict = self.settings.strict_reference
+        made = Checkpoint(
+            stream_time_ms=NO_STREAM_TIME_MS if is_strict else self.stream_time_ms,
+            changelog_offset=changelog_offset,
+            segment_starts_ms=tuple(segment.start_ms for segment in self.segments),
+            position=self.position.copy(),
+        )
+        write_checkpoint(self._file_system, self._directory, made)
+        return made
+
+    def flush(self) -> None:
+        self.segments.flush()
+
+    def close(self) -> None:
+        self.segments.close()
+
+    def wipe(self) -> None:
+        """Remove all of a closed store; what is not the store's own stays."""
+        self.segments.wipe()
+        self.stream_time_ms = NO_STREAM_TIME_MS
+        self.position = Position()
+
+    def _seed_stream_time(self) -> None:
+        """Without a checkpoint stream time is at least the start of the newest segment."""
+        for segment in self.segments:
+            self._raise_stream_time(segment.start_ms)
+        self.segments.cleanup(self.stream_time_ms)
+
+    # Writes
+
+    def put(
+        self, key: bytes, value: bytes | None, time_ms: int, source: Source | None = None
+    ) -> bool:
+        """Keep a value under a composite key, or delete it with None; False when it is expired."""
+        check_time(time_ms)
+        self._raise_stream_time(time_ms)
+        id = self.segments.segment_id(time_ms)
+        segment = self.segments.get_or_create_if_live(id, self.stream_time_ms)
+        if segment is None:
+            self.expired_puts.record(time_ms, self.stream_time_ms)
+            return False
+        segment.database.write([(key, value)])
+        if source is not None:
+            self.position.update(source)
+        if time_ms < self.visible_from_ms:
+            self.dead_on_arrival_count += 1
+        return True
+
+    def remove(self, key: bytes, time_ms: int) -> bool:
+        """Delete a key from a segment that is there; tells whether it is. Drops no segment."""
+        check_time(time_ms)
+        self._raise_stream_time(time_ms)
+        segment = self.segments.find(self.segments.segment_id(time_ms))
+        if segment is not None:
+            segment.database.write([(key, None)])
+        return segment is not None
+
+    def restore(self, entries: Iterable[Put]) -> RestoredBatch:
+        """Write a batch of the changelog; what is expired is dropped, neither counted nor told.
+
+        The same entries may come again, and be cut into batches in any way.
+        """
+        by_id: dict[int, list[Put]] = {}
+        count = 0
+        latest_ms = self.stream_time_ms
+        for entry in entries:
+            time_ms = decode_window_key(entry[0]).time_ms
+            latest_ms = max(latest_ms, time_ms)
+            by_id.setdefault(self.segments.segment_id(time_ms), []).append(entry)
+            count += 1
+        self._raise_stream_time(latest_ms)
+        written_count = 0
+        for id, puts in sorted(by_id.items()):
+            segment = self.segments.get_or_create_if_live(id, self.stream_time_ms)
+            if segment is not None:
+                segment.database.write(puts)
+                written_count += len(puts)
+        return RestoredBatch(written_count, count - written_count)
+
+    def maintain(self, stream_time_ms: int) -> int:
+        """Let what is expired go although nothing is put; tells how many segments were dropped.
+
+        The stream time is that of the task, which moves with every record it reads; never the
+        time of the machine. The reference has nothing like it, so when strict nothing happens.
+        """
+        if self.settings.strict_reference:
+            return 0
+        self._raise_stream_time(stream_time_ms)
+        return self.segments.cleanup(self.stream_time_ms)
+
+    def _raise_stream_time(self, time_ms: int) -> None:
+        self.stream_time_ms = max(self.stream_time_ms, time_ms)
+
+    # Reads
+
+    def get(self, key: bytes, time_ms: int) -> bytes | None:
+        """The value of a composite key; None when it is not there or expired."""
+        self._check_open()
+        if time_ms < self.visible_from_ms:
+            return None
+        segment = self.segments.find(self.segments.segment_id(time_ms))
+        return None if segment is None else segment.database.get(key)
+
+    def scan(
+        self,
+        first: bytes | None,
+        last: bytes | None,
+        *,
+        from_ms: int,
+        to_ms: int,
+        backward: bool,
+    ) -> WindowIterator:
+        """The entries of keys `first` to `last` and of these times, all inclusive."""
+        self._check_open()
+        wanted = KeyRange(first, last, max(from_ms, self.visible_from_ms), min(to_ms, TIME_MAX_MS))
+        return WindowIterator(self._overlapping(wanted, backward), wanted, backward=backward)
+
+    def _overlapping(self, wanted: KeyRange, backward: bool) -> list[Segment]:
+        if wanted.to_ms < max(0, wanted.from_ms):
+            return []
+        if wanted.first is not None and wanted.last is not None and wanted.first > wanted.last:
+            logger.warning(
+                "a range of keys is the wrong way round; keys compare as unsigned bytes",
+                extra={"store": self.name, "first": wanted.first, "last": wanted.last},
+            )
+            return []
+        return self.segments.live(wanted.from_ms, wanted.to_ms, backward=backward)
+
+    def _check_open(self) -> None:
+        self.segments.check_open()
+
+
+def check_key(key: object, store_name: str) -> None:
+    if not isinstance(key, bytes):
+        raise InvalidRequest(
+            f"store {store_name}: a key of type {type(key).__name__}; give bytes, never None"
+        )

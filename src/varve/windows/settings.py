@@ -1,0 +1,49 @@
+"""What a window store is asked to keep.
+
+Invariant  an instance that exists is valid.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from varve.foundation.errors import InvalidSetting
+
+SEGMENT_MS_MIN_DEFAULT: Final = 60_000
+_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSettings:
+    """A store's name, its times, and how it treats entries of one key and time.
+
+    `segment_ms` is half the retention, or a minute if that is longer, when it is 0.
+    `strict_reference` takes back every departure from Kafka Streams. docs/windows.md
+    """
+
+    name: str
+    retention_ms: int
+    window_ms: int = 0
+    segment_ms: int = 0
+    retain_duplicates: bool = False
+    strict_reference: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidSetting(
+                f"name {self.name!r:.80} of a window store; use up to 200 letters, digits, '.', "
+                "'_' and '-', and no '.' at the beginning"
+            )
+        if self.retention_ms < 0 or not 0 <= self.window_ms <= self.retention_ms:
+            raise InvalidSetting(
+                f"store {self.name}: window_ms {self.window_ms} must lie between 0 and "
+                f"retention_ms {self.retention_ms}"
+            )
+        if self.segment_ms < 0:
+            raise InvalidSetting(
+                f"store {self.name}: segment_ms {self.segment_ms} must be at least 1, or 0 for "
+                "half the retention"
+            )
+        if self.segment_ms == 0:
+            chosen = max(self.retention_ms // 2, SEGMENT_MS_MIN_DEFAULT)
+            object.__setattr__(self, "segment_ms", chosen)

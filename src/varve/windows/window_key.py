@@ -1,0 +1,110 @@
+"""Keys of window entries as bytes, and the bounds of scans over them.
+
+Layout     key, time (i64), sequence (i32); big-endian, no length, no separator.
+           docs/formats/window-store.md
+Invariant  of one key, byte order is order of time, then of sequence. Keys of different lengths
+           interleave, so bounds only narrow a scan and every entry is compared by its parts.
+"""
+
+import logging
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from varve.foundation.errors import Corrupt, InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+TIME_MAX_MS: Final = 2**63 - 1
+SEQUENCE_MAX: Final = 2**31 - 1
+_SUFFIX: Final = struct.Struct(">qi")
+SUFFIX_BYTES: Final = _SUFFIX.size
+
+
+class WindowKey(NamedTuple):
+    """The parts of an entry's key; the time is where its window starts."""
+
+    key: bytes
+    time_ms: int
+    sequence: int
+
+
+def encode_window_key(key: bytes, time_ms: int, sequence: int = 0) -> bytes:
+    return key + _SUFFIX.pack(time_ms, sequence)
+
+
+def decode_window_key(data: bytes) -> WindowKey:
+    """The parts; raises `Corrupt` for bytes that are no key of an entry."""
+    if len(data) < SUFFIX_BYTES:
+        raise Corrupt(f"window key of {len(data)} bytes; it has {SUFFIX_BYTES} or more")
+    time_ms, sequence = _SUFFIX.unpack_from(data, len(data) - SUFFIX_BYTES)
+    if time_ms < 0 or sequence < 0:
+        raise Corrupt(f"window key with time {time_ms} and sequence {sequence}; neither is below 0")
+    return WindowKey(data[:-SUFFIX_BYTES], time_ms, sequence)
+
+
+def check_time(time_ms: int) -> None:
+    if not 0 <= time_ms <= TIME_MAX_MS:
+        raise InvalidRequest(
+            f"time {time_ms} is outside 0 to {TIME_MAX_MS}; give milliseconds since 1970"
+        )
+
+
+def window_end_ms(start_ms: int, window_ms: int) -> int:
+    """Where a window ends, for display; what would not fit into 63 bits ends there."""
+    if start_ms + window_ms > TIME_MAX_MS:
+        logger.warning(
+            "a window's end is cut", extra={"start_ms": start_ms, "window_ms": window_ms}
+        )
+        return TIME_MAX_MS
+    return start_ms + window_ms
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Entries from key `first` to `last` and from one time to another, all inclusive.
+
+    None for a key leaves that side open.
+    """
+
+    first: bytes | None
+    last: bytes | None
+    from_ms: int
+    to_ms: int
+
+    def contains(self, key: bytes, time_ms: int) -> bool:
+        return (
+            self.from_ms <= time_ms <= self.to_ms
+            and (self.first is None or key >= self.first)
+            and (self.last is None or key <= self.last)
+        )
+
+    def lower(self) -> bytes | None:
+        """No entry of the range has smaller bytes."""
+        if self.first is None:
+            return None
+        if self.first == self.last:
+            return encode_window_key(self.first, max(0, self.from_ms))
+        # A longer key may go on with zeros where this one has its time.
+        return self.first + bytes(SUFFIX_BYTES)
+
+    def upper(self) -> bytes | None:
+        """No entry of the range has greater bytes."""
+        if self.last is None:
+            return None
+        suffix = _SUFFIX.pack(min(self.to_ms, TIME_MAX_MS), SEQUENCE_MAX)
+        if self.first == self.last:
+            return self.last + suffix
+        return _truncate(self.last, suffix[0]) + suffix
+
+
+def _truncate(last: bytes, time_byte: int) -> bytes:
+    """As much of the last key as its time's first byte allows.
+
+    A shorter key in the range has its time where this one has further bytes: what is appended must
+    not be smaller than that. Only times beyond 2**56 begin with anything but zero.
+    """
+    end = min(1, len(last))
+    while end < len(last) and last[end] >= time_byte:
+        end += 1
+    return last[:end]
