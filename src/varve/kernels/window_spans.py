@@ -101,6 +101,7 @@ def find_cells(
     chosen: Numbers,
     before: int,
     after: int,
+    width: int,
     k0: Any,
     k1: Any,
     slots: Numbers,
@@ -110,15 +111,16 @@ def find_cells(
 ) -> int:
     """Finds, for each chosen record, the row of its own cell and of the other one it looks into.
 
-    `other` is NO_ROW where the window lies in one cell. Every cell has one row. Gives the count of
-    rows. Slots are NO_ROW at first, a power of two and more than there may be rows, two for each
-    chosen record. Pass k0 and k1 as np.uint64.
+    A cell is `width` milliseconds, and no window is wider; `other` is NO_ROW where it lies in one
+    cell. Every cell has one row; gives the count of rows. Slots are NO_ROW at first, a power of two
+    and more than there may be rows, two for each chosen record. Pass k0 and k1 as np.uint64.
     """
     if cells.shape[0] < 2 * chosen.size or slots.size <= 2 * chosen.size:
         raise IndexError("there are too few rows or slots for the cells")
     if own.size < chosen.size or other.size < chosen.size:
         raise IndexError("own or other have too few places")
-    width = before + after + 1
+    if before + after >= width:
+        raise IndexError("the window is wider than two cells")
     count = 0
     for place in range(chosen.size):
         index = chosen[place]
@@ -298,7 +300,7 @@ def warm() -> None:
     classify(kinds, zero, 1, 0, -1, verdicts)
     cells, spans = np.zeros((2, ROW_WORDS), np.int64), make_spans(2)
     own, other = zero.copy(), zero.copy()
-    find_cells(words, kinds, zero, zero, 1, 1, k, k, np.full(4, NO_ROW), cells, own, other)
+    find_cells(words, kinds, zero, zero, 1, 1, 3, k, k, np.full(4, NO_ROW), cells, own, other)
     need_other(zero, zero, zero, 1, 1, own, other, spans, flags)
     judge_records(
         zero, zero, zero, 1, 1, False, own, other, spans, verdicts, zero.copy(), flags, flags.copy()

@@ -1,0 +1,287 @@
+"""The ids that one partition's deduplication remembers, in segments of time on disk.
+
+Layout     a segment has one entry for each id and cell: the id and its kind as key, the least and
+           the largest time with their offsets as value. docs/formats/dedup-ids.md
+Invariant  holds only what the changelog holds: it is a copy that may be thrown away. Only the
+           segments are asked; what lies before the stream time less the retention is never asked
+           for, and goes with its segment.
+Crash      an entry only grows, and grows again to the same from the same part of the changelog: it
+           does not matter how much of what follows the checkpoint is there already.
+Threads    one thread at a time.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, Self
+
+import numpy as np
+
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.cell_join import join_cells
+from varve.kernels.window_spans import (
+    ABSENT,
+    ONE_TIME_BYTES,
+    ROW_WORDS,
+    TWO_TIMES_BYTES,
+    Rows,
+    extend_spans,
+    make_spans,
+    read_spans,
+)
+from varve.windows.checkpoint import (
+    NO_STREAM_TIME_MS,
+    Checkpoint,
+    find_checkpoint,
+    write_checkpoint,
+)
+from varve.windows.database import Databases
+from varve.windows.dedup.cells import find_own_cells
+from varve.windows.dedup.ids import Arrivals, Numbers, Secret, fold_id
+from varve.windows.dedup.rules import DedupRules
+from varve.windows.segment import Segment
+from varve.windows.segments import Segments
+from varve.windows.store_meta import StoreMeta, keep_meta
+
+logger = logging.getLogger(__name__)
+
+STORE_NAME: Final = "ids"
+_LAYOUT: Final = "dedup-spans-1"
+_KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1")])
+_KEY_AND_CELL: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("cell", ">u4")])
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a chunk adds: entries for the changelog, and the spans that have changed by them."""
+
+    entries: Arrivals
+    cells: Rows
+    spans: Rows
+    version: int
+    """Of the store by which they were judged; they fit no other."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Remembered:
+    """A time at which an id is remembered, and the offset of the record that was kept."""
+
+    time_ms: int
+    offset: int
+
+
+class IdStore:
+    """Spans by cell, asked and written in batches."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        meta: StoreMeta,
+        rules: DedupRules,
+        secret: Secret,
+        file_system: FileSystem,
+    ) -> None:
+        self.rules = rules
+        self.secret = secret
+        self.stream_time_ms = NO_STREAM_TIME_MS
+        self.changelog_offset: int | None = None
+        """Where the restore goes on; None is the start of the changelog."""
+        self.version = 0
+        self._segments = segments
+        self._meta = meta
+        self._file_system = file_system
+        self._cells_per_segment = rules.cells_per_segment
+        self._key_type = _KEY if self._cells_per_segment == 1 else _KEY_AND_CELL
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        directory: str,
+        rules: DedupRules,
+        secret: Secret,
+        databases: Databases,
+        file_system: FileSystem,
+    ) -> Self:
+        """The store of a directory; one that is damaged or of other rules is made anew, empty."""
+        segments = Segments(
+            name=STORE_NAME,
+            directory=directory,
+            databases=databases,
+            file_system=file_system,
+            segment_ms=rules.segment_ms,
+            retention_ms=rules.retention_ms,
+        )
+        meta = StoreMeta(
+            engine=databases.name,
+            layout=_layout(rules, secret),
+            segment_ms=rules.segment_ms,
+            # It may change: it decides when segments go, not what is in them.
+            retention_ms=0,
+        )
+        made = cls(segments, meta, rules, secret, file_system)
+        try:
+            made._open()
+        except Corrupt as error:
+            logger.warning(
+                "ids are restored from the start of the changelog",
+                extra={"directory": directory, "error": str(error)},
+            )
+            made.reset()
+        except BaseException:
+            segments.close()
+            raise
+        return made
+
+    def reset(self) -> None:
+        """Forget everything, on disk too; the restore begins at the start of the changelog."""
+        self._segments.wipe()
+        self.stream_time_ms, self.changelog_offset = NO_STREAM_TIME_MS, None
+        self.version += 1
+        self._open()
+
+    # Ask
+
+    def probe(self, cells: Rows, rows: Numbers, spans: Rows) -> None:
+        """Reads the spans of the named rows of cells; where nothing is remembered they stay."""
+        for id, part in _by_segment(cells[rows, 3] // self._cells_per_segment):
+            segment = self._segments.find(id)
+            if segment is not None:
+                self._read(segment, cells, rows[part], spans)
+
+    def find(self, identity: bytes, time_ms: int) -> list[Remembered]:
+        """What is remembered of an id around a time, within the window."""
+        words, kinds = fold_id(identity, self.secret)
+        lowest = (time_ms - self.rules.before_ms) // self.rules.cell_ms
+        cells = np.empty((2, ROW_WORDS), np.int64)
+        cells[:, :2], cells[:, 2] = words.view(np.int64), kinds[0]
+        cells[:, 3] = lowest, (time_ms + self.rules.after_ms) // self.rules.cell_ms
+        spans = make_spans(2)
+        self.probe(cells, np.arange(2), spans)
+        pairs = spans[spans[:, 0] != ABSENT].reshape(-1, 2).tolist()
+        low, high = time_ms - self.rules.before_ms, time_ms + self.rules.after_ms
+        return sorted({Remembered(time, at) for time, at in pairs if low <= time <= high})
+
+    # Write
+
+    def apply(self, news: News, stream_time_ms: int) -> None:
+        """Remembers what a chunk added, once it is committed; judged by this very state."""
+        assert news.version == self.version, "these spans were judged by another state"
+        self._write(news.cells, news.spans, stream_time_ms)
+
+    def restore(self, entries: Arrivals) -> None:
+        """Remembers entries of the changelog; they may have been here before, in any order."""
+        if not len(entries):
+            return
+        cells, own = find_own_cells(entries, self.rules, self.secret)
+        spans = make_spans(len(cells))
+        self.probe(cells, np.arange(len(cells)), spans)
+        is_changed = np.zeros(len(cells), np.bool_)
+        extend_spans(entries.times, entries.offsets, own, spans, is_changed)
+        self._write(cells[is_changed], spans[is_changed], int(entries.times.max()))
+
+    def maintain(self, stream_time_ms: int) -> int:
+        """Lets go what has expired although nothing is added; tells how many segments went."""
+        self._raise_stream_time(stream_time_ms)
+        return self._segments.cleanup(self.stream_time_ms)
+
+    def checkpoint(self, changelog_offset: int) -> None:
+        """All is on disk after this, and the changelog before the offset need not be read again."""
+        self._segments.flush()
+        write_checkpoint(
+            self._file_system,
+            self._segments.directory,
+            Checkpoint(
+                stream_time_ms=self.stream_time_ms,
+                changelog_offset=changelog_offset,
+                segment_starts_ms=tuple(segment.start_ms for segment in self._segments),
+            ),
+        )
+        self.changelog_offset = changelog_offset
+
+    def size(self) -> int:
+        """Bytes on disk, about."""
+        return sum(segment.database.size() for segment in self._segments)
+
+    def close(self) -> None:
+        self._segments.close()
+
+    def _open(self) -> None:
+        """Raises Corrupt for what cannot be used; nothing but the lock is held then."""
+        segments = self._segments
+        segments.acquire()
+        is_empty = not segments.has_directories()
+        keep_meta(self._file_system, segments.directory, self._meta, is_empty=is_empty)
+        found = find_checkpoint(self._file_system, segments.directory)
+        expected: list[int] = []
+        if found is not None:
+            self._raise_stream_time(found.stream_time_ms)
+            self.changelog_offset = found.changelog_offset
+            expected = [segments.segment_id(start_ms) for start_ms in found.segment_starts_ms]
+        segments.open_existing(self.stream_time_ms, expected)
+
+    def _read(self, segment: Segment, cells: Rows, rows: Numbers, spans: Rows) -> None:
+        values = segment.database.get_many(self._keys(cells[rows]))
+        _, data, starts, sizes = join_cells(values)
+        fault = read_spans(data, starts, sizes, rows, cells, self.rules.cell_ms, spans)
+        if fault >= 0:
+            raise Corrupt(
+                f"{self._segments.directory}: segment {segment.start_ms}: the value "
+                f"{values[fault]!r:.200} is no span of its cell: remove the directory, and it is "
+                "restored"
+            )
+
+    def _write(self, cells: Rows, spans: Rows, stream_time_ms: int) -> None:
+        """Spans that replace those of their cells; those of expired segments go nowhere."""
+        self._raise_stream_time(stream_time_ms)
+        self.version += 1
+        for id, part in _by_segment(cells[:, 3] // self._cells_per_segment):
+            segment = self._segments.get_or_create_if_live(id, self.stream_time_ms)
+            if segment is not None:
+                keys, values = self._keys(cells[part]), _values(spans[part])
+                segment.database.write(list(zip(keys, values, strict=True)))
+        self._segments.cleanup(self.stream_time_ms)
+
+    def _keys(self, cells: Rows) -> list[bytes]:
+        keys = np.empty(len(cells), self._key_type)
+        keys["words"] = cells[:, :2].view(np.uint64)
+        keys["kind"] = cells[:, 2]
+        if self._key_type is _KEY_AND_CELL:
+            keys["cell"] = cells[:, 3] % self._cells_per_segment
+        return _cut(keys.tobytes(), self._key_type.itemsize)
+
+    def _raise_stream_time(self, time_ms: int) -> None:
+        self.stream_time_ms = max(self.stream_time_ms, time_ms)
+
+
+def _layout(rules: DedupRules, secret: Secret) -> str:
+    """Names all that decides what stands where; ids are known only to whoever has the secret."""
+    words = b"".join(word.to_bytes(8, "little") for word in secret)
+    digest = blake2b(rules.fingerprint().encode(), key=words, digest_size=8).hexdigest()
+    return f"{_LAYOUT}/{rules.cell_ms}/{digest}"
+
+
+def _by_segment(ids: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """Each segment's id and the places that have it, the lowest first."""
+    order = np.argsort(ids, kind="stable")
+    cuts = np.flatnonzero(np.diff(ids[order])) + 1
+    for part in np.split(order, cuts):
+        if part.size:
+            yield int(ids[part[0]]), part
+
+
+def _values(spans: Rows) -> list[bytes]:
+    if (spans[:, 0] == spans[:, 2]).all():
+        return _cut(spans[:, :2].astype("<i8").tobytes(), ONE_TIME_BYTES)
+    data = spans.astype("<i8", copy=False).tobytes()
+    sizes = np.where(spans[:, 0] == spans[:, 2], ONE_TIME_BYTES, TWO_TIMES_BYTES).tolist()
+    starts = range(0, len(data), TWO_TIMES_BYTES)
+    return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    """The data as byte strings of one size; numpy does it in one call."""
+    made: list[bytes] = np.frombuffer(data, f"V{size}").tolist()
+    return made
