@@ -69,6 +69,8 @@ _IN_OTHER_UNITS: Final = {
     "log.roll.jitter.ms": (("log.roll.jitter.hours", _HOUR_MS),),
 }
 """Kafka's other names for a setting; the first that is given counts, the setting itself before."""
+_SERVED: Final = {"log.message.timestamp.after.max.ms": str(_HOUR_MS)}
+"""Kafka's defaults where a store that is opened in the process has another; 0010-the-server.md."""
 _RENAMED: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
 _DIRECTORIES: Final = "log.dirs"
 _CONTROLLERS: Final = "controller.listener.names"
@@ -138,7 +140,7 @@ def make_plan(
     settings.pop(_DIRECTORIES, None)
     warnings += _drop_controllers(settings)
     store_names = set(_store_names())
-    store: dict[str, str] = {}
+    store = dict(_SERVED)
     of_listeners: dict[str, str] = {}
     rest: dict[str, str] = {}
     for name, value in settings.items():

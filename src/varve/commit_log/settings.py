@@ -148,7 +148,8 @@ class LogSettings:
     )
     message_timestamp_after_max_ms: int = setting(
         LONG_MAX,
-        "How far a CreateTime timestamp may lie after the time of the append.",
+        "How far a CreateTime timestamp may lie after the time of the append. Served topics have "
+        "Kafka's 3600000 unless told otherwise: `varve serve` sets it.",
         "message.timestamp.after.max.ms",
         broker_name="log.message.timestamp.after.max.ms",
         at_least=0,
