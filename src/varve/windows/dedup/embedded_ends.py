@@ -11,9 +11,10 @@ Threads    see `ends`; the store's logs have locks of their own.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from varve.commit_log import Isolation, Log
@@ -110,27 +111,38 @@ class EmbeddedEnds:
         return find_last_progress(read, start=bounds[0], end=bounds[1], where=where)
 
     def open_task(self, partition: int) -> Progress | None:
+        generation, producer = self._next_producer(partition)
+        former = self._producer_id(partition, max(0, generation - 1))
+        own = self._log(self.topics.progress, partition)
+        # From here on no earlier user can decide anything: the progress may be read.
+        _fence(own, producer, {former}, is_committed=lambda entry: False)
+        own.flush()
         progress = self.find_progress(partition)
-        generation = 0 if progress is None else progress.generation
-        ids = [self._producer_id(partition, one) for one in (generation, generation + 1)]
-        self._settle(partition, ids, progress)
-        if self._epochs_of(partition, ids[1]):
-            generation += 1
-        epoch = max(
-            self._epochs_of(partition, self._producer_id(partition, generation)), default=-1
-        )
-        if (
-            progress is not None
-            and progress.producer is not None
-            and progress.generation == generation
-        ):
-            epoch = max(epoch, progress.producer.epoch)
-        if epoch >= _PRODUCER_EPOCH_MAX:
-            generation, epoch = generation + 1, -1
-        producer = Producer(self._producer_id(partition, generation), epoch + 1)
+        for name, log in self._find_logs(partition, progress):
+            is_needed = name in self.topics.written
+            if is_needed or _open_entries(log, {producer.id, former}):
+                _fence(log, producer, {former}, is_committed=partial(_is_decided, log, progress))
+                log.flush()
         sequences = dict.fromkeys(self.topics.written, 0)
         self._writers[partition] = _Writer(producer, generation, sequences)
         return progress
+
+    def _next_producer(self, partition: int) -> tuple[int, Producer]:
+        """The generation and the producer to go on with; fences all that wrote before."""
+        progress = self.find_progress(partition)
+        generation = 0 if progress is None else progress.generation
+        following = self._producer_id(partition, generation + 1)
+        epochs = self._epochs_of(partition, following)
+        if epochs:
+            generation += 1
+        else:
+            epochs = self._epochs_of(partition, self._producer_id(partition, generation))
+            if progress is not None and progress.producer is not None:
+                epochs.append(progress.producer.epoch)
+        epoch = max(epochs, default=-1)
+        if epoch >= _PRODUCER_EPOCH_MAX:
+            generation, epoch = generation + 1, -1
+        return generation, Producer(self._producer_id(partition, generation), epoch + 1)
 
     def close_task(self, partition: int) -> None:
         self._writers.pop(partition, None)
@@ -138,28 +150,14 @@ class EmbeddedEnds:
     def close(self) -> None:
         self._writers.clear()
 
-    def _settle(self, partition: int, ids: list[int], progress: Progress | None) -> None:
-        """Ends the transactions that a crash left open, in whatever topic."""
-        own = self._log(self.topics.progress, partition)
-        for entry in _open_entries(own, ids):
-            _end(own, entry, is_committed=False)
-        # What was committed may have been read from memory that no disk has yet.
-        own.flush()
-        for log in self._find_logs(partition, progress):
-            entries = _open_entries(log, ids)
-            for entry in entries:
-                _end(log, entry, is_committed=_is_decided(log, entry, progress))
-            if entries:
-                log.flush()
-
-    def _find_logs(self, partition: int, progress: Progress | None) -> Iterator[Log]:
-        """All but that of the progress; other topics may have been written under other settings."""
+    def _find_logs(self, partition: int, progress: Progress | None) -> Iterator[tuple[str, Log]]:
+        """All but that of the progress: other topics were written under other settings."""
         needed = {*self.topics.written, *(() if progress is None else progress.sequences)}
         for topic in self._store.topics():
             if topic.name == self.topics.progress or partition >= topic.partition_count:
                 continue
             try:
-                yield topic.partition(partition).log
+                yield topic.name, topic.partition(partition).log
             except StoreError:
                 if topic.name in needed:
                     raise
@@ -218,10 +216,9 @@ class EmbeddedEnds:
         try:
             changelog_end = self._commit(writer, partition, commit)
         except StoreError:
-            # Readers wait for what stays open. What cannot be settled now is by the next start.
+            # Readers wait for what stays open. What cannot be ended now is by the next start.
             with suppress(StoreError):
-                self.open_task(partition)
-            self.close_task(partition)
+                self._end_own(writer, partition)
             raise
         self._writers[partition] = writer
         return changelog_end
@@ -234,10 +231,10 @@ class EmbeddedEnds:
         self._append_progress(writer, commit.progress, own)
         for log in (*written, own):
             log.flush()
-        _end_of(own, writer.producer)
+        _mark(own, writer.producer, is_committed=True)
         own.flush()
         for log in written:
-            _end_of(log, writer.producer)
+            _mark(log, writer.producer, is_committed=True)
         return changelog_end
 
     def _append(self, writer: _Writer, commit: TaskCommit, logs: Mapping[str, Log]) -> list[Log]:
@@ -262,6 +259,22 @@ class EmbeddedEnds:
         batch = progress_batch(noted, self._clock.now_ms())
         log.append(join_transaction(batch, writer.producer, sequence))
 
+    def _end_own(self, writer: _Writer, partition: int) -> None:
+        """Ends what a failed commit left open, unless another user has come meanwhile."""
+        own = self._log(self.topics.progress, partition)
+        entries = _open_entries(own, {writer.producer.id})
+        if any(entry.epoch != writer.producer.epoch for entry in entries):
+            return
+        for entry in entries:
+            _end(own, entry, is_committed=False)
+        own.flush()
+        progress = self.find_progress(partition)
+        for name in self.topics.written:
+            log = self._log(name, partition)
+            for entry in _open_entries(log, {writer.producer.id}):
+                if entry.epoch == writer.producer.epoch:
+                    _end(log, entry, is_committed=_is_decided(log, progress, entry))
+
     def _log(self, topic: str, partition: int) -> Log:
         return self._store.topic(topic).partition(partition).log
 
@@ -282,7 +295,7 @@ def _read_once(log: Log, offset: int, max_bytes: int) -> InputRead:
     return InputRead(batches, fetched.next_offset, fetched.last_stable_offset)
 
 
-def _open_entries(log: Log, ids: list[int]) -> list[ProducerEntry]:
+def _open_entries(log: Log, ids: set[int]) -> list[ProducerEntry]:
     """The producers among these that have a transaction open."""
     if not any(one.producer_id in ids for one in log.open_transactions()):
         return []
@@ -293,7 +306,24 @@ def _open_entries(log: Log, ids: list[int]) -> list[ProducerEntry]:
     ]
 
 
-def _is_decided(log: Log, entry: ProducerEntry, progress: Progress | None) -> bool:
+def _fence(
+    log: Log,
+    producer: Producer,
+    former: set[int],
+    *,
+    is_committed: Callable[[ProducerEntry], bool],
+) -> None:
+    """Ends what is open, and lets the log know the producer's epoch, so that it takes no lower."""
+    is_decided = False
+    for entry in _open_entries(log, {producer.id} | former):
+        if entry.producer_id == producer.id:
+            is_decided = is_committed(entry)
+        else:
+            _end(log, entry, is_committed=is_committed(entry))
+    _mark(log, producer, is_committed=is_decided)
+
+
+def _is_decided(log: Log, progress: Progress | None, entry: ProducerEntry) -> bool:
     """Whether the open transaction belongs to the progress that was committed.
 
     Raises Corrupt where the log has lost a part of it.
@@ -313,10 +343,10 @@ def _is_decided(log: Log, entry: ProducerEntry, progress: Progress | None) -> bo
 
 
 def _end(log: Log, entry: ProducerEntry, *, is_committed: bool) -> None:
+    _mark(log, Producer(entry.producer_id, entry.epoch), is_committed=is_committed)
+
+
+def _mark(log: Log, producer: Producer, *, is_committed: bool) -> None:
     log.end_transaction(
-        producer_id=entry.producer_id, producer_epoch=entry.epoch, committed=is_committed
+        producer_id=producer.id, producer_epoch=producer.epoch, committed=is_committed
     )
-
-
-def _end_of(log: Log, producer: Producer) -> None:
-    log.end_transaction(producer_id=producer.id, producer_epoch=producer.epoch, committed=True)
