@@ -154,10 +154,32 @@ def nested(
     return field(default_factory=kind, metadata=place)
 
 
+def _show(self: Any) -> str:
+    shown = (f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _equals(self: Any, other: Any) -> bool:
+    names = type(self).__match_args__
+    return type(other) is type(self) and all(
+        getattr(self, name) == getattr(other, name) for name in names
+    )
+
+
+def _as_dataclass(cls: Any) -> Any:
+    """What messages are not made of by the hundred is shared: it was half the time to import them.
+
+    Without a docstring a dataclass makes one of its signature, at the same price.
+    """
+    cls.__doc__ = cls.__doc__ or cls.__name__
+    cls.__repr__, cls.__eq__ = _show, _equals
+    return dataclass(slots=True, repr=False, eq=False)(cls)
+
+
 @dataclass_transform()
 def wire_struct(cls: type[T]) -> type[T]:
     """A part of messages."""
-    return dataclass(slots=True)(cls)
+    return _as_dataclass(cls)  # type: ignore[no-any-return]  # the class it was given
 
 
 class Message:
@@ -179,7 +201,7 @@ def wire_message(
     """A whole message: a request, a response, or a record of an internal topic."""
 
     def make(cls: type[T]) -> type[T]:
-        made: Any = dataclass(slots=True)(cls)
+        made: Any = _as_dataclass(cls)
         made.API_KEY = api_key
         made.VERSIONS = Versions.parse(versions)
         made.FLEXIBLE = Versions.parse(flexible).first
