@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self
 from varve.commit_log import LogDirectory, LogSettings, LogStore, TopicPartition
 from varve.disk import FileSystem
 from varve.embedded.cold_tier import ColdTier
-from varve.embedded.insight import Insight
 from varve.embedded.lost_cluster import check_cluster_is_told
 from varve.embedded.lost_settings import tell_lost
 from varve.embedded.partition import Partition
@@ -95,8 +94,7 @@ class Store(StoreRemovals):
         )  # changes under _changes
         upkeep = Upkeep(logs, clock=clock, settings=parsed.cleaner, tier=self._tier)
         self._metrics = StoreMetrics(upkeep.metrics, self._tier.metrics)
-        insight = Insight(logs, upkeep.cleaner, self._tier)
-        super().__init__(logs, upkeep, insight, fs=fs, clock=clock)
+        super().__init__(logs, upkeep, self._tier, fs=fs, clock=clock)
 
     def __repr__(self) -> str:
         return f"<Store {', '.join(self._paths)}{' (closed)' if self._is_closed else ''}>"

@@ -5,17 +5,21 @@ Threads    any.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from varve.cleaning.audit import AuditReport, audit_partition
-from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
-from varve.cleaning.forecast import Forecast
 from varve.commit_log import LogStore, TopicPartition
 from varve.disk import FileSystem
-from varve.embedded.insight import Insight
+from varve.embedded.cold_tier import ColdTier
 from varve.embedded.topic import Topic
 from varve.embedded.upkeep import Cleaned, Progress, Upkeep
 from varve.foundation.clock import Clock
 from varve.foundation.settings import GivenValue
+
+if TYPE_CHECKING:
+    from varve.cleaning.audit import AuditReport
+    from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
+    from varve.cleaning.forecast import Forecast
+    from varve.embedded.insight import Insight
 
 
 class StoreRemovals(ABC):
@@ -25,14 +29,14 @@ class StoreRemovals(ABC):
         self,
         logs: LogStore,
         upkeep: Upkeep,
-        insight: Insight,
+        tier: ColdTier,
         *,
         fs: FileSystem,
         clock: Clock,
     ) -> None:
         self._logs = logs
         self._upkeep = upkeep
-        self._insight = insight
+        self._tier = tier
         self._fs = fs
         self._clock = clock
 
@@ -92,40 +96,48 @@ class StoreRemovals(ABC):
 
     def audit(
         self, topic: str | None = None, partition: int | None = None, *, deep: bool = False
-    ) -> list[AuditReport]:
+    ) -> "list[AuditReport]":
         """Checks what is on record of every removal against itself and against the disk.
 
         With `deep` the keys of all records are read as well.
         """
+        from varve.cleaning.audit import audit_partition
+
         logs = [self._logs.get(one) for one in self.partitions(topic, partition)]
         return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]
 
-    def explain(self, topic: str, partition: int | None = None) -> list[SegmentExplanation]:
+    def _insight(self) -> "Insight":
+        # A store that is only written to and read does not wait for what this imports.
+        from varve.embedded.insight import Insight
+
+        return Insight(self._logs, self._upkeep.cleaner, self._tier)
+
+    def explain(self, topic: str, partition: int | None = None) -> "list[SegmentExplanation]":
         """Why the segments of a topic, or of one of its partitions, are still here."""
         now_ms = self._clock.now_ms()
         return [
             found
             for one in self.partitions(topic, partition)
-            for found in self._insight.explain_segments(one, now_ms)
+            for found in self._insight().explain_segments(one, now_ms)
         ]
 
     def explain_offset(
         self, topic: str, offset: int, partition: int | None = None
-    ) -> RecordExplanation:
+    ) -> "RecordExplanation":
         """Why a record is still here, what keeps it and until when; or that it is gone."""
         number = self.topic(topic).partition(partition).number
         now_ms = self._clock.now_ms()
-        return self._insight.explain_offset(TopicPartition(topic, number), offset, now_ms)
+        return self._insight().explain_offset(TopicPartition(topic, number), offset, now_ms)
 
     def explain_key(
         self, topic: str, key: bytes | str, partition: int | None = None
-    ) -> RecordExplanation | None:
+    ) -> "RecordExplanation | None":
         """Why the latest record of a key is still here; None when there is none."""
         found = self.topic(topic)
         data = key.encode() if isinstance(key, str) else key
         number = found.partition_for(data) if partition is None else partition
         now_ms = self._clock.now_ms()
-        return self._insight.explain_key(
+        return self._insight().explain_key(
             TopicPartition(topic, found.partition(number).number), data, now_ms
         )
 
@@ -135,13 +147,13 @@ class StoreRemovals(ABC):
         partition: int | None = None,
         *,
         settings: Mapping[str, GivenValue] | None = None,
-    ) -> list[Forecast]:
+    ) -> "list[Forecast]":
         """What retention will delete and when, and what compaction would free, by partition.
 
         `settings` are tried in place of the topic's own; nothing is changed.
         """
         now_ms = self._clock.now_ms()
         return [
-            self._insight.forecast(one, now_ms, settings or {})
+            self._insight().forecast(one, now_ms, settings or {})
             for one in self.partitions(topic, partition)
         ]

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from varve.broker.broker import Broker
 from varve.broker.context import ANONYMOUS, ConnectionContext, Principal
@@ -19,11 +19,13 @@ from varve.kafka_server.listener import Listener
 from varve.kafka_server.listener_overrides import ListenerOverrides
 from varve.kafka_server.principal_mapping import NoRuleFits
 from varve.kafka_server.sasl import ListenerSasl, SaslAuthenticator
-from varve.kafka_server.tls import Tls
 from varve.kafka_server.tls_settings import TlsSettings
 from varve.wire import ApiKey, ErrorCode, Message
 from varve.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from varve.wire.messages.sasl_handshake import SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from varve.kafka_server.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class _TurnedAway:
 class ListenerGuard:
     """The guard of one listener; TLS or SASL is None where it has none."""
 
-    def __init__(self, broker: Broker, tls: Tls | None, sasl: ListenerSasl | None) -> None:
+    def __init__(self, broker: Broker, tls: "Tls | None", sasl: ListenerSasl | None) -> None:
         self._broker = broker
         self._tls = tls
         self._sasl = sasl
@@ -104,7 +106,7 @@ class Guards:
         for one in listeners:
             own = of_listeners.of(one.name)
             if one.protocol.has_tls:
-                self._tls[one.name] = Tls(tls.for_listener(own, one.name))
+                self._tls[one.name] = _make_tls(tls.for_listener(own, one.name))
             if one.protocol.has_sasl:
                 self._sasl[one.name] = ListenerSasl(one.name, security, own)
 
@@ -147,3 +149,10 @@ class Guards:
                     logger.info("new certificates", extra={"listener": name})
             except InvalidSetting as error:
                 logger.warning("not reloaded", extra={"listener": name, "why": str(error)})
+
+
+def _make_tls(settings: TlsSettings) -> "Tls":
+    # It imports what reads certificates; a server without any does not wait for that.
+    from varve.kafka_server.tls import Tls
+
+    return Tls(settings)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cryptography import x509
-
 from varve.broker.context import Principal
 from varve.foundation.errors import InvalidSetting, StoreError
 
@@ -69,6 +67,9 @@ class PrincipalMapping:
 
 def subject_name(certificate: bytes) -> str:
     """The subject as RFC 2253 writes it, the most special part first."""
+    # Imported by those who need it: most servers start without certificates.
+    from cryptography import x509
+
     try:
         return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
     except ValueError as error:
