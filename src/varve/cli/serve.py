@@ -1,5 +1,6 @@
 """`varve serve`: a broker for any client of Kafka."""
 
+import gc
 import logging
 import os
 from pathlib import Path
@@ -80,6 +81,27 @@ def command(
       varve serve --config server.properties --metrics-port 9404
       varve serve data --listen 0.0.0.0:9092 --advertise broker.example:9092
     """
+    # Imports make many objects and little garbage; the server switches it on again when it listens.
+    gc.disable()
+    try:
+        _serve(
+            [str(path) for path in directories or []],
+            config,
+            _from_options(given, listen, advertise, metrics_port),
+            log_format,
+            log_level,
+        )
+    finally:
+        gc.enable()
+
+
+def _serve(
+    directories: list[str],
+    config: Path | None,
+    options: dict[str, str],
+    log_format: LogFormat,
+    log_level: LogLevel,
+) -> None:
     from varve.cli.serve_logging import set_up_logging
     from varve.cli.serve_run import serve
     from varve.cli.serve_settings import make_plan, read_environment
@@ -87,12 +109,8 @@ def command(
     settings = _read_file(config)
     from_environment, warnings = read_environment(os.environ)
     settings |= from_environment
-    settings |= _from_options(given, listen, advertise, metrics_port)
-    plan = make_plan(
-        settings,
-        [str(path) for path in directories or []],
-        default_directory=str(DEFAULT_DIRECTORY),
-    )
+    settings |= options
+    plan = make_plan(settings, directories, default_directory=str(DEFAULT_DIRECTORY))
     set_up_logging(log_format, log_level)
     for warning in (*warnings, *plan.warnings):
         logging.getLogger(__name__).warning(warning)

@@ -76,10 +76,9 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     guards.warn_of_nobody(broker.credentials)
     try:
         http = await _start_http(endpoint, plan)
-        gc.collect()
-        gc.freeze()
         tell(_started(server, store, http, time.monotonic() - began))
         await broker.offload(_warm)
+        _keep_what_is_there()
         await end.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
     finally:
@@ -120,6 +119,15 @@ def _warm() -> None:
     """Loads what the first append would wait for, while the first clients find their way."""
     append_inspect.warm()
     batch_build.warm()
+
+
+def _keep_what_is_there() -> None:
+    """Collects garbage from now on, and never looks at what was imported and loaded.
+
+    What of that is garbage already is small, and finding it takes a tenth of a second.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 def _reload(guards: Guards) -> None:
