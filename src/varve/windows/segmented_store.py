@@ -160,6 +160,7 @@ class SegmentedStore:
     ) -> bool:
         """Keep a value under a composite key, or delete it with None; False when it is expired."""
         check_time(time_ms)
+        self.segments.check_open()
         self._raise_stream_time(time_ms)
         id = self.segments.segment_id(time_ms)
         segment = self.segments.get_or_create_if_live(id, self.stream_time_ms)
@@ -176,6 +177,7 @@ class SegmentedStore:
     def remove(self, key: bytes, time_ms: int) -> bool:
         """Delete a key from a segment that is there; tells whether it is. Drops no segment."""
         check_time(time_ms)
+        self.segments.check_open()
         self._raise_stream_time(time_ms)
         segment = self.segments.find(self.segments.segment_id(time_ms))
         if segment is not None:
@@ -187,6 +189,7 @@ class SegmentedStore:
 
         The same entries may come again, and be cut into batches in any way.
         """
+        self.segments.check_open()
         by_id: dict[int, list[Put]] = {}
         count = 0
         latest_ms = self.stream_time_ms
@@ -212,6 +215,7 @@ class SegmentedStore:
         """
         if self.settings.strict_reference:
             return 0
+        self.segments.check_open()
         self._raise_stream_time(stream_time_ms)
         return self.segments.cleanup(self.stream_time_ms)
 
@@ -222,7 +226,7 @@ class SegmentedStore:
 
     def get(self, key: bytes, time_ms: int) -> bytes | None:
         """The value of a composite key; None when it is not there or expired."""
-        self._check_open()
+        self.segments.check_open()
         if time_ms < self.visible_from_ms:
             return None
         segment = self.segments.find(self.segments.segment_id(time_ms))
@@ -238,7 +242,7 @@ class SegmentedStore:
         backward: bool,
     ) -> WindowIterator:
         """The entries of keys `first` to `last` and of these times, all inclusive."""
-        self._check_open()
+        self.segments.check_open()
         wanted = KeyRange(first, last, max(from_ms, self.visible_from_ms), min(to_ms, TIME_MAX_MS))
         return WindowIterator(self._overlapping(wanted, backward), wanted, backward=backward)
 
@@ -252,9 +256,6 @@ class SegmentedStore:
             )
             return []
         return self.segments.live(wanted.from_ms, wanted.to_ms, backward=backward)
-
-    def _check_open(self) -> None:
-        self.segments.check_open()
 
 
 def check_key(key: object, store_name: str) -> None:

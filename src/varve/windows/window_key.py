@@ -95,16 +95,17 @@ class KeyRange:
         suffix = _SUFFIX.pack(min(self.to_ms, TIME_MAX_MS), SEQUENCE_MAX)
         if self.first == self.last:
             return self.last + suffix
-        return _truncate(self.last, suffix[0]) + suffix
+        return _truncate(self.last, suffix[0], 1 if self.first else 0) + suffix
 
 
-def _truncate(last: bytes, time_byte: int) -> bytes:
-    """As much of the last key as its time's first byte allows.
+def _truncate(last: bytes, time_byte: int, size_min: int) -> bytes:
+    """As much of the last key as its time's first byte allows, at least `size_min` bytes.
 
     A shorter key in the range has its time where this one has further bytes: what is appended must
-    not be smaller than that. Only times beyond 2**56 begin with anything but zero.
+    not be smaller than that. Only times beyond 2**56 begin with anything but zero. No key of a
+    range that begins with one is empty, so its first byte may always stay.
     """
-    end = min(1, len(last))
+    end = min(size_min, len(last))
     while end < len(last) and last[end] >= time_byte:
         end += 1
     return last[:end]

@@ -1,0 +1,115 @@
+"""Window stores for tests: on an engine and a disk, with short words for what tests do."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
+from varve.foundation.clock import ManualClock
+from varve.windows.changelog import Changelog, LoggedWrite, MemoryChangelog
+from varve.windows.database import Databases
+from varve.windows.local_store import LocalStore
+from varve.windows.logged_store import LoggedStore
+from varve.windows.memory_database import MemoryDatabases
+from varve.windows.rocks_database import RocksDatabases
+from varve.windows.segmented_store import SegmentedStore
+from varve.windows.settings import WindowSettings
+from varve.windows.window_iterator import WindowEntry
+from varve.windows.window_store import WindowStore
+
+NAME = "s"
+SEGMENT_MS = 10_000
+RETENTION_MS = 25_000
+SMALL_MEMORY_BYTES = 8 << 20
+
+
+def window_settings(**changes: Any) -> WindowSettings:
+    """The worked example's settings."""
+    given = {"name": NAME, "retention_ms": RETENTION_MS, "segment_ms": SEGMENT_MS}
+    return WindowSettings(**{**given, **changes})
+
+
+@dataclass
+class WindowBench:
+    """One directory, and the stores that are opened in it one after the other."""
+
+    file_system: FileSystem
+    databases: Databases
+    directory: str
+    clock: ManualClock = field(default_factory=ManualClock)
+    changelog: Changelog = field(default_factory=MemoryChangelog)
+
+    def segmented(self, **changes: Any) -> SegmentedStore:
+        return SegmentedStore(
+            window_settings(**changes),
+            directory=self.directory,
+            databases=self.databases,
+            file_system=self.file_system,
+            clock=self.clock,
+        )
+
+    def logged(self, **changes: Any) -> LoggedStore:
+        return LoggedStore(self.segmented(**changes), self.changelog)
+
+    def local(self, **changes: Any) -> WindowStore:
+        """An open store without a changelog."""
+        return WindowStore(LocalStore(self.segmented(**changes))).open()
+
+    def store(self, **changes: Any) -> WindowStore:
+        """An open store, restored from the changelog."""
+        return WindowStore(self.logged(**changes)).open()
+
+    def names(self) -> list[str]:
+        """What is in the directory beside the store's own small files."""
+        own = (".lock", "meta.json", "checkpoint.json")
+        return [name for name in self.file_system.names(self.directory) if name not in own]
+
+    def starts(self) -> list[int]:
+        """The starts of the segments on disk."""
+        return sorted(int(name.removeprefix(f"{NAME}.")) for name in self.names())
+
+    def path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def write_file(self, name: str, data: bytes) -> None:
+        with self.file_system.open_writable(self.path(name)) as file:
+            file.truncate(0)
+            file.write_at(0, data)
+
+
+def memory_bench(file_system: FileSystem | None = None) -> WindowBench:
+    chosen = file_system or MemoryFileSystem(ManualClock())
+    return WindowBench(chosen, MemoryDatabases(chosen), "/state/s")
+
+
+def rocks_bench(path: Path) -> WindowBench:
+    return WindowBench(
+        RealFileSystem(), RocksDatabases(memory_bytes=SMALL_MEMORY_BYTES), str(path / "state" / "s")
+    )
+
+
+def put_all(store: WindowStore, times: Iterable[int], key: bytes = b"k") -> None:
+    for time_ms in times:
+        store.put(key, str(time_ms).encode(), time_ms)
+
+
+def visible(store: WindowStore) -> list[WindowEntry]:
+    """Every entry that a read of all gives, sorted."""
+    with store.all() as entries:
+        return sorted(entries)
+
+
+def times(entries: Iterable[WindowEntry]) -> list[int]:
+    return [entry.time_ms for entry in entries]
+
+
+def logged_writes(changelog: Changelog) -> list[tuple[bytes, bytes | None]]:
+    """All writes of a changelog: composite key and value."""
+    return [put for batch in changelog.read(changelog.start_offset) for put in batch.puts]
+
+
+def changelog_of(writes: Iterable[LoggedWrite], *, batch_count_max: int = 1_000) -> MemoryChangelog:
+    changelog = MemoryChangelog(batch_count_max=batch_count_max)
+    changelog.append(list(writes))
+    return changelog

@@ -1,0 +1,133 @@
+"""Composite keys: bytes, order, and bounds that miss nothing."""
+
+import logging
+
+import pytest
+
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.windows.window_key import (
+    SEQUENCE_MAX,
+    TIME_MAX_MS,
+    KeyRange,
+    WindowKey,
+    check_time,
+    decode_window_key,
+    encode_window_key,
+    window_end_ms,
+)
+
+_TOP_TIME = 0x0A << 56
+"""A time whose first byte is 0A."""
+
+
+def test_a_key_is_key_time_and_sequence_in_big_endian() -> None:
+    data = encode_window_key(b"ab", 258, 3)
+    assert data == b"ab" + bytes.fromhex("0000000000000102 00000003")
+    assert decode_window_key(data) == WindowKey(b"ab", 258, 3)
+    assert decode_window_key(bytes(12)) == WindowKey(b"", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(11), b"k" + b"\xff" * 8 + bytes(4), b"\x00" * 8 + b"\xff" * 4]
+)
+def test_bytes_that_are_no_key_are_corrupt(data: bytes) -> None:
+    with pytest.raises(Corrupt, match="window key"):
+        decode_window_key(data)
+
+
+def test_byte_order_of_one_key_is_order_of_time_then_sequence() -> None:
+    keys = [
+        encode_window_key(b"k", time_ms, sequence)
+        for time_ms in (0, 1, 255, 256, 2**40, TIME_MAX_MS)
+        for sequence in (0, 1, 255, 256, SEQUENCE_MAX)
+    ]
+    assert keys == sorted(keys)
+
+
+def test_keys_of_different_lengths_interleave() -> None:
+    """The bytes of the longer key stand where the shorter has its time."""
+    shorter_early = encode_window_key(b"a", 0)
+    longer = encode_window_key(b"a\x00\x00", 5)
+    shorter_late = encode_window_key(b"a", 2**56)
+    assert shorter_early < longer < shorter_late
+
+
+def test_bounds_of_one_key_are_tight() -> None:
+    wanted = KeyRange(b"k", b"k", 10, 20)
+    assert wanted.lower() == encode_window_key(b"k", 10, 0)
+    assert wanted.upper() == encode_window_key(b"k", 20, SEQUENCE_MAX)
+    assert KeyRange(b"k", b"k", -5, 20).lower() == encode_window_key(b"k", 0, 0)
+
+
+def test_the_lower_bound_of_a_range_ignores_the_time() -> None:
+    wanted = KeyRange(b"a", b"z", 10, 20)
+    assert wanted.lower() == b"a" + bytes(12)
+    assert encode_window_key(b"a\x00", 15) >= b"a" + bytes(12)
+
+
+def test_open_sides_have_no_bounds() -> None:
+    assert KeyRange(None, b"z", 10, 20).lower() is None
+    assert KeyRange(b"a", None, 10, 20).upper() is None
+
+
+@pytest.mark.parametrize(
+    ("last", "to_ms", "kept"),
+    [
+        ("0A0B0C", 20, "0A0B0C"),
+        ("0A0B0C", TIME_MAX_MS, "0A"),
+        ("0C0C09", _TOP_TIME, "0C0C"),
+        ("0C0A0B", _TOP_TIME, "0C0A0B"),
+        ("010C0C", _TOP_TIME, "010C0C"),
+        ("09", _TOP_TIME, "09"),
+        ("", _TOP_TIME, ""),
+        ("", 20, ""),
+    ],
+)
+def test_the_upper_bound_is_truncated_by_the_first_byte_of_the_time(
+    last: str, to_ms: int, kept: str
+) -> None:
+    upper = KeyRange(b"\x01", bytes.fromhex(last), 0, to_ms).upper()
+    assert upper == encode_window_key(bytes.fromhex(kept), to_ms, SEQUENCE_MAX)
+
+
+def test_the_upper_bound_covers_a_shorter_key_with_a_late_time() -> None:
+    """Without truncation `0A0B..` would end the scan before key 0A at the end of time."""
+    wanted = KeyRange(b"\x0a", b"\x0a\x0b\x0c", 0, TIME_MAX_MS)
+    upper = wanted.upper()
+    assert upper is not None
+    assert encode_window_key(b"\x0a", TIME_MAX_MS, SEQUENCE_MAX) <= upper
+    assert encode_window_key(b"\x0a\x0b\x0c", TIME_MAX_MS, SEQUENCE_MAX) <= upper
+
+
+def test_the_upper_bound_covers_the_empty_key() -> None:
+    for first in (None, b""):
+        upper = KeyRange(first, b"\x01\x02", 0, _TOP_TIME).upper()
+        assert upper == encode_window_key(b"", _TOP_TIME, SEQUENCE_MAX)
+        assert KeyRange(first, b"\x01\x02", 0, 20).upper() == encode_window_key(
+            b"\x01\x02", 20, SEQUENCE_MAX
+        )
+
+
+def test_the_filter_compares_the_parts() -> None:
+    wanted = KeyRange(b"b", b"d", 10, 20)
+    assert wanted.contains(b"b", 10)
+    assert wanted.contains(b"d", 20)
+    assert not wanted.contains(b"c", 9)
+    assert not wanted.contains(b"c", 21)
+    assert not wanted.contains(b"a", 15)
+    assert not wanted.contains(b"d\x00", 15)
+    assert KeyRange(None, None, 0, 5).contains(b"", 0)
+
+
+@pytest.mark.parametrize("time_ms", [-1, TIME_MAX_MS + 1])
+def test_times_outside_63_bits_are_refused(time_ms: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"time {time_ms} is outside"):
+        check_time(time_ms)
+
+
+def test_a_windows_end_is_cut_at_the_end_of_time(caplog: pytest.LogCaptureFixture) -> None:
+    assert window_end_ms(10, 5) == 15
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        assert window_end_ms(TIME_MAX_MS - 1, 5) == TIME_MAX_MS
+    assert len(caplog.records) == 1

@@ -1,0 +1,244 @@
+"""The window store: what is kept, what is seen, what is refused."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.support.window_bench import WindowBench, memory_bench, put_all, times, visible
+from varve.foundation.errors import InvalidRequest, InvalidSetting, Locked
+from varve.windows.position import Position, Source
+from varve.windows.settings import WindowSettings
+from varve.windows.window_key import TIME_MAX_MS
+from varve.windows.window_store import WindowStore
+
+
+@pytest.fixture
+def bench() -> WindowBench:
+    return memory_bench()
+
+
+@pytest.fixture
+def store(bench: WindowBench) -> WindowStore:
+    return bench.local()
+
+
+def test_an_entry_is_seen_until_its_age_is_the_retention(store: WindowStore) -> None:
+    store.put(b"k", b"v", 1_000)
+    put_all(store, [1_000 + 24_999], key=b"other")
+    assert store.get(b"k", 1_000) == b"v"
+    assert times(store.fetch(b"k", 0, 99_000)) == [1_000]
+    put_all(store, [1_000 + 25_000], key=b"other")
+    assert store.get(b"k", 1_000) is None
+    assert times(store.fetch(b"k", 0, 99_000)) == []
+
+
+def test_an_entry_dead_on_arrival_is_kept_and_never_seen(
+    bench: WindowBench, store: WindowStore
+) -> None:
+    put_all(store, [36_000])
+    assert store.put(b"k", b"v", 10_500)
+    assert bench.starts() == [10_000, 30_000]
+    assert store.get(b"k", 10_500) is None
+    assert times(store.all()) == [36_000]
+    assert (store.dead_on_arrival_count, store.expired_count) == (1, 0)
+
+
+def test_expired_puts_are_counted_and_not_raised(store: WindowStore) -> None:
+    put_all(store, [100_000, 1, 2, 3])
+    assert store.expired_count == 3
+    assert times(store.all()) == [100_000]
+
+
+def test_expired_puts_warn_once_a_second_with_their_number(
+    bench: WindowBench, store: WindowStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_all(store, [100_000])
+    with caplog.at_level(logging.WARNING):
+        put_all(store, [1, 2, 3])
+        bench.clock.advance(999)
+        put_all(store, [4])
+        bench.clock.advance(1)
+        put_all(store, [5, 6])
+        bench.clock.advance(-5_000)
+        put_all(store, [7])
+    counts = [record.__dict__["count"] for record in caplog.records]
+    assert counts == [1, 4, 2]
+
+
+def test_the_machines_clock_moves_nothing_but_warnings(
+    bench: WindowBench, store: WindowStore
+) -> None:
+    put_all(store, [7_000, 31_000])
+    before = visible(store)
+    for years in (50, -100):
+        bench.clock.advance(years * 365 * 24 * 3_600_000)
+        assert store.put(b"k", b"v", 31_000)
+        assert store.stream_time_ms == 31_000
+        assert bench.starts() == [0, 30_000]
+    assert [entry.time_ms for entry in before] == times(store.all())
+
+
+def test_a_time_far_ahead_drops_everything_before_it(
+    bench: WindowBench, store: WindowStore
+) -> None:
+    put_all(store, [7_000, 31_000, TIME_MAX_MS])
+    assert times(store.all()) == [TIME_MAX_MS]
+    assert len(bench.starts()) == 1
+    assert not store.put(b"k", b"v", 31_000)
+
+
+def test_the_worst_times_of_a_store_without_retention(bench: WindowBench) -> None:
+    store = bench.local(retention_ms=0, segment_ms=1)
+    put_all(store, [5, 6])
+    assert times(store.all()) == []
+    assert bench.starts() == [6]
+
+
+@pytest.mark.parametrize("key", [None, "text", bytearray(b"k")])
+def test_keys_are_bytes(store: WindowStore, key: Any) -> None:
+    for use in (
+        lambda: store.put(key, b"v", 1),
+        lambda: store.get(key, 1),
+        lambda: store.remove(key, 1),
+        lambda: store.fetch(key, 0, 1),
+    ):
+        with pytest.raises(InvalidRequest, match="give bytes, never None"):
+            use()
+    assert store.stream_time_ms == -1
+
+
+def test_values_are_bytes_or_none(store: WindowStore) -> None:
+    with pytest.raises(InvalidRequest, match="a value of type int"):
+        store.put(b"k", 5, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("time_ms", [-1, 2**63])
+def test_times_outside_the_range_are_refused_and_move_nothing(
+    bench: WindowBench, store: WindowStore, time_ms: int
+) -> None:
+    for use in (
+        lambda: store.put(b"k", b"v", time_ms),
+        lambda: store.remove(b"k", time_ms),
+        lambda: store.get(b"k", time_ms),
+    ):
+        with pytest.raises(InvalidRequest, match="is outside"):
+            use()
+    assert store.stream_time_ms == -1
+    assert bench.starts() == []
+
+
+def test_bounds_of_a_fetch_may_lie_anywhere(store: WindowStore) -> None:
+    put_all(store, [5])
+    assert times(store.fetch(b"k", -(2**70), 2**70)) == [5]
+    assert times(store.fetch_all(-10, -5)) == []
+
+
+def test_keys_the_wrong_way_round_give_nothing_and_a_warning(
+    store: WindowStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put(b"\x01", b"v", 5)
+    with caplog.at_level(logging.WARNING):
+        assert list(store.fetch_range(b"\xff", b"\x01", 0, 10)) == []
+    assert "wrong way round" in caplog.records[0].message
+
+
+def test_open_sides_of_a_range(store: WindowStore) -> None:
+    for key in (b"a", b"b", b"c"):
+        store.put(key, b"v", 5)
+    assert [entry.key for entry in store.fetch_range(None, b"b", 0, 9)] == [b"a", b"b"]
+    assert [entry.key for entry in store.fetch_range(b"b", None, 0, 9)] == [b"b", b"c"]
+
+
+def test_a_range_of_keys_finds_shorter_and_longer_ones_at_any_time(store: WindowStore) -> None:
+    """Keys interleave, and above 2**56 the time's first byte is not zero."""
+    base_ms = 2**57
+    keys = [b"", b"\x01", b"\x01\x00", b"\x01\x02\x03", b"\x02", b"\xff\xff"]
+    for key in keys:
+        store.put(key, key, base_ms + len(key))
+    for first in keys:
+        for last in keys:
+            found = store.fetch_range(first, last, base_ms, base_ms + 9)
+            assert sorted(one.key for one in found) == [k for k in keys if first <= k <= last]
+
+
+def test_peeking_does_not_advance(store: WindowStore) -> None:
+    put_all(store, [5, 6])
+    with store.all() as entries:
+        assert entries.has_next()
+        assert entries.peek_next_key() == (b"k", 5)
+        assert entries.peek_next_key() == (b"k", 5)
+        assert next(entries).time_ms == 5
+        assert next(entries).time_ms == 6
+        assert not entries.has_next()
+        with pytest.raises(StopIteration):
+            entries.peek_next_key()
+        with pytest.raises(StopIteration):
+            next(entries)
+
+
+def test_a_closed_iterator_has_no_more(store: WindowStore) -> None:
+    put_all(store, [5, 6])
+    entries = store.all()
+    assert entries.has_next()
+    entries.close()
+    entries.close()
+    assert not entries.has_next()
+
+
+def test_the_position_follows_accepted_puts_alone(store: WindowStore) -> None:
+    store.put(b"k", b"v", 100_000, Source("in", 0, 7))
+    store.put(b"k", b"v", 100_000, Source("in", 1, 3))
+    store.put(b"k", b"v", 1, Source("in", 0, 9))
+    store.put(b"k", b"v", 100_001)
+    store.put(b"k", b"v", 100_000, Source("in", 0, 5))
+    assert store.position == Position({("in", 0): 7, ("in", 1): 3})
+
+
+def test_the_position_survives_a_restart(bench: WindowBench, store: WindowStore) -> None:
+    store.put(b"k", b"v", 100_000, Source("in", 0, 7))
+    store.close()
+    with bench.local() as again:
+        assert again.position == Position({("in", 0): 7})
+
+
+def test_one_owner_at_a_time(bench: WindowBench, store: WindowStore) -> None:
+    with pytest.raises(Locked):
+        bench.local()
+    assert store.put(b"k", b"v", 5)
+
+
+def test_a_duplicate_is_found_by_get_only_when_it_is_the_latest(bench: WindowBench) -> None:
+    store = bench.local(retain_duplicates=True)
+    store.put(b"k", b"1", 5)
+    store.put(b"other", b"2", 5)
+    assert store.get(b"k", 5) is None
+    assert store.get(b"other", 5) == b"2"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"retention_ms": -1},
+        {"window_ms": -1},
+        {"window_ms": 11},
+        {"segment_ms": -1},
+        {"name": ""},
+        {"name": "a/b"},
+        {"name": "."},
+        {"name": ".."},
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting):
+        WindowSettings(**{"name": "s", "retention_ms": 10, **changes})
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "segment_ms"), [(0, 60_000), (119_999, 60_000), (600_001, 300_000)]
+)
+def test_the_interval_is_half_the_retention_and_a_minute_at_least(
+    retention_ms: int, segment_ms: int
+) -> None:
+    settings = WindowSettings(name="s", retention_ms=retention_ms)
+    assert settings.segment_ms == segment_ms
