@@ -1,12 +1,11 @@
 """Compares what a reader finds in the log with the model; each finding is a sentence."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from tests.soak.model import GroupModel, Keys, Partition, Sequence, Transactions, number_of
+from tests.soak.model import GroupModel, Keys, Partition, Sequence, number_of
 
 _WAIT_SECONDS: Final = 60.0
 _POLL_COUNT: Final = 2_000
@@ -111,54 +110,6 @@ def check_keys(bootstrap: str, partition: Partition, keys: Keys) -> tuple[list[s
     for key in latest.keys() - keys.latest.keys() - keys.uncertain.keys():
         findings.append(f"{partition}: {key!r} was never written")
     return findings[:10], count
-
-
-def check_transactions(
-    bootstrap: str, partitions: list[Partition], models: dict[str, Transactions]
-) -> list[str]:
-    """Committed ones are whole in every partition and in order, aborted ones are nowhere."""
-    findings: list[str] = []
-    for partition in partitions:
-        counts: dict[str, Counter[int]] = {name: Counter() for name in models}
-        last: dict[str, int] = dict.fromkeys(models, -1)
-        for offset, _, value in read_partition(bootstrap, partition):
-            name, _, text = (value or b"").decode().partition(":")
-            number = int(text)
-            counts[name][number] += 1
-            if number < last[name]:
-                findings.append(f"{partition} at {offset}: {name} {number} is out of order")
-            last[name] = number
-        for name, model in models.items():
-            findings += _check_whole(f"{partition} {name}", counts[name], model)
-    findings += _check_agree(bootstrap, partitions, models)
-    return findings[:10]
-
-
-def _check_whole(where: str, counts: Counter[int], model: Transactions) -> list[str]:
-    wanted = {one: model.copies[one] for one in model.committed}
-    wanted |= {one: model.copies[one] for one in model.uncertain if counts[one]}
-    found = {one: count for one, count in counts.items() if count}
-    wrong = sorted(one for one in wanted.keys() | found.keys() if wanted.get(one) != found.get(one))
-    return [
-        f"{where}: transaction {one} has {found.get(one, 0)} records, not {wanted.get(one, 0)}"
-        for one in wrong[:5]
-    ]
-
-
-def _check_agree(
-    bootstrap: str, partitions: list[Partition], models: dict[str, Transactions]
-) -> list[str]:
-    """A transaction whose end was not told is in all partitions or in none."""
-    if not any(one.uncertain for one in models.values()):
-        return []
-    counts: Counter[bytes | None] = Counter()
-    for partition in partitions:
-        counts.update({value for _, _, value in read_partition(bootstrap, partition)})
-    return [
-        f"transaction {value!r} is in {count} of {len(partitions)} partitions"
-        for value, count in counts.items()
-        if count < len(partitions)
-    ]
 
 
 def check_group(

@@ -85,10 +85,18 @@ class Crew:
             yield KeyWriter(way, codec, keys, self._random())
 
     def _transactors(self) -> Iterator[Resilient]:
-        # kafka-python may commit without records that it gave up on, and waits without a limit.
-        for way, codec in ((self._doors.confluent, "lz4"), (self._doors.aio, "none")):
+        doors = self._doors
+        ways = [(doors.confluent, "lz4"), (doors.aio, "none"), (doors.forgetful, "gzip")]
+        for way, codec in ways:
             model = Transactions()
-            made = Transactor(way, codec, transaction_partitions(), model, self._random())
+            made = Transactor(
+                way,
+                codec,
+                transaction_partitions(),
+                model,
+                self._random(),
+                commits_in_part=way is doors.forgetful,
+            )
             self.outcomes[made.id] = model
             yield made
 
@@ -152,6 +160,9 @@ class Crew:
             "records sent to compacted topics": sum(one.sent for one in self.keys.values()),
             "transactions committed": sum(len(one.committed) for one in outcomes),
             "transactions aborted": sum(len(one.aborted) for one in outcomes),
+            "transactions committed in part by kafka-python": sum(
+                len(one.partial) for one in outcomes
+            ),
             "transactions with unknown end": sum(len(one.uncertain) for one in outcomes),
             "transactions of the chain committed": sum(one.committed_count for one in self.links),
             "transactions of the chain aborted": sum(one.aborted_count for one in self.links),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from tests.soak.forgetful import ForgetfulClient
 from tests.support.certificates import Authority
 from tests.support.kafka_aio import AioClient
 from tests.support.kafka_clients import (
@@ -93,6 +94,7 @@ class Doors:
     def _make_ways(self) -> None:
         self.confluent = self._open("librdkafka", ConfluentClient())
         self.python = self._open("kafka-python", PythonClient())
+        self.forgetful = self._open("kafka-python", ForgetfulClient())
         self.aio = self._open("aiokafka", AioClient())
         self.confluent_tls = self._guarded("librdkafka", ConfluentClient(self._login))
         self.steady = self._open("librdkafka", ConfluentClient(settings=_STEADY))

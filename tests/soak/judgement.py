@@ -4,12 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from tests.soak.chain_check import check_chain
-from tests.soak.checks import SequenceCheck, check_group, check_keys, check_transactions, gather
+from tests.soak.checks import SequenceCheck, check_group, check_keys, gather
 from tests.soak.crew import Crew, Group
 from tests.soak.doors import Way
 from tests.soak.model import Partition
 from tests.soak.tools import check_directory, check_tier
 from tests.soak.topics import PARTITIONS, PLAIN, SHORT, STAGES, TIERED, transaction_partitions
+from tests.soak.transaction_check import check_transactions
 from tests.support.soak_server import ServedProcess
 
 

@@ -44,6 +44,10 @@ class Transactions:
     aborted: set[int] = field(default_factory=set)
     uncertain: set[int] = field(default_factory=set)
     """The end of these was not told: they are wholly there, or not at all."""
+    partial: dict[int, dict[Partition, int]] = field(default_factory=dict)
+    """A client said that it had committed these, and that it had given up on some of their records:
+    how many were acknowledged. Those are there, or none are.
+    """
 
 
 class GroupModel:

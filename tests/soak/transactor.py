@@ -1,6 +1,7 @@
 """A transactional producer."""
 
 import random
+from concurrent.futures import Future
 
 from tests.soak.doors import Way
 from tests.soak.model import Partition, Transactions
@@ -8,9 +9,14 @@ from tests.soak.resilient import Resilient
 from tests.soak.sending import is_acknowledged
 from tests.support.kafka_clients import Failed, ProducerClient, ProducerOptions
 
+Sent = dict[Partition, list[Future[int]]]
+
 
 class Transactor(Resilient):
-    """Transactions that each write their number to all partitions of a topic."""
+    """Transactions that each write their number to all partitions of a topic.
+
+    A client that commits without the records it gave up on may do so only if that is known of it.
+    """
 
     def __init__(
         self,
@@ -19,12 +25,15 @@ class Transactor(Resilient):
         partitions: list[Partition],
         model: Transactions,
         source: random.Random,
+        *,
+        commits_in_part: bool,
     ) -> None:
         self.id = f"{way.name}-{codec}"
         options = ProducerOptions(transactional_id=self.id, codec=codec)
         super().__init__(f"transactions {self.id}", lambda: way.producer(options), source)
         self._partitions = partitions
         self._model = model
+        self._commits_in_part = commits_in_part
         self._number = 0
 
     def do(self, client: ProducerClient) -> None:
@@ -34,18 +43,36 @@ class Transactor(Resilient):
         copies = model.copies[number] = self._source.randint(1, 10)
         value = f"{self.id}:{number}".encode()
         client.begin()
-        sent = [client.send(one, value) for _ in range(copies) for one in self._partitions]
-        is_wanted = self._source.random() < 0.7
+        sent: Sent = {one: [] for one in self._partitions}
+        for _ in range(copies):
+            for one in self._partitions:
+                sent[one].append(client.send(one, value))
+        is_commit = self._source.random() < 0.7
+        try:
+            is_commit = self._end(client, is_wanted=is_commit)
+        finally:
+            is_whole = all(is_acknowledged(one) for some in sent.values() for one in some)
+            if is_commit and not is_whole and self._commits_in_part:
+                self._note_partial(number, sent)
+        if is_commit and not is_whole:
+            raise RuntimeError("the client commits without all of its records")
+        model.uncertain.remove(number)
+        (model.committed if is_commit else model.aborted).add(number)
+        self.done_count += 1
+
+    def _end(self, client: ProducerClient, *, is_wanted: bool) -> bool:
+        """Whether it was committed."""
         try:
             if is_wanted:
                 client.commit()
-            else:
-                client.abort()
-        except Failed:
-            is_wanted = False
+                return True
             client.abort()
-        if is_wanted and not all(map(is_acknowledged, sent)):
-            raise RuntimeError("the client commits without all of its records")
-        model.uncertain.remove(number)
-        (model.committed if is_wanted else model.aborted).add(number)
-        self.done_count += 1
+        except Failed:
+            client.abort()
+        return False
+
+    def _note_partial(self, number: int, sent: Sent) -> None:
+        self._model.uncertain.remove(number)
+        self._model.partial[number] = {
+            one: sum(map(is_acknowledged, some)) for one, some in sent.items()
+        }

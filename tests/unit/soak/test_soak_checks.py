@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.soak import checks
-from tests.soak.checks import Found, SequenceCheck, check_group, check_keys, check_transactions
+from tests.soak.checks import Found, SequenceCheck, check_group, check_keys
 from tests.soak.model import GroupModel, Keys, Partition, Sequence, Transactions
 from tests.soak.plan import Deed, make_plan
+from tests.soak.transaction_check import check_transactions
 
 ONE: Partition = ("topic", 0)
 TWO: Partition = ("topic", 1)
@@ -106,3 +107,26 @@ def test_a_seed_replays_its_plan() -> None:
     assert plan == make_plan(7, 600)
     assert plan != make_plan(8, 600)
     assert {one.deed for one in plan} == set(Deed)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "count"),
+    [(0, 0, 0), (2, 1, 0), (3, 3, 0), (1, 1, 1), (2, 0, 1), (4, 1, 1)],
+)
+def test_of_a_partial_commit_all_that_was_acknowledged_is_there_or_nothing(
+    shelf: Shelf, one: int, two: int, count: int
+) -> None:
+    model = Transactions(copies={0: 3}, partial={0: {ONE: 2, TWO: 1}})
+    shelf.put(ONE, *["a:0"] * one)
+    shelf.put(TWO, *["a:0"] * two)
+    assert len(check_transactions("", [ONE, TWO], {"a": model})) == count
+
+
+@pytest.mark.parametrize(("one", "two", "count"), [(0, 0, 0), (2, 2, 0), (2, 0, 1), (1, 2, 1)])
+def test_a_transaction_of_unknown_end_is_whole_or_not_there(
+    shelf: Shelf, one: int, two: int, count: int
+) -> None:
+    model = Transactions(copies={0: 2}, uncertain={0})
+    shelf.put(ONE, *["a:0"] * one)
+    shelf.put(TWO, *["a:0"] * two)
+    assert len(check_transactions("", [ONE, TWO], {"a": model})) == count
