@@ -151,11 +151,12 @@ def _change_of(broker: Broker, one: _Asked) -> Change:
             )
         return one.name, mechanism, None
     salt, salted = bytes(one.salt), bytes(one.salted_password)
-    if not 1 <= len(salt) <= SALT_BYTES_MAX or len(salted) != mechanism.key_bytes:
+    # As in Kafka, a salted password may have a length that the mechanism never makes.
+    if not (1 <= len(salt) <= SALT_BYTES_MAX and 1 <= len(salted) <= SALT_BYTES_MAX):
         raise _Refused(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"a salt of {len(salt)} bytes and a salted password of {len(salted)}; they have 1 to "
-            f"{SALT_BYTES_MAX} and {mechanism.key_bytes}",
+            f"a salt of {len(salt)} bytes and a salted password of {len(salted)}; each has 1 to "
+            f"{SALT_BYTES_MAX}",
         )
     credential = credential_of(mechanism, salted, salt=salt, iterations=one.iterations)
     return one.name, mechanism, credential

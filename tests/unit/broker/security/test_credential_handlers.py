@@ -75,6 +75,17 @@ def test_users_are_described_by_name() -> None:
         assert _codes(everybody) == {"alice": 0}
 
 
+def test_a_salted_password_of_any_length_is_taken_as_kafka_takes_it() -> None:
+    with BrokerKit() as kit:
+        answer = kit.ask(
+            AlterUserScramCredentialsRequest(
+                upsertions=[_give("short", salted_password=b"x"), _give("odd", mechanism=2)]
+            )
+        )
+        assert _codes(answer) == {"short": 0, "odd": 0}
+        assert set(kit.broker.credentials.users) == {"short", "odd"}
+
+
 def test_what_is_no_credential_is_refused_and_others_are_given() -> None:
     with BrokerKit() as kit:
         bad = ErrorCode.UNACCEPTABLE_CREDENTIAL
@@ -85,12 +96,14 @@ def test_what_is_no_credential_is_refused_and_others_are_given() -> None:
                     _give("few", iterations=4_095),
                     _give("many", iterations=16_385),
                     _give("no salt", salt=b""),
-                    _give("short", salted_password=b"x" * 31),
+                    _give("long salt", salt=b"x" * 1_025),
+                    _give("no password", salted_password=b""),
+                    _give("long password", salted_password=b"x" * 1_025),
                     _give("unknown", mechanism=3),
                     _give("twice"),
                     _give("twice"),
                     _give("half"),
-                    _give("half", mechanism=2),
+                    _give("half", mechanism=2, salt=b""),
                     _give("good"),
                 ]
             )
@@ -100,7 +113,9 @@ def test_what_is_no_credential_is_refused_and_others_are_given() -> None:
             "few": bad,
             "many": bad,
             "no salt": bad,
-            "short": bad,
+            "long salt": bad,
+            "no password": bad,
+            "long password": bad,
             "unknown": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
             "twice": ErrorCode.DUPLICATE_RESOURCE,
             "half": bad,
