@@ -1,1 +1,51 @@
 """Time-segmented window store, deduplicating processor."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from varve.windows.changelog import Changelog, TopicChangelog, create_changelog_topic
+    from varve.windows.opening import open_window_store
+    from varve.windows.position import Position, Source
+    from varve.windows.rocks_database import RocksDatabases
+    from varve.windows.settings import WindowSettings
+    from varve.windows.standby import Standby
+    from varve.windows.window_iterator import WindowEntry, WindowIterator
+    from varve.windows.window_store import WindowStore
+
+__all__ = [
+    "Changelog",
+    "Position",
+    "RocksDatabases",
+    "Source",
+    "Standby",
+    "TopicChangelog",
+    "WindowEntry",
+    "WindowIterator",
+    "WindowSettings",
+    "WindowStore",
+    "create_changelog_topic",
+    "open_window_store",
+]
+
+_MODULES: Final = {
+    "Changelog": "changelog",
+    "Position": "position",
+    "RocksDatabases": "rocks_database",
+    "Source": "position",
+    "Standby": "standby",
+    "TopicChangelog": "changelog",
+    "WindowEntry": "window_iterator",
+    "WindowIterator": "window_iterator",
+    "WindowSettings": "settings",
+    "WindowStore": "window_store",
+    "create_changelog_topic": "changelog",
+    "open_window_store": "opening",
+}
+"""Imported at first use: who wants the rules of a deduplication need not load a database."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'varve.windows' has no attribute {name!r}")
+    return getattr(import_module(f"varve.windows.{_MODULES[name]}"), name)
