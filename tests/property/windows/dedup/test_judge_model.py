@@ -1,0 +1,159 @@
+"""The judge equals a record-by-record model, for any stream, cut, engine and crash."""
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import dedup_bench
+from tests.support.dedup_model import Arrival as JobArrival
+from tests.support.window_dedup import NOW_MS, Arrival, DedupBench, DedupModel, Judged, make_rules
+from varve.jobs.dedup.judge import Verdict as JobVerdict
+from varve.windows.dedup.rules import FUTURE_MS_MAX, DedupRules
+from varve.windows.dedup.verdict import Verdict
+
+IDS = st.sampled_from([b"a", b"a\0", b"", b"sixteen bytes id", b"an id of more than sixteen", None])
+LONG_SCALE = 20_000
+"""Windows of a few units are minutes then, and segments are one cell each."""
+FUTURE = NOW_MS + FUTURE_MS_MAX + 1
+
+
+@dataclass(frozen=True)
+class Story:
+    """The rules, and a stream in the order of offsets, which have holes."""
+
+    rules: DedupRules
+    stream: list[Arrival]
+
+
+@st.composite
+def stories(draw: st.DrawFn, *, count_max: int = 40, is_plain: bool = False) -> Story:
+    """Times walk on, back and forth within the lateness and beyond it; some are not times."""
+    scale = draw(st.sampled_from([1, LONG_SCALE]))
+    units = st.integers(0, 12)
+    rules = make_rules(
+        before=draw(units) * scale,
+        after=draw(units) * scale,
+        lateness=draw(st.integers(0, 30)) * scale,
+        refresh=draw(st.booleans()),
+    )
+    step = st.tuples(IDS, st.integers(-15, 20), st.integers(-1, 1), st.integers(1, 2))
+    stream, offset, walked = [], 0, 40
+    for identity, move, nudge, hole in draw(st.lists(step, max_size=count_max)):
+        time = max(0, (walked + move) * scale + nudge)
+        walked += max(0, move // 3)
+        stream.append(Arrival(offset, identity, time))
+        offset += hole
+    if not is_plain:
+        stream = [
+            Arrival(one.offset, one.id, draw(st.sampled_from([one.time] * 12 + [-1, FUTURE])))
+            for one in stream
+        ]
+    return Story(rules, stream)
+
+
+def cut(draw: st.DrawFn, stream: list[Arrival]) -> list[list[Arrival]]:
+    """The stream in chunks, some of them empty."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    ends = [*cuts, len(stream)]
+    return [stream[start:end] for start, end in zip([0, *cuts], ends, strict=True)]
+
+
+def one_by_one(story: Story) -> list[Judged]:
+    bench = DedupBench(story.rules)
+    return [judged for one in story.stream for judged in bench.chunk([one])]
+
+
+@given(stories(), st.data())
+def test_chunks_are_judged_as_records_one_by_one_are(story: Story, data: st.DataObject) -> None:
+    bench = DedupBench(story.rules)
+    found = [one for chunk in cut(data.draw, story.stream) for one in bench.chunk(chunk)]
+    assert found == one_by_one(story)
+
+
+@given(stories(), st.data())
+def test_any_stream_equals_the_model(story: Story, data: st.DataObject) -> None:
+    model, bench = DedupModel(story.rules), DedupBench(story.rules)
+    found = [one for chunk in cut(data.draw, story.stream) for one in bench.chunk(chunk)]
+    for arrival, judged in zip(story.stream, found, strict=True):
+        verdict, witnesses = model.judge(arrival)
+        assert judged.verdict is verdict
+        assert judged.witness in (witnesses or {-1})
+    assert bench.stream_time == model.stream_time
+
+
+@given(stories(count_max=60))
+def test_kept_records_are_windows_apart_and_dropped_ones_have_a_witness(story: Story) -> None:
+    rules = story.rules
+    kept: dict[int, Arrival] = {}
+    for one, judged in zip(story.stream, DedupBench(rules).chunk(story.stream), strict=True):
+        reached = [
+            other.offset
+            for other in kept.values()
+            if other.id == one.id
+            and one.time - rules.before_ms <= other.time <= one.time + rules.after_ms
+        ]
+        if judged.verdict is Verdict.KEPT:
+            assert not reached
+            kept[one.offset] = one
+        if judged.verdict is Verdict.DUPLICATE:
+            assert kept[judged.witness].id == one.id
+            assert judged.witness < one.offset
+            assert rules.is_refreshing or judged.witness in reached
+
+
+@given(stories(), st.data())
+def test_a_crash_between_any_two_chunks_changes_no_answer(
+    story: Story, data: st.DataObject
+) -> None:
+    bench = DedupBench(story.rules)
+    found = []
+    for chunk in cut(data.draw, story.stream):
+        found += bench.chunk(chunk)
+        what = data.draw(st.sampled_from(["nothing", "checkpoint", "crash", "start", "reset"]))
+        match what:
+            case "checkpoint":
+                bench.checkpoint()
+            case "crash":
+                bench.crash()
+            case "start":
+                bench.reopen()
+            case "reset":
+                bench.store.reset()
+                bench.reopen()
+    assert found == one_by_one(story)
+
+
+@settings(max_examples=12)
+@given(stories(), st.data())
+def test_on_rocksdb_the_answers_are_those_of_memory(story: Story, data: st.DataObject) -> None:
+    bench = DedupBench(story.rules, "rocks")
+    try:
+        found = []
+        for number, chunk in enumerate(cut(data.draw, story.stream)):
+            found += bench.chunk(chunk)
+            if number == 1:
+                bench.checkpoint()
+            if number == 2:
+                bench.reopen()
+    finally:
+        bench.close()
+    assert found == one_by_one(story)
+
+
+@given(stories(is_plain=True, count_max=20))
+def test_the_spark_job_gives_the_same_verdicts_record_by_record(story: Story) -> None:
+    """Its watermark moves between batches, so that batches of one record are judged alike."""
+    rules = story.rules
+    job = dedup_bench.DedupBench(
+        before=rules.before_ms,
+        after=rules.after_ms,
+        lateness=rules.lateness_ms,
+        refresh=rules.is_refreshing,
+    )
+    ours = [judged.verdict.name for judged in DedupBench(rules).chunk(story.stream)]
+    theirs = []
+    for one in story.stream:
+        told = job.batch([JobArrival(0, one.offset, one.id, one.time)], NOW_MS)
+        theirs.append(JobVerdict(told[0, one.offset]).name)
+    assert ours == theirs

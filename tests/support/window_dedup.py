@@ -1,0 +1,177 @@
+"""A deduplication of one partition without its topics: the real judge and store, and a model."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
+from varve.foundation.clock import ManualClock
+from varve.records import Batch, Record, build_batch
+from varve.windows.database import Databases
+from varve.windows.dedup.entries import decode_entries, encode_entries
+from varve.windows.dedup.id_store import IdStore
+from varve.windows.dedup.ids import Arrivals, fold_chunk
+from varve.windows.dedup.judge import Judge
+from varve.windows.dedup.rules import DedupRules, parse_id_source
+from varve.windows.dedup.verdict import Verdict
+from varve.windows.memory_database import MemoryDatabases
+from varve.windows.rocks_database import RocksDatabases
+
+SECRET = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
+NOW_MS = 1_800_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A record of the partition; `time` is negative where it has none."""
+
+    offset: int
+    id: bytes | None
+    time: int
+
+
+def make_rules(
+    *, before: int = 10, after: int = 10, lateness: int = 1_000, refresh: bool = False
+) -> DedupRules:
+    return DedupRules(
+        by=parse_id_source("key"),
+        before_ms=before,
+        after_ms=after,
+        lateness_ms=lateness,
+        is_refreshing=refresh,
+    )
+
+
+def to_arrivals(arrivals: Sequence[Arrival]) -> Arrivals:
+    """Through batches, as a task reads them."""
+    parts = []
+    for one in arrivals:
+        record = Record(key=one.id, value=b"", timestamp=max(one.time, -1))
+        parts.append(Batch(build_batch([record], base_offset=one.offset)).columns())
+    return fold_chunk(parts, parse_id_source("key"), SECRET)
+
+
+@dataclass
+class DedupModel:
+    """What the rules say, record by record; it remembers every copy for ever."""
+
+    rules: DedupRules
+    stream_time: int = -1
+    remembered: dict[bytes, list[tuple[int, set[int]]]] = field(default_factory=dict)
+    """Of each id, the times that count and the kept records by which they do."""
+
+    def judge(self, one: Arrival, now_ms: int = NOW_MS) -> tuple[Verdict, set[int]]:
+        """What a record is, and the kept records that may be named for it."""
+        before_ms = self.stream_time
+        is_future = one.time > now_ms + self.rules.max_future_ms
+        if one.time >= 0 and not is_future:
+            self.stream_time = max(self.stream_time, one.time)
+        if one.id is None:
+            return Verdict.NO_ID, set()
+        if one.time < 0:
+            return Verdict.MISSING, set()
+        if is_future:
+            return Verdict.FUTURE, set()
+        if one.time < before_ms - self.rules.lateness_ms:
+            return Verdict.LATE, set()
+        return self._compare(one.id, one)
+
+    def _compare(self, identity: bytes, one: Arrival) -> tuple[Verdict, set[int]]:
+        times = self.remembered.setdefault(identity, [])
+        low, high = one.time - self.rules.before_ms, one.time + self.rules.after_ms
+        witnesses = {offset for time, offsets in times if low <= time <= high for offset in offsets}
+        if not witnesses:
+            times.append((one.time, {one.offset}))
+            return Verdict.KEPT, set()
+        if self.rules.is_refreshing:
+            times.append((one.time, witnesses))
+        return Verdict.DUPLICATE, witnesses
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a record was found to be, and which kept record it was told for it; -1 is none."""
+
+    verdict: Verdict
+    witness: int
+
+
+class DedupBench:
+    """A store of ids on one of the engines, and the changelog that it is restored from."""
+
+    def __init__(self, rules: DedupRules, engine: str = "memory") -> None:
+        self.rules = rules
+        self.stream_time = -1
+        self.changelog: list[Arrivals] = []
+        self.file_system: FileSystem
+        self.databases: Databases
+        self._root: str | None = None
+        self.directory = "state"
+        if engine == "memory":
+            self.file_system = MemoryFileSystem(ManualClock(NOW_MS))
+            self.databases = self._memory = MemoryDatabases(self.file_system)
+        else:
+            self._root = tempfile.mkdtemp(prefix="varve-dedup-")
+            self.directory = str(Path(self._root) / "state")
+            self.file_system = RealFileSystem()
+            self.databases = RocksDatabases(memory_bytes=8 << 20)
+        self.store = self._open()
+
+    def chunk(self, arrivals: Sequence[Arrival], now_ms: int = NOW_MS) -> list[Judged]:
+        """Judges a chunk, commits it to the changelog and remembers it."""
+        found = Judge(self.rules, self.store).judge(to_arrivals(arrivals), now_ms, self.stream_time)
+        assert found.counts.total == len(arrivals)
+        self.changelog.append(found.news.entries)
+        self.stream_time = found.stream_time_after
+        self.store.apply(found.news, self.stream_time)
+        return [
+            Judged(Verdict(verdict), witness)
+            for verdict, witness in zip(
+                found.verdicts.tolist(), found.witness_offsets.tolist(), strict=True
+            )
+        ]
+
+    def checkpoint(self) -> None:
+        self.store.checkpoint(len(self.changelog))
+
+    def crash(self) -> None:
+        """Loses what is not on disk, and restores it from the changelog."""
+        self._memory.crash()
+        self.store.close()
+        self._restore()
+
+    def reopen(self) -> None:
+        """Closes, which brings all to the disk whatever the checkpoint says, and restores."""
+        self.store.close()
+        self._restore()
+
+    def change_rules(self, rules: DedupRules) -> None:
+        """Goes on by other rules, as a task does."""
+        self.stream_time = rules.resume_stream_time(
+            self.stream_time, lateness_before_ms=self.rules.lateness_ms
+        )
+        self.rules = rules
+        self.reopen()
+
+    def close(self) -> None:
+        self.store.close()
+        if self._root is not None:
+            shutil.rmtree(self._root)
+
+    def _restore(self) -> None:
+        self.store = self._open()
+        for entries in self.changelog[self.store.changelog_offset or 0 :]:
+            columns = encode_entries(entries)
+            self.store.restore(decode_entries(columns.keys, columns.values, "changelog"))
+        self.store.maintain(self.stream_time)
+
+    def _open(self) -> IdStore:
+        return IdStore.open(
+            directory=self.directory,
+            rules=self.rules,
+            secret=SECRET,
+            databases=self.databases,
+            file_system=self.file_system,
+        )
