@@ -115,9 +115,8 @@ class Server:
 
     async def _accept(self, listening: socket.socket, door: ListenerDoor) -> None:
         while True:
+            await self._hear_knock(listening)
             try:
-                client, address = await self._loop.sock_accept(listening)
-                self._open_door(door, client, address)
                 for _ in range(_ACCEPTED_AT_ONCE):
                     client, address = listening.accept()
                     self._open_door(door, client, address)
@@ -129,6 +128,19 @@ class Server:
                 # Out of files: whoever waits is served when others have left.
                 logger.error("no connection can be accepted", extra={"told": str(error)})
                 await asyncio.sleep(_NO_FILES_SECONDS)
+
+    async def _hear_knock(self, listening: socket.socket) -> None:
+        """Until somebody waits to be accepted.
+
+        `sock_accept` takes one in even if it was cancelled in the same turn of the loop, and then
+        has nobody to give it to.
+        """
+        heard: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(listening, _wake, heard)
+        try:
+            await heard
+        finally:
+            self._loop.remove_reader(listening)
 
     def _open_door(self, door: ListenerDoor, client: socket.socket, address: Any) -> None:
         self._keep(self._loop.create_task(door.open_to(client, str(address[0]))))
@@ -200,6 +212,11 @@ class Server:
         for one in self._sockets:
             one.close()
         self._sockets = []
+
+
+def _wake(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def _bind(listener: Listener) -> list[socket.socket]:
