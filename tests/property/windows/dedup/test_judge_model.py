@@ -52,9 +52,9 @@ def stories(draw: st.DrawFn, *, count_max: int = 40, is_plain: bool = False) -> 
     return Story(rules, stream)
 
 
-def cut(draw: st.DrawFn, stream: list[Arrival]) -> list[list[Arrival]]:
+def cut(data: st.DataObject, stream: list[Arrival]) -> list[list[Arrival]]:
     """The stream in chunks, some of them empty."""
-    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     ends = [*cuts, len(stream)]
     return [stream[start:end] for start, end in zip([0, *cuts], ends, strict=True)]
 
@@ -67,14 +67,14 @@ def one_by_one(story: Story) -> list[Judged]:
 @given(stories(), st.data())
 def test_chunks_are_judged_as_records_one_by_one_are(story: Story, data: st.DataObject) -> None:
     bench = DedupBench(story.rules)
-    found = [one for chunk in cut(data.draw, story.stream) for one in bench.chunk(chunk)]
+    found = [one for chunk in cut(data, story.stream) for one in bench.chunk(chunk)]
     assert found == one_by_one(story)
 
 
 @given(stories(), st.data())
 def test_any_stream_equals_the_model(story: Story, data: st.DataObject) -> None:
     model, bench = DedupModel(story.rules), DedupBench(story.rules)
-    found = [one for chunk in cut(data.draw, story.stream) for one in bench.chunk(chunk)]
+    found = [one for chunk in cut(data, story.stream) for one in bench.chunk(chunk)]
     for arrival, judged in zip(story.stream, found, strict=True):
         verdict, witnesses = model.judge(arrival)
         assert judged.verdict is verdict
@@ -108,7 +108,7 @@ def test_a_crash_between_any_two_chunks_changes_no_answer(
 ) -> None:
     bench = DedupBench(story.rules)
     found = []
-    for chunk in cut(data.draw, story.stream):
+    for chunk in cut(data, story.stream):
         found += bench.chunk(chunk)
         what = data.draw(st.sampled_from(["nothing", "checkpoint", "crash", "start", "reset"]))
         match what:
@@ -130,7 +130,7 @@ def test_on_rocksdb_the_answers_are_those_of_memory(story: Story, data: st.DataO
     bench = DedupBench(story.rules, "rocks")
     try:
         found = []
-        for number, chunk in enumerate(cut(data.draw, story.stream)):
+        for number, chunk in enumerate(cut(data, story.stream)):
             found += bench.chunk(chunk)
             if number == 1:
                 bench.checkpoint()

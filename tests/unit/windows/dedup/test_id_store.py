@@ -176,12 +176,10 @@ def test_entries_of_the_changelog_are_read_as_they_were_written() -> None:
     assert key == b"id" + bytes(14) + bytes([2]) + bytes([0, 0, 0, 0, 0, 0, 1, 2]) + bytes(4)
     assert columns.values.data[:8].tobytes() == bytes([0, 0, 0, 0, 0, 0, 0, 7])
     found = decode_entries(columns.keys, columns.values, "t-0")
-    for one, other in zip(
-        (found.words, found.kinds, found.times, found.offsets),
-        (news.words, news.kinds, news.times, news.offsets),
-        strict=True,
-    ):
-        assert one.tolist() == other.tolist()
+    assert found.words.tolist() == news.words.tolist()
+    assert found.kinds.tolist() == news.kinds.tolist()
+    assert found.times.tolist() == news.times.tolist()
+    assert found.offsets.tolist() == news.offsets.tolist()
 
 
 GOOD_KEY = bytes(16) + bytes([2]) + (5).to_bytes(8, "big") + bytes(4)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support.window_dedup import NOW_MS, Arrival, DedupBench, Judged, make_rules
+from tests.support.window_dedup import NOW_MS, Arrival, DedupBench, Judged, make_rules, to_arrivals
+from varve.windows.dedup.judge import Judge
 from varve.windows.dedup.rules import FUTURE_MS_MAX, DedupRules
 from varve.windows.dedup.verdict import Verdict
 
@@ -34,11 +35,14 @@ def tell(rules: DedupRules, *times: int, ids: tuple[bytes | None, ...] = ()) -> 
 @pytest.mark.parametrize("scale", [1, 1_000, MINUTE])
 def test_both_edges_of_the_window_belong_to_it(scale: int) -> None:
     start, window = 100 * scale, 10 * scale
-    spans = {"before": window, "after": window, "lateness": 1_000 * scale}
-    assert judge(start, start + window, **spans) == [KEPT, DUPLICATE]
-    assert judge(start, start + window + 1, **spans) == [KEPT, KEPT]
-    assert judge(start, start - window, **spans) == [KEPT, DUPLICATE]
-    assert judge(start, start - window - 1, **spans) == [KEPT, KEPT]
+    rules = make_rules(before=window, after=window, lateness=1_000 * scale)
+    for time, verdict in (
+        (start + window, DUPLICATE),
+        (start + window + 1, KEPT),
+        (start - window, DUPLICATE),
+        (start - window - 1, KEPT),
+    ):
+        assert [one.verdict for one in tell(rules, start, time)] == [KEPT, verdict]
 
 
 def test_before_looks_back_and_after_looks_ahead() -> None:
@@ -129,8 +133,8 @@ def test_late_records_are_not_remembered() -> None:
 
 
 def test_at_the_edge_of_lateness_the_whole_window_is_known() -> None:
-    spans = {"before": 10 * MINUTE, "after": 10 * MINUTE, "lateness": 50 * MINUTE}
-    bench = DedupBench(make_rules(**spans))
+    rules = make_rules(before=10 * MINUTE, after=10 * MINUTE, lateness=50 * MINUTE)
+    bench = DedupBench(rules)
     first = 1_000 * MINUTE
     bench.chunk([Arrival(0, b"x", first)])
     for offset in range(1, 61):
@@ -155,9 +159,6 @@ def test_a_record_that_comes_again_is_no_duplicate_of_itself() -> None:
 
 
 def test_judging_alone_changes_nothing() -> None:
-    from tests.support.window_dedup import to_arrivals
-    from varve.windows.dedup.judge import Judge
-
     bench = DedupBench(make_rules())
     judge_of = Judge(bench.rules, bench.store)
     chunk = to_arrivals([Arrival(0, b"x", 100)])

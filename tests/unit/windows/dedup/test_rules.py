@@ -1,6 +1,7 @@
 """What the rules of a processor say of sizes, of what may change, and of where records go."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,8 +68,9 @@ def test_what_was_late_stays_late_under_more_lateness() -> None:
 @pytest.mark.parametrize("name", ["before_ms", "after_ms", "lateness_ms", "max_future_ms"])
 @pytest.mark.parametrize("value", [-1, SPAN_MS_MAX + 1])
 def test_spans_out_of_bounds_are_refused(name: str, value: int) -> None:
+    changed: dict[str, Any] = {name: value}
     with pytest.raises(InvalidRequest, match=f"{name} is {value}"):
-        replace(make_rules(), **{name: value})
+        replace(make_rules(), **changed)
 
 
 def test_counts_tell_each_verdict_and_add_up() -> None:
