@@ -53,7 +53,9 @@ EARLIEST_LOCAL: Final = -4
 _EARLIEST_LOCAL_VERSION: Final = 8
 _TOPIC_RESOURCE: Final = 2
 _BROKER_RESOURCE: Final = 4
-_PAUSE_MS: Final = 100
+_PAUSE_MS_MIN: Final = 5
+"""A transaction that has ended holds the next one up for some milliseconds."""
+_PAUSE_MS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,7 @@ class ServerClient:
         A cluster that was never reached is not waited for: the address may be wrong.
         """
         deadline = monotonic() + self.address.timeout_ms / 1000
+        pause_ms = _PAUSE_MS_MIN
         while True:
             try:
                 return ask()
@@ -288,7 +291,8 @@ class ServerClient:
                         self._topics.clear()
                 if not self._is_known or monotonic() >= deadline:
                     raise
-            self._wait(_PAUSE_MS / 1000)
+            self._wait(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
 
 
 _kept_lock = threading.Lock()

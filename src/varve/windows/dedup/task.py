@@ -195,9 +195,10 @@ class Task:
         offset = start if known is None else max(start, known)
         where = f"{self._ends.topics.changelog}-{self.partition}"
         for columns, following in self._ends.read_changelog(self.partition, offset):
-            store.restore(decode_entries(columns.keys_column(), columns.values_column(), where))
-            self._new_entries += len(columns)
-            self._tell(restored=following, restore_end=end)
+            if len(columns):
+                store.restore(decode_entries(columns.keys_column(), columns.values_column(), where))
+                self._new_entries += len(columns)
+                self._tell(restored=following, restore_end=end)
         self._changelog_end = end
         store.maintain(self._get_progress().stream_time_ms)
 
