@@ -27,7 +27,7 @@ from varve.foundation.metrics import exposition
 from varve.kafka_server.guards import Guards
 from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
 from varve.kafka_server.server import Server
-from varve.kernels import append_inspect, batch_build
+from varve.kernels import append_inspect, batch_build, cell_join
 
 logger = logging.getLogger(__name__)
 
@@ -116,9 +116,13 @@ def _started(server: Server, store: Store, http: str, seconds: float) -> str:
 
 
 def _warm() -> None:
-    """Loads what the first append would wait for, while the first clients find their way."""
+    """Loads what the first append would wait for, while the first clients find their way.
+
+    What follows is for the records of groups and transactions.
+    """
     append_inspect.warm()
     batch_build.warm()
+    cell_join.warm()
 
 
 def _keep_what_is_there() -> None:

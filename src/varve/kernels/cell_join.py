@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 
 from varve.kernels.batch_build import address_of, copy_bytes
+from varve.kernels.compile import object_kernel
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -30,7 +31,7 @@ _bytes_address = _external("PyBytes_AsString", types.int64, types.int64)
 _clear_error = _external("PyErr_Clear", types.void)
 
 
-@njit(cache=True, error_model="numpy")
+@object_kernel
 def _join(cells: int, none: int) -> Any:
     count = _list_size(cells)
     starts = np.empty(count, np.int64)

@@ -4,7 +4,7 @@ Cache      machine code is kept in numba's cache beside the source (or in NUMBA_
            user's cache directory when the source is read-only). numba keys an entry by the CPU's
            name and features, so a cache shared between machines never runs code a CPU lacks.
            What is found there runs without numba's compiler being made ready.
-Threads    kernels release the GIL and keep no state.
+Threads    kernels keep no state, and release the GIL but for those that look at objects.
 """
 
 import re
@@ -71,7 +71,16 @@ class _KernelCache(FunctionCache):
 
 def kernel(function: F) -> F:
     """Compile at the first call for each set of argument types, without the GIL, and cache."""
-    dispatcher: Any = njit(nogil=True, error_model="numpy")(function)
+    return _compiled(function, nogil=True)
+
+
+def object_kernel(function: F) -> F:
+    """A kernel that looks at Python objects, and so keeps the GIL."""
+    return _compiled(function, nogil=False)
+
+
+def _compiled(function: F, *, nogil: bool) -> F:
+    dispatcher: Any = njit(nogil=nogil, error_model="numpy")(function)
     dispatcher._cache = _KernelCache(function)
     return cast(F, dispatcher)
 
