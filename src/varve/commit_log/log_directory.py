@@ -14,7 +14,7 @@ import logging
 import posixpath
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from uuid import UUID
@@ -49,6 +49,7 @@ from varve.commit_log.names import (
     parse_partition_directory,
     random_directory_id,
 )
+from varve.commit_log.partition_making import PartitionMaking
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.disk import FileSystem, Lock, write_atomically
@@ -222,7 +223,7 @@ class LogDirectory:
     def _load(self, topic_partition: TopicPartition) -> None:
         try:
             topic_id = self._read_topic_id(topic_partition)
-            log = self._open_log(topic_partition)
+            log = self._open_log(topic_partition, self._topic_settings(topic_partition.topic))
         except StoreError as error:
             logger.warning(
                 "partition cannot be loaded",
@@ -243,18 +244,21 @@ class LogDirectory:
         except FileNotFoundError:
             return None
 
-    def _open_log(self, topic_partition: TopicPartition) -> Log:
+    def _open_log(
+        self, topic_partition: TopicPartition, settings: LogSettings, *, is_new: bool = False
+    ) -> Log:
         request = LoadRequest(
             files=self._files,
             directory=f"{self.path}/{topic_partition}",
             topic_partition=topic_partition,
-            settings=self._topic_settings(topic_partition.topic),
+            settings=settings,
             clock=self._clock,
             random=self._random,
             clean=self._was_clean,
             recovery_point=self._inherited[RECOVERY_POINT_FILE].get(topic_partition, 0),
             log_start_offset=self._inherited[LOG_START_OFFSET_FILE].get(topic_partition, 0),
             is_start_known=topic_partition in self._inherited[LOG_START_OFFSET_FILE],
+            is_new=is_new,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
         return Log.open(
@@ -284,47 +288,68 @@ class LogDirectory:
             raise DirectoryOffline(f"log directory {self.path} is offline: {self.failure}")
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
-        """Makes a partition's directory and opens its empty log."""
+        """Makes a partition's directory and opens its empty log; durable on return."""
+        [log] = self.create_all([topic_partition], topic_id)
+        return log
+
+    def create_all(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> list[Log]:
+        """Makes partitions of a topic; those that are there stay and get its id if they have none.
+
+        One caller at a time. After an OSError none of those that were missing is there.
+        """
         self.check_online()
-        directory = f"{self.path}/{topic_partition}"
         with self._lock:
-            known = self.topic_ids.get(topic_partition)
-            if known is not None and known != topic_id:
-                raise InconsistentTopicId(
-                    f"{directory} belongs to topic id {known}, not {topic_id}; move it away "
-                    "or use its topic"
-                )
-            if topic_partition in self.logs:
-                if known is None:
-                    self._write_topic_id(topic_partition, topic_id)
-                return self.logs[topic_partition]
-            self._forget_offsets(topic_partition)
-            is_made_here = not self._fs.exists(directory)
-            try:
-                self._fs.make_directory(directory)
-                self._fs.sync_directory(self.path)
-                self._write_topic_id(topic_partition, topic_id)
-                self.logs[topic_partition] = self._open_log(topic_partition)
-            except OSError:
-                self.topic_ids.pop(topic_partition, None)
-                if is_made_here:
-                    # Another directory may take the partition: it must not stand in both.
-                    with contextlib.suppress(OSError):
-                        self._fs.remove_tree(directory)
-                raise
-            return self.logs[topic_partition]
+            missing = [one for one in partitions if not self._has_locked(one, topic_id)]
+            self._forget_offsets(missing)
+        if missing:
+            self._make(missing, topic_id)
+        return [self.logs[one] for one in partitions]
+
+    def _has_locked(self, topic_partition: TopicPartition, topic_id: UUID) -> bool:
+        known = self.topic_ids.get(topic_partition)
+        if known is not None and known != topic_id:
+            raise InconsistentTopicId(
+                f"{self.path}/{topic_partition} belongs to topic id {known}, not {topic_id}; move "
+                "it away or use its topic"
+            )
+        if topic_partition in self.logs and known is None:
+            self._write_topic_id(topic_partition, topic_id)
+        return topic_partition in self.logs
+
+    def _make(self, partitions: Sequence[TopicPartition], topic_id: UUID) -> None:
+        """Logs are there for others once all of it is on disk: one is not appended to before."""
+        directories = [f"{self.path}/{one}" for one in partitions]
+        making = PartitionMaking(self._fs, self.path, directories)
+        settings = self._topic_settings(partitions[0].topic)
+        logs: dict[TopicPartition, Log] = {}
+        try:
+            making.write(topic_id)
+            for one in partitions:
+                logs[one] = self._open_log(one, settings, is_new=True)
+            making.sync()
+        except OSError:
+            for log in logs.values():
+                log.abandon()
+            making.undo()
+            raise
+        with self._lock:
+            self.logs.update(logs)
+            self.topic_ids.update(dict.fromkeys(partitions, topic_id))
 
     def _write_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         path = f"{self.path}/{topic_partition}/{PARTITION_METADATA_FILE}"
         write_atomically(self._fs, path, partition_metadata.encode(topic_id))
         self.topic_ids[topic_partition] = topic_id
 
-    def _forget_offsets(self, topic_partition: TopicPartition) -> None:
-        """What the checkpoints still say of a deleted partition must not reach its successor."""
-        stale = [offsets.pop(topic_partition, None) for offsets in self._inherited.values()]
+    def _forget_offsets(self, partitions: Sequence[TopicPartition]) -> None:
+        """What the checkpoints still say of deleted partitions must not reach their successors."""
+        stale = [
+            offsets.pop(one, None) for one in partitions for offsets in self._inherited.values()
+        ]
         if any(offset is not None for offset in stale):
             self.write_checkpoints()
-        self._cleaner.forget(topic_partition)
+        for one in partitions:
+            self._cleaner.forget(one)
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes a partition out of service; its files go after `file.delete.delay.ms`."""

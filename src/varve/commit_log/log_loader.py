@@ -52,7 +52,8 @@ class LoadRequest:
     """What loading a partition needs to know; offsets come from the directory's checkpoints.
 
     `is_start_known` unless the checkpoint has no log start offset of it. Where the cold tier may
-    hold what the first local segment follows, only the tier can tell then.
+    hold what the first local segment follows, only the tier can tell then. The directory of a
+    partition that `is_new` is synced by whoever makes it.
     """
 
     files: SegmentFiles
@@ -65,6 +66,7 @@ class LoadRequest:
     recovery_point: int = 0
     log_start_offset: int = 0
     is_start_known: bool = True
+    is_new: bool = False
     producer_expiration_ms: int = 86_400_000
 
 
@@ -122,7 +124,11 @@ class LogLoader:
         is_tiered = request.settings.remote_storage_enable and bool(self._segments)
         if not is_tiered:
             log_start_offset = max(log_start_offset, first_base)
+        is_begun = not self._segments
         active = self._activate(next_offset)
+        if is_begun and not request.is_new:
+            # What is appended to the file is on disk only if its name is.
+            self._fs.sync_directory(self._directory)
         self._trim_epochs(next_offset, request.log_start_offset)
         segments: list[ReadableSegment] = [*self._segments, active]
         # Recovery leaves one behind each segment, whether or not the next begins right there.
@@ -445,6 +451,8 @@ class LogLoader:
     def _trim_epochs(self, next_offset: int, log_start_offset: int) -> None:
         self._epochs.truncate_from_end(next_offset)
         self._epochs.truncate_from_start(log_start_offset)
+        if self._request.is_new:
+            return  # the first epoch makes the file
         data = self._epochs.encode()
         if data != self._epoch_file:
             write_atomically(self._fs, f"{self._directory}/{LEADER_EPOCH_FILE}", data)

@@ -12,6 +12,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 from uuid import UUID
 
 from varve.commit_log.cold_side import ColdSide, no_cold_side
@@ -37,6 +38,9 @@ from varve.foundation.errors import (
 )
 
 logger = logging.getLogger(__name__)
+
+_MADE_AT_ONCE: Final = 256
+"""Partitions whose files wait for the disk together; each has one open meanwhile."""
 
 
 class LogStore:
@@ -215,34 +219,57 @@ class LogStore:
         return None if directory is None else directory.topic_ids.get(partition)
 
     def create(self, partition: TopicPartition, topic_id: UUID, *, is_new: bool = True) -> Log:
-        """The partition's log, made if missing in the live directory with the fewest partitions.
+        """The partition's log, made if missing; see `create_all`."""
+        self.create_all([partition], topic_id, is_new=is_new)
+        return self.get(partition)
 
-        A directory that fails in this goes offline and the next is tried. Unless the partition is
-        known to be new, none is made while a directory is offline: it may be there.
+    def create_all(
+        self, partitions: Sequence[TopicPartition], topic_id: UUID, *, is_new: bool = True
+    ) -> None:
+        """Makes those of a topic's partitions that are missing.
+
+        Each goes to the live directory with the fewest. A directory that fails in this goes offline
+        and the others are tried. Unless the partitions are known to be new, none is made while a
+        directory is offline: it may be there.
         """
-        validate_topic_name(partition.topic)
+        for topic in {one.topic for one in partitions}:
+            validate_topic_name(topic)
         self.check_process()
         with self._lock:
-            existing = self.directory_of(partition)
-            if existing is not None:
-                if partition in existing.unreadable:
-                    raise existing.unreadable[partition].again()
-                with failures(existing, f"creation of {partition}"):
-                    return existing.create(partition, topic_id)
-            live = [directory for directory in self.directories if directory.failure is None]
-            if not is_new and len(live) < len(self.directories):
+            missing = [one for one in partitions if not self._has_locked(one, topic_id)]
+            is_any_offline = any(one.failure is not None for one in self.directories)
+            if missing and is_any_offline and not is_new:
                 raise Unavailable(
-                    f"{partition} may stand in a directory that is offline; mend it first"
+                    f"{missing[0]} may stand in a directory that is offline; mend it first"
                 )
-            failure: StoreError = DirectoryOffline(
-                f"no log directory is online to hold {partition}"
-            )
-            for directory in sorted(live, key=lambda one: len(one.logs) + len(one.unreadable)):
+            for start in range(0, len(missing), _MADE_AT_ONCE):
+                self._make_locked(missing[start : start + _MADE_AT_ONCE], topic_id)
+
+    def _has_locked(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        existing = self.directory_of(partition)
+        if existing is None:
+            return False
+        if partition in existing.unreadable:
+            raise existing.unreadable[partition].again()
+        with failures(existing, f"creation of {partition}"):
+            existing.create(partition, topic_id)
+        return True
+
+    def _make_locked(self, missing: list[TopicPartition], topic_id: UUID) -> None:
+        failure: StoreError = DirectoryOffline(f"no log directory is online to hold {missing[0]}")
+        live = [directory for directory in self.directories if directory.failure is None]
+        while missing:
+            if not live:
+                raise failure
+            left: list[TopicPartition] = []
+            for directory, share in _spread(missing, live):
                 try:
-                    return directory.create(partition, topic_id)
+                    directory.create_all(share, topic_id)
                 except OSError as error:
-                    failure = failed(directory, error, f"creation of {partition}")
-            raise failure
+                    failure = failed(directory, error, f"creation of {share[0]}")
+                    live.remove(directory)
+                    left += share
+            missing = left
 
     def delete(self, partition: TopicPartition) -> None:
         """Takes a partition out of service and removes its files after a delay."""
@@ -329,3 +356,16 @@ def _noted(directory: LogDirectory) -> Iterator[None]:
         yield
     except StoreError as error:
         logger.warning("maintenance failed", extra={"path": directory.path, "error": str(error)})
+
+
+def _spread(
+    partitions: Sequence[TopicPartition], live: Sequence[LogDirectory]
+) -> list[tuple[LogDirectory, list[TopicPartition]]]:
+    """Which directory takes which: each the one that has the fewest by then."""
+    shares: list[list[TopicPartition]] = [[] for _ in live]
+    counts = [len(one.logs) + len(one.unreadable) for one in live]
+    for partition in partitions:
+        fewest = counts.index(min(counts))
+        counts[fewest] += 1
+        shares[fewest].append(partition)
+    return [(one, share) for one, share in zip(live, shares, strict=True) if share]

@@ -159,8 +159,8 @@ class TopicAdmin:
 
     def _make_partitions(self, entry: TopicEntry, numbers: range, *, is_new: bool = True) -> None:
         assert entry.id is not None
-        for number in numbers:
-            self._logs.create(TopicPartition(entry.name, number), entry.id, is_new=is_new)
+        partitions = [TopicPartition(entry.name, number) for number in numbers]
+        self._logs.create_all(partitions, entry.id, is_new=is_new)
         self._catalog.write(self._table.with_topics(entry.in_state(TopicState.READY)))
         self._tier.look_after()
 

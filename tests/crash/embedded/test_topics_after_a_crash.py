@@ -101,3 +101,48 @@ def test_a_directory_that_fails_leaves_the_others_at_work() -> None:
         store.create_topic("first", partitions=4)
     with pytest.raises(DirectoryOffline, match="/b"):
         store.close()
+
+
+def test_what_is_acknowledged_after_a_crash_in_creating_survives_the_next() -> None:
+    """A partition that a crash left half made is whole before it takes a record (G1)."""
+    clock, mode = ManualClock(), CrashMode.LOSE_UNSYNCED
+    trial = FaultyFileSystem(clock)
+    _create_one(trial, clock)
+    for step in range(1, trial.steps + 1):
+        fs = FaultyFileSystem(clock, seed=step)
+        fs.crash_at(step)
+        with suppress(PowerLoss):
+            _create_one(fs, clock)
+        second = fs.after_crash(mode, seed=step)
+        names = []
+        store = _open(second, clock)
+        for topic in store.topics():
+            names.append(topic.name)
+            for number in range(topic.partition_count):
+                topic.append(value=b"kept", partition=number)
+        store.abandon()
+        with _open(second.after_crash(mode, seed=step), clock) as store:
+            for name in names:
+                topic = store.topic(name)
+                ends = [topic.partition(one).log.end_offset for one in range(2)]
+                assert ends == [1, 1], fs.describe_trace(3)
+
+
+def _create_one(fs: FaultyFileSystem, clock: ManualClock) -> None:
+    store = _open(fs, clock)
+    store.create_topic("first", partitions=2, settings={"flush": "ack"})
+    store.abandon()
+
+
+def test_a_directory_that_fails_among_many_partitions_keeps_none_of_them() -> None:
+    clock = ManualClock()
+    fs = FaultyFileSystem(clock)
+    store = _open(fs, clock)
+    fs.fail_under("/b/many-7", OSError(5, "Input/output error"))
+    store.create_topic("many", partitions=20)
+    for number in range(20):
+        store.topic("many").append(value=b"x", partition=number)
+    store.close()
+    fs.mend()
+    assert [name for name in fs.names("/b") if name.startswith("many")] == []
+    assert len([name for name in fs.names("/a") if name.startswith("many")]) == 20
