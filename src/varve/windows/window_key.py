@@ -8,6 +8,7 @@ Invariant  of one key, byte order is order of time, then of sequence. Keys of di
 
 import logging
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -95,17 +96,15 @@ class KeyRange:
         suffix = _SUFFIX.pack(min(self.to_ms, TIME_MAX_MS), SEQUENCE_MAX)
         if self.first == self.last:
             return self.last + suffix
-        return _truncate(self.last, suffix[0], 1 if self.first else 0) + suffix
+        return max(self.last[:size] + suffix for size in self._end_sizes(self.last, suffix[0]))
 
+    def _end_sizes(self, last: bytes, time_byte: int) -> Iterator[int]:
+        """Sizes of the beginnings of the last key that may bear the greatest entry of the range.
 
-def _truncate(last: bytes, time_byte: int, size_min: int) -> bytes:
-    """As much of the last key as its time's first byte allows, at least `size_min` bytes.
-
-    A shorter key in the range has its time where this one has further bytes: what is appended must
-    not be smaller than that. Only times beyond 2**56 begin with anything but zero. No key of a
-    range that begins with one is empty, so its first byte may always stay.
-    """
-    end = min(size_min, len(last))
-    while end < len(last) and last[end] >= time_byte:
-        end += 1
-    return last[:end]
+        A key that is a beginning of the last one has its time where the last goes on, and comes
+        behind it when the time's bytes are greater.
+        """
+        yield len(last)
+        for size in range(len(last)):
+            if time_byte >= last[size] and (self.first is None or last[:size] >= self.first):
+                yield size
