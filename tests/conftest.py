@@ -1,18 +1,17 @@
-"""How long the tests search: VARVE_ROUNDS=long (as `make crash` sets it) multiplies the rounds."""
+"""What holds for all tests: how long they search, in which order they begin."""
 
-import os
+import gc
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
-from tests.support.second_chance import pytest_runtest_protocol as pytest_runtest_protocol
-
-IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
+from tests.support.rounds import EXAMPLES_LONG, IS_LONG
 
 # Kernels compile during the first example, so single examples have no deadline.
 settings.register_profile("default", deadline=None)
-settings.register_profile("long", deadline=None, max_examples=5_000)
+settings.register_profile("long", deadline=None, max_examples=EXAMPLES_LONG)
 settings.load_profile("long" if IS_LONG else "default")
 
 
@@ -25,6 +24,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def rounds_factor() -> int:
     """What a test that counts its own rounds multiplies them with."""
     return 50 if IS_LONG else 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is collected is garbage, and to look for it would take a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,17 @@
+"""How long the tests search: VARVE_ROUNDS=long, as `make crash` sets it, multiplies the rounds."""
+
+import os
+from typing import Final
+
+from hypothesis import settings
+
+IS_LONG: Final = os.environ.get("VARVE_ROUNDS") == "long"
+EXAMPLES_LONG: Final = 5_000
+
+
+def machine_settings(example_count: int) -> settings:
+    """For a machine of rules, whose every example is a row of steps: so many, or the long rounds'.
+
+    Kernels compile during the first example, so single examples have no deadline.
+    """
+    return settings(max_examples=EXAMPLES_LONG if IS_LONG else example_count, deadline=None)
