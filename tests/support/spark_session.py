@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 from varve.jobs.session import get_session
 
 _PORT = "spark.connect.grpc.binding.port"
+_OF_SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The second compiler of Java costs more than it gives back within one run of the tests."""
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +22,7 @@ def spark() -> Iterator[SparkSession]:
     session = get_session(
         master="local[2]",
         conf={
+            "spark.driver.extraJavaOptions": _OF_SHORT_LIFE,
             "spark.sql.shuffle.partitions": "2",
             "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
             "spark.connect.grpc.binding.address": "127.0.0.1",
