@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import hypothesis.strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
+from tests.support.rounds import machine_settings
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import Subscriber
 from varve.broker.groups.classic_protocol import ClassicProtocol
@@ -279,3 +280,4 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
+TestGroups.settings = machine_settings(50)

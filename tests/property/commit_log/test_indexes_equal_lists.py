@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.support.rounds import machine_settings
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
@@ -126,7 +127,9 @@ class TimeIndexEqualsList(RuleBasedStateMachine):
 
 
 TestOffsetIndexEqualsList = OffsetIndexEqualsList.TestCase
+TestOffsetIndexEqualsList.settings = machine_settings(40)
 TestTimeIndexEqualsList = TimeIndexEqualsList.TestCase
+TestTimeIndexEqualsList.settings = machine_settings(40)
 
 
 @given(

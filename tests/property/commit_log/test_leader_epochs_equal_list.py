@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.support.rounds import machine_settings
 from varve.commit_log.leader_epochs import LeaderEpochs
 
 EPOCHS = st.integers(0, 12)
@@ -74,3 +75,4 @@ class LeaderEpochsEqualList(RuleBasedStateMachine):
 
 
 TestLeaderEpochsEqualList = LeaderEpochsEqualList.TestCase
+TestLeaderEpochsEqualList.settings = machine_settings(40)
