@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from varve.windows.changelog import Changelog, TopicChangelog, create_changelog_topic
+    from varve.windows.changelog import Changelog
     from varve.windows.opening import open_window_store
     from varve.windows.position import Position, Source
     from varve.windows.rocks_database import RocksDatabases
     from varve.windows.settings import WindowSettings
     from varve.windows.standby import Standby
+    from varve.windows.topic_changelog import TopicChangelog, create_changelog_topic
     from varve.windows.window_iterator import WindowEntry, WindowIterator
     from varve.windows.window_store import WindowStore
 
@@ -34,12 +35,12 @@ _MODULES: Final = {
     "RocksDatabases": "rocks_database",
     "Source": "position",
     "Standby": "standby",
-    "TopicChangelog": "changelog",
+    "TopicChangelog": "topic_changelog",
     "WindowEntry": "window_iterator",
     "WindowIterator": "window_iterator",
     "WindowSettings": "settings",
     "WindowStore": "window_store",
-    "create_changelog_topic": "changelog",
+    "create_changelog_topic": "topic_changelog",
     "open_window_store": "opening",
 }
 """Imported at first use: who wants the rules of a deduplication need not load a database."""

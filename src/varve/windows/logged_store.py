@@ -44,7 +44,11 @@ class LoggedStore:
     def open(self) -> RestoreProgress:
         """Open the segments and bring them to where the changelog ends."""
         self._pending = []
-        return self._restore(open_or_wipe(self.store, self._changelog))
+        progress = self._restore(open_or_wipe(self.store, self._changelog))
+        if not self._has_lost():
+            return progress
+        # A put dropped them that the changelog does not know of, so they are still to be seen.
+        return self.rebuild(Corrupt("segments were dropped by a put that was not logged"))
 
     def rebuild(self, reason: StoreError) -> RestoreProgress:
         """Wipe an open store and restore it from the start: for damage that a read came upon."""
@@ -95,6 +99,10 @@ class LoggedStore:
             start_offset=start_offset,
             on_progress=self._on_progress,
         )
+
+    def _has_lost(self) -> bool:
+        is_strict = self.store.settings.strict_reference
+        return not is_strict and bool(self.store.segments.lost_ids(self.store.stream_time_ms))
 
     def _log(self, write: LoggedWrite, was_written: bool) -> None:
         if was_written or self.store.settings.strict_reference:

@@ -69,6 +69,7 @@ class Segments:
         self._strict = strict_reference
         self._by_id: dict[int, Segment] = {}
         self._ids: list[int] = []
+        self._missing_ids: list[int] = []
         self._lock: Lock | None = None
         self._has_new_directory = False
 
@@ -116,6 +117,10 @@ class Segments:
             count += 1
         return count
 
+    def lost_ids(self, stream_time_ms: int) -> list[int]:
+        """Of the expected segments those that were not there, and are live at this stream time."""
+        return [id for id in self._missing_ids if self.is_live(id, stream_time_ms)]
+
     # Open and close
 
     def acquire(self) -> None:
@@ -159,7 +164,8 @@ class Segments:
 
         Raises `Corrupt` when a segment cannot be opened, or when one of `expected_ids` is not there
         though it is live: the owner wipes the store and restores it. Nothing is open then. Missing
-        ones that are older than all that is there were dropped after the checkpoint.
+        ones that are older than all that is there were dropped after the checkpoint; whether that
+        was right an owner can tell who knows the stream time: see `lost_ids`.
         """
         try:
             self.acquire()
@@ -219,9 +225,9 @@ class Segments:
                     extra={"store": self.name, "path": f"{self.directory}/{info.name}"},
                 )
         found_ids = sorted(self.segment_id(start_ms) for start_ms in starts)
-        for id in sorted(set(expected_ids).difference(found_ids)):
-            was_dropped = bool(found_ids) and id < found_ids[0]
-            if self.is_live(id, stream_time_ms) and not was_dropped:
+        self._missing_ids = sorted(set(expected_ids).difference(found_ids))
+        for id in self.lost_ids(stream_time_ms):
+            if not found_ids or id > found_ids[0]:
                 raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is not there")
         for id in found_ids:
             self._open(id)

@@ -21,17 +21,15 @@ from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Corrupt, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import LONG_MAX
-from varve.windows.changelog import (
-    Changelog,
-    LoggedWrite,
-    MemoryChangelog,
+from varve.windows.changelog import Changelog, LoggedWrite, MemoryChangelog
+from varve.windows.logged_store import LoggedStore
+from varve.windows.restore import RestoreProgress, restore
+from varve.windows.standby import Standby
+from varve.windows.topic_changelog import (
     TopicChangelog,
     changelog_settings,
     create_changelog_topic,
 )
-from varve.windows.logged_store import LoggedStore
-from varve.windows.restore import RestoreProgress, restore
-from varve.windows.standby import Standby
 from varve.windows.window_key import encode_window_key
 from varve.windows.window_store import WindowStore
 

@@ -1,0 +1,88 @@
+"""A changelog in a topic.
+
+Layout     records of one partition: key is the entry's composite key, value the entry's or null for
+           a deletion, timestamp the entry's time. docs/formats/window-store.md
+Threads    one writer at a time; reading needs no lock.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from varve.embedded import Partition, Record, RecordColumns, Store, Topic
+from varve.foundation.errors import Corrupt
+from varve.foundation.settings import LONG_MAX, GivenValue
+from varve.windows.changelog import ChangelogBatch, LoggedWrite, check_offset
+from varve.windows.database import Put
+from varve.windows.settings import WindowSettings
+
+RETENTION_ADDED_MS: Final = 24 * 3_600_000
+"""So much longer than its store a changelog keeps entries, for restores after an outage."""
+_ROLL_MS_MIN: Final = 10 * 60_000
+_ROLL_MS_MAX: Final = 7 * 24 * 3_600_000
+
+
+class TopicChangelog:
+    """A changelog in one partition of a topic; only committed records are read."""
+
+    def __init__(self, topic: Topic, partition: int) -> None:
+        self._topic = topic
+        self._partition: Partition = topic.partition(partition)
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.offsets().log_start
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.offsets().last_stable
+
+    def append(self, writes: Sequence[LoggedWrite]) -> int:
+        records = (Record(key=key, value=value, timestamp=time) for key, value, time in writes)
+        self._topic.append_many(records, partition=self._partition.number)
+        return self.end_offset
+
+    def flush(self) -> None:
+        self._partition.flush()
+
+    def read(self, start_offset: int) -> Iterator[ChangelogBatch]:
+        check_offset(self, start_offset, f"{self._topic.name}-{self._partition.number}")
+        columns = self._partition.columns(start_offset, isolation="read_committed")
+        return map(self._to_batch, columns)
+
+    def _to_batch(self, columns: RecordColumns) -> ChangelogBatch:
+        payload = columns.payload.tobytes()
+        puts: list[Put] = []
+        for row in columns.table.tolist():
+            offset, _, key, key_size, value, value_size, *_ = row
+            if key_size < 0:
+                where = f"{self._topic.name}-{self._partition.number}"
+                raise Corrupt(f"{where}: the record at {offset} has no key, so it is no write")
+            given = None if value_size < 0 else payload[value : value + value_size]
+            puts.append((payload[key : key + key_size], given))
+        return ChangelogBatch(puts, int(columns.offsets[-1]) + 1)
+
+
+def create_changelog_topic(
+    store: Store, name: str, settings: WindowSettings, *, partitions: int = 1
+) -> Topic:
+    """The topic of a window store's changelog, made if absent."""
+    return store.create_topic(
+        name, partitions=partitions, settings=changelog_settings(settings), exist_ok=True
+    )
+
+
+def changelog_settings(settings: WindowSettings) -> dict[str, GivenValue]:
+    """What the topic is made with.
+
+    Dropping a segment writes no tombstones, and composite keys hardly repeat, so that compaction
+    alone would let it grow for ever. Times are the entries' own, however far from the present.
+    """
+    policy = "delete" if settings.retain_duplicates else "compact,delete"
+    return {
+        "cleanup.policy": policy,
+        "retention.ms": min(settings.retention_ms + RETENTION_ADDED_MS, LONG_MAX),
+        "segment.ms": min(max(settings.segment_ms, _ROLL_MS_MIN), _ROLL_MS_MAX),
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": LONG_MAX,
+        "message.timestamp.after.max.ms": LONG_MAX,
+    }
