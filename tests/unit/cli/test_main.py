@@ -96,7 +96,7 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
     with varve.open(tmp_path) as store:
         topic = store.create_topic("numbers")
-        topic.append_many((None, b"%d" % number) for number in range(200_000))
+        topic.append_many((None, b"%d" % number) for number in range(50_000))
     with subprocess.Popen(
         [*VARVE, "log", "read", "numbers", "--dir", str(tmp_path)],
         stdout=subprocess.PIPE,
