@@ -26,6 +26,7 @@ from varve.broker.data.slow_reads import SlowReads
 from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.offsets_log import OffsetsLog
 from varve.broker.groups.settings import GroupSettings
+from varve.broker.metrics import BrokerMetrics
 from varve.broker.refusals import Refusals
 from varve.broker.security.acl_table import AclTable
 from varve.broker.security.authorizer import AclAuthorizer
@@ -116,6 +117,7 @@ class Broker:
         self._make_data(data or DataSettings())
         self._make_groups(groups or GroupSettings())
         self._make_transactions(transactions or TransactionSettings())
+        self.metrics = BrokerMetrics(self.groups, self.transactions)
 
     def _make_data(self, settings: DataSettings) -> None:
         self.told.append(settings)

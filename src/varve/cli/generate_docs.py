@@ -14,6 +14,7 @@ from typing import Any
 import typer.core
 import typer.main
 
+from varve.broker import metrics as broker_metrics
 from varve.broker.admin.settings import AdminSettings
 from varve.broker.data.settings import DataSettings
 from varve.broker.groups.settings import GroupSettings
@@ -83,6 +84,9 @@ _SERVER_METRICS_INTRODUCTION = """\
 `varve serve --metrics-port PORT` shows these, and those above, at `/metrics`. The label `api` is
 Kafka's name of a request in small letters."""
 
+_BROKER_METRICS_INTRODUCTION = """\
+At `/metrics` of `varve serve` too. Counters begin anew when the server starts."""
+
 _OBJECT_STORE_METRICS_INTRODUCTION = """\
 The `table` of a `MeasuredObjectStore` is a collector of its own; see
 [object-stores.md](object-stores.md)."""
@@ -128,6 +132,8 @@ def metrics_page() -> str:
     parts.append(_metrics_table(cleaning_metrics))
     parts += ["## Cold tier", _TIER_METRICS_INTRODUCTION, _metrics_table(tiering_metrics)]
     parts += ["## Server", _SERVER_METRICS_INTRODUCTION, _metrics_table(server_metrics)]
+    parts += ["## Groups and transactions", _BROKER_METRICS_INTRODUCTION]
+    parts.append(_metrics_table(broker_metrics))
     parts += ["## Object stores", _OBJECT_STORE_METRICS_INTRODUCTION]
     parts.append(_metrics_table(object_store_metrics))
     return "\n\n".join(parts) + "\n"

@@ -163,7 +163,8 @@ def _take_signals(loop: asyncio.AbstractEventLoop, reload: Callable[[], object])
 
 def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
     async def metrics() -> Page:
-        text = await server.broker.offload(exposition, store.metrics, server.metrics)
+        broker = server.broker
+        text = await broker.offload(exposition, store.metrics, broker.metrics, server.metrics)
         return Page(200, text, METRICS_TYPE)
 
     async def health() -> Page:

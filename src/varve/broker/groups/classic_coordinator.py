@@ -68,6 +68,11 @@ class ClassicCoordinator:
     def _load(self, key: GroupMetadataKey, value: GroupMetadataValue, offset: int) -> None:
         self._groups.put(from_record(key.group, value, self._clock.now_ms()))
 
+    @property
+    def generation_count(self) -> int:
+        """Generations that were begun since the start."""
+        return self._rebalance.generation_count
+
     def start(self) -> None:
         """Begins the sessions of members that were read back."""
         for group in self._groups:

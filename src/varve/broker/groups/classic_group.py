@@ -83,6 +83,10 @@ class ClassicGroup:
         return self.state is ClassicState.EMPTY
 
     @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def is_joining_complete(self) -> bool:
         """Whether nobody is missing who might still join."""
         return not self.expected and all(one.is_joining for one in self.members.values())

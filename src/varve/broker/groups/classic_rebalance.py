@@ -42,6 +42,8 @@ class ClassicRebalance:
         self._timers = timers
         self._settings = settings
         self._persist = persist
+        self.generation_count = 0
+        """Of all groups, since the start."""
 
     # Members
 
@@ -170,6 +172,7 @@ class ClassicRebalance:
             self._await_joins(group, group.rebalance_timeout_ms)
             return
         group.begin_generation(self._clock.now_ms())
+        self.generation_count += 1
         if group.is_empty:
             self._persist(group, {}, _ignore)
         else:

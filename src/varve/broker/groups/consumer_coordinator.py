@@ -94,6 +94,8 @@ class ConsumerCoordinator:
         self._offload = offload
         self._begin = begin
         self._records = ConsumerRecords(log)
+        self.generation_count = 0
+        """Epochs of groups that were begun since the start."""
 
     def start(self) -> None:
         """Puts the groups that were read back in their places."""
@@ -270,5 +272,6 @@ class ConsumerCoordinator:
         records = [*replaced, *changes(group.id, group.state, state)]
         if records:
             await self._log.append(group.id, records)
+        self.generation_count += state.epoch > group.state.epoch
         group.become(state)
         self._groups.put(group)

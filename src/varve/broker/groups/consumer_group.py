@@ -116,6 +116,10 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.state.members
 
+    @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in self.state.topics_of(one) for one in self.state.members.values())
 

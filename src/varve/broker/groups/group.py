@@ -44,6 +44,9 @@ class Group(Protocol):
         """Whether it has no members."""
         ...
 
+    @property
+    def member_count(self) -> int: ...
+
     def is_subscribed_to(self, topic: str) -> bool: ...
 
     def check_commit(
@@ -110,6 +113,10 @@ class Groups:
         """Closes a group, whose name is free from now on."""
         self.take(group)
         group.close()
+
+    def snapshot(self) -> list[Group]:
+        """As they are now, in any order; may be called in any thread."""
+        return list(self._by_id.values())
 
     def __iter__(self) -> Iterator[Group]:
         """By name."""

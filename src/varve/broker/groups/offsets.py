@@ -52,6 +52,8 @@ class Offsets:
         self._log = log
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[str, dict[int, _Pending]] = {}  # by group, then by producer
+        self.commit_count = 0
+        """Offsets committed since the start."""
         log.on_loaded(RecordType.LEGACY_OFFSET_COMMIT, self._load)
         log.on_loaded(RecordType.OFFSET_COMMIT, self._load)
         log.on_pending(self._load_pending)
@@ -84,6 +86,7 @@ class Offsets:
         base_offset = await self._log.append(group, _records(group, offsets))
         for index, (partition, committed) in enumerate(offsets.items()):
             self._show(group, partition, replace(committed, record_offset=base_offset + index))
+        self.commit_count += len(offsets)
 
     async def commit_in_transaction(
         self, group: str, producer_id: int, epoch: int, offsets: Commits
@@ -120,6 +123,7 @@ class Offsets:
             for partition, one in pending.items():
                 if one.record_offset != UNWRITTEN:
                     self._show(group, partition, one)
+                    self.commit_count += 1
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Takes offsets out, also those that wait for a transaction."""

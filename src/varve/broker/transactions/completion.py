@@ -9,6 +9,7 @@ Threads    the loop's alone; one task for each transaction on its way.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -52,6 +53,8 @@ class Completion:
         self._clock = clock
         self._timers = timers
         self._offsets = offsets
+        self.counts: Counter[Status] = Counter()
+        """Transactions completed since the start, by their last status."""
 
     async def run(self, entry: TransactionEntry) -> None:
         """Returns when the transaction is complete, on disk."""
@@ -97,6 +100,7 @@ class Completion:
         finally:
             entry.next_status = None
         self._table.replace(entry, completed)
+        self.counts[completed.status] += 1
 
 
 async def pause(timers: Timers, milliseconds: int) -> None:

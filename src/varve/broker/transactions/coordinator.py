@@ -17,7 +17,7 @@ Threads    the loop's alone. Requests are carried out in tasks of the coordinato
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -99,6 +99,11 @@ class TransactionCoordinator:
             self.table, log, markers, clock=clock, timers=timers, offsets=offsets
         )
         self._upkeep = TransactionUpkeep(self.table, clock=clock, timers=timers, settings=settings)
+
+    @property
+    def completed_counts(self) -> Mapping[Status, int]:
+        """Transactions completed since the start, by their last status; 0 where there is none."""
+        return self._completion.counts
 
     async def load(self) -> None:
         """Reads the log, goes on with what was decided, and begins to look for what is overdue.
