@@ -146,7 +146,7 @@ class IdStore:
 
     def probe(self, cells: Rows, rows: Numbers, spans: Rows) -> None:
         """Reads the spans of the named rows of cells; where nothing is remembered they stay."""
-        for id, part in _by_segment(cells[rows, 3] // self._cells_per_segment):
+        for id, part in self._by_segment(cells[rows]):
             segment = self._segments.find(id)
             if segment is not None:
                 self._read(segment, cells, rows[part], spans)
@@ -237,12 +237,24 @@ class IdStore:
         """Spans that replace those of their cells; those of expired segments go nowhere."""
         self._raise_stream_time(stream_time_ms)
         self.version += 1
-        for id, part in _by_segment(cells[:, 3] // self._cells_per_segment):
+        for id, part in self._by_segment(cells):
             segment = self._segments.get_or_create_if_live(id, self.stream_time_ms)
             if segment is not None:
                 keys, values = self._keys(cells[part]), _values(spans[part])
                 segment.database.write(list(zip(keys, values, strict=True)))
         self._segments.cleanup(self.stream_time_ms)
+
+    def _by_segment(self, cells: Rows) -> Iterator[tuple[int, Numbers]]:
+        """Each segment's id, the lowest first, and the places of its cells in the order of keys.
+
+        Databases read and write keys in order about twice as fast.
+        """
+        ids = cells[:, 3] // self._cells_per_segment
+        first, second = (cells[:, word].astype("<i8").view(">u8") for word in range(2))
+        order = np.lexsort((second, first, ids))
+        for part in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1):
+            if part.size:
+                yield int(ids[part[0]]), part
 
     def _keys(self, cells: Rows) -> list[bytes]:
         keys = np.empty(len(cells), self._key_type)
@@ -261,15 +273,6 @@ def _layout(rules: DedupRules, secret: Secret) -> str:
     words = b"".join(word.to_bytes(8, "little") for word in secret)
     digest = blake2b(rules.fingerprint().encode(), key=words, digest_size=8).hexdigest()
     return f"{_LAYOUT}/{rules.cell_ms}/{digest}"
-
-
-def _by_segment(ids: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Each segment's id and the places that have it, the lowest first."""
-    order = np.argsort(ids, kind="stable")
-    cuts = np.flatnonzero(np.diff(ids[order])) + 1
-    for part in np.split(order, cuts):
-        if part.size:
-            yield int(ids[part[0]]), part
 
 
 def _values(spans: Rows) -> list[bytes]:

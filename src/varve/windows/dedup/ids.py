@@ -86,11 +86,18 @@ def _find_ids(columns: RecordColumns, by: IdSource) -> BinaryColumn:
         case IdKind.HEADER:
             return _find_headers(columns, frozen_bytes(by.name.encode()))
         case IdKind.FIELD:
-            path = tuple(by.name.split("."))
-            values = (columns.value(index) for index in range(len(columns)))
-            return BinaryColumn.of(
-                [None if value is None else find_field(value, path) for value in values]
-            )
+            return _find_fields(columns, tuple(by.name.split(".")))
+
+
+def _find_fields(columns: RecordColumns, path: tuple[str, ...]) -> BinaryColumn:
+    payload = columns.payload.tobytes()
+    places = zip(columns.value_starts.tolist(), columns.value_sizes.tolist(), strict=True)
+    return BinaryColumn.of(
+        [
+            None if size < 0 else find_field(payload[start : start + size], path)
+            for start, size in places
+        ]
+    )
 
 
 def _find_headers(columns: RecordColumns, name: Bytes) -> BinaryColumn:

@@ -102,7 +102,8 @@ class DedupRules:
         """The stream time to go on with where the lateness was another one until now.
 
         With more lateness than before, the window of a record that was late is no longer whole. It
-        stays late: the stream time goes on by the difference.
+        stays late: the stream time goes on by the difference. To be committed with the new
+        lateness before the store is opened, which lets go what is then expired.
         """
         if stream_time_ms < 0:
             return stream_time_ms
