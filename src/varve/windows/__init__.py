@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from varve.windows.changelog import Changelog
+    from varve.windows.dedup.processor import Deduplicator
     from varve.windows.opening import open_window_store
     from varve.windows.position import Position, Source
     from varve.windows.rocks_database import RocksDatabases
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Changelog",
+    "Deduplicator",
     "Position",
     "RocksDatabases",
     "Source",
@@ -31,6 +33,7 @@ __all__ = [
 
 _MODULES: Final = {
     "Changelog": "changelog",
+    "Deduplicator": "dedup.processor",
     "Position": "position",
     "RocksDatabases": "rocks_database",
     "Source": "position",

@@ -84,6 +84,9 @@ class EmbeddedEnds:
                 check_partitions(topics, name, found.partition_count, wanted=count)
         return count
 
+    def partition_count(self, topic: str) -> int:
+        return self._store.topic(topic).partition_count
+
     def topic_ids(self) -> TopicIds:
         topics = self.topics
         return TopicIds(

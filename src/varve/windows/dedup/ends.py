@@ -127,6 +127,9 @@ class Ends(Protocol):
         Raises NotFound without the input, InvalidRequest for topics that do not fit it.
         """
 
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; raises NotFound."""
+
     def topic_ids(self) -> TopicIds: ...
 
     def limits(self) -> Mapping[str, BatchLimit]:

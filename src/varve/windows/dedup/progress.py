@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.records import Batch, Record, build_batch
 from varve.windows.dedup.producing import Producer
+from varve.windows.dedup.rules import DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.windows.dedup.verdict import Counts
 
 PROGRESS_KEY: Final = b"progress"
@@ -29,16 +30,18 @@ _LOOK_FACTOR: Final = 16
 class Progress:
     """One partition's progress.
 
-    `position` is the next offset of the input, `counts` are those of a life. The ids of topics are
-    empty where nobody tells them. `generation`, `producer` and `sequences`, the next one
-    by topic, are of the last who wrote to a directory; through a server its coordinator knows.
+    `position` is the next offset of the input, `rules` are those of the last chunk, `counts` those
+    of a life. The ids of topics are empty where nobody tells them. `generation`, `producer` and
+    `sequences`, the next one by topic, are of the last who wrote to a directory; through a server
+    its coordinator knows.
     """
 
     position: int
     secret: str
-    fingerprint: str
+    rules: DedupRules
+    input: str
+    output: str
     stream_time_ms: int = NO_STREAM_TIME
-    lateness_ms: int = 0
     counts: Counts = field(default_factory=Counts)
     input_id: str = ""
     output_id: str = ""
@@ -53,7 +56,9 @@ class Progress:
 
 
 def encode_progress(progress: Progress) -> bytes:
-    return json.dumps({"format": _FORMAT, **asdict(progress)}, separators=(",", ":")).encode()
+    told = asdict(progress)
+    told["rules"]["by"] = str(progress.rules.by)
+    return json.dumps({"format": _FORMAT, **told}, separators=(",", ":")).encode()
 
 
 def decode_progress(data: bytes | None, where: str) -> Progress:
@@ -64,15 +69,27 @@ def decode_progress(data: bytes | None, where: str) -> Progress:
             raise ValueError(f"another format, this varve knows {_FORMAT}")
         producer, counts = given.pop("producer"), Counts(**given.pop("counts"))
         known = None if producer is None else Producer(**producer)
-        made = Progress(producer=known, counts=counts, **given)
+        rules = _decode_rules(given.pop("rules"))
+        made = Progress(producer=known, counts=counts, rules=rules, **given)
         if len(bytes.fromhex(made.secret)) != SECRET_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes")
         return made
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest) as error:
         raise Corrupt(
             f"{where}: {data!r:.80} is no progress of a deduplication ({type(error).__name__}: "
             f"{error!s:.120}): another program writes to this topic; choose another name"
         ) from error
+
+
+def _decode_rules(given: dict[str, Any]) -> DedupRules:
+    return DedupRules(
+        by=parse_id_source(given.pop("by")),
+        late=LatePolicy(given.pop("late")),
+        future=LatePolicy(given.pop("future")),
+        missing=LatePolicy(given.pop("missing")),
+        null=NullPolicy(given.pop("null")),
+        **given,
+    )
 
 
 def progress_batch(progress: Progress, now_ms: int) -> bytes:

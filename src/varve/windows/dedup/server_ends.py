@@ -90,6 +90,9 @@ class ServerEnds:
             check_partitions(topics, name, len(found.leaders), wanted=count)
         return count
 
+    def partition_count(self, topic: str) -> int:
+        return len(self._admin.topic(topic).leaders)
+
     def topic_ids(self) -> TopicIds:
         names = (self.topics.input, self.topics.output)
         return TopicIds(*(encode_topic_id(self._admin.topic(name).id) for name in names))

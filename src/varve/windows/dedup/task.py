@@ -130,37 +130,44 @@ class Task:
         self._tell()
 
     def _begin(self) -> Progress:
-        ids = self._ends.topic_ids()
+        ids, topics = self._ends.topic_ids(), self._ends.topics
         return Progress(
             position=self._ends.input_bounds(self.partition)[0],
             secret=self._place.random.randbytes(SECRET_BYTES).hex(),
-            fingerprint=self._rules.fingerprint(),
-            lateness_ms=self._rules.lateness_ms,
+            rules=self._rules,
+            input=topics.input,
+            output=topics.output,
             input_id=ids.input,
             output_id=ids.output,
         )
 
     def _go_on(self, found: Progress) -> Progress:
         """Raises InvalidRequest where the state was made by other rules or of other topics."""
-        name, ids = self._ends.topics.name, self._ends.topic_ids()
-        if found.fingerprint != self._rules.fingerprint():
+        topics, ids = self._ends.topics, self._ends.topic_ids()
+        had, has = found.rules.fingerprint(), self._rules.fingerprint()
+        if had != has:
             raise InvalidRequest(
-                f"the deduplication {name} has gone on {found.fingerprint}; it cannot go on "
-                f"{self._rules.fingerprint()}: give the rules it had, or begin anew with --name"
+                f"the deduplication {topics.name} has gone on {had}; it cannot go on {has}: give "
+                "the rules it had, or begin anew with --name"
             )
-        for kind, told, now in (
-            ("input", found.input_id, ids.input),
-            ("output", found.output_id, ids.output),
+        if (found.input, found.output) != (topics.input, topics.output):
+            raise InvalidRequest(
+                f"the deduplication {topics.name} is one of {found.input} to {found.output}, not "
+                f"of {topics.input} to {topics.output}: choose another name with --name"
+            )
+        for topic, told, now in (
+            (found.input, found.input_id, ids.input),
+            (found.output, found.output_id, ids.output),
         ):
             if told and now and told != now:
                 raise InvalidRequest(
-                    f"the {kind} of the deduplication {name} was deleted and made again since: "
-                    "begin anew with --name"
+                    f"topic {topic} was deleted and made again since the deduplication "
+                    f"{topics.name} had it: begin anew with --name"
                 )
         resumed = self._rules.resume_stream_time(
-            found.stream_time_ms, lateness_before_ms=found.lateness_ms
+            found.stream_time_ms, lateness_before_ms=found.rules.lateness_ms
         )
-        return replace(found, stream_time_ms=resumed, lateness_ms=self._rules.lateness_ms)
+        return replace(found, stream_time_ms=resumed, rules=self._rules)
 
     def _check_position(self, position: int) -> int:
         start, self._end_offset = self._ends.input_bounds(self.partition)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import varve
+from tests.support.dedup_stage import rules_of
 from varve.disk import CrashMode, FaultyFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
@@ -35,7 +36,7 @@ def make_ends(store: Store, topics: DedupTopics = TOPICS) -> EmbeddedEnds:
 
 
 def progress(position: int) -> Progress:
-    return Progress(position=position, secret="00" * 16, fingerprint="f")
+    return Progress(position=position, secret="00" * 16, rules=rules_of(), input="in", output="out")
 
 
 def commit_of(position: int, *values: bytes, side: tuple[bytes, ...] = ()) -> TaskCommit:

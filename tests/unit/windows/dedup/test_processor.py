@@ -30,7 +30,7 @@ from varve.kafka_client.topics import find_or_create_topic
 from varve.kafka_client.transaction import find_notes
 from varve.records import Record
 from varve.testing import KafkaKit
-from varve.windows.dedup.processor import Deduplicator
+from varve.windows import Deduplicator
 from varve.windows.dedup.rules import LatePolicy
 from varve.windows.dedup.task import TaskSettings, TaskState
 from varve.windows.memory_database import MemoryDatabases

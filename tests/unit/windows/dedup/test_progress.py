@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.dedup_stage import rules_of
 from varve.foundation.errors import Corrupt
 from varve.records import Batch, Record, build_batch
 from varve.windows.dedup.producing import Producer
@@ -12,13 +13,14 @@ from varve.windows.dedup.progress import (
     find_last_progress,
     progress_batch,
 )
+from varve.windows.dedup.rules import DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.windows.dedup.verdict import Counts
 
 SECRET = "00" * 16
 
 
 def progress(position: int) -> Progress:
-    return Progress(position=position, secret=SECRET, fingerprint="by key")
+    return Progress(position=position, secret=SECRET, rules=rules_of(), input="in", output="out")
 
 
 class FakeTopic:
@@ -46,9 +48,19 @@ def test_what_was_written_is_read_back() -> None:
     given = Progress(
         position=17,
         secret="ab" * 16,
-        fingerprint="by key, 5 ms",
+        rules=DedupRules(
+            by=parse_id_source("header:id"),
+            before_ms=5,
+            after_ms=6,
+            lateness_ms=7,
+            late=LatePolicy.SIDE,
+            future=LatePolicy.DROP,
+            null=NullPolicy.DROP,
+            is_refreshing=True,
+        ),
+        input="in",
+        output="out",
         stream_time_ms=99,
-        lateness_ms=4,
         counts=Counts(kept=3, duplicates=2, no_id=1),
         input_id="in",
         output_id="out",

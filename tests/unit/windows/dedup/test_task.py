@@ -231,8 +231,18 @@ def test_topics_that_were_made_again_are_told(bench: Bench) -> None:
     bench.run()
     bench.store.delete_topic(SOURCE, at_once=True)
     bench.input = bench.store.create_topic(SOURCE)
-    with pytest.raises(InvalidRequest, match=r"the input of the deduplication out was deleted"):
+    with pytest.raises(InvalidRequest, match=r"topic in was deleted and made again"):
         bench.task().open()
+
+
+def test_a_name_is_of_one_input(bench: Bench) -> None:
+    append(bench.input, 0, draw_records(random.Random(12), 20))
+    bench.run()
+    bench.store.create_topic("elsewhere")
+    task = bench.task()
+    task._ends.topics = replace(task._ends.topics, output="elsewhere")
+    with pytest.raises(InvalidRequest, match=r"out is one of in to out, not of in to elsewhere"):
+        task.open()
 
 
 def test_records_that_were_deleted_unread_are_told(bench: Bench) -> None:
