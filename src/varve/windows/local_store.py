@@ -3,6 +3,9 @@
 Crash      keeps what the last checkpoint or flush brought to the disk.
 """
 
+import contextlib
+
+from varve.foundation.errors import StoreError
 from varve.windows.checkpoint import Checkpoint
 from varve.windows.position import Source
 from varve.windows.segmented_store import SegmentedStore
@@ -39,5 +42,8 @@ class LocalStore:
             return
         try:
             self.checkpoint()
-        finally:
-            self.store.close()
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self.store.close()
+            raise
+        self.store.close()

@@ -8,6 +8,7 @@ Crash      what was written since the last `commit` may be missing in the change
 Threads    one thread at a time.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -89,8 +90,11 @@ class LoggedStore:
             return
         try:
             self.checkpoint()
-        finally:
-            self.store.close()
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self.store.close()
+            raise
+        self.store.close()
 
     def _restore(self, start_offset: int) -> RestoreProgress:
         return restore(

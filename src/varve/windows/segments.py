@@ -111,11 +111,10 @@ class Segments:
     def cleanup(self, stream_time_ms: int) -> int:
         """Drop what is expired at this stream time, oldest first; tells how many."""
         first_live_id = self.segment_id(stream_time_ms - self.retention_ms)
-        count = 0
-        while self._ids and self._ids[0] < first_live_id:
-            self._drop(self._ids[0])
-            count += 1
-        return count
+        expired_ids = self._ids[: bisect_left(self._ids, first_live_id)]
+        if expired_ids:
+            self._destroy([self._drop(id) for id in expired_ids])
+        return len(expired_ids)
 
     def lost_ids(self, stream_time_ms: int) -> list[int]:
         """Of the expected segments those that were not there, and are live at this stream time."""
@@ -276,10 +275,11 @@ class Segments:
         insort(self._ids, id)
         return segment
 
-    def _drop(self, id: int) -> None:
-        """Unregister, close, rename, delete. What fails after the first step is counted."""
+    def _drop(self, id: int) -> str:
+        """Unregister and close; gives the directory, which is to be destroyed."""
         self._ids.remove(id)
         segment = self._by_id.pop(id)
+        path = self._path(id)
         try:
             segment.database.close()
         except StoreError as error:
@@ -287,22 +287,35 @@ class Segments:
                 raise
             logger.error(
                 "an expired segment did not close",
-                extra={"store": self.name, "path": self._path(id), "error": str(error)},
+                extra={"store": self.name, "path": path, "error": str(error)},
             )
         self.drop_count += 1
-        self._destroy(self._path(id))
-        logger.info("segment dropped", extra={"store": self.name, "start_ms": id * self.segment_ms})
+        logger.info("segment dropped", extra={"store": self.name, "path": path})
+        return path
 
-    def _destroy(self, path: str) -> None:
-        if self._strict:
+    def _destroy(self, paths: list[str]) -> None:
+        """Rename, and delete once the new names are on disk: a crash leaves segments whole.
+
+        What fails is counted, and left to the next opening.
+        """
+        renamed = paths
+        if not self._strict:
+            renamed = [path + DELETING_SUFFIX for path in paths if self._rename(path)]
+            try:
+                self._file_system.sync_directory(self.directory)
+            except OSError as error:
+                self._count_failure(self.directory, error)
+                return
+        for path in renamed:
             self._remove_tree(path)
-            return
+
+    def _rename(self, path: str) -> bool:
         try:
             self._file_system.rename(path, path + DELETING_SUFFIX)
         except OSError as error:
             self._count_failure(path, error)
-            return
-        self._remove_tree(path + DELETING_SUFFIX)
+            return False
+        return True
 
     def _remove_tree(self, path: str) -> None:
         try:
