@@ -1,23 +1,18 @@
 """Groups: who reads what, what is committed, and what happens when members come and go."""
 
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import pytest
 
 from tests.support.kafka_clients import (
-    WAIT_SECONDS,
     AdminClient,
     ConsumerClient,
     ConsumerOptions,
     KafkaClient,
-    Partition,
     ProducerOptions,
-    Received,
 )
+from tests.support.kafka_members import count, poll_until, settle
 from tests.support.kafka_server import ServerProcess
 
 # kafka-python leaves sockets that could not connect to the garbage collector.
@@ -25,51 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 PARTITIONS = 6
 SESSION_TIMEOUT_MS = 1_500
-POLL_SECONDS = 0.5
-LOOK_SECONDS = 0.02
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What a member has read, and what it has to read."""
-
-    records: list[Received] = field(default_factory=list)
-    partitions: set[Partition] = field(default_factory=set)
-
-
-def _poll_until(
-    members: Sequence[ConsumerClient], is_enough: Callable[[list[_Seen]], bool]
-) -> list[list[Received]]:
-    """What each member has read when it was enough; each polls in a thread of its own."""
-    seen = [_Seen() for _ in members]
-    enough = threading.Event()
-    deadline = time.monotonic() + WAIT_SECONDS
-
-    def poll(member: ConsumerClient, found: _Seen) -> None:
-        while not enough.is_set() and time.monotonic() < deadline:
-            found.records += member.poll(POLL_SECONDS)
-            found.partitions = member.assignment()
-
-    with ThreadPoolExecutor(len(members)) as pool:
-        polls = [pool.submit(poll, *pair) for pair in zip(members, seen, strict=True)]
-        while not is_enough(seen) and not any(one.done() for one in polls):
-            enough.wait(LOOK_SECONDS)
-        enough.set()
-    for one in polls:
-        one.result()
-    assert is_enough(seen), seen
-    return [one.records for one in seen]
-
-
-def _settle(members: Sequence[ConsumerClient]) -> None:
-    """Waits until all partitions are shared out evenly."""
-    share = PARTITIONS // len(members)
-
-    def is_shared(seen: list[_Seen]) -> bool:
-        every = set().union(*(one.partitions for one in seen))
-        return len(every) == PARTITIONS and all(len(one.partitions) == share for one in seen)
-
-    _poll_until(members, is_shared)
 
 
 def _produce(client: KafkaClient, server: ServerProcess, topic: str, value: bytes) -> None:
@@ -84,8 +34,8 @@ def _options(group: str, instance: str | None = None) -> ConsumerOptions:
     return ConsumerOptions(group=group, instance=instance, session_timeout_ms=SESSION_TIMEOUT_MS)
 
 
-def _count(seen: list[_Seen]) -> int:
-    return sum(len(one.records) for one in seen)
+def _settle(members: Sequence[ConsumerClient]) -> None:
+    settle(members, PARTITIONS)
 
 
 def test_members_share_partitions_as_they_join_and_leave(
@@ -105,7 +55,7 @@ def test_members_share_partitions_as_they_join_and_leave(
         third.subscribe(name)
         _settle([first, second, third])
         _produce(client, server, name, b"to three")
-        read = _poll_until([first, second, third], lambda seen: _count(seen) >= PARTITIONS)
+        read = poll_until([first, second, third], lambda seen: count(seen) >= PARTITIONS)
         assert [len(part) for part in read] == [2, 2, 2]
         third.close()
         _settle([first, second])
@@ -158,13 +108,13 @@ def test_a_group_resumes_where_it_committed(
         _produce(client, server, name, value)
     with client.consumer(server.bootstrap, _options(name)) as consumer:
         consumer.subscribe(name)
-        _poll_until([consumer], lambda seen: _count(seen) == PARTITIONS * 3)
+        poll_until([consumer], lambda seen: count(seen) == PARTITIONS * 3)
         assert consumer.committed((name, 0)) is None
         consumer.commit({(name, number): min(number, 3) for number in range(PARTITIONS)})
         assert consumer.committed((name, 1)) == 1
     with client.consumer(server.bootstrap, _options(name)) as consumer:
         consumer.subscribe(name)
-        (found,) = _poll_until([consumer], lambda seen: _count(seen) >= 6)
+        (found,) = poll_until([consumer], lambda seen: count(seen) >= 6)
     assert sorted((one.partition, one.offset) for one in found) == [
         (number, offset) for number in range(PARTITIONS) for offset in range(min(number, 3), 3)
     ]
@@ -186,7 +136,7 @@ def test_offsets_of_a_group_are_told_and_altered(
     assert admin.group_offsets(name) == {(name, 0): 0, (name, 1): 1, (name, 5): 1}
     with client.consumer(server.bootstrap, _options(name)) as consumer:
         consumer.subscribe(name)
-        (found,) = _poll_until([consumer], lambda seen: _count(seen) >= 10)
+        (found,) = poll_until([consumer], lambda seen: count(seen) >= 10)
     assert sorted(one.offset for one in found if one.partition in (0, 1, 5)) == [0, 1, 1, 1]
 
 
