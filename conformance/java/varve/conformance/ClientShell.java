@@ -8,7 +8,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
@@ -21,9 +20,7 @@ import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
-import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -32,22 +29,25 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** Apache Kafka's own producer, consumer and admin client, driven line by line. Argument: host:port. */
-final class ClientShell extends Shell {
+final class ClientShell extends ProducerShell<byte[]> {
     private static final long DEADLINE_MS = 30_000;
 
-    private final String bootstrap;
+    // A batch ends at flush() and nowhere else, so that the script decides what a batch holds.
+    private static final Map<String, String> PRODUCER_DEFAULTS = Map.of(
+            "linger.ms", "60000",
+            "batch.size", "900000",
+            "delivery.timeout.ms", "120000",
+            "max.request.size", "1000000");
+
     private final Admin admin;
-    private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
 
     private ClientShell(String bootstrap) {
-        this.bootstrap = bootstrap;
+        super(bootstrap, new ByteArraySerializer(), PRODUCER_DEFAULTS);
         this.admin = Admin.create(clientConfigs(null));
     }
 
     public static void main(String[] arguments) throws Exception {
-        new ClientShell(arguments[0]).serve();
-        // Producers left open on purpose (an open transaction) must not be closed in good order.
-        Runtime.getRuntime().halt(0);
+        new ClientShell(arguments[0]).serveAndHalt();
     }
 
     @Override
@@ -57,22 +57,8 @@ final class ClientShell extends Shell {
                 return createTopic(command);
             case "alter_topic":
                 return alterTopic(command);
-            case "open_producer":
-                return openProducer(command);
             case "send":
                 return send(command);
-            case "begin":
-                producer(command).beginTransaction();
-                return done();
-            case "commit":
-                producer(command).commitTransaction();
-                return done();
-            case "abort":
-                producer(command).abortTransaction();
-                return done();
-            case "close_producer":
-                producers.remove(command.get("producer").asText()).close(Duration.ofSeconds(10));
-                return done();
             case "delete_records":
                 return deleteRecords(command);
             case "read":
@@ -82,28 +68,13 @@ final class ClientShell extends Shell {
             case "producers":
                 return describeProducers(command);
             default:
-                throw new IllegalArgumentException("unknown operation " + operation);
+                return super.run(operation, command);
         }
-    }
-
-    private Map<String, Object> clientConfigs(JsonNode extra) {
-        Map<String, Object> configs = new HashMap<>();
-        configs.put("bootstrap.servers", bootstrap);
-        configs.putAll(properties(extra));
-        return configs;
-    }
-
-    private static ObjectNode done() {
-        return JSON.createObjectNode().put("done", true);
     }
 
     private static TopicPartition partition(JsonNode command) {
         JsonNode partition = command.get("partition");
         return new TopicPartition(command.get("topic").asText(), partition == null ? 0 : partition.asInt());
-    }
-
-    private KafkaProducer<byte[], byte[]> producer(JsonNode command) {
-        return producers.get(command.get("producer").asText());
     }
 
     private JsonNode createTopic(JsonNode command) throws Exception {
@@ -129,25 +100,9 @@ final class ClientShell extends Shell {
         return done();
     }
 
-    private JsonNode openProducer(JsonNode command) {
-        Map<String, Object> configs = clientConfigs(command.get("configs"));
-        // A batch ends at flush() and nowhere else, so that the script decides what a batch holds.
-        configs.putIfAbsent("linger.ms", "60000");
-        configs.putIfAbsent("batch.size", "900000");
-        configs.putIfAbsent("delivery.timeout.ms", "120000");
-        configs.putIfAbsent("max.request.size", "1000000");
-        var serializer = new ByteArraySerializer();
-        var producer = new KafkaProducer<>(configs, serializer, serializer);
-        if (configs.containsKey("transactional.id")) {
-            producer.initTransactions();
-        }
-        producers.put(command.get("producer").asText(), producer);
-        return done();
-    }
-
     private JsonNode send(JsonNode command) throws Exception {
         TopicPartition partition = partition(command);
-        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        List<ProducerRecord<byte[], byte[]>> records = new ArrayList<>();
         for (JsonNode record : command.get("records")) {
             List<Header> headers = new ArrayList<>();
             if (record.has("headers")) {
@@ -155,16 +110,10 @@ final class ClientShell extends Shell {
                         headers.add(new RecordHeader(pair.get(0).asText(), bytes(pair.get(1)))));
             }
             Long timestamp = record.has("timestamp") ? record.get("timestamp").asLong() : null;
-            sent.add(producer(command).send(new ProducerRecord<>(partition.topic(), partition.partition(),
-                    timestamp, bytes(record.get("key")), bytes(record.get("value")), headers)));
+            records.add(new ProducerRecord<>(partition.topic(), partition.partition(),
+                    timestamp, bytes(record.get("key")), bytes(record.get("value")), headers));
         }
-        producer(command).flush();
-        ObjectNode answer = JSON.createObjectNode();
-        ArrayNode offsets = answer.putArray("offsets");
-        for (Future<RecordMetadata> future : sent) {
-            offsets.add(future.get().offset());
-        }
-        return answer;
+        return sendAll(producer(command), records);
     }
 
     private JsonNode deleteRecords(JsonNode command) throws Exception {

@@ -8,34 +8,27 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.Future;
 import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
-import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /** Apache Kafka's consumers as members of groups, and producers that commit for them. Argument: host:port. */
-final class GroupShell extends Shell {
-    private final String bootstrap;
+final class GroupShell extends ProducerShell<String> {
     private final Map<String, KafkaConsumer<String, String>> consumers = new HashMap<>();
-    private final Map<String, KafkaProducer<String, String>> producers = new HashMap<>();
 
     private GroupShell(String bootstrap) {
-        this.bootstrap = bootstrap;
+        super(bootstrap, new StringSerializer(), Map.of());
     }
 
     public static void main(String[] arguments) throws Exception {
-        new GroupShell(arguments[0]).serve();
-        // Members and transactions left open on purpose must not be ended in good order.
-        Runtime.getRuntime().halt(0);
+        new GroupShell(arguments[0]).serveAndHalt();
     }
 
     @Override
@@ -53,44 +46,21 @@ final class GroupShell extends Shell {
             case "close_consumer":
                 consumers.remove(command.get("consumer").asText()).close(CloseOptions.timeout(Duration.ofSeconds(20)));
                 return done();
-            case "open_producer":
-                return openProducer(command);
-            case "begin":
-                producer(command).beginTransaction();
-                return done();
             case "send":
                 return send(command);
             case "send_offsets":
                 return sendOffsets(command);
-            case "commit":
-                producer(command).commitTransaction();
-                return done();
-            case "abort":
-                producer(command).abortTransaction();
-                return done();
-            case "close_producer":
-                producers.remove(command.get("producer").asText()).close(Duration.ofSeconds(20));
-                return done();
             default:
-                throw new IllegalArgumentException("unknown operation " + operation);
+                return super.run(operation, command);
         }
-    }
-
-    private static ObjectNode done() {
-        return JSON.createObjectNode().put("done", true);
     }
 
     private KafkaConsumer<String, String> consumer(JsonNode command) {
         return consumers.get(command.get("consumer").asText());
     }
 
-    private KafkaProducer<String, String> producer(JsonNode command) {
-        return producers.get(command.get("producer").asText());
-    }
-
     private JsonNode openConsumer(JsonNode command) {
-        Map<String, Object> configs = properties(command.get("configs"));
-        configs.put("bootstrap.servers", bootstrap);
+        Map<String, Object> configs = clientConfigs(command.get("configs"));
         configs.putIfAbsent("enable.auto.commit", "false");
         configs.putIfAbsent("auto.offset.reset", "earliest");
         configs.putIfAbsent("fetch.max.wait.ms", "100");
@@ -130,30 +100,13 @@ final class GroupShell extends Shell {
         return answer;
     }
 
-    private JsonNode openProducer(JsonNode command) {
-        Map<String, Object> configs = properties(command.get("configs"));
-        configs.put("bootstrap.servers", bootstrap);
-        var producer = new KafkaProducer<>(configs, new StringSerializer(), new StringSerializer());
-        if (configs.containsKey("transactional.id")) {
-            producer.initTransactions();
-        }
-        producers.put(command.get("producer").asText(), producer);
-        return done();
-    }
-
     private JsonNode send(JsonNode command) throws Exception {
-        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        String topic = command.get("topic").asText();
+        List<ProducerRecord<String, String>> records = new ArrayList<>();
         for (JsonNode value : command.get("values")) {
-            sent.add(producer(command).send(
-                    new ProducerRecord<>(command.get("topic").asText(), value.asText(), value.asText())));
+            records.add(new ProducerRecord<>(topic, value.asText(), value.asText()));
         }
-        producer(command).flush();
-        ObjectNode answer = JSON.createObjectNode();
-        ArrayNode offsets = answer.putArray("offsets");
-        for (Future<RecordMetadata> future : sent) {
-            offsets.add(future.get().offset());
-        }
-        return answer;
+        return sendAll(producer(command), records);
     }
 
     /** The positions of a member become part of the producer's transaction. */
