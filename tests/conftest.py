@@ -5,13 +5,13 @@ import signal
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.rounds import EXAMPLES_LONG, IS_LONG
 
-# Kernels compile during the first example, so single examples have no deadline.
-settings.register_profile("default", deadline=None)
-settings.register_profile("long", deadline=None, max_examples=EXAMPLES_LONG)
+# Kernels compile during the first example, and machines are busy: none fails for its time.
+settings.register_profile("default", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.register_profile("long", settings.get_profile("default"), max_examples=EXAMPLES_LONG)
 settings.load_profile("long" if IS_LONG else "default")
 
 

@@ -10,8 +10,5 @@ EXAMPLES_LONG: Final = 5_000
 
 
 def machine_settings(example_count: int) -> settings:
-    """For a machine of rules, whose every example is a row of steps: so many, or the long rounds'.
-
-    Kernels compile during the first example, so single examples have no deadline.
-    """
+    """For a machine of rules, whose examples are rows of steps: so many, or the long rounds'."""
     return settings(max_examples=EXAMPLES_LONG if IS_LONG else example_count, deadline=None)
