@@ -62,8 +62,15 @@ class Authority:
     def pem(self) -> str:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
-    def sign(self, common_name: str, *, unit: str = "people") -> Signed:
-        """For 127.0.0.1 and localhost, so that it does for servers, too."""
+    def sign(
+        self,
+        common_name: str,
+        *,
+        unit: str = "people",
+        host: str = "localhost",
+        is_expired: bool = False,
+    ) -> Signed:
+        """For a host and, if that is this one, for 127.0.0.1: so that it does for servers, too."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name(
             [
@@ -73,7 +80,10 @@ class Authority:
                 x509.NameAttribute(NameOID.COMMON_NAME, common_name),
             ]
         )
-        return Signed(key, _sign(name, self._name, key, self._key, is_authority=False))
+        signed = _sign(
+            name, self._name, key, self._key, is_authority=False, host=host, is_expired=is_expired
+        )
+        return Signed(key, signed)
 
 
 def _sign(
@@ -83,10 +93,11 @@ def _sign(
     signing: ec.EllipticCurvePrivateKey,
     *,
     is_authority: bool,
+    host: str = "localhost",
+    is_expired: bool = False,
 ) -> x509.Certificate:
-    names = x509.SubjectAlternativeName(
-        [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
-    )
+    addresses = [x509.IPAddress(ip_address("127.0.0.1"))] if host == "localhost" else []
+    names = x509.SubjectAlternativeName([x509.DNSName(host), *addresses])
     usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -106,7 +117,7 @@ def _sign(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(_BEGIN)
-        .not_valid_after(_END)
+        .not_valid_after(_BEGIN + datetime.timedelta(days=1) if is_expired else _END)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

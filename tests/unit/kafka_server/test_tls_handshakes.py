@@ -1,0 +1,120 @@
+"""Handshakes that fail at a server that runs: each ends its own client and nothing else."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import Authority, Signed
+from tests.support.server_bench import ServerBench, frame, run, until
+from varve.kafka_server.guards import Guards
+from varve.kafka_server.metrics import CLOSED_CONNECTIONS
+from varve.kafka_server.settings import ServerSettings
+from varve.kafka_server.tls_settings import TlsSettings
+from varve.wire.messages.api_versions import ApiVersionsRequest
+
+AUTHORITY = Authority()
+ALICE = AUTHORITY.sign("alice")
+PATIENCE_MS = 300
+
+
+def _bench(server: Signed | None = None) -> ServerBench:
+    """Wants certificates of its clients; `server` is its own."""
+    server = server or AUTHORITY.sign("server")
+    settings = ServerSettings(
+        listeners=("SSL://127.0.0.1:0",), request_receive_timeout_ms=PATIENCE_MS
+    )
+    tls = TlsSettings(
+        keystore_certificate_chain=server.certificate_pem,
+        keystore_key=server.key_pem(),
+        truststore_certificates=AUTHORITY.pem,
+        client_auth="required",
+    )
+    return ServerBench(settings, make_security=Guards(settings.parsed_listeners(), tls=tls))
+
+
+async def _ask(port: int, who: Signed, folder: Path) -> bytes:
+    """The answer to a request, as far as it came; raises what the handshake did."""
+    context = ssl.create_default_context(cadata=AUTHORITY.pem)
+    context.load_cert_chain(who.write(folder / "client.pem"))
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname="localhost"
+    )
+    try:
+        writer.write(frame(ApiVersionsRequest("a", "1"), 3))
+        return await reader.read(8)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _check_serves_others(bench: ServerBench, folder: Path) -> None:
+    assert len(await _ask(bench.port, ALICE, folder)) == 8
+    await until(lambda: bench.server._house._count == 0)
+
+
+@pytest.mark.parametrize(
+    ("server", "told"),
+    [
+        (AUTHORITY.sign("server", is_expired=True), "expired"),
+        (AUTHORITY.sign("server", host="elsewhere.example"), "Hostname mismatch"),
+        (Authority("other").sign("server"), "self-signed|unable to get local issuer"),
+    ],
+)
+def test_a_client_that_does_not_trust_the_server_leaves_alone(
+    tmp_path: Path, server: Signed, told: str
+) -> None:
+    async def scenario() -> None:
+        async with _bench(server) as bench:
+            with pytest.raises(ssl.SSLCertVerificationError, match=told):
+                await _ask(bench.port, ALICE, tmp_path)
+            await until(lambda: bench.server._house._count == 0)
+            assert bench.server.is_ready
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AUTHORITY.sign("alice", is_expired=True),
+        lambda: Authority("other").sign("alice"),
+    ],
+    ids=["expired", "stranger"],
+)
+def test_a_certificate_that_does_not_count_is_not_served(
+    tmp_path: Path, make: Callable[[], Signed]
+) -> None:
+    async def scenario() -> None:
+        async with _bench() as bench:
+            answer = b""
+            # By TLS 1.3 the client believes itself inside until it reads.
+            with contextlib.suppress(OSError):
+                answer = await _ask(bench.port, make(), tmp_path)
+            assert answer == b""
+            await _check_serves_others(bench, tmp_path)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [frame(ApiVersionsRequest("a", "1"), 3), b"GET / HTTP/1.1\r\n\r\n", b"", b"\x16\x03\x01\x02"],
+    ids=["plaintext", "http", "silence", "half a hello"],
+)
+def test_what_is_no_handshake_or_does_not_end_is_cut(tmp_path: Path, sent: bytes) -> None:
+    async def scenario() -> None:
+        async with _bench() as bench:
+            reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+            writer.write(sent)
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            await until(lambda: bench.value(CLOSED_CONNECTIONS, "handshake") == 1)
+            writer.close()
+            await _check_serves_others(bench, tmp_path)
+
+    run(scenario())
