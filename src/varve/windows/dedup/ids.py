@@ -15,7 +15,7 @@ from varve.foundation.errors import Corrupt
 from varve.kernels.window_ids import Kinds, Words, find_headers, fold_cells
 from varve.records import RecordColumns
 from varve.records.columns import BinaryColumn, Bytes, frozen_bytes
-from varve.windows.dedup.json_field import find_field
+from varve.windows.dedup.json_field import JsonField
 from varve.windows.dedup.rules import IdKind, IdSource
 
 Numbers = npt.NDArray[np.int64]
@@ -86,17 +86,14 @@ def _find_ids(columns: RecordColumns, by: IdSource) -> BinaryColumn:
         case IdKind.HEADER:
             return _find_headers(columns, frozen_bytes(by.name.encode()))
         case IdKind.FIELD:
-            return _find_fields(columns, tuple(by.name.split(".")))
+            return _find_fields(columns, JsonField(by.name))
 
 
-def _find_fields(columns: RecordColumns, path: tuple[str, ...]) -> BinaryColumn:
+def _find_fields(columns: RecordColumns, field: JsonField) -> BinaryColumn:
     payload = columns.payload.tobytes()
     places = zip(columns.value_starts.tolist(), columns.value_sizes.tolist(), strict=True)
     return BinaryColumn.of(
-        [
-            None if size < 0 else find_field(payload[start : start + size], path)
-            for start, size in places
-        ]
+        [None if size < 0 else field.find(payload[start : start + size]) for start, size in places]
     )
 
 

@@ -23,17 +23,35 @@ class _Doubled(list[tuple[str, Any]]):
     """The names and values of an object in which a name stands several times."""
 
 
-def find_field(data: bytes, path: tuple[str, ...]) -> bytes | None:
-    """What the names of a path lead to, or None."""
-    text = data.decode(errors="replace").lstrip(_BLANKS)
-    try:
-        value, _ = _DECODER.raw_decode(text)
-        found = _find(value, path)
-        if found is None:
+class JsonField:
+    """A path of names joined by dots, and what it leads to in values."""
+
+    def __init__(self, path: str) -> None:
+        self._names = tuple(path.split("."))
+        self._quoted = tuple(f'"{name}"'.encode() for name in self._names)
+
+    def find(self, data: bytes) -> bytes | None:
+        """The id in a value, or None."""
+        text = data.decode(errors="replace").lstrip(_BLANKS)
+        try:
+            decoder = _PLAIN_DECODER if self._is_plain(data) else _DECODER
+            found = _find(decoder.raw_decode(text)[0], self._names)
+            if isinstance(found, dict | list) and decoder is _PLAIN_DECODER:
+                found = _find(_DECODER.raw_decode(text)[0], self._names)
+            if found is None:
+                return None
+            return (found if isinstance(found, str) else _write(found)).encode()
+        except (ValueError, RecursionError):
             return None
-        return (found if isinstance(found, str) else _write(found)).encode()
-    except (ValueError, RecursionError):
-        return None
+
+    def _is_plain(self, data: bytes) -> bool:
+        """Whether no name of the path can stand twice: the faster decoder takes the last then."""
+        if b"\\" in data:
+            return False
+        for name in self._quoted:
+            if data.count(name) > 1:
+                return False
+        return True
 
 
 def _find(value: Any, path: tuple[str, ...]) -> Any:
@@ -100,4 +118,5 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
     return made if len(made) == len(pairs) else _Doubled(pairs)
 
 
+_PLAIN_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, strict=False)
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse, strict=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from varve.windows.dedup.json_field import find_field
+from varve.windows.dedup.json_field import JsonField
 
 FOUND = [
     ('{"a":1}', "1"),
@@ -61,30 +61,30 @@ NOT_FOUND = [
 
 @pytest.mark.parametrize(("text", "identity"), FOUND)
 def test_a_field_is_found_as_text(text: str, identity: str) -> None:
-    assert find_field(text.encode(), ("a",)) == identity.encode()
+    assert JsonField("a").find(text.encode()) == identity.encode()
 
 
 @pytest.mark.parametrize(("number", "identity"), NUMBERS)
 def test_numbers_with_a_fraction_are_written_as_java_writes_them(
     number: str, identity: str
 ) -> None:
-    assert find_field(f'{{"a":{number}}}'.encode(), ("a",)) == identity.encode()
+    assert JsonField("a").find(f'{{"a":{number}}}'.encode()) == identity.encode()
 
 
 @pytest.mark.parametrize("text", NOT_FOUND, ids=range(len(NOT_FOUND)))
 def test_what_is_no_json_or_has_no_such_field_has_no_id(text: str) -> None:
-    assert find_field(text.encode(), ("a",)) is None
+    assert JsonField("a").find(text.encode()) is None
 
 
 def test_paths_go_through_objects_alone() -> None:
-    path = ("a", "b")
-    assert find_field(b'{"a":{"b":7}}', path) == b"7"
-    assert find_field(b'{"a":{"b":null}}', path) is None
-    assert find_field(b'{"a":[{"b":7}]}', path) is None
-    assert find_field(b'{"a":"b"}', path) is None
-    assert find_field(b'{"a":{"c":1},"a":{"b":8}}', path) == b"8"
+    field = JsonField("a.b")
+    assert field.find(b'{"a":{"b":7}}') == b"7"
+    assert field.find(b'{"a":{"b":null}}') is None
+    assert field.find(b'{"a":[{"b":7}]}') is None
+    assert field.find(b'{"a":"b"}') is None
+    assert field.find(b'{"a":{"c":1},"a":{"b":8}}') == b"8"
 
 
 def test_bytes_that_are_no_utf8_are_read_as_the_replacement_character() -> None:
-    assert find_field(b'{"a":"\xff"}', ("a",)) == "\ufffd".encode()
-    assert find_field(b'{"a":"x","b":"\xff"}', ("a",)) == b"x"
+    assert JsonField("a").find(b'{"a":"\xff"}') == "\ufffd".encode()
+    assert JsonField("a").find(b'{"a":"x","b":"\xff"}') == b"x"
