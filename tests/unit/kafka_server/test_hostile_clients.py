@@ -186,10 +186,14 @@ def test_connections_over_the_limit_are_closed(limit: str) -> None:
 def test_lengths_alone_take_no_memory() -> None:
     async def scenario() -> None:
         async with ServerBench() as bench:
+            begun = (90 * MIB).to_bytes(4, "big") + bytes(2000)
             for _ in range(50):
                 client = await bench.connect()
-                await client.send((90 * MIB).to_bytes(4, "big") + bytes(2000))
-            await asyncio.sleep(0.05)
+                await client.send(begun)
+            inside = bench.server._house.inside
+            await until(
+                lambda: sum(one._intake.unparsed for one in inside.values()) == 50 * len(begun)
+            )
             assert bench.server._shared.pool.budget.taken == 0
             await _is_served(bench)
 
@@ -234,7 +238,7 @@ def test_half_sent_requests_do_not_keep_memory_from_others_for_ever() -> None:
             half = frame(_produce(900 * KIB), 9)[: 800 * KIB]
             hostile = [await bench.connect() for _ in range(6)]
             sending = [asyncio.ensure_future(_send(client, half)) for client in hostile]
-            await asyncio.sleep(0.05)
+            await until(lambda: bench.server._shared.pool.budget.waiting_count > 0)
             small = await bench.connect()
             await small.ask(HELLO, 3)
             await asyncio.gather(*sending)
@@ -267,7 +271,7 @@ def test_clients_that_do_not_read_are_let_go_when_memory_is_short() -> None:
             for _ in range(5):
                 client = await bench.connect(receive_buffer=4096)
                 await client.send(frame(FetchRequest(), 12))
-            await asyncio.sleep(0.05)
+            await until(lambda: bench.server._shared.responses.is_over)
             # Those beyond the limit are not begun; one more than fits may be.
             assert bench.server._shared.responses.taken <= 8 * MIB + len(records)
             await _is_served(bench)
