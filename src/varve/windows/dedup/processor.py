@@ -13,7 +13,7 @@ Threads    `stop` may be called from any thread, and by signal handlers; the res
 import os
 import random as random_module
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
@@ -112,15 +112,11 @@ class Deduplicator:
         topics = DedupTopics(input=input, output=output, side=side, name=name or output)
         clock = clock or SystemClock()
         made = topic_settings(topics, retention_ms=rules.retention_ms, segment_ms=rules.segment_ms)
-        ends: Ends
-        if isinstance(place, Store):
-            ends = EmbeddedEnds(place, topics, settings=made, clock=clock)
-            state = state or f"{place.directories[0].path}{STATE_SUFFIX}"
-        else:
-            waits = wait or threading.Event().wait
-            ends = ServerEnds(place, topics, settings=made, clock=clock, wait=waits)
-            if state is None:
+        if state is None:
+            if not isinstance(place, Store):
                 raise InvalidRequest("behind a server a deduplication needs a state directory")
+            state = f"{place.directories[0].path}{STATE_SUFFIX}"
+        ends = make_ends(place, topics, settings=made, clock=clock, wait=wait)
         opened = cls(
             ends,
             rules,
@@ -240,6 +236,21 @@ class Deduplicator:
         with self._telling:
             self.metrics.note(state)
             self._on_progress(state)
+
+
+def make_ends(
+    place: Store | ServerAddress,
+    topics: DedupTopics,
+    *,
+    settings: Mapping[str, Mapping[str, str]],
+    clock: Clock,
+    wait: Callable[[float], object] | None = None,
+) -> Ends:
+    """The ends in a store, or behind a server."""
+    if isinstance(place, Store):
+        return EmbeddedEnds(place, topics, settings=settings, clock=clock)
+    waits = wait or threading.Event().wait
+    return ServerEnds(place, topics, settings=settings, clock=clock, wait=waits)
 
 
 def check_side(rules: DedupRules, side: str | None) -> None:

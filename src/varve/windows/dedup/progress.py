@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.records import Batch, Record, build_batch
+from varve.windows.dedup.ids import Secret
 from varve.windows.dedup.producing import Producer
 from varve.windows.dedup.rules import DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.windows.dedup.verdict import Counts
@@ -49,6 +50,11 @@ class Progress:
     generation: int = 0
     producer: Producer | None = None
     sequences: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def secret_words(self) -> Secret:
+        data = bytes.fromhex(self.secret)
+        return int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
 
     def by(self, producer: Producer, generation: int, sequences: Mapping[str, int]) -> "Progress":
         """The same as noted by a producer."""

@@ -24,7 +24,7 @@ from varve.windows.dedup.chunk import Chunk, make_chunk
 from varve.windows.dedup.ends import Ends, TaskCommit
 from varve.windows.dedup.entries import decode_entries, encode_entries
 from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.ids import Arrivals, Secret, fold_chunk
+from varve.windows.dedup.ids import Arrivals, fold_chunk
 from varve.windows.dedup.judge import Judge, Judgement
 from varve.windows.dedup.progress import SECRET_BYTES, Progress
 from varve.windows.dedup.rules import DedupRules
@@ -122,7 +122,7 @@ class Task:
         self._store = IdStore.open(
             directory=directory,
             rules=self._rules,
-            secret=_secret_of(self._progress),
+            secret=self._progress.secret_words,
             databases=self._place.databases,
             file_system=self._place.file_system,
         )
@@ -353,11 +353,6 @@ class Task:
     def _get_progress(self) -> Progress:
         assert self._progress is not None, "a task is opened first"
         return self._progress
-
-
-def _secret_of(progress: Progress) -> Secret:
-    data = bytes.fromhex(progress.secret)
-    return int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
 
 
 def _changelog_batches(entries: Arrivals, max_bytes: int) -> list[bytes]:

@@ -1,0 +1,110 @@
+"""`varve dedup stats`: how far a deduplication is, and what its ids take."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from varve.cli.dedup_options import (
+    Broker,
+    ClientFile,
+    ClientSettings,
+    DedupPlace,
+    Directories,
+    KnownName,
+    State,
+    make_place,
+)
+from varve.cli.dedup_table import PartitionRow, print_rows
+from varve.cli.store_access import AsJson
+
+if TYPE_CHECKING:
+    from varve.windows.dedup.insight import DedupInsight, PartitionInsight
+
+
+def command(
+    name: KnownName,
+    state: State = None,
+    directories: Directories = [],  # noqa: B006, typer copies it
+    broker: Broker = None,
+    settings: ClientSettings = [],  # noqa: B006
+    file: ClientFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far each partition of a deduplication is, and what its ids take.
+
+    Position and counts are those of the last commit; counts are of its whole life. Segments, ids
+    and size are those of the state directory, as far as it was flushed, and are left out where it
+    lies on another machine. Behind a broker this may be asked while it runs.
+
+    \b
+    Examples:
+      varve dedup stats orders-once --dir data
+      varve dedup stats clicks-once --bootstrap-server localhost:9092 --state /var/lib/clicks --json
+    """
+    place = make_place(directories, broker, settings, file, state)
+    with open_insight(place, name) as insight:
+        found = insight.partitions()
+    rows = [_row(one) for one in found]
+    if as_json:
+        for one, row in zip(found, rows, strict=True):
+            progress = one.progress
+            told = {
+                "name": name,
+                "input": progress.input,
+                "output": progress.output,
+                "rules": progress.rules.fingerprint(),
+                "committed_ms": progress.committed_ms,
+            }
+            typer.echo(json.dumps({"type": "partition", **told, **row.to_json()}))
+    elif not rows:
+        typer.echo(f"{name} has committed nothing yet", err=True)
+    else:
+        first = found[0].progress
+        typer.echo(f"{first.input} to {first.output} {first.rules.fingerprint()}")
+        print_rows(rows)
+
+
+@contextlib.contextmanager
+def open_insight(place: DedupPlace, name: str) -> "Iterator[DedupInsight]":
+    """A look at a deduplication; the store is open meanwhile."""
+    from varve.disk import RealFileSystem
+    from varve.foundation.clock import SystemClock
+    from varve.windows.dedup.insight import DedupInsight
+    from varve.windows.dedup.processor import make_ends
+
+    clock = SystemClock()
+    with place.open() as opened:
+        insight = DedupInsight(
+            lambda topics: make_ends(opened, topics, settings={}, clock=clock),
+            name,
+            state_directory=str(place.state),
+            file_system=RealFileSystem(),
+        )
+        try:
+            yield insight
+        finally:
+            insight.close()
+
+
+def _row(one: "PartitionInsight") -> PartitionRow:
+    state = one.state
+    return PartitionRow(
+        partition=one.partition,
+        position=one.progress.position,
+        lag=one.lag,
+        stream_time_ms=one.progress.stream_time_ms,
+        counts=one.progress.counts,
+        segments=None if state is None else len(state.paths),
+        ids=None if state is None else _count_ids(state.paths),
+        bytes=None if state is None else state.bytes,
+    )
+
+
+def _count_ids(paths: Sequence[str]) -> int:
+    """About how many ids lie in the segments' files."""
+    from varve.windows.rocks_entries import estimate_entries
+
+    return sum(estimate_entries(path) for path in paths)
