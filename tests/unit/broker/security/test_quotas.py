@@ -60,6 +60,16 @@ def test_nobody_waits_for_longer_than_is_measured() -> None:
     assert bench.produce(1 << 40) == 11_000
 
 
+def test_a_clock_set_back_lets_nobody_wait_for_what_was_lost() -> None:
+    bench = _Bench()
+    bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
+    assert bench.produce(10_000) == 0
+    bench.clock.advance(-7_200_000)
+    assert bench.produce(10_000) <= 11_000
+    bench.clock.advance(12_000)
+    assert bench.produce(1_000) == 0
+
+
 def test_a_client_within_its_rate_never_waits() -> None:
     bench = _Bench()
     bench.give({USER: "alice"}, QuotaKind.PRODUCE, 1_000)
