@@ -54,8 +54,8 @@ class Databases(Protocol):
     name: str
     """Which engine it is, as noted in the store's meta file."""
 
-    def open(self, path: str) -> Database:
-        """The database in this directory, made if absent.
+    def open(self, path: str, *, must_exist: bool = False) -> Database:
+        """The database in this directory, made if absent unless it must exist.
 
         Raises `Corrupt` when it cannot be read, `Locked` when someone has it open.
         """

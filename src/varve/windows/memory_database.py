@@ -191,8 +191,10 @@ class MemoryDatabases:
         self._file_system = file_system
         self._opened: weakref.WeakSet[MemoryDatabase] = weakref.WeakSet()
 
-    def open(self, path: str) -> MemoryDatabase:
+    def open(self, path: str, *, must_exist: bool = False) -> MemoryDatabase:
         try:
+            if must_exist and not self._file_system.exists(f"{path}/{LOG_NAME}"):
+                raise Corrupt(f"open of {path}: there is no database")
             if not self._file_system.exists(path):
                 self._file_system.make_directory(path)
                 self._file_system.sync_directory(posixpath.dirname(path) or ".")

@@ -69,37 +69,45 @@ class RocksScan:
         if self._rocks is None:
             raise StopIteration
         try:
-            iterator = self._step(self._rocks)
-            if iterator.valid():
-                key = iterator.key()
-                if self._contains(key):
-                    return key, iterator.value()
-            else:
-                iterator.status()
+            entry = self._step(self._rocks)
         except Exception as error:
+            self.close()
             raise rocks_failure(error, f"scan of {self._path}") from error
-        self.close()
-        raise StopIteration
+        if entry is None:
+            self.close()
+            raise StopIteration
+        return entry
 
     def close(self) -> None:
         self._iterator = None
         self._rocks = None
 
-    def _step(self, rocks: Rdict) -> RdictIter:
-        iterator = self._iterator
-        if iterator is not None:
-            if self._backward:
-                iterator.prev()
-            else:
-                iterator.next()
-            return iterator
-        self._iterator = iterator = rocks.iter()
-        start = self._upper if self._backward else self._lower
-        if self._backward:
-            iterator.seek_to_last() if start is None else iterator.seek_for_prev(start)
+    def _step(self, rocks: Rdict) -> Entry | None:
+        # No name but the attribute refers to the iterator, so that no frame of a traceback does.
+        if self._iterator is None:
+            self._iterator = rocks.iter()
+            self._seek_start()
+        elif self._backward:
+            self._iterator.prev()
         else:
-            iterator.seek_to_first() if start is None else iterator.seek(start)
-        return iterator
+            self._iterator.next()
+        if not self._iterator.valid():
+            self._iterator.status()
+            return None
+        key = self._iterator.key()
+        return (key, self._iterator.value()) if self._contains(key) else None
+
+    def _seek_start(self) -> None:
+        assert self._iterator is not None
+        if self._backward:
+            if self._upper is None:
+                self._iterator.seek_to_last()
+            else:
+                self._iterator.seek_for_prev(self._upper)
+        elif self._lower is None:
+            self._iterator.seek_to_first()
+        else:
+            self._iterator.seek(self._lower)
 
     def _contains(self, key: bytes) -> bool:
         if self._backward:
@@ -187,8 +195,8 @@ class RocksDatabases:
             memory_bytes // 2, False, self._cache
         )
 
-    def open(self, path: str) -> RocksDatabase:
-        _check_directory(path)
+    def open(self, path: str, *, must_exist: bool = False) -> RocksDatabase:
+        _check_directory(path, must_exist)
         try:
             rocks = Rdict(path, self._options())
             rocks.set_write_options(_without_log())
@@ -253,15 +261,17 @@ def _open_failure(error: Exception, path: str) -> StoreError:
     return failure
 
 
-def _check_directory(path: str) -> None:
+def _check_directory(path: str, must_exist: bool) -> None:
     try:
         names = os.listdir(path)
     except FileNotFoundError:
-        return
+        names = []
     except OSError as error:
         raise Corrupt(f"open of {path}: {error.strerror}") from error
-    if "CURRENT" not in names and any(name.endswith(".sst") for name in names):
-        raise Corrupt(f"open of {path}: it has data and no CURRENT file")
+    if "CURRENT" in names:
+        return
+    if must_exist or any(name.endswith(".sst") for name in names):
+        raise Corrupt(f"open of {path}: there is no CURRENT file")
 
 
 def _without_log() -> WriteOptions:

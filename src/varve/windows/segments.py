@@ -229,7 +229,7 @@ class Segments:
             if not found_ids or id > found_ids[0]:
                 raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is not there")
         for id in found_ids:
-            self._open(id)
+            self._open(id, must_exist=id in expected_ids)
 
     def _open_as_the_reference(self) -> None:
         """One foreign name opens none; the first segment that fails ends it, without an error."""
@@ -268,8 +268,8 @@ class Segments:
         self._has_new_directory = True
         return self._open(id)
 
-    def _open(self, id: int) -> Segment:
-        database = self._databases.open(self._path(id))
+    def _open(self, id: int, *, must_exist: bool = False) -> Segment:
+        database = self._databases.open(self._path(id), must_exist=must_exist)
         segment = Segment(id=id, start_ms=id * self.segment_ms, database=database)
         self._by_id[id] = segment
         insort(self._ids, id)

@@ -318,7 +318,7 @@ class _StubbornDatabase(MemoryDatabase):
 
 
 class _StubbornDatabases(MemoryDatabases):
-    def open(self, path: str) -> MemoryDatabase:
+    def open(self, path: str, *, must_exist: bool = False) -> MemoryDatabase:
         self._file_system.make_directory(path)
         return _StubbornDatabase(path, self._file_system)
 
