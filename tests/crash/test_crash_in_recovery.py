@@ -133,10 +133,11 @@ def test_g3_g6_a_swap_cut_anywhere_leaves_the_old_or_the_new_segments(
         with pytest.raises(PowerLoss):
             _swap(bench.disk, parts, old)
         disk = bench.disk.after_crash(mode, step)
-        for within in range(0, _open_steps(disk, INTERVAL) + 1, 1 if rounds_factor > 1 else 3):
+        open_steps = _open_steps(disk, INTERVAL)
+        for within in range(0, open_steps + 1, 1 if rounds_factor > 1 else 3):
             found = disk.after_crash(CrashMode.KEEP_ALL)
             if within:
-                cut_at = min(within + step % 3, _open_steps(disk, INTERVAL))
+                cut_at = min(within + step % 3, open_steps)
                 found = _crash_while_opening(disk, INTERVAL, cut_at).after_crash(mode, within)
             store = open_store(found, INTERVAL)
             stored = read_all(store.get(PARTITION))
