@@ -17,7 +17,7 @@ from varve.wire import (
     write_response_header,
 )
 from varve.wire.messages.api_versions import ApiVersionsRequest
-from varve.wire.messages.fetch import FetchRequest, FetchResponse
+from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from varve.wire.messages.produce import ProduceRequest, TopicProduceData
 
@@ -91,3 +91,12 @@ def test_produce_is_told_from_zero_on() -> None:
     api = APIS[ApiKey.PRODUCE]
     assert (api.first_told, api.versions.first) == (0, 3)
     assert all(one.first_told == one.versions.first for one in APIS.values() if one is not api)
+
+
+def test_messages_are_equal_when_their_classes_and_all_fields_are() -> None:
+    one, same, other = (FetchPartition(partition=n, fetch_offset=5) for n in (1, 1, 2))
+    assert one == same
+    assert one != other
+    strangers: list[object] = [FetchTopic(), 1]
+    assert one not in strangers
+    assert repr(one).startswith("FetchPartition(partition=1, current_leader_epoch=-1, fetch_of")
