@@ -20,7 +20,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange, StoreError
 from varve.records import HEADER_BYTES, build_batch_from_columns
 from varve.windows.database import Databases
-from varve.windows.dedup.chunk import Chunk, make_chunk
+from varve.windows.dedup.chunk import Chunk, InputRead, make_chunk
 from varve.windows.dedup.ends import Ends, TaskCommit
 from varve.windows.dedup.entries import decode_entries, encode_entries
 from varve.windows.dedup.id_store import IdStore
@@ -34,6 +34,8 @@ from varve.windows.dedup.verdict import Counts, Route, route
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 << 20
+_CHUNK_RECORDS: Final = 200_000
+"""Batches may be far larger than their bytes tell: no more than about so many records are taken."""
 _ENTRIES_PER_BATCH: Final = 16_000
 _ENTRY_BYTES_MAX: Final = 64
 _CHECKPOINT_MS: Final = 60_000
@@ -226,6 +228,7 @@ class Task:
             wait_ms=wait_ms,
         )
         self._end_offset = max(read.end_offset, read.next_offset)
+        read = _bounded(read)
         chunk = make_chunk(read.batches, start_offset=self._position)
         if len(chunk):
             self._take(chunk, read.next_offset)
@@ -353,6 +356,16 @@ class Task:
     def _get_progress(self) -> Progress:
         assert self._progress is not None, "a task is opened first"
         return self._progress
+
+
+def _bounded(read: InputRead) -> InputRead:
+    """The first batches of a read, until they have records enough."""
+    count = 0
+    for place, one in enumerate(read.batches, 1):
+        count += one.batch.header.records_count
+        if count >= _CHUNK_RECORDS and place < len(read.batches):
+            return InputRead(read.batches[:place], one.batch.header.next_offset, read.end_offset)
+    return read
 
 
 def _changelog_batches(entries: Arrivals, max_bytes: int) -> list[bytes]:

@@ -106,6 +106,17 @@ def test_where_chunks_are_cut_changes_nothing(bench: Bench, chunk_bytes: int) ->
     bench.check(records)
 
 
+def test_a_chunk_has_no_more_records_than_fit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("varve.windows.dedup.task._CHUNK_RECORDS", 20)
+    records = draw_records(random.Random(5), 70)
+    append(bench.input, 0, records)
+    bench.run()
+    bench.check(records)
+    assert [one.position for one in bench.told] == [0, 21, 42, 63, 70]
+
+
 @pytest.mark.parametrize(
     "rules",
     [

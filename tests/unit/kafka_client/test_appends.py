@@ -1,0 +1,148 @@
+"""Topics that are made through a server, and batches that are on their way together."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import pytest
+
+from varve.foundation.errors import InvalidRequest, OutOfOrderSequence, StoreError, Unavailable
+from varve.kafka_client.address import ServerAddress, parse_server_address
+from varve.kafka_client.client import ServerClient
+from varve.kafka_client.connection import Connection
+from varve.kafka_client.topics import find_or_create_topic
+from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
+from varve.records import Record, build_batch
+from varve.testing import KafkaKit
+from varve.wire.messages.produce import ProduceRequest
+from varve.wire.schema import Message
+
+R = TypeVar("R", bound=Message)
+
+
+class ForgetfulClient(ServerClient):
+    """Loses the answers to the first requests of a sort, as a broken connection does."""
+
+    def __init__(self, address: ServerAddress, *, losses: int) -> None:
+        super().__init__(address, lambda seconds: None)
+        self.losses = losses
+        self.flights: list[int] = []
+
+    def _ask(self, connection: Connection, requests: Sequence[Message], kind: type[R]) -> list[R]:
+        answers = super()._ask(connection, requests, kind)
+        if isinstance(requests[0], ProduceRequest):
+            self.flights.append(len(requests))
+            if self.losses:
+                self.losses -= 1
+                raise Unavailable("the connection is lost")
+        return answers
+
+
+@pytest.fixture(scope="module")
+def kit() -> Iterator[KafkaKit]:
+    with KafkaKit() as made:
+        yield made
+
+
+@pytest.fixture
+def address(kit: KafkaKit) -> ServerAddress:
+    found = parse_server_address({"bootstrap.servers": kit.bootstrap})
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def client(address: ServerAddress) -> Iterator[ServerClient]:
+    made = ServerClient(address, threading.Event().wait)
+    yield made
+    made.close()
+
+
+def batches_of(producer: TransactionalProducer, count: int, *, first: int = 0) -> list[bytearray]:
+    return [
+        bytearray(
+            build_batch(
+                [Record(b"k", b"%d" % number)],
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                base_sequence=number,
+                transactional=True,
+            )
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def committed(kit: KafkaKit, topic: str) -> list[bytes | None]:
+    return [one.value for one in kit.store.topic(topic).read(isolation="read_committed")]
+
+
+def test_a_topic_is_made_as_asked_and_then_left_alone(kit: KafkaKit, client: ServerClient) -> None:
+    made = find_or_create_topic(
+        client, "made", partitions=3, settings={"cleanup.policy": "compact"}
+    )
+    assert sorted(made.leaders) == [0, 1, 2]
+    assert kit.store.topic("made").settings.cleanup_policy == ("compact",)
+    again = find_or_create_topic(client, "made", partitions=5)
+    assert (again.id, len(again.leaders)) == (made.id, 3)
+
+
+def test_a_topic_that_cannot_be_made_is_told(client: ServerClient) -> None:
+    with pytest.raises(InvalidRequest, match="INVALID_CONFIG"):
+        find_or_create_topic(client, "wrong", settings={"cleanup.policy": "burn"})
+
+
+def test_batches_go_out_together_and_keep_their_order(kit: KafkaKit, client: ServerClient) -> None:
+    find_or_create_topic(client, "many")
+    producer = TransactionalProducer(client, "many", timeout_ms=10_000)
+    producer.begin()
+    producer.add_partitions("many", [0])
+    assert producer.append_all("many", 0, batches_of(producer, 12)) == 11
+    producer.end(is_committed=True)
+    assert committed(kit, "many") == [b"%d" % number for number in range(12)]
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_what_is_sent_again_is_appended_once(
+    kit: KafkaKit, address: ServerAddress, losses: int
+) -> None:
+    topic = f"again-{losses}"
+    client = ForgetfulClient(address, losses=losses)
+    find_or_create_topic(client, topic)
+    producer = TransactionalProducer(client, topic, timeout_ms=10_000)
+    producer.begin()
+    producer.add_partitions(topic, [0])
+    producer.append_all(topic, 0, batches_of(producer, 8))
+    producer.end(is_committed=True)
+    client.close()
+    assert client.flights == [5] * (1 + losses) + [3]
+    assert committed(kit, topic) == [b"%d" % number for number in range(8)]
+
+
+def test_the_first_failure_of_a_flight_is_told(client: ServerClient) -> None:
+    find_or_create_topic(client, "gap")
+    producer = TransactionalProducer(client, "gap", timeout_ms=10_000)
+    producer.begin()
+    producer.add_partitions("gap", [0])
+    producer.append_all("gap", 0, batches_of(producer, 1))
+    with pytest.raises(StoreError, match="OUT_OF_ORDER_SEQUENCE") as caught:
+        producer.append_all("gap", 0, batches_of(producer, 3, first=5))
+    assert isinstance(caught.value, InvalidRequest | OutOfOrderSequence)
+    producer.end(is_committed=False)
+
+
+def test_a_transaction_spans_topics_and_notes(kit: KafkaKit, client: ServerClient) -> None:
+    for topic in ("left", "right"):
+        find_or_create_topic(client, topic, partitions=2)
+    producer = TransactionalProducer(client, "both", timeout_ms=10_000)
+    producer.begin()
+    for number in range(3):
+        producer.add_topics({"left": [0], "right": [1]})
+        producer.append_all("left", 0, batches_of(producer, 1, first=number))
+        producer.append_all("right", 1, batches_of(producer, 1, first=number))
+        producer.note("both-group", Note("left", number, "text", partition=1))
+        producer.end(is_committed=number != 1)
+    assert committed(kit, "left") == [b"0", b"2"]
+    right = kit.store.topic("right").read(1, 0, isolation="read_committed")
+    assert [one.value for one in right] == [b"0", b"2"]
+    assert find_notes(client, "both-group") == [Note("left", 2, "text", partition=1)]
