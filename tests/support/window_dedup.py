@@ -8,7 +8,8 @@ from pathlib import Path
 
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.records import Batch, Record, build_batch
+from varve.records import Batch, build_batch_from_columns
+from varve.records.columns import BinaryColumn
 from varve.windows.database import Databases
 from varve.windows.dedup.entries import decode_entries, encode_entries
 from varve.windows.dedup.id_store import IdStore
@@ -45,12 +46,18 @@ def make_rules(
 
 
 def to_arrivals(arrivals: Sequence[Arrival]) -> Arrivals:
-    """Through batches, as a task reads them."""
-    parts = []
-    for one in arrivals:
-        record = Record(key=one.id, value=b"", timestamp=max(one.time, -1))
-        parts.append(Batch(build_batch([record], base_offset=one.offset)).columns())
-    return fold_chunk(parts, parse_id_source("key"), SECRET)
+    """Through a batch, as a task reads it."""
+    if not arrivals:
+        return fold_chunk([], parse_id_source("key"), SECRET)
+    base = arrivals[0].offset
+    batch = build_batch_from_columns(
+        BinaryColumn.of([one.id for one in arrivals]),
+        None,
+        [max(one.time, -1) for one in arrivals],
+        base_offset=base,
+        offset_deltas=[one.offset - base for one in arrivals],
+    )
+    return fold_chunk([Batch(batch).columns()], parse_id_source("key"), SECRET)
 
 
 @dataclass
