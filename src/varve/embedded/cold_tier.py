@@ -150,8 +150,15 @@ class ColdTier:
                 worker.start()
                 worker.wake()
 
+    def _find_for_round(self) -> "Tier | None":
+        """The tier if there is something to do: nobody may be in it, or the end has come first."""
+        try:
+            return self.find()
+        except Closed:
+            return None
+
     def _copy_once(self, now_ms: int) -> None:
-        tier = self.find()
+        tier = self._find_for_round()
         if tier is not None:
             tier.copy_once(now_ms)
             mirror = _find_mirror(tier)
@@ -159,7 +166,7 @@ class ColdTier:
                 mirror.catch_up(within_ms=CATCH_UP_MS)
 
     def _expire_once(self, now_ms: int) -> None:
-        tier = self.find()
+        tier = self._find_for_round()
         if tier is not None:
             tier.expire_once(now_ms)
 

@@ -401,6 +401,15 @@ def test_a_closed_store_opens_no_tier_again(orders: TieredTopic) -> None:
     orders.kit.reopen()
 
 
+def test_a_round_that_begins_after_the_end_does_nothing(
+    orders: TieredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = orders.kit.store._tier
+    tier.stop()
+    tier.run_once(MINUTE)
+    assert caplog.records == []
+
+
 def test_threads_end_with_the_store_though_the_object_store_does_not_answer() -> None:
     clock = ManualClock()
     topic = TieredTopic()
