@@ -2,6 +2,7 @@
 
 Invariant  a topic that was deleted and made again has another id; the old id finds nothing.
 Threads    looked up in the loop's thread; changed by work off the loop, which `refresh` follows.
+           `look` may be called in any.
 """
 
 from bisect import bisect_right
@@ -78,6 +79,14 @@ def epoch_at(log: Log, offset: int) -> int:
     return epochs[passed - 1].epoch if passed else -1
 
 
+@dataclass(frozen=True, slots=True)
+class TopicsView:
+    """The topics of the store at one look; `generation` is what was shown when it began."""
+
+    generation: int
+    by_name: dict[str, ServedTopic]
+
+
 class Topics:
     """What the store holds, as far as it was looked at last."""
 
@@ -91,9 +100,19 @@ class Topics:
 
     def refresh(self) -> None:
         """Looks at the store anew; to be called after topics were made, altered or deleted."""
-        found = {one.name: _serve(one) for one in self._store.topics()}
-        self._by_name = found
-        self._by_id = {one.id: one for one in found.values() if one.id != NO_ID}
+        self.show(self.look())
+
+    def look(self) -> "TopicsView":
+        """What the store holds now; thousands of partitions are better looked at off the loop."""
+        generation = self.generation
+        return TopicsView(generation, {one.name: _serve(one) for one in self._store.topics()})
+
+    def show(self, view: "TopicsView") -> None:
+        """Serves what was seen; looks again if something else was shown since it was looked at."""
+        if view.generation != self.generation:
+            view = self.look()
+        self._by_name = view.by_name
+        self._by_id = {one.id: one for one in view.by_name.values() if one.id != NO_ID}
         self.generation += 1
 
     def find(self, name: str) -> ServedTopic | None:

@@ -14,7 +14,7 @@ from varve.broker.admin.broker_configs import BrokerConfigs
 from varve.broker.admin.settings import AdminSettings
 from varve.broker.admin.topic_configs import TopicConfigs
 from varve.broker.offload import Offload
-from varve.broker.topics import ServedTopic, Topics
+from varve.broker.topics import ServedTopic, Topics, TopicsView
 from varve.commit_log import TopicPartition
 from varve.embedded import Store
 from varve.foundation.settings import Settings
@@ -55,19 +55,22 @@ class Administration:
         What they are afterwards is served when this ends, however it ends; `names` may grow.
         """
         async with self._turn:
+            view: TopicsView | None = None
             try:
                 yield
+                # Thousands of partitions take longer than a loop should wait.
+                view = await self._offload(self.topics.look)
             finally:
-                self._follow(names)
+                self._follow(names, view)
 
     async def change(self, work: Callable[..., T], *args: object) -> T:
         """Makes one change of the store."""
         return await self._offload(work, *args)
 
-    def _follow(self, names: Iterable[str]) -> None:
+    def _follow(self, names: Iterable[str], view: TopicsView | None) -> None:
         """Serves what the topics of these names are now."""
         before = [found for name in names if (found := self.topics.find(name)) is not None]
-        self.topics.refresh()
+        self.topics.show(view or self.topics.look())
         for topic in before:
             for number in range(len(topic.logs)):
                 for call in self.on_changed:

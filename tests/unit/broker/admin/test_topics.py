@@ -330,3 +330,10 @@ def test_a_trial_of_more_partitions_changes_nothing(kit: BrokerKit) -> None:
     assert twice.error_code == ErrorCode.INVALID_REQUEST
     kit.broker.authorizer = Only()
     assert _grow(kit, _to(2))[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_what_was_made_while_a_change_was_looked_at_is_served_too(kit: BrokerKit) -> None:
+    view = kit.broker.topics.look()
+    kit.make_topic("between")
+    kit.broker.topics.show(view)
+    assert kit.broker.topics.find("between") is not None
