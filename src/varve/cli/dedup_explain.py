@@ -80,7 +80,8 @@ def command(
     """Tell why a record was kept or dropped, or what a deduplication needs.
 
     With a NAME and --offset: what the record of the input was found to be, and of a duplicate which
-    record was kept in its place. The changelog tells, for as long as it remembers.
+    record was kept in its place. The changelog tells, for as long as it remembers; the input is
+    read up to the record where that alone tells whether it was late.
 
     With a NAME alone, or with --window in place of it: how ids are laid out in segments of time,
     how long they are remembered, and what disk and memory that takes at --rate records a second.

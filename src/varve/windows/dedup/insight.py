@@ -1,13 +1,15 @@
 """A look at a deduplication without disturbing it: how far it is, and why a record was dropped.
 
 What a record was found to be is told by the changelog: it has an entry for each record that was
-kept, as long as the entry's window is remembered.
+kept, as long as the entry's window is remembered. Whether one was late is told by the times of the
+records before it.
 
 Invariant  nothing is written and nobody is fenced. The directory of the ids is only measured.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +25,9 @@ from varve.windows.dedup.ids import Arrivals, fold_chunk
 from varve.windows.dedup.progress import Progress
 from varve.windows.dedup.verdict import Verdict
 from varve.windows.segment import decode_directory_name
+
+_LOOK_BYTES: Final = 4 << 20
+_LOOK_WAIT_MS: Final = 1_000
 
 MakeEnds = Callable[[DedupTopics], Ends]
 
@@ -150,7 +155,7 @@ class DedupInsight:
             raise OffsetOutOfRange(
                 f"{where} has offsets {start} to {end - 1}: offset {offset} cannot be read"
             )
-        read = ends.read(partition, offset, max_bytes=1, wait_ms=1_000)
+        read = ends.read(partition, offset, max_bytes=1, wait_ms=_LOOK_WAIT_MS)
         columns = make_chunk(read.batches, start_offset=offset).columns
         if not len(columns) or int(columns.offsets[0]) != offset:
             raise OffsetOutOfRange(
@@ -167,20 +172,41 @@ class DedupInsight:
         time, offset = int(arrival.times[0]), int(arrival.offsets[0])
         if time < 0:
             return Verdict.MISSING, None
+        if time > progress.stream_time_ms:
+            return Verdict.FUTURE, None
         entries, is_whole = self._find_entries(arrival, partition)
-        rules = progress.rules
         if any(one.offset == offset for one in entries):
             return Verdict.KEPT, None
-        low, high = time - rules.before_ms, time + rules.after_ms
+        if self._is_late(time, offset, partition, progress):
+            return Verdict.LATE, None
+        low, high = time - progress.rules.before_ms, time + progress.rules.after_ms
         witnesses = [one for one in entries if one.offset < offset and low <= one.time_ms <= high]
         if witnesses:
             return Verdict.DUPLICATE, min(witnesses, key=lambda one: abs(one.time_ms - time))
-        if time > progress.committed_ms + rules.max_future_ms:
-            return Verdict.FUTURE, None
-        if time >= progress.stream_time_ms - rules.lateness_ms:
-            # It was on time at the latest now, and nobody kept it: it was ahead of its own now.
-            return Verdict.FUTURE, None
-        return (Verdict.LATE if is_whole else None), None
+        # It was ahead of its own now, and the stream has come to its time since.
+        return (Verdict.FUTURE if is_whole else None), None
+
+    def _is_late(self, time_ms: int, offset: int, partition: int, progress: Progress) -> bool:
+        """Whether a record before it was newer by more than the lateness, as headers tell."""
+        newest_ms = progress.stream_time_ms
+        bound_ms = time_ms + progress.rules.lateness_ms
+        position = self._ends.input_bounds(partition)[0]
+        while position < offset:
+            read = self._ends.read(
+                partition, position, max_bytes=_LOOK_BYTES, wait_ms=_LOOK_WAIT_MS
+            )
+            for one in read.batches:
+                header = one.batch.header
+                if header.base_offset >= offset or header.max_timestamp <= bound_ms:
+                    continue
+                columns = one.batch.columns()
+                times = columns.timestamps[columns.offsets < offset]
+                if ((times > bound_ms) & (times <= newest_ms)).any():
+                    return True
+            if read.next_offset <= position:
+                break
+            position = read.next_offset
+        return False
 
     def _find_entries(self, arrival: Arrivals, partition: int) -> tuple[list[Remembered], bool]:
         """What the changelog has of an id, and whether it still has all it was ever told."""

@@ -1,0 +1,173 @@
+"""The commands of `varve dedup`, on a directory and through a broker."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import varve
+from varve.cli.main import app
+from varve.records import Record, build_batch
+from varve.testing.kafka_kit import KafkaKit
+
+Run = Callable[..., Any]
+TIME = 1_700_000_000_000
+COPIES = [(b"a", 0), (b"b", 1_000), (b"a", 2_000), (b"a", 900_000), (None, 900_000), (b"b", 1_500)]
+RULES = ("--by", "key", "--window", "10m", "--lateness", "5m")
+
+
+def batch_of(copies: list[tuple[bytes | None, int]]) -> bytes:
+    return build_batch([Record(key, b"%d" % at, timestamp=TIME + at) for key, at in copies])
+
+
+def run(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "150"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def lines(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    with varve.open(tmp_path / "data", maintain=False) as store:
+        topic = store.create_topic("orders", partitions=2)
+        topic.append_batch(batch_of(COPIES), 0)
+    return tmp_path / "data"
+
+
+def committed(place: Path, topic: str) -> list[bytes | None]:
+    with varve.open(place, maintain=False) as store:
+        return [one.value for one in store.topic(topic).read(isolation="read_committed")]
+
+
+def test_a_run_tells_a_line_for_each_partition(place: Path) -> None:
+    result = run("dedup", "run", "orders", "--to", "once", *RULES, "--dir", str(place))
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows[0][:3] == ["partition", "position", "lag"]
+    assert rows[1][:3] == ["0", "6", "0"]
+    assert rows[3][0] == "all"
+    assert "6 records in" in result.stderr
+    assert committed(place, "once") == [b"0", b"1000", b"900000", b"900000", b"1500"]
+    assert (place.parent / "data.dedup" / "once" / "0").is_dir()
+
+
+def test_a_second_run_goes_on(place: Path) -> None:
+    arguments = ("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place), "--json")
+    first, second, total = lines(run(*arguments))
+    assert (first["type"], first["kept"], first["duplicates"]) == ("partition", 3, 1)
+    assert (first["late"], first["no_id"], second["records"]) == (1, 1, 0)
+    assert (total["type"], total["records"]) == ("dedup", 6)
+    assert lines(run(*arguments))[-1]["records"] == 0
+    assert len(committed(place, "once")) == 5
+
+
+def test_policies_have_their_topics(place: Path) -> None:
+    arguments = ("--late", "side:aside", "--null", "drop", "--name", "strict")
+    run("dedup", "run", "orders", "--to", "once", *RULES, *arguments, "-d", str(place))
+    assert committed(place, "once") == [b"0", b"1000", b"900000"]
+    assert committed(place, "aside") == [b"1500"]
+    found = run("dedup", "stats", "strict", "-d", str(place), "--json")
+    assert lines(found)[0]["output"] == "once"
+
+
+def test_other_rules_need_another_name(place: Path) -> None:
+    run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
+    other = ("--by", "key", "--window", "1h")
+    failed = run("dedup", "run", "orders", "--to", "once", *other, "-d", str(place), code=1)
+    assert "begin anew with --name" in failed.stderr
+    assert failed.stderr.count("error:") == 1
+
+
+def test_stats_tell_the_state_as_well(place: Path) -> None:
+    run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
+    result = run("dedup", "stats", "once", "-d", str(place))
+    assert result.stdout.startswith("orders to once by key, 600000 ms before")
+    row = lines(run("dedup", "stats", "once", "-d", str(place), "--json"))[0]
+    assert (row["position"], row["ids"], row["kept"]) == (6, 3, 3)
+    assert row["segments"] >= 1
+    assert row["bytes"] > 0
+
+
+def test_a_record_is_explained(place: Path) -> None:
+    run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
+
+    def explain(offset: int) -> dict[str, Any]:
+        where = ("-d", str(place), "--partition", "0", "--offset", str(offset))
+        (found,) = lines(run("dedup", "explain", "once", *where, "--json"))
+        return found
+
+    assert [explain(offset)["verdict"] for offset in range(6)] == [
+        "kept",
+        "kept",
+        "duplicate",
+        "kept",
+        "no_id",
+        "late",
+    ]
+    told = explain(2)
+    assert (told["witness_offset"], told["witness_timestamp"]) == (0, TIME)
+    assert "a duplicate of offset 0, which was kept" in told["text"]
+    assert "2s later, within 10m" in told["text"]
+    sentence = run("dedup", "explain", "once", "-d", str(place), "--offset", "5").stdout
+    assert "late, more than 5m behind the newest record" in sentence
+
+
+def test_a_plan_needs_no_store(place: Path) -> None:
+    arguments = ("--window", "1d", "--lateness", "1h", "--rate", "1000", "--partitions", "4")
+    (plan,) = lines(run("dedup", "explain", *arguments, "--json"))
+    assert plan["retention_ms"] == 25 * 3_600_000 + 1
+    assert plan["segment_ms"] == 2 * 24 * 3_600_000 + 1
+    assert plan["ids"] == round(1_000 * (plan["retention_ms"] + plan["segment_ms"]) / 1_000)
+    assert "two cells for each record" in run("dedup", "explain", *arguments).stdout
+    run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
+    (known,) = lines(run("dedup", "explain", "once", "-d", str(place), "--json"))
+    assert known["retention_ms"] == 15 * 60_000 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("explain",), "name a deduplication, or give the --window"),
+        (("explain", "--window", "1h", "--offset", "3"), "--offset is of a deduplication"),
+        (("stats", "nothing"), "knows no deduplication 'nothing'"),
+        (("run", "nowhere", "--to", "once", *RULES), "nowhere"),
+        (("run", "orders", "--to", "orders", *RULES), "cannot be read and written"),
+        (("run", "orders", "--to", "once", "--by", "key", "--window", "soon"), "no span of time"),
+        (("run", "orders", "--to", "once", *RULES, "-X", "a=b"), "go with --bootstrap-server"),
+        (("run", "orders", "--to", "once", *RULES, "-b", "localhost:1"), "not both"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(place: Path, arguments: tuple[str, ...], told: str) -> None:
+    directory = () if "explain" in arguments else ("-d", str(place))
+    failed = run("dedup", *arguments, *directory, code=1)
+    assert told in " ".join(failed.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def kit() -> Iterator[KafkaKit]:
+    with KafkaKit(now_ms=TIME + 1_000_000) as made:
+        yield made
+
+
+def test_a_broker_is_as_good_as_a_directory(kit: KafkaKit, tmp_path: Path) -> None:
+    broker = ("--bootstrap-server", kit.bootstrap)
+    run("topic", "create", "orders", "--partitions", "2", "--broker", kit.bootstrap)
+    kit.store.topic("orders").append_batch(batch_of(COPIES), 0)
+    state = ("--state", str(tmp_path / "ids"))
+    given = ("dedup", "run", "orders", "--to", "once", *RULES, *broker, *state, "--json")
+    assert lines(run(*given))[-1]["records"] == 6
+    assert lines(run(*given))[-1]["records"] == 0
+    found = kit.store.topic("once").read(isolation="read_committed")
+    assert [one.value for one in found] == [b"0", b"1000", b"900000", b"900000", b"1500"]
+    row = lines(run("dedup", "stats", "once", *broker, *state, "--json"))[0]
+    assert (row["position"], row["lag"], row["ids"]) == (6, 0, 3)
+    told = run("dedup", "explain", "once", *broker, "--offset", "2").stdout
+    assert "a duplicate of offset 0" in told
+    failed = run(*given, "-X", "nonsense=1", code=1)
+    assert "nonsense is nothing that this client knows" in " ".join(failed.stderr.split())
