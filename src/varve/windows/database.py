@@ -8,8 +8,11 @@ Errors     `Closed` after close, `Corrupt` for bytes that break their format, `D
            `Unavailable` where the disk refuses.
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 Entry = tuple[bytes, bytes]
 Put = tuple[bytes, bytes | None]
@@ -18,6 +21,10 @@ Put = tuple[bytes, bytes | None]
 
 class Scan(Iterator[Entry], Protocol):
     """Entries between two bounds; ends early, without an error, when its database is closed."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has made a step and has not ended."""
 
     def close(self) -> None:
         """Give back what it holds open; closing twice is harmless."""
@@ -45,7 +52,10 @@ class Database(Protocol):
         """Bytes on disk, about."""
 
     def close(self) -> None:
-        """Flush, end all scans and let go of the directory; closing twice is harmless."""
+        """Flush, end all scans and let go of the directory; closing twice is harmless.
+
+        Scans that were begun and neither ended nor closed are warned of.
+        """
 
 
 class Databases(Protocol):
@@ -59,3 +69,13 @@ class Databases(Protocol):
 
         Raises `Corrupt` when it cannot be read, `Locked` when someone has it open.
         """
+
+
+def end_scans(scans: Iterable[Scan], path: str) -> None:
+    """Close all scans of a database that is being closed, and warn of those in use."""
+    held = list(scans)
+    begun_count = sum(scan.is_begun for scan in held)
+    if begun_count:
+        logger.warning("scans were left open", extra={"path": path, "count": begun_count})
+    for scan in held:
+        scan.close()

@@ -3,6 +3,7 @@
 Layout     `entries.log` in the database's directory, one frame per flush: size of the body (u32),
            CRC-32 of the body (u32), then per entry key size (u32), value size (i32, -1 for a
            deletion), key, value; all little-endian.
+Invariant  the log is at most about twice as long as its entries, and a MiB.
 Crash      a frame that does not end, or a last one with a wrong CRC, is a flush that did not
            happen and is cut; a wrong CRC before other frames is `Corrupt`.
 Threads    one thread at a time per database.
@@ -16,9 +17,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from varve.disk import FileSystem
+from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Closed, Corrupt, LogPoisoned
-from varve.windows.database import Entry, Put
+from varve.windows.database import Entry, Put, end_scans
 from varve.windows.failure import store_failure
 
 LOG_NAME: Final = "entries.log"
@@ -27,6 +28,7 @@ _SIZES: Final = struct.Struct("<Ii")
 _DELETED: Final = -1
 _INSERTED_ONE_BY_ONE_MAX: Final = 32
 """Up to so many new keys are inserted into the order; for more it is sorted again."""
+_REWRITE_BYTES: Final = 1 << 20
 
 
 class MemoryScan:
@@ -39,6 +41,10 @@ class MemoryScan:
         self._bounds = (lower, upper, backward)
         self._entries: Iterator[Entry] | None = None
 
+    @property
+    def is_begun(self) -> bool:
+        return self._entries is not None
+
     def __iter__(self) -> "MemoryScan":
         return self
 
@@ -47,7 +53,10 @@ class MemoryScan:
             raise StopIteration
         if self._entries is None:
             self._entries = iter(self._database.copy_range(*self._bounds))
-        return next(self._entries)
+        for entry in self._entries:
+            return entry
+        self.close()
+        raise StopIteration
 
     def close(self) -> None:
         self._database = None
@@ -63,6 +72,7 @@ class MemoryDatabase:
         self._is_open = True
         self._is_poisoned = False
         self._entries: dict[bytes, bytes] = {}
+        self._entry_bytes = 0
         self._order: list[bytes] = []
         self._unordered: list[bytes] = []
         self._unflushed: list[Put] = []
@@ -108,9 +118,11 @@ class MemoryDatabase:
             raise LogPoisoned(f"{self._log_path}: an earlier sync failed; open the store again")
         try:
             self._append(_encode_frame(self._unflushed))
+            self._unflushed = []
+            if self._log_end > 2 * self._entry_bytes + _REWRITE_BYTES:
+                self._rewrite()
         except OSError as error:
             raise store_failure(error, f"flush of {self._log_path}") from error
-        self._unflushed = []
 
     def size(self) -> int:
         self._check_open()
@@ -127,8 +139,7 @@ class MemoryDatabase:
     def forget(self) -> None:
         """Close without a flush, as a crash does."""
         self._is_open = False
-        for scan in list(self._scans):
-            scan.close()
+        end_scans(self._scans, self.path)
 
     def _append(self, frame: bytes) -> None:
         with self._file_system.open_writable(self._log_path) as file:
@@ -139,6 +150,12 @@ class MemoryDatabase:
             self._file_system.sync_directory(self.path)
         self._is_poisoned = False
         self._log_end += len(frame)
+
+    def _rewrite(self) -> None:
+        """Replace the log by one frame of what there is, in place of all that was written."""
+        frame = _encode_frame(list(self._entries.items()))
+        write_atomically(self._file_system, self._log_path, frame)
+        self._log_end = len(frame)
 
     def _load(self) -> int:
         if not self._file_system.exists(self._log_path):
@@ -156,13 +173,17 @@ class MemoryDatabase:
     def _apply(self, puts: Sequence[Put]) -> None:
         entries = self._entries
         for key, value in puts:
-            if value is None:
-                if entries.pop(key, None) is not None:
-                    self._remove_from_order(key)
-            else:
-                if key not in entries:
+            old = entries.get(key)
+            if old is not None:
+                self._entry_bytes -= _SIZES.size + len(key) + len(old)
+            if value is not None:
+                self._entry_bytes += _SIZES.size + len(key) + len(value)
+                if old is None:
                     self._unordered.append(key)
                 entries[key] = value
+            elif old is not None:
+                del entries[key]
+                self._remove_from_order(key)
 
     def _remove_from_order(self, key: bytes) -> None:
         self._sort()

@@ -30,7 +30,7 @@ from rocksdict import (
 )
 
 from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
-from varve.windows.database import Entry, Put
+from varve.windows.database import Entry, Put, end_scans
 
 Result = TypeVar("Result")
 
@@ -61,6 +61,10 @@ class RocksScan:
         self._lower = lower
         self._upper = upper
         self._backward = backward
+
+    @property
+    def is_begun(self) -> bool:
+        return self._iterator is not None
 
     def __iter__(self) -> "RocksScan":
         return self
@@ -163,8 +167,7 @@ class RocksDatabase:
         rocks, self._rocks = self._rocks, None
         if rocks is None:
             return
-        for scan in list(self._scans):
-            scan.close()
+        end_scans(self._scans, self.path)
         self._call(rocks.close, "close")
 
     def _read(self, wanted: Any) -> Any:

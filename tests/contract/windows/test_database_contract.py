@@ -149,6 +149,19 @@ def test_closing_ends_scans_that_are_held_and_frees_the_directory(place: Place) 
     reopened.close()
 
 
+def test_only_scans_in_use_are_warned_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    database = place.open()
+    _fill(database)
+    ended, closed, fresh, begun = (database.scan(None, None, backward=False) for _ in range(4))
+    list(ended)
+    next(closed)
+    closed.close()
+    next(begun)
+    database.close()
+    assert [record.__dict__["count"] for record in caplog.records] == [1]
+    assert list(fresh) == []
+
+
 def test_a_scan_that_was_forgotten_holds_nothing(place: Place) -> None:
     database = place.open()
     _fill(database)

@@ -210,6 +210,18 @@ def test_a_crash_loses_what_was_not_flushed(file_system: MemoryFileSystem) -> No
     assert _content(file_system) == {b"a": b"1"}
 
 
+def test_a_log_of_overwritten_entries_is_written_anew(file_system: MemoryFileSystem) -> None:
+    database = MemoryDatabases(file_system).open("/db")
+    for number in range(40):
+        database.write([(b"a", bytes([number]) * 100_000), (b"b", b"2"), (b"c", None)])
+        database.flush()
+        assert database.size() < 1_500_000
+        assert database.size() == file_system.info(f"/db/{LOG_NAME}").size
+    database.write([(b"b", None)])
+    database.close()
+    assert _content(file_system) == {b"a": bytes([39]) * 100_000}
+
+
 def test_a_flush_on_a_full_disk_may_be_tried_again() -> None:
     file_system = FaultyFileSystem(ManualClock())
     database = MemoryDatabases(file_system).open("/db")
