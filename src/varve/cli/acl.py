@@ -1,6 +1,6 @@
 """`varve acl`: who may do what at a broker."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,6 +19,8 @@ app = typer.Typer(
     add_completion=False,
     help="Show, grant and withdraw rights at a broker, varve's or any Kafka.",
 )
+
+_COLUMNS: Final = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]
 
 Principal = Annotated[
     str | None, typer.Option(metavar="TYPE:NAME", help="Whose right, e.g. User:alice or User:*.")
@@ -69,8 +71,7 @@ def list_acls(
     resource = choose_resource(topic, group, transactional_id, cluster, is_needed=False)
     client = make_client(broker, settings, file)
     rows = acl_rows(client, client.admin(), principal, resource)
-    columns = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]
-    print_rows(columns, rows, as_json=as_json)
+    print_rows(_COLUMNS, rows, as_json=as_json)
 
 
 @app.command()
@@ -113,8 +114,7 @@ def add(
         host=host,
         is_denial=deny,
     )
-    columns = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]
-    print_rows(columns, rows, as_json=as_json)
+    print_rows(_COLUMNS, rows, as_json=as_json)
 
 
 @app.command()
@@ -150,8 +150,7 @@ def remove(
     client = make_client(broker, settings, file)
     admin = client.admin()
     found = find_acls(client, admin, principal, resource, operations)
-    columns = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]
-    print_rows(columns, [one.row for one in found], as_json=as_json)
+    print_rows(_COLUMNS, [one.row for one in found], as_json=as_json)
     if found:
         if not yes:
             confirm(f"withdraw {'this right' if len(found) == 1 else f'these {len(found)} rights'}")
