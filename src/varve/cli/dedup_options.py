@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from varve.cli.kafka_client import ClientFile, ClientSettings, read_client_file
+from varve.cli.kafka_client import ClientFile, read_client_file
 from varve.cli.spans import parse_span
 from varve.cli.store_access import DEFAULT_DIRECTORY, check_exist, open_existing, parse_setting
 from varve.foundation.errors import InvalidRequest, InvalidSetting
@@ -90,6 +90,15 @@ Broker = Annotated[
         "-b",
         metavar="HOST:PORT",
         help="In place of --dir: where a broker listens, varve's or any Kafka.",
+    ),
+]
+ClientSettings = Annotated[
+    list[str],
+    typer.Option(
+        "-X",
+        metavar="NAME=VALUE",
+        help="A setting of the client by librdkafka's name, e.g. security.protocol=SASL_SSL; may "
+        "be repeated.",
     ),
 ]
 State = Annotated[

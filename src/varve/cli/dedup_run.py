@@ -109,8 +109,8 @@ def command(
     goes on. Read the output with read_committed. Copies must be in one partition of the input: let
     producers key records by the id.
 
-    A name keeps its rules: another window needs another --name. What is late, --late, --null and
-    --lateness may be changed at any time.
+    A name keeps its rules: another window needs another --name. --late, --null and --lateness may
+    be changed at any time.
 
     \b
     Examples:
