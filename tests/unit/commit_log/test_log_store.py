@@ -344,13 +344,14 @@ def test_a_full_disk_is_no_reason_to_go_offline(stores: Stores) -> None:
 
 def test_a_full_directory_is_passed_over_and_keeps_no_half_made_partition(stores: Stores) -> None:
     store = stores.open("d1", "d2")
-    for step in range(1, 12):
+    for step in range(1, 9):
         stores.fs.fail_at(stores.fs.steps + step, NO_ROOM)
-        fill(store, step)
+        store.create(partition(step), ID)
         stores.fs.mend()
+        fill(store, step)
     assert [directory.failure for directory in store.directories] == [None, None]
     store.close()
-    assert len(stores.open("d1", "d2").partitions) == 11
+    assert len(stores.open("d1", "d2").partitions) == 8
 
 
 def test_a_failed_deletion_is_told_as_ours(stores: Stores) -> None:
