@@ -1,0 +1,115 @@
+"""Kernels of a deduplication refuse what does not fit together, and read nothing outside."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from varve.kernels.record_parse import RecordField, record_table
+from varve.kernels.window_ids import NO_ID, find_headers, fold_cells
+from varve.kernels.window_spans import (
+    ABSENT,
+    KEPT,
+    LATE,
+    NO_ID_FOUND,
+    NO_ROW,
+    classify,
+    find_cells,
+    make_spans,
+    read_spans,
+)
+
+K = np.uint64(1)
+
+
+def numbers(*values: int) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def test_cells_of_one_id_and_stretch_have_one_row() -> None:
+    words, kinds = np.zeros((4, 2), np.uint64), np.array([1, 1, 2, 1], np.uint8)
+    times = numbers(10, 12, 10, 19)
+    own, other, cells = numbers(*[0] * 4), numbers(*[0] * 4), np.zeros((8, 4), np.int64)
+    slots = np.full(16, NO_ROW)
+    count = find_cells(words, kinds, times, np.arange(4), 5, 4, 10, K, K, slots, cells, own, other)
+    assert own.tolist() == [0, 0, 2, 0]
+    assert other.tolist() == [1, 1, 3, 4]
+    assert cells[:count, 2:].tolist() == [[1, 1], [1, 0], [2, 1], [2, 0], [1, 2]]
+
+
+def test_a_window_in_one_cell_looks_into_no_other() -> None:
+    own, other, cells = numbers(0), numbers(0), np.zeros((2, 4), np.int64)
+    arrays = np.zeros((1, 2), np.uint64), np.ones(1, np.uint8), numbers(15), numbers(0)
+    assert find_cells(*arrays, 5, 4, 10, K, K, np.full(4, NO_ROW), cells, own, other) == 1
+    assert other.tolist() == [NO_ROW]
+
+
+def test_cells_need_room_and_windows_no_wider_than_cells() -> None:
+    own, other, cells = numbers(0), numbers(0), np.zeros((2, 4), np.int64)
+    arrays = np.zeros((1, 2), np.uint64), np.ones(1, np.uint8), numbers(15), numbers(0)
+    slots = np.full(4, NO_ROW)
+    with pytest.raises(IndexError, match="wider"):
+        find_cells(*arrays, 5, 5, 10, K, K, slots, cells, own, other)
+    with pytest.raises(IndexError, match="rows or slots"):
+        find_cells(*arrays, 5, 4, 10, K, K, slots[:2].copy(), cells, own, other)
+    with pytest.raises(IndexError, match="not there"):
+        find_cells(*arrays[:3], numbers(1), 5, 4, 10, K, K, slots, cells, own, other)
+
+
+def test_the_stream_time_is_that_before_each_record() -> None:
+    kinds = np.array([1, NO_ID, 1, 1], np.uint8)
+    verdicts = np.empty(4, np.uint8)
+    assert classify(kinds, numbers(50, 90, 80, 79), 1_000, 10, -1, verdicts) == 90
+    assert verdicts.tolist() == [KEPT, NO_ID_FOUND, KEPT, LATE]
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (numbers(10, 3), -1),
+        (numbers(10, 3, 19, 4), -1),
+        (numbers(10), 0),
+        (numbers(9, 3), 0),
+        (numbers(10, 3, 20, 4), 0),
+        (numbers(12, 3, 11, 4), 0),
+        (numbers(-1, 3), 0),
+    ],
+)
+def test_spans_are_read_if_they_are_of_their_cell(data: npt.NDArray[np.int64], fault: int) -> None:
+    spans, cells = make_spans(2), np.array([[0, 0, 1, 7], [0, 0, 1, 1]], np.int64)
+    raw = np.frombuffer(data.astype("<i8").tobytes(), np.uint8)
+    found = read_spans(raw, numbers(0, 0), numbers(len(raw), -1), numbers(1, 0), cells, 10, spans)
+    assert found == fault
+    if fault < 0:
+        least, largest = data[:2].tolist(), data[-2:].tolist()
+        assert spans.tolist() == [[ABSENT] * 4, [*least, *largest]]
+
+
+def test_values_outside_of_the_data_are_misfits() -> None:
+    raw = np.zeros(16, np.uint8)
+    for start, size in ((1, 16), (-1, 16), (0, 32)):
+        cells, spans = np.zeros((1, 4), np.int64), make_spans(1)
+        assert read_spans(raw, numbers(start), numbers(size), numbers(0), cells, 5, spans) == 0
+
+
+def test_ids_and_headers_outside_of_the_payload_are_refused() -> None:
+    words, kinds = np.empty((1, 2), np.uint64), np.empty(1, np.uint8)
+    data = np.zeros(8, np.uint8)
+    for start, size in ((-1, 2), (7, 2)):
+        with pytest.raises(IndexError, match="outside"):
+            fold_cells(data, numbers(start), numbers(size), K, K, words, kinds)
+    records = record_table(1)
+    records[:] = 0
+    records[0, RecordField.RECORD_END] = 9
+    with pytest.raises(IndexError, match="outside"):
+        find_headers(data, records, data[:1], numbers(0), numbers(0))
+
+
+@pytest.mark.parametrize("area", [b"", b"\x02", b"\x02n", b"\x02n\x06v", b"\x01\x00", b"\xff" * 6])
+def test_headers_that_do_not_end_name_their_record(area: bytes) -> None:
+    records = record_table(1)
+    records[:] = 0
+    records[0, RecordField.HEADERS_COUNT] = 1
+    records[0, RecordField.RECORD_END] = len(area)
+    payload = np.frombuffer(area, np.uint8)
+    name = np.frombuffer(b"n", np.uint8)
+    assert find_headers(payload, records, name, numbers(0), numbers(0)) == 0
