@@ -231,6 +231,21 @@ def test_a_segment_that_was_being_made_is_made_anew(bench: WindowBench) -> None:
         assert times(store.all()) == [22_000, 23_000, 40_960]
 
 
+def test_a_store_whose_directory_vanished_ends_in_an_error_and_opens_again(
+    tmp_path: Path,
+) -> None:
+    bench = rocks_bench(tmp_path)
+    store = bench.store()
+    put_all(store, [5_000])
+    store.checkpoint()
+    put_all(store, [6_000, 12_000])
+    shutil.rmtree(bench.directory)
+    with pytest.raises(Unavailable, match="No such file or directory"):
+        store.close()
+    with bench.store() as store:
+        assert times(store.all()) == [5_000, 6_000, 12_000]
+
+
 def test_rocksdbs_words_become_kinds_of_errors() -> None:
     kinds = {
         "Corruption: block checksum mismatch": Corrupt,

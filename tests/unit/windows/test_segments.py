@@ -42,9 +42,12 @@ def names(file_system: FileSystem) -> list[str]:
     return [name for name in file_system.names(DIRECTORY) if name != ".lock"]
 
 
-def make(segments: Segments, *ids: int) -> list[Segment]:
-    found = [segments.get_or_create_if_live(id, 0) for id in ids]
-    return [segment for segment in found if segment is not None]
+def make(segments: Segments, *ids: int) -> None:
+    """Segments of these ids, with an entry each."""
+    for id in ids:
+        segment = segments.get_or_create_if_live(id, 0)
+        assert segment is not None
+        segment.database.write([(b"k", b"v")])
 
 
 def test_an_entry_at_the_start_of_an_interval_opens_its_segment(
