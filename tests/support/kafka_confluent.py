@@ -224,6 +224,8 @@ class ConfluentConsumer(Closing):
             error = message.error()
             if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise OutOfRange(error.str())
+            if error is not None and error.fatal():
+                raise KafkaException(error)
         return [_received(message) for message in found if message.error() is None]
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
