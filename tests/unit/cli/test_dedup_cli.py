@@ -1,6 +1,9 @@
 """The commands of `varve dedup`, on a directory and through a broker."""
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -171,3 +174,43 @@ def test_a_broker_is_as_good_as_a_directory(kit: KafkaKit, tmp_path: Path) -> No
     assert "a duplicate of offset 0" in told
     failed = run(*given, "-X", "nonsense=1", code=1)
     assert "nonsense is nothing that this client knows" in " ".join(failed.stderr.split())
+
+
+def _signal_after(kit: KafkaKit, topic: str, number: int) -> threading.Thread:
+    """Sends this process a signal once the topic has a committed record."""
+
+    def work() -> None:
+        for _ in range(1_200):
+            known = {one.name for one in kit.store.topics()}
+            if topic in known and kit.store.topic(topic).partition(0).log.last_stable_offset > 1:
+                os.kill(os.getpid(), number)
+                return
+            threading.Event().wait(0.02)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_following_ends_in_order_by_a_signal(kit: KafkaKit, tmp_path: Path) -> None:
+    run("topic", "create", "clicks", "--broker", kit.bootstrap)
+    kit.store.topic("clicks").append_batch(batch_of(COPIES))
+    given = ("clicks", "--to", "clicks-once", *RULES, "--state", str(tmp_path), "--follow")
+    thread = _signal_after(kit, "clicks-once", signal.SIGTERM)
+    result = run("dedup", "run", *given, "-b", kit.bootstrap, "--json")
+    thread.join()
+    assert lines(result)[-1]["records"] == 6
+
+
+def test_an_interrupt_leaves_what_is_committed(kit: KafkaKit, tmp_path: Path) -> None:
+    run("topic", "create", "views", "--broker", kit.bootstrap)
+    for number in range(60):
+        kit.store.topic("views").append_batch(batch_of([(b"%d" % number, number)]))
+    given = ("views", "--to", "views-once", *RULES, "--state", str(tmp_path), "-b", kit.bootstrap)
+    thread = _signal_after(kit, "views-once", signal.SIGINT)
+    result = run("dedup", "run", *given, "--chunk-bytes", "1", code=130)
+    thread.join()
+    assert "the next run goes on" in result.stderr
+    run("dedup", "run", *given)
+    found = kit.store.topic("views-once").read(isolation="read_committed")
+    assert [one.value for one in found] == [b"%d" % number for number in range(60)]

@@ -6,6 +6,7 @@ Crash      `open_task` settles what a crash left, before it tells how far the pa
 Threads    each partition has one user at a time; different partitions may be used at once.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -22,6 +23,7 @@ _SEGMENT_MS_MIN: Final = 10 * 60_000
 _SEGMENT_MS_MAX: Final = 7 * _DAY_MS
 _PROGRESS_SEGMENT_BYTES: Final = 1 << 20
 _SUFFIX: Final = "-dedup-"
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,11 @@ class DedupTopics:
     side: str | None = None
 
     def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.name in (".", ".."):
+            raise InvalidRequest(
+                f"a deduplication cannot be called {self.name!r:.260}: letters, digits, dots, "
+                "underscores and dashes make a name, as they do for topics"
+            )
         for topic in (self.output, self.side):
             if topic == self.input:
                 raise InvalidRequest(

@@ -101,6 +101,12 @@ def test_topics_of_one_deduplication_are_different(other: dict[str, str]) -> Non
         replace(TOPICS, **other)
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a b"])
+def test_a_name_is_one_that_a_directory_may_have(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="a deduplication cannot be called"):
+        replace(TOPICS, name=name)
+
+
 def test_a_commit_is_seen_as_a_whole(store: Store) -> None:
     ends = make_ends(store)
     assert ends.open_task(0) is None
