@@ -6,5 +6,6 @@ from benchmarks.dedup.suite import DEDUP
 from benchmarks.hot_log.suite import HOT_LOG
 from benchmarks.server.suite import SERVER
 from benchmarks.spark.suite import SPARK
+from benchmarks.windows.suite import WINDOWS
 
-SUITES = (HOT_LOG, COMPACTION, COLD_TIER, SPARK, DEDUP, SERVER)
+SUITES = (HOT_LOG, COMPACTION, COLD_TIER, SPARK, DEDUP, WINDOWS, SERVER)

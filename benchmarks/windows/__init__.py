@@ -1,0 +1,1 @@
+"""Window stores: memory over live segments, dropping one, restoring from a changelog."""
