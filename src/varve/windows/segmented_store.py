@@ -30,7 +30,7 @@ from varve.windows.segments import Segments
 from varve.windows.settings import WindowSettings
 from varve.windows.store_meta import StoreMeta, keep_meta
 from varve.windows.window_iterator import WindowIterator
-from varve.windows.window_key import TIME_MAX_MS, KeyRange, check_time, decode_window_key
+from varve.windows.window_key import TIME_MAX_MS, KeyRange, check_time, decode_time
 
 logger = logging.getLogger(__name__)
 
@@ -191,13 +191,16 @@ class SegmentedStore:
         """
         self.segments.check_open()
         by_id: dict[int, list[Put]] = {}
-        count = 0
-        latest_ms = self.stream_time_ms
+        segment_ms = self.settings.segment_ms
+        latest_ms = NO_STREAM_TIME_MS
         for entry in entries:
-            time_ms = decode_window_key(entry[0]).time_ms
-            latest_ms = max(latest_ms, time_ms)
-            by_id.setdefault(self.segments.segment_id(time_ms), []).append(entry)
-            count += 1
+            time_ms = decode_time(entry[0])
+            if time_ms > latest_ms:
+                latest_ms = time_ms
+            try:
+                by_id[time_ms // segment_ms].append(entry)
+            except KeyError:
+                by_id[time_ms // segment_ms] = [entry]
         self._raise_stream_time(latest_ms)
         written_count = 0
         for id, puts in sorted(by_id.items()):
@@ -205,7 +208,7 @@ class SegmentedStore:
             if segment is not None:
                 segment.database.write(puts)
                 written_count += len(puts)
-        return RestoredBatch(written_count, count - written_count)
+        return RestoredBatch(written_count, sum(map(len, by_id.values())) - written_count)
 
     def maintain(self, stream_time_ms: int) -> int:
         """Let what is expired go although nothing is put; tells how many segments were dropped.

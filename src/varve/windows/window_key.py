@@ -44,6 +44,17 @@ def decode_window_key(data: bytes) -> WindowKey:
     return WindowKey(data[:-SUFFIX_BYTES], time_ms, sequence)
 
 
+def decode_time(data: bytes) -> int:
+    """The time alone, for who has many keys; raises `Corrupt` as `decode_window_key` does."""
+    size = len(data)
+    if size >= SUFFIX_BYTES:
+        time_ms: int
+        time_ms, sequence = _SUFFIX.unpack_from(data, size - SUFFIX_BYTES)
+        if time_ms >= 0 and sequence >= 0:
+            return time_ms
+    return decode_window_key(data).time_ms
+
+
 def check_time(time_ms: int) -> None:
     if not 0 <= time_ms <= TIME_MAX_MS:
         raise InvalidRequest(

@@ -11,6 +11,7 @@ from varve.windows.window_key import (
     KeyRange,
     WindowKey,
     check_time,
+    decode_time,
     decode_window_key,
     encode_window_key,
     window_end_ms,
@@ -24,6 +25,7 @@ def test_a_key_is_key_time_and_sequence_in_big_endian() -> None:
     data = encode_window_key(b"ab", 258, 3)
     assert data == b"ab" + bytes.fromhex("0000000000000102 00000003")
     assert decode_window_key(data) == WindowKey(b"ab", 258, 3)
+    assert decode_time(data) == 258
     assert decode_window_key(bytes(12)) == WindowKey(b"", 0, 0)
 
 
@@ -31,8 +33,9 @@ def test_a_key_is_key_time_and_sequence_in_big_endian() -> None:
     "data", [b"", bytes(11), b"k" + b"\xff" * 8 + bytes(4), b"\x00" * 8 + b"\xff" * 4]
 )
 def test_bytes_that_are_no_key_are_corrupt(data: bytes) -> None:
-    with pytest.raises(Corrupt, match="window key"):
-        decode_window_key(data)
+    for decode in (decode_window_key, decode_time):
+        with pytest.raises(Corrupt, match="window key"):
+            decode(data)
 
 
 def test_byte_order_of_one_key_is_order_of_time_then_sequence() -> None:
