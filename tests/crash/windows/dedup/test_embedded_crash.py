@@ -138,6 +138,35 @@ def test_a_start_may_be_cut_as_well(scene: Scene, step_count: int, mode: CrashMo
         scene.check_whole(fs)
 
 
+def test_a_decision_that_was_read_before_it_was_synced_is_not_taken_back(scene: Scene) -> None:
+    """Killed before the sync of a decision, and the power fails in the start that follows."""
+    trial = scene.begin()
+    scene.run(trial)
+    path = f"/d/{OUTPUT}-dedup-progress-0/"
+    steps = [step for step in trial.trace if step.path.startswith(path)]
+    written = [step for step in steps if step.operation == "write" and step.path.endswith(".log")]
+    # A start writes its fence; then each commit writes its progress, and its decision at the end.
+    for decision in (step.number + 1 for step in written[2::2]):
+        fs = scene.begin()
+        fs.crash_at(decision)
+        with suppress(PowerLoss):
+            scene.run(fs)
+        killed = fs.after_crash(CrashMode.KEEP_ALL)
+        count = killed.after_crash(CrashMode.KEEP_ALL)
+        scene.run(count)
+        for step in range(1, count.steps + 1, 1 if IS_LONG else 9):
+            start = killed.after_crash(CrashMode.KEEP_ALL)
+            start.crash_at(step)
+            with suppress(PowerLoss):
+                scene.run(start)
+            after = start.after_crash(CrashMode.LOSE_UNSYNCED)
+            try:
+                scene.check_prefix(after.after_crash(CrashMode.KEEP_ALL))
+                scene.check_whole(after)
+            except (AssertionError, StoreError) as error:
+                raise AssertionError(f"after a crash at\n{start.describe_trace(3)}") from error
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_an_io_error_at_any_step_is_named_and_the_next_run_goes_on(
     scene: Scene, step_count: int, number: int
