@@ -1,4 +1,4 @@
-"""`kill -9` of a deduplication with RocksDB at random moments: exactly once all the same."""
+"""`kill -9` of a deduplication with RocksDB at random moments: exactly once all the same: G3."""
 
 import os
 import random

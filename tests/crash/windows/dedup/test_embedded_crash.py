@@ -1,4 +1,4 @@
-"""A deduplication in a store is killed at every step of the disk: exactly once all the same."""
+"""A deduplication in a store is killed at every step of the disk: exactly once all the same: G3."""
 
 import errno
 import os
