@@ -90,6 +90,11 @@ class WindowStore:
         """Puts that were kept and could not be seen any more."""
         return self._store.dead_on_arrival_count
 
+    @property
+    def removal_failure_count(self) -> int:
+        """Expired segments whose directories could not be removed; the next opening tries again."""
+        return self._store.segments.removal_failure_count
+
     # Writes
 
     def put(

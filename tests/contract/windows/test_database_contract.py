@@ -1,6 +1,7 @@
 """Every engine keeps the promises of `varve.windows.database`."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,21 @@ def test_a_file_in_place_of_the_directory_is_corrupt(place: Place) -> None:
         file.write_at(0, b"stray")
     with pytest.raises(Corrupt, match="open of"):
         place.open()
+
+
+def test_databases_of_one_engine_serve_a_thread_each(place: Place) -> None:
+    def work(number: int) -> list[bytes | None]:
+        database = place.databases.open(f"{place.path}{number}")
+        for at in range(50):
+            database.write([(bytes([at, number]), bytes([number]))])
+        next(database.scan(None, None, backward=True))
+        database.flush()
+        found = database.get_many([bytes([at, number]) for at in range(50)])
+        database.close()
+        return found
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(work, range(3))) == [[bytes([number])] * 50 for number in range(3)]
 
 
 def test_databases_of_one_engine_are_apart(place: Place) -> None:

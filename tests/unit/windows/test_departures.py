@@ -18,8 +18,10 @@ from tests.support.window_bench import (
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
+from varve.windows.local_store import LocalStore
 from varve.windows.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
 from varve.windows.store_meta import MetaChanged
+from varve.windows.window_store import WindowStore
 
 
 @pytest.fixture
@@ -168,9 +170,10 @@ def test_d4_a_failed_rename_leaves_the_segment_to_the_next_opening(
     store.open()
     store.put(b"k" + bytes(12), b"v", 7_000)
     store.flush()
+    assert WindowStore(LocalStore(store)).removal_failure_count == 0
     file_system.fail_under(f"{bench.directory}/s.0", OSError(5, "Input/output error"))
     assert store.put(b"k" + bytes(12), b"v", 36_000)
-    assert store.segments.removal_failure_count == 1
+    assert WindowStore(LocalStore(store)).removal_failure_count == 1
     assert bench.names() == ["s.0", "s.30000"]
     file_system.mend()
     store.checkpoint(0)
