@@ -116,7 +116,13 @@ class Task:
     # Open
 
     def open(self) -> None:
-        """Fences and settles, and restores the ids that the state directory lacks."""
+        """Fences and settles, and restores the ids that the state directory lacks.
+
+        Raises InvalidRequest for what cannot go on, before anybody is fenced.
+        """
+        known = self._ends.find_progress(self.partition)
+        if known is not None:
+            self._go_on(known)
         found = self._ends.open_task(self.partition)
         self._progress = self._begin() if found is None else self._go_on(found)
         self._position = self._check_position(self._progress.position)
