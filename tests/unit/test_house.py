@@ -40,6 +40,20 @@ def _guarantees() -> dict[str, list[str]]:
     return {number: re.findall(r"`([^`]+)`", tests) for number, tests in rows}
 
 
+def _contract_sentences() -> dict[str, str]:
+    """What docs/dedup.md promises, by number."""
+    return dict(re.findall(r"^- \*\*(D\d+)\*\* (.*)$", _read("docs/dedup.md"), re.MULTILINE))
+
+
+def _contract_tests() -> Iterator[tuple[str, str]]:
+    """The number in the name of each test of that contract, and the text of its docstring."""
+    for path in sorted((ROOT / "tests/unit/windows/dedup").glob("test_contract_*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                number = node.name.split("_")[1].upper()
+                yield number, " ".join((ast.get_docstring(node) or "").split())
+
+
 def _markdown_files() -> list[Path]:
     top = list(ROOT.glob("*.md"))
     return sorted([*top, *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").glob("*.md")])
@@ -95,6 +109,15 @@ def test_the_tests_that_carry_a_guarantee_exist_and_carry_its_number() -> None:
     for number, paths in guarantees.items():
         for path in paths:
             assert re.search(rf"\b{number}\b", _read(path)), f"{path} does not name {number}"
+
+
+def test_every_sentence_of_the_contract_is_the_docstring_of_one_test() -> None:
+    sentences = _contract_sentences()
+    assert list(sentences) == [f"D{number}" for number in range(1, len(sentences) + 1)]
+    told = sorted(f"{number} {text}" for number, text in sentences.items())
+    assert sorted(text for _, text in _contract_tests()) == told
+    for number, text in _contract_tests():
+        assert text.split()[0] == number, f"the test of {number} speaks of {text:.20}"
 
 
 def test_generated_pages_are_fresh() -> None:

@@ -90,7 +90,7 @@ At `/metrics` of `varve serve` too. Counters begin anew when the server starts."
 
 _DEDUP_METRICS_INTRODUCTION = """\
 The `metrics` of a `Deduplicator` is a collector of its own; see
-[deduplication.md](deduplication.md). Labels name the deduplication, its input and the partition."""
+[dedup.md](dedup.md). Labels name the deduplication, its input and the partition."""
 
 _OBJECT_STORE_METRICS_INTRODUCTION = """\
 The `table` of a `MeasuredObjectStore` is a collector of its own; see
