@@ -56,7 +56,7 @@ def print_rows(rows: Sequence[PartitionRow]) -> None:
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for number, line in enumerate(lines):
         text = "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        typer.secho(text, bold=number == 0)
+        typer.secho(text, bold=number == 0 or None)
 
 
 def _cells(row: PartitionRow, *, has_state: bool) -> list[str]:

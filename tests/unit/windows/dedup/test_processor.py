@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -240,3 +240,44 @@ def test_a_server_may_lose_its_power(served: Bench, kit: KafkaKit) -> None:
     with served.open() as dedup:
         dedup.run_once()
     served.check(records)
+
+
+def test_a_server_may_be_started_anew_under_a_run(served: Bench, kit: KafkaKit) -> None:
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            with served.open() as dedup:
+                dedup.run(stop)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    records = served.fill(30)
+    for round in (1, 2):
+        wait_for(served, 30 * round * PARTITIONS, failures)
+        kit.restart()
+        served.store = kit.store
+        for partition, more in served.fill(30, seed=round).items():
+            records[partition] = records[partition] + more
+    wait_for(served, 90 * PARTITIONS, failures)
+    stop.set()
+    thread.join(20)
+    assert failures == []
+    served.check(records)
+
+
+def taken(bench: Bench) -> int:
+    """How many records were told of as committed."""
+    last = {one.partition: one.counts.total for one in bench.told}
+    return sum(last.values())
+
+
+def wait_for(bench: Bench, count: int, failures: Sequence[BaseException]) -> None:
+    for _ in range(600):
+        if taken(bench) == count or failures:
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"{taken(bench)} records were taken, not {count}")
