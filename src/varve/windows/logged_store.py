@@ -44,8 +44,9 @@ class LoggedStore:
 
     def open(self) -> RestoreProgress:
         """Open the segments and bring them to where the changelog ends."""
+        start_offset = open_or_wipe(self.store, self._changelog)
         self._pending = []
-        progress = self._restore(open_or_wipe(self.store, self._changelog))
+        progress = self._restore(start_offset)
         if not self._has_lost():
             return progress
         # A put dropped them that the changelog does not know of, so they are still to be seen.

@@ -98,6 +98,8 @@ class SegmentedStore:
         Raises `Corrupt` when a segment is damaged or lost, or `MetaChanged` when the store was made
         with other settings: `wipe`, open again and restore from the changelog.
         """
+        if self.segments.is_open:
+            raise InvalidRequest(f"store {self.name}: {self._directory} is open already")
         self.segments.acquire()
         try:
             return self._open()

@@ -71,6 +71,7 @@ class Segments:
         self._ids: list[int] = []
         self._missing_ids: list[int] = []
         self._lock: Lock | None = None
+        self._is_scanned = False
         self._has_new_directory = False
 
     def __iter__(self) -> Iterator[Segment]:
@@ -112,7 +113,10 @@ class Segments:
         """Drop what is expired at this stream time, oldest first; tells how many."""
         first_live_id = self.segment_id(stream_time_ms - self.retention_ms)
         expired_ids = self._ids[: bisect_left(self._ids, first_live_id)]
-        if expired_ids:
+        if self._strict:
+            for id in expired_ids:
+                self._destroy([self._drop(id)])
+        elif expired_ids:
             self._destroy([self._drop(id) for id in expired_ids])
         return len(expired_ids)
 
@@ -166,10 +170,11 @@ class Segments:
         ones that are older than all that is there were dropped after the checkpoint; whether that
         was right an owner can tell who knows the stream time: see `lost_ids`.
         """
+        if self._is_scanned:
+            raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
         try:
             self.acquire()
-            if self._ids:
-                raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
+            self._is_scanned = True
             if self._strict:
                 self._open_as_the_reference()
             else:
@@ -204,6 +209,7 @@ class Segments:
                 except StoreError as error:
                     errors.append(error)
         finally:
+            self._is_scanned = False
             lock, self._lock = self._lock, None
             if lock is not None:
                 lock.release()

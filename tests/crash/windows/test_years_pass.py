@@ -1,4 +1,4 @@
-"""The machine's clock moves by years: a store forgets by stream time, its changelog by the clock."""
+"""The machine's clock moves by years: a store forgets by stream time, its log by the clock."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -166,9 +166,9 @@ def test_nothing_is_made_before_the_opening(file_system: MemoryFileSystem) -> No
 
 def test_opening_twice_is_refused(file_system: MemoryFileSystem) -> None:
     segments = opened(file_system)
-    make(segments, 0)
     with pytest.raises(InvalidRequest, match="open already"):
         segments.open_existing(-1)
+    make(segments, 0)
 
 
 @pytest.mark.parametrize("times", [{"segment_ms": 0}, {"retention_ms": -1}])

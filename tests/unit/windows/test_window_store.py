@@ -202,6 +202,13 @@ def test_the_position_survives_a_restart(bench: WindowBench, store: WindowStore)
         assert again.position == Position({("in", 0): 7})
 
 
+def test_opening_twice_is_refused_and_harmless(store: WindowStore) -> None:
+    with pytest.raises(InvalidRequest, match="open already"):
+        store.open()
+    assert store.put(b"k", b"v", 5)
+    assert times(store.all()) == [5]
+
+
 def test_one_owner_at_a_time(bench: WindowBench, store: WindowStore) -> None:
     with pytest.raises(Locked):
         bench.local()
