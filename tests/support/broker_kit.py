@@ -132,6 +132,7 @@ class BrokerKit:
         self.work = ManualExecutor()
         self.syncs = ManualExecutor()
         self.appends = ManualAppends(self.loop, self.syncs)
+        self.gated_appends = ManualAppends(self.loop, self.syncs)
         self.store = varve.open(
             self._path,
             settings=self._store_settings,
@@ -149,6 +150,7 @@ class BrokerKit:
             random=random.Random(7),
             loop=self.loop,
             appends=self.appends,
+            gated_appends=self.gated_appends,
             pool=self.work,
             **self._parts,
         )
@@ -173,6 +175,7 @@ class BrokerKit:
         """Stops the broker and its store and starts them anew; a crash writes nothing more."""
         if is_crash:
             self._close_loop()
+            self.broker.gates.abandon()
             self.store.abandon()
         else:
             self._close()
@@ -295,7 +298,9 @@ class BrokerKit:
             idle = 0 if self._work_once() else idle + 1
 
     def _work_once(self) -> bool:
-        did_append = not self.appends.is_held and self.appends.run_once()
+        did_append = not self.appends.is_held and (
+            self.appends.run_once() or self.gated_appends.run_once()
+        )
         did_sync = self.syncs.run_once()
         return self.work.run_once() or did_sync or did_append
 

@@ -54,16 +54,23 @@ class Appends:
     """The way into all logs of a broker."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, sync_pool: Executor | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        sync_pool: Executor | None = None,
+        name: str = "appends",
+        refusals: Refusals | None = None,
     ) -> None:
         self._loop = loop
-        self.refusals: Final = Refusals("an append was refused", loop.time)
+        self.take: Callable[[AppendPart], None] = append_part
+        """What is done with a part in the writer's thread: it has a result or an error then."""
+        self.refusals: Final = refusals or Refusals("an append was refused", loop.time)
         self.on_appended: list[Callable[[set[TopicPartition]], None]] = []
         """Called in the loop's thread with the partitions that have more to read."""
         # None wakes the writer to its end.
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="varve-appends", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"varve-{name}", daemon=True)
         self._syncs = sync_pool or ThreadPoolExecutor(_SYNC_THREADS, "varve-sync")
 
     def start(self) -> None:
@@ -130,7 +137,7 @@ class Appends:
         unsynced: dict[Log, list[_Job]] = {}
         for job in jobs:
             for part in job.parts:
-                _append(part)
+                self.take(part)
                 if part.result is None:
                     if isinstance(part.error, Unavailable):
                         self.refusals.note(part.log.topic_partition, part.error)
@@ -176,7 +183,8 @@ def _complete(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-def _append(part: AppendPart) -> None:
+def append_part(part: AppendPart) -> None:
+    """Appends a batch to its log as it is."""
     try:
         waits = not part.log.settings.syncs_every_append
         part.result = part.log.append(part.batch, origin=part.origin, waits=waits)

@@ -17,6 +17,8 @@ from varve.broker.admin.administration import Administration
 from varve.broker.admin.settings import AdminSettings
 from varve.broker.appends import Appends
 from varve.broker.context import ConnectionContext, RequestContext
+from varve.broker.data.dedup.gate_place import GatePlace
+from varve.broker.data.dedup.gates import Gates
 from varve.broker.data.fetch_sessions import FetchSessions
 from varve.broker.data.fetch_waits import FetchWaits
 from varve.broker.data.produce_guard import NoTransactions, ProduceGuard
@@ -75,6 +77,8 @@ class Broker:
         random: random.Random,
         loop: asyncio.AbstractEventLoop,
         appends: Appends | None = None,
+        gated_appends: Appends | None = None,
+        boot: str | None = None,
         pool: Executor | None = None,
         data: DataSettings | None = None,
         security: SecuritySettings | None = None,
@@ -105,6 +109,11 @@ class Broker:
             store, self.topics, admin or AdminSettings(), offload=self.offload, told=self.told
         )
         self.appends = appends or Appends(loop)
+        self.gated_appends = gated_appends or Appends(
+            loop, name="dedup", refusals=self.appends.refusals
+        )
+        """The way into logs that take no duplicates, by a thread of its own."""
+        self.gated_appends.on_appended = self.appends.on_appended
         self.produce_guard: ProduceGuard = NoTransactions()
         """Asked about every batch of a transaction."""
         self.endpoints: dict[str, Endpoint] = {}
@@ -115,9 +124,10 @@ class Broker:
         """Called in the loop with a connection that has ended."""
         self._pool = pool or ThreadPoolExecutor(_POOL_THREADS, "varve-broker")
         self._make_data(data or DataSettings())
+        self._make_gates(boot)
         self._make_groups(groups or GroupSettings())
         self._make_transactions(transactions or TransactionSettings())
-        self.metrics = BrokerMetrics(self.groups, self.transactions)
+        self.metrics = BrokerMetrics(self.groups, self.transactions, self.gates)
 
     def _make_data(self, settings: DataSettings) -> None:
         self.told.append(settings)
@@ -134,6 +144,24 @@ class Broker:
         self.on_appended.append(self.fetches.on_appended)
         self.on_disconnected.append(self.fetches.on_disconnected)
         self.admin.on_changed.append(self.fetches.wake)
+
+    def _make_gates(self, boot: str | None) -> None:
+        """Without a name of the machine's start, none is like another."""
+        self.gates = Gates(
+            self.topics,
+            self.gated_appends,
+            GatePlace(
+                file_system=self.store.fs,
+                clock=self.clock,
+                random=self.random,
+                boot=self.random.randbytes(16).hex() if boot is None else boot,
+            ),
+            log_directories=[one.path for one in self.store.directories],
+            loop=self.loop,
+            timers=self.timers,
+            offload=self.offload,
+        )
+        self.admin.on_changed.append(self.gates.on_changed)
 
     def _make_groups(self, settings: GroupSettings) -> None:
         self.told.append(settings)
@@ -178,6 +206,8 @@ class Broker:
         for table in (self.acls, self.credentials, self.quotas.table):
             await self.offload(table.load)
         self.appends.start()
+        self.gated_appends.start()
+        await self.gates.start()
         await self.groups.load()
         await self.transactions.load()
 
@@ -185,7 +215,9 @@ class Broker:
         """Lets what was submitted end; the store stays open."""
         await self.transactions.stop()
         await self.groups.stop()
-        await self.loop.run_in_executor(None, self.appends.stop)
+        for appends in (self.appends, self.gated_appends):
+            await self.loop.run_in_executor(None, appends.stop)
+        await self.gates.stop()
         self._pool.shutdown(wait=True)
 
     def offload(self, work: Callable[..., T], *args: object) -> "asyncio.Future[T]":

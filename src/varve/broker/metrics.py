@@ -1,4 +1,4 @@
-"""What the coordinators of groups and transactions measure.
+"""What the coordinators of groups and transactions measure, and the gates of topics.
 
 Invariant  coordinators count in plain numbers; whoever collects brings them into the table.
 Threads    counted in the loop's thread, collected in any.
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from varve.broker.data.dedup.gates import Gates
 from varve.broker.groups.coordinator import GroupCoordinator
 from varve.broker.groups.group import GroupKind
 from varve.broker.transactions.coordinator import TransactionCoordinator
@@ -62,14 +63,33 @@ COMPLETED_TRANSACTIONS = counter(
     labels=("outcome",),
 )
 
+DEDUP_RECORDS = counter(
+    "varve_broker_dedup_records_total",
+    "Records produced to topics that take no duplicates, by what they were found to be: kept, "
+    "duplicates, which were left out, or one of late, future, missing (without a time) and no_id, "
+    "which were taken without a look.",
+    unit="records",
+    labels=("topic", "verdict"),
+)
+DEDUP_PARTITIONS = gauge(
+    "varve_broker_dedup_partitions",
+    "Partitions of topics that take no duplicates, by the state of their ids: open, restoring or "
+    "failed.",
+    unit="partitions",
+    labels=("state",),
+)
+
 _OUTCOMES = {Status.COMPLETE_COMMIT: "committed", Status.COMPLETE_ABORT: "aborted"}
 
 
 class BrokerMetrics:
     """The figures of one broker; a collector for a registry."""
 
-    def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+    def __init__(
+        self, groups: GroupCoordinator, transactions: TransactionCoordinator, gates: Gates
+    ) -> None:
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
+        self._gates = gates
         self._groups = groups
         self._transactions = transactions
 
@@ -77,6 +97,7 @@ class BrokerMetrics:
         """What prometheus_client asks a collector for."""
         self._look_at_groups()
         self._look_at_transactions()
+        self._look_at_gates()
         return self.table.collect()
 
     def _look_at_groups(self) -> None:
@@ -106,6 +127,14 @@ class BrokerMetrics:
             self._raise_to(
                 COMPLETED_TRANSACTIONS, self._transactions.completed_counts[status], outcome
             )
+
+    def _look_at_gates(self) -> None:
+        for labels, count in self._gates.counts().items():
+            self._raise_to(DEDUP_RECORDS, count, *labels)
+        states: dict[tuple[str, ...], float] = {
+            (state,): float(count) for state, count in self._gates.states().items()
+        }
+        self.table.replace(DEDUP_PARTITIONS, states)
 
     def _raise_to(self, metric: Metric, total: int, *labels: str) -> None:
         self.table.add(metric, total - self.table.value(metric, *labels), *labels)

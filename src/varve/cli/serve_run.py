@@ -14,6 +14,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import varve
@@ -64,6 +65,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         timers=LoopTimers(loop),
         random=random.Random(),
         loop=loop,
+        boot=_find_boot(),
         **parts,
     )
     guards = Guards(
@@ -84,6 +86,14 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     finally:
         await endpoint.stop()
         await server.stop()
+
+
+def _find_boot() -> str | None:
+    """What the system calls this start of the machine; None where it does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
 
 async def _start_http(endpoint: HttpEndpoint, plan: ServePlan) -> str:
@@ -172,6 +182,7 @@ def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:
         recent = {
             "appends": server.broker.appends.refusals.find_recent(),
             "reads": server.broker.failed_reads.find_recent(),
+            "dedup": server.broker.gates.failures() or None,
         }
         refused = {name: text for name, text in recent.items() if text is not None}
         is_healthy = found.is_healthy and not refused

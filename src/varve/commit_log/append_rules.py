@@ -73,6 +73,10 @@ class CheckedBatch:
         self.marker = marker
         self.has_producer = fields[_PRODUCER_ID] >= 0
 
+    def thinned(self, data: Buffer, max_timestamp: int) -> "CheckedBatch":
+        """The batch with fewer records: those of `data`, which has its header else."""
+        return CheckedBatch(data, self.fields, max_timestamp, self.marker)
+
     def summary(self, base_offset: int) -> BatchSummary:
         """What producer state is told, given the offset the batch will have."""
         fields = self.fields

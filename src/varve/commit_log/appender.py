@@ -87,6 +87,28 @@ class Appender:
             self.settle(result.last_offset + 1)
         return result
 
+    def check(self, data: Buffer) -> CheckedBatch:
+        """A producer's batch as `append` would store it."""
+        return self._rules.check(data, Origin.CLIENT, self._state.clock.now_ms())
+
+    def is_repeated(self, batch: CheckedBatch) -> bool:
+        """Whether its producer has appended it before, as its sequences tell."""
+        if not batch.has_producer:
+            return False
+        summary = batch.summary(0)
+        with self._state.lock:
+            known = self._state.producers.entries.get(summary.producer_id)
+        return known is not None and known.find_duplicate(summary) is not None
+
+    def append_checked(self, batch: CheckedBatch, *, waits: bool) -> AppendResult:
+        """Appends a producer's batch that `check` gave, whole or thinned."""
+        state = self._state
+        with state.lock:
+            result = self._append_checked_locked(batch, Origin.CLIENT, None, state.clock.now_ms())
+        if waits:
+            self.settle(result.last_offset + 1)
+        return result
+
     def _new_epoch_locked(self, leader_epoch: int | None) -> int:
         """The epoch to append under where the log's latest one does not simply go on."""
         latest = self._state.epochs.latest

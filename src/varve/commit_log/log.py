@@ -10,6 +10,7 @@ Threads    every method may be called from any thread; see the phases for what w
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from varve.commit_log.append_rules import CheckedBatch
 from varve.commit_log.appender import Appender, AppendResult
 from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.flusher import Flusher
@@ -237,6 +238,24 @@ class Log:
         `settle`.
         """
         return self._appender.append(batch, origin=origin, leader_epoch=leader_epoch, waits=waits)
+
+    def check(self, batch: Buffer) -> CheckedBatch:
+        """A producer's batch as it would be stored; raises what `append` would refuse it for.
+
+        Its sequences are not looked at.
+        """
+        return self._appender.check(batch)
+
+    def is_repeated(self, batch: CheckedBatch) -> bool:
+        """Whether its idempotent producer has appended it before."""
+        return self._appender.is_repeated(batch)
+
+    def append_checked(self, batch: CheckedBatch, *, waits: bool = True) -> AppendResult:
+        """Appends what `check` gave, perhaps with fewer records: their offsets stay unused.
+
+        Else it is as with `append`.
+        """
+        return self._appender.append_checked(batch, waits=waits)
 
     def settle(self) -> None:
         """Does for all that is written now what an append waits for: one sync for many."""

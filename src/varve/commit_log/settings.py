@@ -16,6 +16,8 @@ TIME_APPEND = "append"
 
 AS_TOTAL: Final = -2
 """A limit of the local disk that follows the one of the whole log."""
+SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
+"""The widest window for duplicates, and the most that a record may come late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,10 +344,40 @@ class LogSettings:
         "varve.job.table.catalog",
         is_own=True,
     )
+    varve_dedup_by: str = setting(
+        "",
+        "By what a served topic tells duplicates and takes none: key, header:NAME or field:PATH; "
+        "empty takes every record. Records that are written without the server are not looked at.",
+        "varve.dedup.by",
+        is_own=True,
+    )
+    varve_dedup_window_ms: int = setting(
+        600_000,
+        "With varve.dedup.by, a record is a duplicate of an earlier one of the same id whose time "
+        "is at most this far from its own, before or after.",
+        "varve.dedup.window.ms",
+        at_least=1,
+        at_most=SPAN_MS_MAX,
+        long=True,
+        is_own=True,
+    )
+    varve_dedup_lateness_ms: int = setting(
+        -1,
+        "With varve.dedup.by, a record further than this behind the newest of its partition is "
+        "late, and one further than this ahead of the server's clock is from the future: both are "
+        "taken without a look for duplicates. -1 is as long as varve.dedup.window.ms.",
+        "varve.dedup.lateness.ms",
+        at_least=0,
+        at_most=SPAN_MS_MAX,
+        also=(-1,),
+        long=True,
+        is_own=True,
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
         self._check_jobs()
+        self._check_dedup()
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidSetting(
                 f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, "
@@ -368,6 +400,17 @@ class LogSettings:
                 f"varve.job.table.interval.ms is {self.varve_job_table_interval_ms}, but which "
                 "table is not told: give varve.job.table.name, and varve.job.table.warehouse or "
                 "varve.job.table.catalog, or set the first to -1"
+            )
+
+    def _check_dedup(self) -> None:
+        kind, _, name = self.varve_dedup_by.partition(":")
+        is_known = kind == "key" and not name and ":" not in self.varve_dedup_by
+        is_known |= kind == "header" and bool(name)
+        is_known |= kind == "field" and bool(name) and "'" not in name
+        if self.varve_dedup_by and not is_known:
+            raise InvalidSetting(
+                f"varve.dedup.by is {self.varve_dedup_by!r:.200}, which names no id: write key, "
+                "header:NAME or field:PATH, as field:order.id, or nothing to take duplicates"
             )
 
     def _check_local_retention(self) -> None:

@@ -10,17 +10,20 @@ Invariant  an answer comes when every batch is as durable as its topic promises,
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
 from varve.broker.appends import AppendPart
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
+from varve.broker.data.dedup.gates import GatedPart
 from varve.broker.errors import CloseConnection, code_of
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.timers import Timer
 from varve.broker.topics import ServedTopic, leader_epoch_of
-from varve.commit_log import TopicPartition
+from varve.commit_log import Log, TopicPartition
 from varve.foundation.errors import Closed, InvalidRecord
 from varve.records import HEADER_BYTES, Codec
 from varve.wire import ErrorCode
@@ -64,7 +67,17 @@ _INVALID_COUNT: Final = _Refusal(
 class _Produce:
     """One request under way: per topic and partition a refusal, or a part of the append."""
 
-    __slots__ = ("_broker", "_context", "_future", "_outcomes", "_request", "_timer", "parts")
+    __slots__ = (
+        "_broker",
+        "_context",
+        "_future",
+        "_gated",
+        "_left",
+        "_outcomes",
+        "_request",
+        "_timer",
+        "parts",
+    )
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self._broker = broker
@@ -74,6 +87,9 @@ class _Produce:
         self._timer: Timer | None = None
         self._future: asyncio.Future[ProduceResponse | None] = broker.loop.create_future()
         self.parts: list[AppendPart] = []
+        self._gated: list[tuple[ServedTopic, GatedPart]] = []
+        """Those of the parts whose topics take no duplicates."""
+        self._left = 0
 
     def plan(self) -> None:
         whole = self._refuse_whole()
@@ -147,7 +163,20 @@ class _Produce:
             code = self._check_transaction(log.topic_partition, batch)
             if code:
                 return _Refusal(code)
+        if topic.settings.varve_dedup_by and not topic.is_internal:
+            return self._plan_gated(topic, log, batch)
         return AppendPart(log, batch)
+
+    def _plan_gated(self, topic: ServedTopic, log: Log, batch: memoryview) -> _Refusal | AppendPart:
+        if batch[22] & _TRANSACTIONAL:
+            return _Refusal(
+                ErrorCode.INVALID_RECORD,
+                f"topic {topic.name} takes no duplicates (varve.dedup.by), and so no transactions: "
+                "an abort would bring back what was left out; write without a transactional.id",
+            )
+        part = GatedPart(log, batch)
+        self._gated.append((topic, part))
+        return part
 
     def _check_transaction(self, partition: TopicPartition, batch: memoryview) -> ErrorCode:
         producer_id, producer_epoch = _PRODUCER.unpack_from(batch, _PRODUCER_ID_AT)
@@ -213,10 +242,34 @@ class _Produce:
 
     def begin(self) -> "asyncio.Future[ProduceResponse | None]":
         """Submits the parts; done when they are, or when the time is over."""
-        self._broker.appends.submit_then(self.parts, self._on_done)
+        if self._gated:
+            self._submit_gated()
+        else:
+            self._left = 1
+            self._broker.appends.submit_then(self.parts, self._on_done)
         if any(part.log.settings.syncs_every_append for part in self.parts):
             self._wait(self._request.timeout_ms)
         return self._future
+
+    def _submit_gated(self) -> None:
+        """Each part that has a gate goes by itself, the others together."""
+        plain = [part for part in self.parts if not isinstance(part, GatedPart)]
+        self._left = len(self._gated) + bool(plain)
+        if plain:
+            self._submit(plain, partial(self._broker.appends.submit_then, plain, self._on_done))
+        for topic, part in self._gated:
+            submit = self._broker.gates.submit_then
+            timeout_ms = self._request.timeout_ms
+            call = partial(submit, topic, part, self._on_done, timeout_ms=timeout_ms)
+            self._submit([part], call)
+
+    def _submit(self, parts: Sequence[AppendPart], call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Closed as error:
+            for part in parts:
+                part.error = error
+            self._on_done()
 
     def _wait(self, delay_ms: int) -> None:
         self._timer = self._broker.timers.call_later(delay_ms, self._on_timeout)
@@ -228,6 +281,9 @@ class _Produce:
         self._finish(is_timeout=True)
 
     def _on_done(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._finish(is_timeout=False)

@@ -1,0 +1,1 @@
+"""Topics that take no duplicates: what stands between Produce and their logs."""

@@ -1,0 +1,306 @@
+"""The gate of a partition that takes no duplicates: judge, append what is new, remember it.
+
+Invariant  what is remembered is in the log: ids follow an append, never the other way. A batch that
+           its producer sends again is told by its sequences, before ids are asked.
+           A checkpoint claims nothing of the log that is not on disk.
+Crash      ids are a copy of what the log holds. What they lack is read from there; where they may
+           know of records that the log has lost, all of them are.
+Threads    one at a time, by the gate's lock; it is taken before those of the log.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from varve.broker.data.dedup.gate_place import GatePlace
+from varve.broker.data.dedup.log_ids import LogIds
+from varve.broker.data.dedup.state_directory import NOTE_SUFFIX, remove_state
+from varve.broker.data.dedup.state_note import (
+    SECRET_BYTES,
+    StateNote,
+    describe_rules,
+    find_note,
+    write_note,
+)
+from varve.broker.data.dedup.thinning import empty, thin
+from varve.commit_log import AppendResult, Log
+from varve.commit_log.append_rules import CheckedBatch
+from varve.disk import Buffer
+from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
+from varve.records import Batch, RecordColumns
+from varve.windows.dedup.id_store import IdStore
+from varve.windows.dedup.ids import Arrivals, fold_chunk
+from varve.windows.dedup.judge import Judge, Judgement
+from varve.windows.dedup.rules import DedupRules
+from varve.windows.dedup.verdict import Counts, Verdict
+from varve.windows.failure import store_failure
+
+logger = logging.getLogger(__name__)
+
+_STAMPED: Final = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A batch, its records, and their ids under the offsets they are to have."""
+
+    checked: CheckedBatch
+    batch: Batch
+    columns: RecordColumns
+    ids: Arrivals
+    base_offset: int
+
+
+class Gate:
+    """One partition; `open` comes first. `on_failed` is called in the thread of the failure."""
+
+    def __init__(
+        self,
+        log: Log,
+        rules: DedupRules,
+        directory: str,
+        place: GatePlace,
+        *,
+        is_ended: Callable[[], bool],
+        on_failed: Callable[[StoreError], None],
+    ) -> None:
+        self.rules = rules
+        self.counts = Counts()
+        """Of what came since the gate was made; read in any thread."""
+        self._log = log
+        self._directory = directory
+        self._note_path = directory + NOTE_SUFFIX
+        self._place = place
+        self._is_ended = is_ended
+        self._on_failed = on_failed
+        self._lock = threading.Lock()
+        self._note: StateNote | None = None  # guarded by _lock, as all below
+        self._store: IdStore | None = None
+        self._position = 0
+        """All before it is remembered, as far as it was decided when it came."""
+        self._is_dirty = False
+
+    # Open and close
+
+    def open(self) -> None:
+        """Restores what is not there; raises StoreError, and may be called again then."""
+        with self._lock:
+            try:
+                self._open_locked()
+            except OSError as error:
+                raise store_failure(error, f"open of {self._directory}") from error
+            except Corrupt:
+                self._forget_note()
+                raise
+            finally:
+                if self._store is None:
+                    self._note = None
+
+    def _open_locked(self) -> None:
+        place = self._place
+        self._note = self._take_note()
+        store = IdStore.open(
+            directory=self._directory,
+            rules=self.rules,
+            secret=self._note.secret_words,
+            databases=place.databases(),
+            file_system=place.file_system,
+        )
+        try:
+            restored = LogIds(self._log, store, self._is_ended)
+            self._position = restored.restore(place.clock.now_ms())
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                store.close()
+            raise
+        self._store, self._is_dirty = store, True
+
+    def _take_note(self) -> StateNote:
+        """The note to go on with; with another secret the ids are made anew."""
+        place, rules = self._place, self.rules
+        place.file_system.make_directory(self._directory)
+        found = find_note(place.file_system, self._note_path)
+        is_usable = found is not None and found.allows(rules, place.boot)
+        # A log that was cut may have lost what is remembered of it.
+        if found is None or not is_usable or self._log.recovered:
+            secret = place.random.randbytes(SECRET_BYTES).hex()
+        else:
+            secret = found.secret
+        note = StateNote(describe_rules(rules), secret, place.boot)
+        write_note(place.file_system, self._note_path, note)
+        return note
+
+    def close(self) -> None:
+        """Brings all to the disk, so that the next opening restores nothing."""
+        with self._lock:
+            store, note = self._store, self._note
+            self._store = None
+            if store is None or note is None:
+                return
+            try:
+                self._log.flush()
+                store.checkpoint(self._position)
+            finally:
+                store.close()
+            closed = StateNote(note.rules, note.secret, boot="")
+            write_note(self._place.file_system, self._note_path, closed)
+
+    def remove(self) -> None:
+        """Forgets everything, on disk too; raises OSError where the disk refuses."""
+        with self._lock:
+            self._drop_locked()
+            remove_state(self._place.file_system, self._directory)
+
+    def abandon(self) -> None:
+        """Stops without writing, as a crash does."""
+        with self._lock:
+            self._drop_locked()
+
+    def _drop_locked(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(StoreError):
+                store.close()
+
+    # Work
+
+    def append(self, batch: Buffer) -> AppendResult:
+        """Appends what is no duplicate; a batch of duplicates is told the first one's original."""
+        with self._lock:
+            if self._store is None:
+                raise Closed(f"{self._log.topic_partition}: its ids are being opened: try again")
+            checked = self._log.check(batch)
+            if self._log.is_repeated(checked):
+                return self._log.append_checked(checked, waits=self._waits)
+            arrived = self._read(checked, self._store)
+            now_ms = self._place.clock.now_ms()
+            try:
+                self._follow_others(now_ms)
+                judged = self._judge(arrived, now_ms)
+            except StoreError as error:
+                raise self._failed(error) from error
+            result = self._append(arrived, judged)
+            try:
+                self._remember(arrived, judged, result, now_ms)
+            except StoreError as error:
+                # It is in the log, from which all is restored.
+                self._failed(error)
+            self.counts += judged.counts
+            return result
+
+    @property
+    def _waits(self) -> bool:
+        """Who syncs every append does so for many at once, later."""
+        return not self._log.settings.syncs_every_append
+
+    def _read(self, checked: CheckedBatch, store: IdStore) -> _Arrived:
+        batch = Batch(checked.data, str(self._log.topic_partition))
+        try:
+            columns = batch.columns()
+            ids = fold_chunk([columns], self.rules.by, store.secret)
+        except Corrupt as error:
+            raise InvalidRecord(str(error)) from error
+        base_offset = self._log.end_offset
+        offsets = ids.offsets - batch.header.base_offset + base_offset
+        ids = Arrivals(ids.words, ids.kinds, ids.times, offsets)
+        return _Arrived(checked, batch, columns, ids, base_offset)
+
+    def _follow_others(self, now_ms: int) -> None:
+        """Brings in what came into the log another way, or was decided since."""
+        assert self._store is not None
+        log = self._log
+        if log.end_offset < self._position:
+            raise Corrupt(
+                f"{log.topic_partition}: the log ends at {log.end_offset} and was remembered up to "
+                f"{self._position}: it was cut, and the ids are restored"
+            )
+        if self._position < log.last_stable_offset:
+            ids = LogIds(log, self._store, self._is_ended)
+            self._position = ids.learn(self._position, self._store.stream_time_ms, now_ms)
+
+    def _judge(self, arrived: _Arrived, now_ms: int) -> Judgement:
+        assert self._store is not None
+        judge = Judge(self.rules, self._store)
+        return judge.judge(arrived.ids, now_ms, self._store.stream_time_ms)
+
+    def _append(self, arrived: _Arrived, judged: Judgement) -> AppendResult:
+        log, checked = self._log, arrived.checked
+        is_copy = judged.verdicts == Verdict.DUPLICATE
+        if not is_copy.any():
+            return log.append_checked(checked, waits=self._waits)
+        if not is_copy.all():
+            chosen = thin(checked, arrived.batch, arrived.columns, ~is_copy)
+            return log.append_checked(chosen, waits=self._waits)
+        original = int(judged.witness_offsets[0])
+        if checked.has_producer:
+            left = empty(checked, arrived.batch)
+            return log.append_checked(left, waits=self._waits)._replace(base_offset=original)
+        is_stamped = log.settings.message_timestamp_type == _STAMPED
+        time_ms = checked.max_timestamp if is_stamped else -1
+        return AppendResult(original, original, time_ms, log.log_start_offset, True)
+
+    def _remember(
+        self, arrived: _Arrived, judged: Judgement, result: AppendResult, now_ms: int
+    ) -> None:
+        if result.is_duplicate:
+            return
+        assert self._store is not None
+        ids = arrived.ids
+        base_offset = result.last_offset - arrived.checked.last_delta
+        # The stream time is a function of the log, so that a restore comes to the same.
+        is_counted = judged.verdicts != Verdict.DUPLICATE
+        is_counted &= ids.times <= now_ms + self.rules.max_future_ms
+        times = ids.times[is_counted]
+        stream_time_ms = max(self._store.stream_time_ms, int(times.max(initial=-1)))
+        if base_offset == arrived.base_offset:
+            self._store.apply(judged.news, stream_time_ms)
+        else:
+            self._store.restore(_moved(judged.news.entries, base_offset - arrived.base_offset))
+            self._store.maintain(stream_time_ms)
+        if self._position == base_offset:
+            self._position = result.last_offset + 1
+        self._is_dirty = True
+
+    def checkpoint(self) -> None:
+        """Brings the ids to the disk, and before them the log; harmless where nothing is new."""
+        if not self._is_dirty:
+            return
+        try:
+            # What takes long is done while appends go on.
+            self._log.flush()
+            with self._lock:
+                if self._store is not None:
+                    self._log.flush()
+                    self._store.checkpoint(self._position)
+                    self._is_dirty = False
+        except StoreError as error:
+            with self._lock:
+                self._failed(error)
+
+    def _failed(self, error: StoreError) -> Unavailable:
+        """Closes the gate until it is opened again; gives what a client is told."""
+        logger.error(
+            "the ids of a partition failed",
+            extra={"partition": str(self._log.topic_partition), "error": str(error)},
+        )
+        self._drop_locked()
+        if isinstance(error, Corrupt):
+            self._forget_note()
+        self._on_failed(error)
+        return Unavailable(f"{self._log.topic_partition}: its ids failed: {error}")
+
+    def _forget_note(self) -> None:
+        """Without it the ids are made anew."""
+        with contextlib.suppress(OSError):
+            self._place.file_system.remove(self._note_path)
+
+
+def _moved(entries: Arrivals, by: int) -> Arrivals:
+    """Entries of a batch that came to stand behind another's."""
+    moved = np.asarray(entries.offsets + by)
+    return Arrivals(entries.words, entries.kinds, entries.times, moved)
