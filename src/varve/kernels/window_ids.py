@@ -132,11 +132,11 @@ def warm() -> None:
     secret = np.uint64(0)
     read_only = np.frombuffer(np.array([0, 2], np.int32).tobytes(), np.int32)
     words, kinds = np.empty((1, 2), np.uint64), np.zeros(1, np.uint8)
-    starts, sizes = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    records = record_table(1)
-    records[:] = 0
     for data in byte_buffers(b"id"):
         for ends in (read_only, read_only.copy()):
             fold_ids(data, ends, secret, secret, words, kinds)
-        fold_cells(data, starts, sizes, secret, secret, words, kinds)
-        find_headers(data, records, np.frombuffer(b"n", np.uint8), starts, sizes)
+    payload, cells = np.frombuffer(b"id", np.uint8), np.frombuffer(bytes(8), np.int64)
+    fold_cells(payload, cells, cells, secret, secret, words, kinds)
+    records = record_table(1)
+    records[:] = 0
+    find_headers(payload, records, payload, np.zeros(1, np.int64), np.zeros(1, np.int64))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
+from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.loads import Bytes
 from varve.kernels.peeks import peek_little_u64, start_of
 from varve.kernels.window_ids import NO_ID, Kinds, Words
@@ -306,5 +306,5 @@ def warm() -> None:
         zero, zero, zero, 1, 1, False, own, other, spans, verdicts, zero.copy(), flags, flags.copy()
     )
     extend_spans(zero, zero, own, spans, flags)
-    for data in byte_buffers(bytes(ONE_TIME_BYTES)):
-        read_spans(data, zero, np.full(1, ONE_TIME_BYTES), zero, cells, 3, spans)
+    value = np.zeros(ONE_TIME_BYTES, np.uint8)
+    read_spans(value, zero, np.full(1, ONE_TIME_BYTES), zero, cells, 3, spans)

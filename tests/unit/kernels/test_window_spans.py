@@ -21,6 +21,11 @@ from varve.kernels.window_spans import (
 K = np.uint64(1)
 
 
+def frozen(*values: int) -> npt.NDArray[np.int64]:
+    """As columns are, for which kernels are compiled."""
+    return np.frombuffer(numbers(*values).tobytes(), np.int64)
+
+
 def numbers(*values: int) -> npt.NDArray[np.int64]:
     return np.array(values, np.int64)
 
@@ -76,7 +81,7 @@ def test_the_stream_time_is_that_before_each_record() -> None:
 )
 def test_spans_are_read_if_they_are_of_their_cell(data: npt.NDArray[np.int64], fault: int) -> None:
     spans, cells = make_spans(2), np.array([[0, 0, 1, 7], [0, 0, 1, 1]], np.int64)
-    raw = np.frombuffer(data.astype("<i8").tobytes(), np.uint8)
+    raw = np.frombuffer(bytearray(data.astype("<i8").tobytes()), np.uint8)
     found = read_spans(raw, numbers(0, 0), numbers(len(raw), -1), numbers(1, 0), cells, 10, spans)
     assert found == fault
     if fault < 0:
@@ -93,10 +98,10 @@ def test_values_outside_of_the_data_are_misfits() -> None:
 
 def test_ids_and_headers_outside_of_the_payload_are_refused() -> None:
     words, kinds = np.empty((1, 2), np.uint64), np.empty(1, np.uint8)
-    data = np.zeros(8, np.uint8)
+    data = np.frombuffer(bytes(8), np.uint8)
     for start, size in ((-1, 2), (7, 2)):
         with pytest.raises(IndexError, match="outside"):
-            fold_cells(data, numbers(start), numbers(size), K, K, words, kinds)
+            fold_cells(data, frozen(start), frozen(size), K, K, words, kinds)
     records = record_table(1)
     records[:] = 0
     records[0, RecordField.RECORD_END] = 9
