@@ -2,8 +2,8 @@
 
 Layout     RocksDB's own files; raw bytes, no compression, universal compaction, no write-ahead
            log: the changelog is the log. docs/formats/window-store.md
-Invariant  block cache, filters, indexes and write buffers of all databases of one engine stay
-           within its budget together.
+Invariant  block cache, filters, indexes and write buffers of all databases of one engine share one
+           budget; writes pass it only while the flush that it asked for is on its way.
 Crash      a killed process keeps what was flushed, and of later batches a prefix. RocksDB would
            take a directory without its CURRENT file for a new database; here it is `Corrupt` when
            it has data.

@@ -12,8 +12,14 @@ from varve.foundation.errors import InvalidRequest
 from varve.windows.position import Position, Source
 from varve.windows.segmented_store import SegmentedStore, check_key
 from varve.windows.settings import WindowSettings
-from varve.windows.window_iterator import WindowIterator
-from varve.windows.window_key import SEQUENCE_MAX, TIME_MAX_MS, check_time, encode_window_key
+from varve.windows.window_iterator import WindowEntry, WindowIterator
+from varve.windows.window_key import (
+    SEQUENCE_MAX,
+    TIME_MAX_MS,
+    check_time,
+    encode_window_key,
+    window_end_ms,
+)
 
 _BEGIN_MS: Final = 0
 
@@ -176,6 +182,10 @@ class WindowStore:
 
     def backward_all(self) -> WindowIterator:
         return self.backward_fetch_all(_BEGIN_MS, TIME_MAX_MS)
+
+    def end_of_window_ms(self, entry: WindowEntry) -> int:
+        """Where an entry's window ends, for display."""
+        return window_end_ms(entry.time_ms, self.settings.window_ms)
 
     def _fetch(self, key: bytes, from_ms: int, to_ms: int, *, backward: bool) -> WindowIterator:
         check_key(key, self._store.name)

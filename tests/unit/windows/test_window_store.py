@@ -177,6 +177,12 @@ def test_peeking_does_not_advance(store: WindowStore) -> None:
             next(entries)
 
 
+def test_a_windows_end_is_its_start_and_its_length(bench: WindowBench) -> None:
+    with bench.local(window_ms=7_000) as store:
+        store.put(b"k", b"v", 5)
+        assert [store.end_of_window_ms(entry) for entry in store.all()] == [7_005]
+
+
 def test_a_closed_iterator_has_no_more(store: WindowStore) -> None:
     put_all(store, [5, 6])
     entries = store.all()

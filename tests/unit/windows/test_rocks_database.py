@@ -1,0 +1,39 @@
+"""RocksDB as an engine: one budget of memory, and a quiet directory."""
+
+import random
+from pathlib import Path
+
+from varve.windows.rocks_database import RocksDatabases
+
+BUDGET_BYTES = 4 << 20
+
+
+def test_databases_stay_within_one_budget_and_flush_by_it(tmp_path: Path) -> None:
+    """Twelve MiB through three databases, none of which would fill its own buffer of 16 MiB.
+
+    Writes go on while a flush is on its way, so the budget may be passed for a while.
+    """
+    engine = RocksDatabases(memory_bytes=BUDGET_BYTES)
+    databases = [engine.open(str(tmp_path / str(number))) for number in range(3)]
+    source = random.Random(1)
+    most_bytes = 0
+    for _ in range(20):
+        for database in databases:
+            database.write([(source.randbytes(16), source.randbytes(400)) for _ in range(500)])
+            most_bytes = max(most_bytes, engine.memory_in_use_bytes())
+    assert most_bytes < 3 * BUDGET_BYTES
+    assert all(database.size() > 0 for database in databases)
+    for database in databases:
+        database.close()
+    assert engine.memory_in_use_bytes() < BUDGET_BYTES
+
+
+def test_no_logs_pile_up_over_openings(tmp_path: Path) -> None:
+    engine = RocksDatabases(memory_bytes=BUDGET_BYTES)
+    for number in range(4):
+        database = engine.open(str(tmp_path))
+        database.write([(bytes([number]), b"v")])
+        database.close()
+    names = [path.name for path in tmp_path.iterdir()]
+    assert len([name for name in names if name.startswith("LOG")]) == 1
+    assert len([name for name in names if name.startswith("OPTIONS")]) <= 2
