@@ -181,6 +181,10 @@ class BrokerKit:
             self._close()
         self._open()
 
+    def set_part(self, **parts: Any) -> None:
+        """Gives the broker of the next start other settings of parts."""
+        self._parts.update(parts)
+
     # Topics
 
     def make_topic(

@@ -103,7 +103,8 @@ class Gate:
 
     def _open_locked(self) -> None:
         place = self._place
-        self._note = self._take_note()
+        found = self._find_usable_note()
+        self._note = self._write_note(found)
         store = IdStore.open(
             directory=self._directory,
             rules=self.rules,
@@ -112,6 +113,8 @@ class Gate:
             file_system=place.file_system,
         )
         try:
+            if found is None:
+                store.reset()
             restored = LogIds(self._log, store, self._is_ended)
             self._position = restored.restore(place.clock.now_ms())
         except BaseException:
@@ -120,18 +123,21 @@ class Gate:
             raise
         self._store, self._is_dirty = store, True
 
-    def _take_note(self) -> StateNote:
-        """The note to go on with; with another secret the ids are made anew."""
-        place, rules = self._place, self.rules
-        place.file_system.make_directory(self._directory)
+    def _find_usable_note(self) -> StateNote | None:
+        """None where the ids that lie there, if any, are not to be used."""
+        place = self._place
         found = find_note(place.file_system, self._note_path)
-        is_usable = found is not None and found.allows(rules, place.boot)
+        if found is None or not found.allows(self.rules, place.boot):
+            return None
         # A log that was cut may have lost what is remembered of it.
-        if found is None or not is_usable or self._log.recovered:
-            secret = place.random.randbytes(SECRET_BYTES).hex()
-        else:
-            secret = found.secret
-        note = StateNote(describe_rules(rules), secret, place.boot)
+        return None if self._log.recovered else found
+
+    def _write_note(self, found: StateNote | None) -> StateNote:
+        """Notes that the ids are open, under the secret they had or a new one."""
+        place = self._place
+        secret = place.random.randbytes(SECRET_BYTES).hex() if found is None else found.secret
+        note = StateNote(describe_rules(self.rules), secret, place.boot)
+        place.file_system.make_directory(self._directory)
         write_note(place.file_system, self._note_path, note)
         return note
 
