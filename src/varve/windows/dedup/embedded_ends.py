@@ -1,7 +1,8 @@
 """Both ends of a deduplication in an open store, whose lock keeps other processes out.
 
 A chunk is a transaction of a producer of its own. The marker in the progress topic decides it:
-batches and progress are on disk before that marker is written, and the other markers follow it.
+the input, batches and progress are on disk before that marker is written, and the other markers
+follow it.
 
 Invariant  a transaction is committed iff its marker stands in the progress topic. Markers elsewhere
            say the same, sooner or later.
@@ -232,7 +233,8 @@ class EmbeddedEnds:
         written = self._append(writer, commit, logs)
         changelog_end = logs[self.topics.changelog].end_offset
         self._append_progress(writer, commit.progress, own)
-        for log in (*written, own):
+        # A position must not outlive what it counts: its offsets would be given out again.
+        for log in (self._log(self.topics.input, partition), *written, own):
             log.flush()
         _mark(own, writer.producer, is_committed=True)
         own.flush()

@@ -138,6 +138,42 @@ def test_a_start_may_be_cut_as_well(scene: Scene, step_count: int, mode: CrashMo
         scene.check_whole(fs)
 
 
+def test_no_position_outlives_the_records_before_it(scene: Scene) -> None:
+    """An input that is not synced may lose records, but none that were taken through."""
+
+    def append_and_run(fs: FaultyFileSystem) -> None:
+        store = scene.open(fs)
+        append(store.topic(SOURCE), 0, more, step=4)
+        store.abandon()
+        scene.run(fs)
+
+    def check(fs: FaultyFileSystem) -> None:
+        with scene.open(fs) as store:
+            kept = store.topic(SOURCE).partition(0).log.end_offset
+            # What comes next gets the offsets that were lost.
+            append(store.topic(SOURCE), 0, last)
+        scene.run(fs)
+        model = model_of(RULES, [*scene.records, *more[: kept - COUNT], *last])
+        with scene.open(fs) as store:
+            assert committed(store, OUTPUT) == model.output
+            assert committed(store, SIDE) == model.side
+
+    more = draw_records(random.Random(22), 24, first=COUNT)
+    last = draw_records(random.Random(23), 40, first=COUNT + 24)
+    trial = scene.begin()
+    append_and_run(trial)
+    for mode in (CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM):
+        for step in range(1, trial.steps + 1, 1 if IS_LONG else 23):
+            fs = scene.begin()
+            fs.crash_at(step)
+            with suppress(PowerLoss):
+                append_and_run(fs)
+            try:
+                check(fs.after_crash(mode, seed=step))
+            except (AssertionError, StoreError) as error:
+                raise AssertionError(f"after a crash at\n{fs.describe_trace(3)}") from error
+
+
 def test_a_decision_that_was_read_before_it_was_synced_is_not_taken_back(scene: Scene) -> None:
     """Killed before the sync of a decision, and the power fails in the start that follows."""
     trial = scene.begin()
