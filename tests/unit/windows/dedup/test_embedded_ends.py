@@ -297,6 +297,23 @@ def test_the_changelog_is_read_from_any_offset(store: Store) -> None:
         assert not pieces or pieces[-1][1] == end + 1
 
 
+def test_a_progress_that_was_compacted_is_found(store: Store) -> None:
+    ends = make_ends(store)
+    settings = {"segment.bytes": 2_000, "min.cleanable.dirty.ratio": 0.01}
+    store.alter_topic("out-dedup-progress", settings)
+    ends.open_task(0)
+    for position in range(30):
+        ends.commit(0, commit_of(position, b"%d" % position))
+    log = store.topic("out-dedup-progress").partition(0).log
+    before = log.size
+    store.run_once(ManualClock().now_ms() + 3 * 24 * 3_600_000)
+    assert log.size < before / 2
+    found = make_ends(store).open_task(0)
+    assert found is not None
+    assert found.position == 29
+    assert committed(store, "out") == [b"%d" % position for position in range(30)]
+
+
 def test_a_commit_is_on_disk_when_it_returns(fs: FaultyFileSystem) -> None:
     store = open_store(fs)
     ends = make_ends(store)
