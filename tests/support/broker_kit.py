@@ -13,6 +13,7 @@ once passes always. `hold_work` keeps such work waiting, as a slow disk would.
 """
 
 import asyncio
+import contextlib
 import inspect
 import random
 from collections import deque
@@ -31,7 +32,7 @@ from varve.broker.settings import BrokerSettings
 from varve.broker.timers import ManualTimers
 from varve.broker.topics import ServedTopic
 from varve.commit_log import Log, TopicPartition
-from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
+from varve.disk import FileSystem, MemoryFileSystem, PowerLoss, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import GivenValue
 from varve.object_store import ObjectStore
@@ -175,7 +176,8 @@ class BrokerKit:
         """Stops the broker and its store and starts them anew; a crash writes nothing more."""
         if is_crash:
             self._close_loop()
-            self.broker.gates.abandon()
+            with contextlib.suppress(PowerLoss):
+                self.broker.gates.abandon()
             self.store.abandon()
         else:
             self._close()
