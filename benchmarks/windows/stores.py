@@ -53,9 +53,9 @@ def open_segments(directory: Path, *, retention_ms: int) -> Iterator[Segments]:
 
 
 @contextmanager
-def open_store(directory: Path, *, retention_ms: int) -> Iterator[SegmentedStore]:
+def open_store(directory: Path, *, retention_ms: int, segment_ms: int) -> Iterator[SegmentedStore]:
     store = SegmentedStore(
-        WindowSettings(name="s", retention_ms=retention_ms, segment_ms=SEGMENT_MS),
+        WindowSettings(name="s", retention_ms=retention_ms, segment_ms=segment_ms),
         directory=str(directory),
         databases=RocksDatabases(),
         file_system=RealFileSystem(),
