@@ -1,6 +1,6 @@
-"""A topic that takes no duplicates, whose broker crashes again and again (G1, G2).
+"""A topic that takes no duplicates, whose broker crashes again and again.
 
-G1 what was acknowledged is in the log, or the record that it is a copy of. G2 nothing is in the log
+What was acknowledged is in the log, or the record that it is a copy of, and nothing is in the log
 twice within the window. After a power cut a topic that is not synced may have lost what it
 acknowledged before; what it acknowledges afterwards it has, even if it acknowledged it before.
 """
@@ -80,7 +80,7 @@ def pass_time(kit: BrokerKit, milliseconds: int) -> None:
 
 
 def check_unique(log: Log) -> None:
-    """G2, for all that was surely not late when it came."""
+    """Nothing is there twice, of all that was surely not late when it came."""
     stream_time = -(1 << 60)
     seen: dict[str, list[int]] = {}
     for offset, key, time in records_in(log):
@@ -93,7 +93,7 @@ def check_unique(log: Log) -> None:
 
 
 def check_kept(log: Log, answered: list[tuple[int, list[Sent]]]) -> None:
-    """G1: itself, or one of its key within the window."""
+    """All of it is there: itself, or one of its key within the window."""
     found = records_in(log)
     for base_offset, sent in answered:
         for key, time in sent:
@@ -117,7 +117,7 @@ def check_kept(log: Log, answered: list[tuple[int, list[Sent]]]) -> None:
     ],
 )
 @pytest.mark.parametrize("seed", range(2))
-def test_g1_g2_neither_lost_nor_twice_however_the_broker_ends(
+def test_neither_lost_nor_twice_however_the_broker_ends(
     flush: str, mode: CrashMode, seed: int, rounds_factor: int
 ) -> None:
     source = random.Random(f"{flush} {mode} {seed}")
