@@ -8,6 +8,7 @@ from tests.support.kafka_clients import AdminClient, KafkaClient, ProducerOption
 from tests.support.kafka_confluent import ConfluentClient
 from tests.support.kafka_reading import read_all
 from tests.support.kafka_server import ServerMaker, ServerProcess
+from varve.testing import KafkaKit
 
 # kafka-python leaves sockets that could not connect to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -87,4 +88,18 @@ def test_a_transaction_is_refused_for_good(server: ServerProcess, name: str) -> 
                 sent.result(0)
             producer.abort()
     assert read(client, server.bootstrap, name, 0) == []
+    client.close()
+
+
+def test_duplicates_are_known_after_a_power_cut_of_the_kit() -> None:
+    client = ConfluentClient()
+    with KafkaKit() as kit:
+        # The kit has a time of its own.
+        settings = {**BY_KEY, "flush": "ack", "message.timestamp.type": "LogAppendTime"}
+        kit.store.create_topic("orders", settings=settings)
+        kit.restart()
+        assert send(client, kit.bootstrap, "orders", "ab") == [0, 1]
+        for is_crash in (True, False):
+            kit.restart(crash=is_crash)
+            assert send(client, kit.bootstrap, "orders", "b") == [1]
     client.close()

@@ -75,6 +75,7 @@ class KafkaKit:
             settings=settings, directory=directory, seed=seed, clock=self.clock
         )
         self._seed = seed
+        self._start_count = 0
         self._broker_settings = broker or BrokerSettings()
         self._server_settings = server or ServerSettings(listeners=(f"PLAINTEXT://{_HOST}:0",))
         # Nobody is to come later, so that a group need not wait for more members.
@@ -116,6 +117,7 @@ class KafkaKit:
             raise
 
     async def _serve(self, running: _Running) -> None:
+        self._start_count += 1
         running.timers = FlowingTimers(self.clock, running.loop)
         broker = Broker(
             self.virtual.store,
@@ -124,6 +126,7 @@ class KafkaKit:
             timers=running.timers,
             random=random.Random(self._seed),
             loop=running.loop,
+            boot=str(self._start_count),
             **self._parts,
         )
         server = Server(broker, self._server_settings)
@@ -143,6 +146,7 @@ class KafkaKit:
         server = self._running.server
         if crash:
             self._running.run(server.cut())
+            self._call(server.broker.gates.abandon)
             self.virtual.crash_now()
         self._running.run(server.stop())
         self._end_loop()

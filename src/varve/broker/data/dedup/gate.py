@@ -32,6 +32,7 @@ from varve.commit_log import AppendResult, Log
 from varve.commit_log.append_rules import CheckedBatch
 from varve.disk import Buffer
 from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
+from varve.kernels import window_ids, window_spans
 from varve.records import Batch, RecordColumns
 from varve.windows.dedup.id_store import IdStore
 from varve.windows.dedup.ids import Arrivals, fold_chunk
@@ -103,6 +104,8 @@ class Gate:
 
     def _open_locked(self) -> None:
         place = self._place
+        window_ids.warm()
+        window_spans.warm()
         found = self._find_usable_note()
         self._note = self._write_note(found)
         store = IdStore.open(
@@ -227,7 +230,8 @@ class Gate:
             )
         if self._position < log.last_stable_offset:
             ids = LogIds(log, self._store, self._is_ended)
-            self._position = ids.learn(self._position, self._store.stream_time_ms, now_ms)
+            start = max(self._position, log.log_start_offset)
+            self._position = ids.learn(start, self._store.stream_time_ms, now_ms)
 
     def _judge(self, arrived: _Arrived, now_ms: int) -> Judgement:
         assert self._store is not None
