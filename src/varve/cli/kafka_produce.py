@@ -280,6 +280,15 @@ class _Run:
             what = f"transaction {self._transaction}"
             raise self._client.as_error(error.args[0], what) from error
 
+    def _flush(self) -> int:
+        """What is still under way; raises for an error after which the producer is of no use."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._producer.flush(_FULL_SECONDS)
+        except KafkaException as error:
+            raise self._refused(error) from error
+
     def send(self, record: KafkaRecord) -> None:
         options: dict[str, Any] = {"headers": record.headers or None}
         if record.partition >= 0:
@@ -327,7 +336,7 @@ class _Run:
 
     def finish(self) -> None:
         """Waits until everything is delivered, and commits."""
-        while self._producer.flush(_FULL_SECONDS):
+        while self._flush():
             self._check()
         self._check()
         if self._is_open:
@@ -345,8 +354,10 @@ class _Run:
         """Lets go of what is under way; nothing of a transaction is kept."""
         from confluent_kafka import KafkaException
 
-        self._producer.purge()
-        self._producer.flush(1)
+        # The error that brought us here is told; after a fatal one these raise it again.
+        with contextlib.suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(1)
         if self._is_open:
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(ANSWER_SECONDS)

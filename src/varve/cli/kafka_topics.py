@@ -3,9 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from varve.cli.kafka_client import KafkaClient, admin_api
+from varve.cli.kafka_errors import Denied
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -56,13 +58,17 @@ def _replica_count(topic: "TopicDescription") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A topic: `partitions` as rows, `settings` by name with value and source."""
+    """A topic: `partitions` as rows, `settings` by name with value and source.
+
+    `refusal` tells why there are no settings, of whom asks without the right to see them.
+    """
 
     name: str
     id: str
     is_internal: bool
     partitions: list[list[Any]]
     settings: dict[str, tuple[str | None, str]]
+    refusal: Denied | None = None
 
     @classmethod
     def read(cls, client: KafkaClient, admin: "AdminClient", name: str) -> "Description":
@@ -79,8 +85,11 @@ class Description:
             leader = one.leader.id if one.leader else -1
             rows.append([one.id, leader, replicas, in_sync, start, end])
         id = str(topic.topic_id) if topic.topic_id is not None else ""
-        settings = _read_settings(client, admin, name)
-        return cls(topic.name, id, bool(topic.is_internal), rows, settings)
+        found = partial(cls, topic.name, id, bool(topic.is_internal), rows)
+        try:
+            return found(_read_settings(client, admin, name))
+        except Denied as error:
+            return found({}, error)
 
 
 def read_ends(
@@ -139,9 +148,7 @@ def _source_text(source: str) -> str:
 
 
 def print_description(topic: Description, *, with_defaults: bool, as_json: bool) -> None:
-    """A table of partitions and the settings, or one JSON object."""
-    from varve.cli.log_output import print_rows
-
+    """A table of partitions and the settings, or one JSON object; then the refusal is raised."""
     columns = ["partition", "leader", "replicas", "in sync", "log start", "end"]
     chosen = {
         name: told for name, told in topic.settings.items() if with_defaults or told[1] != "default"
@@ -153,17 +160,29 @@ def print_description(topic: Description, *, with_defaults: bool, as_json: bool)
             "id": topic.id,
             "internal": topic.is_internal,
             "partitions": [dict(zip(names, row, strict=True)) for row in topic.partitions],
-            "settings": {
+            "settings": None
+            if topic.refusal is not None
+            else {
                 name: {"value": value, "source": source} for name, (value, source) in chosen.items()
             },
         }
         print(json.dumps(content, ensure_ascii=False))
-        return
+    else:
+        _print_tables(topic, columns, chosen)
+    if topic.refusal is not None:
+        raise topic.refusal
+
+
+def _print_tables(
+    topic: Description, columns: list[str], settings: Mapping[str, tuple[str | None, str]]
+) -> None:
+    from varve.cli.log_output import print_rows
+
     print(f"{topic.name}{f'  id {topic.id}' if topic.id else ''}")
     print_rows(columns, topic.partitions, as_json=False)
-    if chosen:
+    if settings:
         print()
-        rows = [[name, value, source] for name, (value, source) in chosen.items()]
+        rows = [[name, value, source] for name, (value, source) in settings.items()]
         print_rows(["setting", "value", "from"], rows, as_json=False)
 
 

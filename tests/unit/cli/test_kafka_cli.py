@@ -278,6 +278,54 @@ def test_who_may_not_is_told_whom_to_ask() -> None:
         assert "varve acl add" in result.stderr
 
 
+@pytest.fixture
+def limited(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Before a broker with a topic, that keeps the rights of the parameter; others are open."""
+    security = SecuritySettings(authorizer_enable=True, allow_everyone_if_no_acl_found=True)
+    with KafkaKit(security=security) as kit:
+        run = _runner(kit.bootstrap)
+        run("topic", "create", "orders")
+        for right in request.param:
+            run("acl", "add", "--principal", "User:*", *right.split())
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("limited", "options", "text"),
+    [
+        (
+            ["-o describe --topic *", "-o write --topic * --deny", "-o describe --cluster"],
+            [],
+            "topic orders: not authorised",
+        ),
+        (
+            ["-o describe --transactional-id x"],
+            ["--transaction", "x"],
+            "transaction x: not authorised",
+        ),
+    ],
+    indirect=["limited"],
+)
+def test_a_producer_that_is_denied_its_id_is_one_line(
+    limited: Run, options: list[str], text: str
+) -> None:
+    result = limited("produce", "orders", *options, input="one\ntwo\n", code=1)
+    assert text in result.stderr
+    assert "varve acl add" in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("limited", [["-o describe --topic orders"]], indirect=True)
+def test_partitions_are_shown_to_whom_settings_are_not(limited: Run) -> None:
+    told = limited("topic", "describe", "orders", code=1)
+    assert told.stdout.splitlines()[2].split() == ["0", "1", "1", "1", "0", "0"]
+    assert told.stderr.startswith("error: settings of orders: not authorised")
+    [row] = _lines(limited("topic", "describe", "orders", "--json", code=1))
+    assert [one["partition"] for one in row["partitions"]] == [0]
+    assert row["settings"] is None
+
+
 def test_users_are_added_listed_and_removed(run: Run) -> None:
     run("user", "add", "alice", "--mechanism", "SCRAM-SHA-256", input="secret\n")
     [user] = _lines(run("user", "list", "--json"))
