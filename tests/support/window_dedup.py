@@ -111,6 +111,7 @@ class DedupBench:
     def __init__(self, rules: DedupRules, engine: str = "memory") -> None:
         self.rules = rules
         self.stream_time = -1
+        self.whole_from = 0
         self.changelog: list[Arrivals] = []
         self.file_system: FileSystem
         self.databases: Databases
@@ -128,7 +129,9 @@ class DedupBench:
 
     def chunk(self, arrivals: Sequence[Arrival], now_ms: int = NOW_MS) -> list[Judged]:
         """Judges a chunk, commits it to the changelog and remembers it."""
-        found = Judge(self.rules, self.store).judge(to_arrivals(arrivals), now_ms, self.stream_time)
+        found = Judge(self.rules, self.store).judge(
+            to_arrivals(arrivals), now_ms, self.stream_time, whole_from_ms=self.whole_from
+        )
         assert found.counts.total == len(arrivals)
         self.changelog.append(found.news.entries)
         self.stream_time = found.stream_time_after
@@ -156,9 +159,8 @@ class DedupBench:
 
     def change_rules(self, rules: DedupRules) -> None:
         """Goes on by other rules, as a task does."""
-        self.stream_time = rules.resume_stream_time(
-            self.stream_time, lateness_before_ms=self.rules.lateness_ms
-        )
+        if rules.lateness_ms != self.rules.lateness_ms:
+            self.whole_from = max(self.whole_from, self.stream_time - self.rules.lateness_ms)
         self.rules = rules
         self.reopen()
 

@@ -92,12 +92,13 @@ def command(
       varve dedup explain orders-once --rate 5000 --dir data
       varve dedup explain --window 1d --lateness 1h --rate 20000 --unique 0.9 --partitions 12
     """
-    if name is None and window is None:
+    if not math.isfinite(rate):
+        raise InvalidRequest(f"--rate {rate} is no number of records a second")
+    if name is None and window is None and (before is None or after is None):
         raise InvalidRequest("name a deduplication, or give the --window to reckon by")
     if name is None:
         if offset is not None:
             raise InvalidRequest("--offset is of a deduplication: name it")
-        assert window is not None
         rules, _ = make_rules(by, window, before, after, lateness, refresh=refresh)
         tell_plan(plan_of(rules, rate, unique, partitions), as_json=as_json)
         return

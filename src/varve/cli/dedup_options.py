@@ -45,11 +45,12 @@ By = Annotated[
     ),
 ]
 Window = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--window",
         metavar="SPAN",
-        help="How far apart in event time copies may be, either way: 10m, 1h30m, 7d.",
+        help="How far apart in event time copies may be, either way: 10m, 1h30m, 7d. Both --before "
+        "and --after may stand in its place.",
     ),
 ]
 Before = Annotated[
@@ -190,7 +191,7 @@ def _make_address(broker: str, settings: list[str], file: Path | None) -> "Serve
 
 def make_rules(
     by: str,
-    window: str,
+    window: str | None,
     before: str | None,
     after: str | None,
     lateness: str | None,
@@ -211,11 +212,12 @@ def make_rules(
     if null not in list(NullPolicy):
         raise InvalidRequest(f"--null {null!r:.80} is no policy: write forward or drop")
     policy, side = parse_late_policy(late)
-    window_ms = parse_span("--window", window)
+    before_ms, after_ms = _parse_sides(window, before, after)
+    window_ms = max(before_ms, after_ms) if window is None else parse_span("--window", window)
     rules = DedupRules(
         by=parse_id_source(by),
-        before_ms=window_ms if before is None else parse_span("--before", before),
-        after_ms=window_ms if after is None else parse_span("--after", after),
+        before_ms=before_ms,
+        after_ms=after_ms,
         lateness_ms=window_ms if lateness is None else parse_span("--lateness", lateness),
         late=policy,
         future=policy,
@@ -225,3 +227,15 @@ def make_rules(
         max_future_ms=parse_span("--max-future", max_future),
     )
     return rules, side
+
+
+def _parse_sides(window: str | None, before: str | None, after: str | None) -> tuple[int, int]:
+    """How far a window reaches back and ahead."""
+    if window is None and (before is None or after is None):
+        raise InvalidRequest("--window is missing: give it, or both --before and --after")
+    sides = (("--before", before), ("--after", after))
+    before_ms, after_ms = (
+        parse_span("--window", window or "") if given is None else parse_span(name, given)
+        for name, given in sides
+    )
+    return before_ms, after_ms

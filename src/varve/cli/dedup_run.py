@@ -49,7 +49,7 @@ def command(
         ),
     ],
     by: By,
-    window: Window,
+    window: Window = None,
     before: Before = None,
     after: After = None,
     lateness: Lateness = None,

@@ -1,6 +1,6 @@
-"""Topics that are made through a server where they are lacking.
+"""Topics that are made through a server where they are lacking, and their settings.
 
-Invariant  a topic that is there is never changed.
+Invariant  who asks for a topic that is there does not change it.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,19 @@ from varve.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from varve.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 
 DEFAULT_COUNT: Final = -1
 """Leaves the number of partitions or replicas to the server."""
+
+_TOPIC: Final = 2
+"""Kafka's number of this kind of resource."""
+_SET: Final = 0
 
 
 def find_or_create_topic(
@@ -34,6 +44,20 @@ def find_or_create_topic(
     except NotFound:
         client.patiently(lambda: _create(client, name, partitions, settings or {}))
     return client.patiently(lambda: _get_made(client, name))
+
+
+def alter_topic(client: ServerClient, name: str, settings: Mapping[str, str]) -> None:
+    """Gives a topic other settings; those not named stay."""
+    configs = [AlterableConfig(key, _SET, value) for key, value in settings.items()]
+    request = IncrementalAlterConfigsRequest([AlterConfigsResource(_TOPIC, name, configs)], False)
+
+    def ask() -> None:
+        answer = client.ask_controller(request, IncrementalAlterConfigsResponse)
+        for one in answer.responses:
+            where = f"{client.address.name}: settings of topic {name}"
+            check(one.error_code, where, one.error_message)
+
+    client.patiently(ask)
 
 
 def _create(client: ServerClient, name: str, partitions: int, settings: Mapping[str, str]) -> None:

@@ -28,7 +28,13 @@ from varve.records import Batch, RecordColumns, increment_sequence
 from varve.records.sequence import INT_MAX
 from varve.windows.dedup.chunk import InputRead, make_chunk
 from varve.windows.dedup.committed import CommittedBatch, CommittedBatches
-from varve.windows.dedup.ends import DedupTopics, TaskCommit, TopicIds, check_partitions
+from varve.windows.dedup.ends import (
+    DedupTopics,
+    TaskCommit,
+    TopicIds,
+    check_partitions,
+    longer_retention,
+)
 from varve.windows.dedup.producing import Producer, join_all, join_transaction
 from varve.windows.dedup.progress import Progress, find_last_progress, progress_batch
 from varve.windows.dedup.survivors import BatchLimit
@@ -83,6 +89,11 @@ class EmbeddedEnds:
                 self._store.create_topic(name, partitions=count, settings=given or None)
             else:
                 check_partitions(topics, name, found.partition_count, wanted=count)
+        made_with = self._settings[topics.changelog]
+        had_ms = self._store.topic(topics.changelog).settings.retention_ms
+        altered = longer_retention(had_ms, made_with)
+        if altered:
+            self._store.alter_topic(topics.changelog, altered)
         return count
 
     def partition_count(self, topic: str) -> int:

@@ -23,6 +23,13 @@ _SEGMENT_MS_MIN: Final = 10 * 60_000
 _SEGMENT_MS_MAX: Final = 7 * _DAY_MS
 _PROGRESS_SEGMENT_BYTES: Final = 1 << 20
 _SUFFIX: Final = "-dedup-"
+RETENTION: Final = "retention.ms"
+_ANY_TIME: Final = {
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": str(LONG_MAX),
+    "message.timestamp.after.max.ms": str(LONG_MAX),
+}
+"""Records keep their times, whatever the broker's defaults are."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -41,13 +48,18 @@ class DedupTopics:
                 f"a deduplication cannot be called {self.name!r:.260}: letters, digits, dots, "
                 "underscores and dashes make a name, as they do for topics"
             )
-        for topic in (self.output, self.side):
-            if topic == self.input:
-                raise InvalidRequest(
-                    f"topic {topic} cannot be read and written by one deduplication: name another"
-                )
+        if self.input in self.written:
+            raise InvalidRequest(
+                f"topic {self.input} cannot be read and written by one deduplication: name another"
+            )
         if self.side == self.output:
             raise InvalidRequest(f"topic {self.side} is the output: name another for late records")
+        for topic in (self.output, self.side):
+            if topic in (self.changelog, self.progress):
+                raise InvalidRequest(
+                    f"topic {topic} is where the deduplication {self.name} keeps its own records: "
+                    "name another"
+                )
 
     @property
     def changelog(self) -> str:
@@ -67,22 +79,31 @@ class DedupTopics:
 def topic_settings(
     topics: DedupTopics, *, retention_ms: int, segment_ms: int
 ) -> Mapping[str, dict[str, str]]:
-    """What the topics are made with, by name; empty where the defaults are fit."""
+    """What the topics are made with, by name."""
     kept_ms = min(retention_ms + _DAY_MS, LONG_MAX)
     rolled_ms = min(max(segment_ms, _SEGMENT_MS_MIN), _SEGMENT_MS_MAX)
     own = {
         topics.changelog: {
             "cleanup.policy": "compact,delete",
-            "retention.ms": str(kept_ms),
+            RETENTION: str(kept_ms),
             "segment.ms": str(rolled_ms),
-            "message.timestamp.type": "CreateTime",
+            **_ANY_TIME,
         },
         topics.progress: {
             "cleanup.policy": "compact",
             "segment.bytes": str(_PROGRESS_SEGMENT_BYTES),
         },
     }
-    return {topic: own.get(topic, {}) for topic in topics.written}
+    return {topic: own.get(topic, _ANY_TIME) for topic in topics.written}
+
+
+def longer_retention(had_ms: int, made_with: Mapping[str, str]) -> dict[str, str]:
+    """What to alter of a changelog that forgets sooner than the rules of now allow; else nothing.
+
+    It is never made to forget sooner.
+    """
+    wanted = made_with[RETENTION]
+    return {RETENTION: wanted} if 0 <= had_ms < int(wanted) else {}
 
 
 def check_partitions(topics: DedupTopics, topic: str, count: int, *, wanted: int) -> None:

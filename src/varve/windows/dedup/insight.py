@@ -183,6 +183,8 @@ class DedupInsight:
         witnesses = [one for one in entries if one.offset < offset and low <= one.time_ms <= high]
         if witnesses:
             return Verdict.DUPLICATE, min(witnesses, key=lambda one: abs(one.time_ms - time))
+        if time < progress.whole_from_ms:
+            return Verdict.LATE, None
         # It was ahead of its own now, and the stream has come to its time since.
         return (Verdict.FUTURE if is_whole else None), None
 

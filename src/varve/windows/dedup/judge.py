@@ -57,8 +57,13 @@ class Judge:
         self._rules = rules
         self._store = store
 
-    def judge(self, chunk: Arrivals, now_ms: int, stream_time_ms: int) -> Judgement:
-        """Tells what each record is, given the stream time before the first of them."""
+    def judge(
+        self, chunk: Arrivals, now_ms: int, stream_time_ms: int, *, whole_from_ms: int = 0
+    ) -> Judgement:
+        """Tells what each record is, given the stream time before the first of them.
+
+        What is before `whole_from_ms` is late as well: ids that it is compared with may be gone.
+        """
         rules = self._rules
         verdicts = np.empty(len(chunk), np.uint8)
         stream_time_after = classify(
@@ -69,6 +74,7 @@ class Judge:
             stream_time_ms,
             verdicts,
         )
+        verdicts[(verdicts == Verdict.KEPT) & (chunk.times < whole_from_ms)] = Verdict.LATE
         witnesses = np.full(len(chunk), NO_WITNESS)
         chosen = np.flatnonzero(verdicts == Verdict.KEPT)
         found = find_window_cells(chunk, chosen, rules, self._store.secret)

@@ -32,9 +32,9 @@ class Progress:
     """One partition's progress.
 
     `position` is the next offset of the input, `rules` are those of the last chunk, `counts` those
-    of a life. The ids of topics are empty where nobody tells them. `generation`, `producer` and
-    `sequences`, the next one by topic, are of the last who wrote to a directory; through a server
-    its coordinator knows.
+    of a life. Before `whole_from_ms` ids may be gone: what has such a time is late. The ids of
+    topics are empty where nobody tells them. `generation`, `producer` and `sequences`, the next one
+    by topic, are of the last who wrote to a directory; through a server its coordinator knows.
     """
 
     position: int
@@ -43,6 +43,7 @@ class Progress:
     input: str
     output: str
     stream_time_ms: int = NO_STREAM_TIME
+    whole_from_ms: int = 0
     counts: Counts = field(default_factory=Counts)
     input_id: str = ""
     output_id: str = ""
@@ -55,6 +56,16 @@ class Progress:
     def secret_words(self) -> Secret:
         data = bytes.fromhex(self.secret)
         return int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
+
+    def under(self, rules: DedupRules) -> "Progress":
+        """The same by other rules, to be committed before ids go by them.
+
+        With another lateness only what the old one still compared has its whole window.
+        """
+        whole_from_ms = self.whole_from_ms
+        if rules.lateness_ms != self.rules.lateness_ms:
+            whole_from_ms = max(whole_from_ms, self.stream_time_ms - self.rules.lateness_ms)
+        return replace(self, rules=rules, whole_from_ms=whole_from_ms)
 
     def by(self, producer: Producer, generation: int, sequences: Mapping[str, int]) -> "Progress":
         """The same as noted by a producer."""

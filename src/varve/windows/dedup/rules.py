@@ -98,17 +98,6 @@ class DedupRules:
         refresh = "refreshed by copies" if self.is_refreshing else "from the kept copy"
         return f"by {self.by}, {self.before_ms} ms before, {self.after_ms} ms after, {refresh}"
 
-    def resume_stream_time(self, stream_time_ms: int, *, lateness_before_ms: int) -> int:
-        """The stream time to go on with where the lateness was another one until now.
-
-        With more lateness than before, the window of a record that was late is no longer whole. It
-        stays late: the stream time goes on by the difference. To be committed with the new
-        lateness before the store is opened, which lets go what is then expired.
-        """
-        if stream_time_ms < 0:
-            return stream_time_ms
-        return stream_time_ms + max(0, self.lateness_ms - lateness_before_ms)
-
 
 def check_span(name: str, value: int) -> None:
     """Raises InvalidRequest for a span that is negative or beyond all reason."""
@@ -120,6 +109,7 @@ def parse_id_source(text: str) -> IdSource:
     """`key`, `header:NAME` or `field:PATH`; raises InvalidRequest."""
     kind, _, name = text.partition(":")
     try:
+        name.encode()
         found = IdSource(IdKind(kind), name)
     except ValueError as error:
         raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}") from error

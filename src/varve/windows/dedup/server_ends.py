@@ -21,12 +21,19 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, StoreError, Unavailable
 from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
-from varve.kafka_client.topics import find_or_create_topic
+from varve.kafka_client.topics import alter_topic, find_or_create_topic
 from varve.kafka_client.transaction import Note, TransactionalProducer
 from varve.records import Batch, RecordColumns, decode_header
 from varve.windows.dedup.chunk import InputRead, make_chunk
 from varve.windows.dedup.committed import CommittedBatches
-from varve.windows.dedup.ends import DedupTopics, TaskCommit, TopicIds, check_partitions
+from varve.windows.dedup.ends import (
+    RETENTION,
+    DedupTopics,
+    TaskCommit,
+    TopicIds,
+    check_partitions,
+    longer_retention,
+)
 from varve.windows.dedup.producing import Producer, join_all
 from varve.windows.dedup.progress import Progress, find_last_progress, progress_batch
 from varve.windows.dedup.survivors import BatchLimit
@@ -88,6 +95,10 @@ class ServerEnds:
                 self._admin, name, partitions=count, settings=self._settings[name]
             )
             check_partitions(topics, name, len(found.leaders), wanted=count)
+        had = self._admin.topic_settings(topics.changelog).get(RETENTION)
+        altered = longer_retention(int(had or -1), self._settings[topics.changelog])
+        if altered:
+            alter_topic(self._admin, topics.changelog, altered)
         return count
 
     def partition_count(self, topic: str) -> int:

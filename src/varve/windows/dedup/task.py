@@ -11,6 +11,7 @@ import logging
 import random as random_module
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -126,6 +127,9 @@ class Task:
         found = self._ends.open_task(self.partition)
         self._progress = self._begin() if found is None else self._go_on(found)
         self._position = self._check_position(self._progress.position)
+        if found is not None and found.rules != self._rules:
+            # Before ids go by the new rules: the next start must know that they may be gone.
+            self._note_progress()
         directory = f"{self._place.state_directory}/{self.partition}"
         self._store = IdStore.open(
             directory=directory,
@@ -172,10 +176,7 @@ class Task:
                     f"topic {topic} was deleted and made again since the deduplication "
                     f"{topics.name} had it: begin anew with --name"
                 )
-        resumed = self._rules.resume_stream_time(
-            found.stream_time_ms, lateness_before_ms=found.rules.lateness_ms
-        )
-        return replace(found, stream_time_ms=resumed, rules=self._rules)
+        return found.under(self._rules)
 
     def _check_position(self, position: int) -> int:
         start, self._end_offset = self._ends.input_bounds(self.partition)
@@ -227,12 +228,7 @@ class Task:
             raise _located(error, f"{self._where}, offset {self._position}") from error
 
     def _run_chunk(self, wait_ms: int) -> bool:
-        read = self._ends.read(
-            self.partition,
-            self._position,
-            max_bytes=self._place.settings.chunk_bytes,
-            wait_ms=wait_ms,
-        )
+        read = self._read(wait_ms)
         self._end_offset = max(read.end_offset, read.next_offset)
         read = _bounded(read)
         chunk = make_chunk(read.batches, start_offset=self._position)
@@ -241,9 +237,22 @@ class Task:
         else:
             self._position = max(self._position, read.next_offset)
             if not self.has_more and self._position > self._get_progress().position:
-                self._note_position()
+                self._note_progress()
         self._checkpoint_if_due()
         return self.has_more
+
+    def _read(self, wait_ms: int) -> InputRead:
+        read = partial(
+            self._ends.read,
+            self.partition,
+            max_bytes=self._place.settings.chunk_bytes,
+            wait_ms=wait_ms,
+        )
+        try:
+            return read(start=self._position)
+        except OffsetOutOfRange:
+            self._position = self._check_position(self._position)
+            return read(start=self._position)
 
     def look(self) -> int:
         """Asks where the input ends now."""
@@ -258,7 +267,7 @@ class Task:
     def _take(self, chunk: Chunk, next_offset: int) -> None:
         store, before = self._get_store(), self._get_progress()
         arrivals = fold_chunk([chunk.columns], self._rules.by, store.secret)
-        judged = self._judge(arrivals, before.stream_time_ms)
+        judged = self._judge(arrivals, before)
         now_ms = self._place.clock.now_ms()
         after = replace(
             before,
@@ -275,12 +284,18 @@ class Task:
         self._new_entries += len(judged.news.entries)
         self._tell()
 
-    def _judge(self, arrivals: Arrivals, stream_time_ms: int) -> Judgement:
+    def _judge(self, arrivals: Arrivals, before: Progress) -> Judgement:
         """Ids that are found damaged are restored, once."""
-        store, now_ms = self._get_store(), self._place.clock.now_ms()
-        judge = Judge(self._rules, store)
+        store = self._get_store()
+        judge = partial(
+            Judge(self._rules, store).judge,
+            arrivals,
+            self._place.clock.now_ms(),
+            before.stream_time_ms,
+            whole_from_ms=before.whole_from_ms,
+        )
         try:
-            return judge.judge(arrivals, now_ms, stream_time_ms)
+            return judge()
         except Corrupt as error:
             logger.warning(
                 "ids are damaged and are restored",
@@ -288,7 +303,7 @@ class Task:
             )
         store.reset()
         self._restore(store)
-        return judge.judge(arrivals, now_ms, stream_time_ms)
+        return judge()
 
     def _make_commit(self, chunk: Chunk, judged: Judgement, after: Progress) -> TaskCommit:
         topics = self._ends.topics
@@ -300,8 +315,8 @@ class Task:
         entries, limit = judged.news.entries, self._limits[topics.changelog]
         return TaskCommit(output, side, _changelog_batches(entries, limit.max_bytes), after)
 
-    def _note_position(self) -> None:
-        """Commits that offsets without committed records lie behind."""
+    def _note_progress(self) -> None:
+        """Commits rules that have changed, or that offsets without records lie behind."""
         after = replace(
             self._get_progress(), position=self._position, committed_ms=self._place.clock.now_ms()
         )

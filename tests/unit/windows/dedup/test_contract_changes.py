@@ -67,6 +67,11 @@ def test_d47_deleted_input() -> None:
     with pytest.raises(OffsetOutOfRange, match=r"begins at offset 5, and was read up to 3.*unread"):
         bench.run()
     assert bench.run(skips_lost=True) == Counts(kept=2, duplicates=2)
+    with bench.open(skips_lost=True) as following:
+        bench.put((b"gone", T), (b"x", T), (b"c", T))
+        bench.input.delete_records(before=7)
+        following.run_once()
+        assert following.states()[0].counts == Counts(kept=3, duplicates=3)
 
 
 def test_d48_how_long_the_changelog_keeps() -> None:

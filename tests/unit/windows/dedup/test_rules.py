@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.window_dedup import make_rules
 from varve.foundation.errors import InvalidRequest
+from varve.windows.dedup.ends import DedupTopics
 from varve.windows.dedup.rules import (
     SPAN_MS_MAX,
     LatePolicy,
@@ -58,13 +59,6 @@ def test_policies_and_lateness_may_change_and_the_meaning_may_not() -> None:
     assert len({one.fingerprint() for one in (rules, *others)}) == 5
 
 
-def test_what_was_late_stays_late_under_more_lateness() -> None:
-    rules = make_rules(lateness=100)
-    assert rules.resume_stream_time(1_000, lateness_before_ms=40) == 1_060
-    assert rules.resume_stream_time(1_000, lateness_before_ms=140) == 1_000
-    assert rules.resume_stream_time(-1, lateness_before_ms=40) == -1
-
-
 @pytest.mark.parametrize("name", ["before_ms", "after_ms", "lateness_ms", "max_future_ms"])
 @pytest.mark.parametrize("value", [-1, SPAN_MS_MAX + 1])
 def test_spans_out_of_bounds_are_refused(name: str, value: int) -> None:
@@ -93,3 +87,20 @@ def test_policies_tell_where_records_go() -> None:
         null=NullPolicy.DROP,
     )
     assert route(verdicts, rules).tolist() == [on, nowhere, aside, nowhere, on, nowhere]
+
+
+def test_topics_of_one_deduplication_differ() -> None:
+    for given in (
+        {"output": "q-dedup-progress"},
+        {"side": "q-dedup-changelog"},
+        {"input": "q-dedup-changelog"},
+        {"side": "in"},
+        {"side": "out"},
+    ):
+        with pytest.raises(InvalidRequest, match="name another"):
+            DedupTopics(**{"input": "in", "output": "out", "name": "q", **given})
+
+
+def test_a_name_that_is_no_text_names_no_id() -> None:
+    with pytest.raises(InvalidRequest, match="names no id"):
+        parse_id_source("header:\udcff")
