@@ -91,6 +91,8 @@ class Gate:
     def open(self) -> None:
         """Restores what is not there; raises StoreError, and may be called again then."""
         with self._lock:
+            if self._store is not None:
+                return
             try:
                 self._open_locked()
             except OSError as error:
@@ -290,7 +292,8 @@ class Gate:
                     self._is_dirty = False
         except StoreError as error:
             with self._lock:
-                self._failed(error)
+                if self._store is not None:
+                    self._failed(error)
 
     def _failed(self, error: StoreError) -> Unavailable:
         """Closes the gate until it is opened again; gives what a client is told."""

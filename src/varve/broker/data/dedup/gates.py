@@ -226,7 +226,8 @@ class Gates:
         self._timers.call_later(_RETRY_MS, lambda: self._retry(entry))
 
     def _retry(self, entry: _Entry) -> None:
-        if not entry.is_ended and not entry.is_ready:
+        is_opening = entry.opening is not None and not entry.opening.done()
+        if not (entry.is_ended or entry.is_ready or is_opening):
             entry.opening = self._begin(self._open(entry))
 
     # Upkeep

@@ -283,6 +283,24 @@ def test_a_disk_that_refuses_ids_closes_the_gate_until_it_takes_them(
     assert log.end_offset == 3
 
 
+def test_a_checkpoint_that_fails_closes_the_gate_for_a_moment(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(kit)
+    send(kit, ("a", 0))
+
+    def refuse(self: MemoryDatabase) -> None:
+        raise Unavailable("the disk is tired")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDatabase, "flush", refuse)
+        kit.advance(60_000)
+        assert kit.broker.gates.states() == {"failed": 1}
+    kit.advance(1_100)
+    assert kit.broker.gates.states() == {"open": 1}
+    assert send(kit, ("a", 1)) == (NONE, 0)
+
+
 def test_damaged_ids_are_restored_from_the_log(
     kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
