@@ -54,6 +54,20 @@ def keep_meta(
         raise store_failure(error, f"write of {path}") from error
 
 
+def find_segment_ms(
+    file_system: FileSystem, directory: str, *, engine: str, layout: str
+) -> int | None:
+    """How wide the segments of a directory are; None where it was made otherwise, or not at all."""
+    found = _read_meta(file_system, posixpath.join(directory, META_NAME))
+    if not isinstance(found, dict) or (found.get("engine"), found.get("layout")) != (
+        engine,
+        layout,
+    ):
+        return None
+    width = found.get("segment_ms")
+    return width if isinstance(width, int) else None
+
+
 def _encode(meta: StoreMeta) -> bytes:
     return json.dumps(asdict(meta), indent=2).encode() + b"\n"
 

@@ -31,7 +31,10 @@ class WindowKey(NamedTuple):
 
 
 def encode_window_key(key: bytes, time_ms: int, sequence: int = 0) -> bytes:
-    return key + _SUFFIX.pack(time_ms, sequence)
+    try:
+        return key + _SUFFIX.pack(time_ms, sequence)
+    except struct.error as error:
+        raise InvalidRequest(f"time {time_ms!r:.40}, sequence {sequence!r:.40}: {error}") from error
 
 
 def decode_window_key(data: bytes) -> WindowKey:

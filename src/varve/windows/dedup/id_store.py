@@ -43,12 +43,13 @@ from varve.windows.dedup.ids import Arrivals, Numbers, Secret, fold_id
 from varve.windows.dedup.rules import DedupRules
 from varve.windows.segment import Segment
 from varve.windows.segments import Segments
-from varve.windows.store_meta import StoreMeta, keep_meta
+from varve.windows.store_meta import StoreMeta, find_segment_ms, keep_meta
 
 logger = logging.getLogger(__name__)
 
 STORE_NAME: Final = "ids"
 _LAYOUT: Final = "dedup-spans-1"
+_SEGMENTS_MAX: Final = 64
 _KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1")])
 _KEY_AND_CELL: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("cell", ">u4")])
 
@@ -92,7 +93,7 @@ class IdStore:
         self._segments = segments
         self._meta = meta
         self._file_system = file_system
-        self._cells_per_segment = rules.cells_per_segment
+        self._cells_per_segment = segments.segment_ms // rules.cell_ms
         self._key_type = _KEY if self._cells_per_segment == 1 else _KEY_AND_CELL
 
     @classmethod
@@ -106,18 +107,21 @@ class IdStore:
         file_system: FileSystem,
     ) -> Self:
         """The store of a directory; one that is damaged or of other rules is made anew, empty."""
+        layout = _layout(rules, secret)
+        kept_ms = find_segment_ms(file_system, directory, engine=databases.name, layout=layout)
+        segment_ms = _choose_width(rules, kept_ms)
         segments = Segments(
             name=STORE_NAME,
             directory=directory,
             databases=databases,
             file_system=file_system,
-            segment_ms=rules.segment_ms,
+            segment_ms=segment_ms,
             retention_ms=rules.retention_ms,
         )
         meta = StoreMeta(
             engine=databases.name,
-            layout=_layout(rules, secret),
-            segment_ms=rules.segment_ms,
+            layout=layout,
+            segment_ms=segment_ms,
             # It may change: it decides when segments go, not what is in them.
             retention_ms=0,
         )
@@ -270,6 +274,16 @@ class IdStore:
 
     def _raise_stream_time(self, time_ms: int) -> None:
         self.stream_time_ms = max(self.stream_time_ms, time_ms)
+
+
+def _choose_width(rules: DedupRules, kept_ms: int | None) -> int:
+    """What segments cover: what they did, whatever the lateness is now, unless they were too many.
+
+    Another width means that all is restored, and the changelog may no longer have all of it.
+    """
+    if kept_ms is None or kept_ms % rules.cell_ms or kept_ms < rules.cell_ms:
+        return rules.segment_ms
+    return kept_ms if rules.retention_ms // kept_ms <= _SEGMENTS_MAX else rules.segment_ms
 
 
 def _layout(rules: DedupRules, secret: Secret) -> str:

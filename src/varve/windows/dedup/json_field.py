@@ -4,7 +4,7 @@ The text is that of Spark's `get_json_object`, so that the processor and the Spa
 ids. A string is itself; what is no string is its JSON text without blanks, numbers with a fraction
 or an exponent as Java writes a double. Null is no id, nor is a field that is not there.
 
-Invariant  what is no JSON has no id. Bytes that are no UTF-8 are read as U+FFFD; what follows the
+Invariant  what is no JSON has no id, nor has a field with bytes that are no UTF-8. What follows the
            value is not looked at. Where a name stands several times in one object, the first that
            leads to something counts.
 """
@@ -32,7 +32,8 @@ class JsonField:
 
     def find(self, data: bytes) -> bytes | None:
         """The id in a value, or None."""
-        text = data.decode(errors="replace").lstrip(_BLANKS)
+        # What is no UTF-8 becomes what cannot be encoded again.
+        text = data.decode(errors="surrogateescape").lstrip(_BLANKS)
         try:
             decoder = _PLAIN_DECODER if self._is_plain(data) else _DECODER
             found = _find(decoder.raw_decode(text)[0], self._names)

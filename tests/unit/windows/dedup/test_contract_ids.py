@@ -51,21 +51,28 @@ def test_d2_every_byte_counts() -> None:
 
 def test_d3_a_field_is_its_text() -> None:
     """D3 A field that is no string is compared as its JSON text, so the number 1 and the string "1"
-    are the same id.
+    are the same id; numbers with a fraction or an exponent are compared as doubles.
     """
     given = [1, "1", True, "true", {"a": 1}, '{"a":1}', 1.5, "1.5"]
     assert passed("field:order.id", *map(with_field, given)) == [0, 2, 4, 6]
+    texts = (b'{"order":{"id":%s}}' % one for one in (b"2.50", b"2.5", b"25e-1", b"3"))
+    assert passed("field:order.id", *(Record(b"k", one) for one in texts)) == [0, 3]
 
 
 def test_d4_no_id() -> None:
     """D4 A record has no id if its key is null, if the header is null or not there, if its value is
-    no JSON, or if the field is null or not there.
+    no JSON, or if the field is null, not there, or no UTF-8; what follows a JSON value is not
+    looked at.
     """
     assert passed("key", *[with_key(None)] * 2) == [0, 1]
     nothing = [with_header(), with_header(None), with_header(b"a", None)]
     assert passed("header:id", *nothing * 2) == [*range(6)]
     given = [with_field(None), Record(b"k", b"no json"), Record(b"k", b"{}"), Record(b"k", None)]
     assert passed("field:order.id", *given * 2) == [*range(8)]
+    latin = [Record(b"k", b'{"order":{"id":"M%sller"}}' % one) for one in (b"\xfc", b"\xf6")]
+    assert passed("field:order.id", *latin) == [0, 1]
+    followed = with_field("x")
+    assert passed("field:order.id", followed, Record(b"k", (followed.value or b"") + b" {")) == [0]
 
 
 def test_d5_an_empty_id() -> None:
