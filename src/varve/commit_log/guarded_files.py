@@ -22,6 +22,9 @@ class GuardedFileSystem:
         file = self._fs.open_writable(path)
         return _GuardedFile(file, self) if path.endswith(LOG) else file
 
+    def open_private(self, path: str) -> File:
+        return self._fs.open_private(path)
+
     def rename(self, source: str, target: str) -> None:
         if source.endswith(LOG) and target == source + DELETED:
             self.check_cut(source, 0)

@@ -11,15 +11,19 @@ from varve.disk.file_system import FileSystem
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def write_atomically(file_system: FileSystem, path: str, data: bytes) -> None:
+def write_atomically(
+    file_system: FileSystem, path: str, data: bytes, *, is_private: bool = False
+) -> None:
     """Write aside, sync, rename over the target, sync the directory: durable on return.
 
+    A private file is its owner's alone to read, whoever might read the one it replaces.
     After an `OSError` the target is whole, old or new, and the temporary file is removed if that
     works.
     """
     temporary = path + TEMPORARY_SUFFIX
+    open_file = file_system.open_private if is_private else file_system.open_writable
     try:
-        with file_system.open_writable(temporary) as file:
+        with open_file(temporary) as file:
             if file.size():
                 file.truncate(0)
             file.write_at(0, data)

@@ -200,6 +200,9 @@ class FaultyFileSystem:
         with self._lock:
             return FaultyFile(path, self._find_or_create_locked(path), self, writable=True)
 
+    def open_private(self, path: str) -> FaultyFile:
+        return self.open_writable(path)  # nobody else is there
+
     def scan(self, path: str) -> list[FileInfo]:
         with self._lock:
             self._check_locked(path)

@@ -91,6 +91,9 @@ class FileSystem(Protocol):
     def open_writable(self, path: str) -> File:
         """Open for reading and writing; created empty if missing, never truncated."""
 
+    def open_private(self, path: str) -> File:
+        """As `open_writable`, a file that nobody but its owner may open from now on."""
+
     def scan(self, path: str) -> list[FileInfo]:
         """The directory's entries sorted by name; entries that vanish meanwhile are left out."""
 

@@ -147,6 +147,9 @@ class MemoryFileSystem:
         with self._lock:
             return self._handle(path, self._find_or_create_locked(path), writable=True)
 
+    def open_private(self, path: str) -> MemoryFile:
+        return self.open_writable(path)  # nobody else is there
+
     def scan(self, path: str) -> list[FileInfo]:
         with self._lock:
             return self._tree.scan(path)

@@ -24,6 +24,7 @@ from varve.foundation.errors import Locked
 
 BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux and macOS."""
+_PRIVATE_MODE = 0o600
 
 # os.preadv and os.pwritev are preadv2 and pwritev2 on Linux, where position -1 means the
 # descriptor's own cursor. Negative positions are therefore refused before those calls.
@@ -191,6 +192,17 @@ class RealFileSystem:
 
     def open_writable(self, path: str) -> RealFile:
         return RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    def open_private(self, path: str) -> RealFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE)
+        file = RealFile(path, descriptor)
+        try:
+            # The mode of a file that was there, or that the umask made narrower.
+            os.fchmod(descriptor, _PRIVATE_MODE)
+        except OSError as error:
+            error.filename = path
+            raise
+        return file
 
     def scan(self, path: str) -> list[FileInfo]:
         found = []

@@ -112,6 +112,13 @@ def test_truncate_cuts_and_extends_with_zeros(place: Place) -> None:
         assert file.read_at(0, 10) == b"ab\0\0"
 
 
+def test_a_private_file_is_written_and_read_as_any(place: Place) -> None:
+    with place.fs.open_private(place.path("a")) as file:
+        file.write_at(0, b"secret")
+    with place.fs.open_private(place.path("a")) as file:
+        assert file.read_at(0, 6) == b"secret"
+
+
 def test_open_writable_never_truncates(place: Place) -> None:
     path = place.put("a", b"abc")
     with place.fs.open_writable(path) as file:

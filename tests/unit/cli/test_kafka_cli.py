@@ -1,6 +1,7 @@
 """The commands that speak to a broker, against one in this process."""
 
 import json
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from varve.broker.groups.settings import GroupSettings
-from varve.broker.security.credentials import ScramCredentials
+from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials
 from varve.broker.security.settings import SecuritySettings
 from varve.broker.security.table_file import PlainDirectory
 from varve.cli.main import app
@@ -344,6 +345,7 @@ def test_the_first_user_is_added_to_directories_that_nobody_serves(tmp_path: Pat
         table = ScramCredentials(RealFileSystem(), [PlainDirectory(str(path))])
         table.load()
         assert list(table.users) == ["admin"]
+        assert stat.S_IMODE((path / CREDENTIALS_FILE).stat().st_mode) == 0o600
 
 
 def test_rights_that_are_not_in_force_are_told(run: Run) -> None:

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from varve.disk import RealFileSystem
+from varve.disk import RealFileSystem, write_atomically
 from varve.foundation.errors import Locked
 
 HOLDER = """
@@ -181,3 +182,18 @@ def test_scan_leaves_out_entries_that_vanish(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     (tmp_path / "here").touch()
     assert [info.name for info in RealFileSystem().scan(str(tmp_path))] == ["here"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_private_file_is_its_owners_alone(path: str, umask: int, is_there: bool) -> None:
+    if is_there:
+        Path(path).touch(mode=0o644)
+    before = os.umask(umask)
+    try:
+        write_atomically(RealFileSystem(), f"{path}.secret", b"secret", is_private=True)
+        RealFileSystem().open_private(path).close()
+    finally:
+        os.umask(before)
+    for one in (path, f"{path}.secret"):
+        assert stat.S_IMODE(os.stat(one).st_mode) == 0o600

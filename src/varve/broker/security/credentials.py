@@ -53,7 +53,7 @@ class ScramCredentials:
         *,
         entropy: Callable[[int], bytes] = token_bytes,
     ) -> None:
-        self._file = TableFile(fs, directories, CREDENTIALS_FILE)
+        self._file = TableFile(fs, directories, CREDENTIALS_FILE, is_private=True)
         self._lock = threading.Lock()
         self._secret = entropy(_SECRET_BYTES)
         self._usual = _usual_shapes({})

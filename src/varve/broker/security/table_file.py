@@ -47,11 +47,19 @@ class PlainDirectory:
 
 
 class TableFile:
-    """The document of one name."""
+    """The document of one name; a private one is for its owner alone to read."""
 
-    def __init__(self, fs: FileSystem, directories: Sequence[TableDirectory], name: str) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directories: Sequence[TableDirectory],
+        name: str,
+        *,
+        is_private: bool = False,
+    ) -> None:
         self._fs = fs
         self._directories = directories
+        self._is_private = is_private
         self.name = name
         self.version = 0
 
@@ -95,8 +103,9 @@ class TableFile:
         document = {"format": FORMAT, "version": self.version, **content}
         data = (json.dumps(document, indent=1) + "\n").encode()
         for directory in self._live:
+            path = f"{directory.path}/{self.name}"
             try:
-                write_atomically(self._fs, f"{directory.path}/{self.name}", data)
+                write_atomically(self._fs, path, data, is_private=self._is_private)
             except OSError as error:
                 failure = failed(directory, error, f"writing {self.name}")
                 if not isinstance(failure, DirectoryOffline):
