@@ -1,8 +1,9 @@
 """What a log holds, brought into the ids of its partition: the log is their changelog.
 
-Invariant  every record of the log that has an id and a time, and is neither late nor from the
-           future, is remembered, however it came there. What was aborted is not, and what is not
-           decided yet waits.
+Invariant  every record of the log that has an id and a time, and is not from the future, is
+           remembered, however it came there, for as long as a window may reach it: also one that
+           is late by now, since copies of it need not be. What was aborted is not remembered, and
+           what is not decided yet waits.
            Read twice, a record is remembered once.
 """
 
@@ -106,6 +107,6 @@ class LogIds:
                 found.kinds, found.times, time_max, rules.lateness_ms, stream_time_ms, verdicts
             )
         )
-        store.restore(found.take(verdicts == Verdict.KEPT))
+        store.restore(found.take((verdicts == Verdict.KEPT) | (verdicts == Verdict.LATE)))
         store.maintain(after)
         return after

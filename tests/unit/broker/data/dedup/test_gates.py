@@ -196,6 +196,17 @@ def test_after_a_crash_a_checkpoint_counts_if_the_machine_ran_on(
         assert send(kit, ("a", 1)) == (NONE, 0)
 
 
+def test_what_the_future_made_late_is_known_after_a_restore(kit: BrokerKit) -> None:
+    make_topic(kit)
+    send(kit, ("ahead", LATENESS_MS + WINDOW_MS // 2))
+    assert send(kit, ("a", 0)) == (NONE, 1)
+    kit.clock.advance(WINDOW_MS)
+    kit.set_part(boot="other")
+    kit.restart(is_crash=True)
+    # By now `ahead` is of the present, and `a` is late, but not its copy.
+    assert send(kit, ("a", WINDOW_MS)) == (NONE, 1)
+
+
 def test_partitions_that_came_later_have_gates_too(kit: BrokerKit) -> None:
     make_topic(kit)
     kit.store.add_partitions(TOPIC, 2)
