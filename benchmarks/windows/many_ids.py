@@ -25,7 +25,7 @@ class ManyIdsMeasure:
     """Size: ids in the store."""
 
     name = "many_ids"
-    title = "look-ups among many ids on disk, against multi-gets of the same keys"
+    title = "look-ups among many ids on disk, against multi-gets in the same databases"
     size_unit = SizeUnit.COUNT
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
@@ -51,7 +51,7 @@ class ManyIdsMeasure:
                 lambda: found().absent.ours_us,
                 lambda: found().absent.bare_us,
                 None,
-                f"{us}; ids that are new, looked for in two segments",
+                f"{us}; ids that are new, looked for in each segment that the window touches",
                 repeat_count_max=1,
             ),
             Contest(
@@ -60,7 +60,7 @@ class ManyIdsMeasure:
                 lambda: found().present.ours_us,
                 lambda: found().present.bare_us,
                 None,
-                f"{us}; ids drawn by lot, found in the first segment that is asked",
+                f"{us}; ids drawn by lot, each found in the segment of its time",
                 repeat_count_max=1,
             ),
             Contest(

@@ -17,20 +17,18 @@ from statistics import median
 from typing import Any, Final
 
 import numpy as np
-from rocksdict import AccessType, Rdict
 
 from benchmarks.baselines import BASE_TIMESTAMP_MS
-from benchmarks.windows.bare_store import make_options
 from benchmarks.windows.events import SECRET
 from benchmarks.windows.memory_process import resident_bytes
 from varve.disk import RealFileSystem
 from varve.kernels.window_ids import EXACT_BYTES_MAX
 from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.ids import Arrivals, Flags, Numbers
+from varve.windows.dedup.ids import Arrivals, Numbers
 from varve.windows.dedup.judge import Judge
 from varve.windows.dedup.rules import DedupRules, IdKind, IdSource
 from varve.windows.dedup.verdict import Verdict
-from varve.windows.rocks_database import RocksDatabases
+from varve.windows.rocks_database import RocksDatabase, RocksDatabases
 
 _DAY_MS: Final = 24 * 3_600_000
 RULES: Final = DedupRules(
@@ -64,6 +62,23 @@ class Found:
     resident_bytes: int
 
 
+class KnownDatabases(RocksDatabases):
+    """Remembers what it opened, so that it can be asked without varve between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened: dict[int, RocksDatabase] = {}
+
+    def open(self, path: str, *, must_exist: bool = False) -> RocksDatabase:
+        opened = super().open(path, must_exist=must_exist)
+        self._opened[int(path.rpartition(".")[2])] = opened
+        return opened
+
+    def rocks(self, start_ms: int) -> Any:
+        """Untyped, as the stub of rocksdict is wrong about bytes."""
+        return self._opened[start_ms]._get_rocks()
+
+
 def make_ids(places: Numbers, count: int, *, is_there: bool) -> Arrivals:
     """The ids of places, and their times; others next to them unless they are to be there."""
     step = np.uint64((1 << 64) // count)
@@ -77,12 +92,12 @@ def make_ids(places: Numbers, count: int, *, is_there: bool) -> Arrivals:
 
 
 def measure(directory: Path, count: int, ticker: Callable[[], float]) -> Found:
-    before = resident_bytes()
+    before, databases = resident_bytes(), KnownDatabases()
     store = IdStore.open(
         directory=str(directory),
         rules=RULES,
         secret=SECRET,
-        databases=RocksDatabases(),
+        databases=databases,
         file_system=RealFileSystem(),
     )
     start = ticker()
@@ -93,12 +108,17 @@ def measure(directory: Path, count: int, ticker: Callable[[], float]) -> Found:
     store.checkpoint(count)
     fill_seconds = ticker() - start
     grown = resident_bytes() - before
-    bare = [_open_bare(path) for path in sorted(directory.glob("ids.*"))]
-    absent, present = [], []
+    absent: list[Asked] = []
+    present: list[Asked] = []
     for number in range(_ROUNDS):
-        places = _draw(count, number)
-        absent.append(_ask(store, bare, make_ids(places, count, is_there=False), ticker))
-        present.append(_ask(store, bare, make_ids(places, count, is_there=True), ticker))
+        for figures, is_there in ((absent, False), (present, True)):
+            # Each side gets ids of its own: who came second would find the blocks in the cache.
+            ours, bare = (
+                make_ids(_draw(count, 2 * number + side), count, is_there=is_there)
+                for side in range(2)
+            )
+            judged_us = _judge_us(store, ours, ticker, is_there=is_there)
+            figures.append(Asked(judged_us, _get_us(databases, bare, ticker, is_there=is_there)))
         if not number:
             grown = max(grown, resident_bytes() - before)
     size = store.size()
@@ -112,39 +132,41 @@ def _draw(count: int, seed: int) -> Numbers:
     return random.permutation(np.unique(random.integers(0, count, _ASKED_COUNT)))
 
 
-def _open_bare(path: Path) -> Any:
-    return Rdict(str(path), make_options(), access_type=AccessType.read_only())
-
-
-def _ask(store: IdStore, bare: list[Any], asked: Arrivals, ticker: Callable[[], float]) -> Asked:
-    """The same look-ups by the judge and by multi-gets of sorted keys."""
+def _judge_us(
+    store: IdStore, asked: Arrivals, ticker: Callable[[], float], *, is_there: bool
+) -> float:
     judge = Judge(RULES, store)
     start = ticker()
     verdicts = judge.judge(asked, START_MS + 2 * _DAY_MS, START_MS).verdicts
-    ours = ticker() - start
-    wanted = _sort_keys(asked, verdicts == Verdict.KEPT)
+    seconds = ticker() - start
+    if not (verdicts == (Verdict.DUPLICATE if is_there else Verdict.KEPT)).all():
+        raise AssertionError(f"ids are {'new' if is_there else 'there'} to the judge")
+    return seconds / len(asked) * 1e6
+
+
+def _get_us(
+    databases: KnownDatabases, asked: Arrivals, ticker: Callable[[], float], *, is_there: bool
+) -> float:
+    """The same look-ups by multi-gets of sorted keys, in the databases the store has open."""
+    wanted = _sort_keys(asked, is_there=is_there)
     start = ticker()
-    found = sum(
-        value is not None
-        for database, keys in zip(bare, wanted, strict=True)
-        for value in database.get(keys)
-    )
-    theirs = ticker() - start
-    if found != np.count_nonzero(verdicts == Verdict.DUPLICATE):
-        raise AssertionError(f"{found} of {len(asked)} ids are there, the judge finds others")
-    return Asked(ours / len(asked) * 1e6, theirs / len(asked) * 1e6)
+    found = [databases.rocks(segment).get(keys) for segment, keys in wanted.items()]
+    seconds = ticker() - start
+    if sum(value is not None for values in found for value in values) != is_there * len(asked):
+        raise AssertionError(f"ids are {'new' if is_there else 'there'} to the databases")
+    return seconds / len(asked) * 1e6
 
 
-def _sort_keys(asked: Arrivals, is_new: Flags) -> list[list[bytes]]:
-    """By segment: that of its time, and where an id is new the other one as well."""
-    wanted: list[list[bytes]] = [[], []]
-    own = (asked.times - START_MS) // _DAY_MS
-    for words, segment, is_absent in zip(asked.words, own.tolist(), is_new.tolist(), strict=True):
+def _sort_keys(asked: Arrivals, *, is_there: bool) -> dict[int, Any]:
+    """By start of segment: that of the time, and for new ids the other that the window touches."""
+    wanted: dict[int, list[bytes]] = {START_MS: [], START_MS + _DAY_MS: []}
+    for words, time_ms in zip(asked.words, asked.times.tolist(), strict=True):
         key = words.tobytes() + bytes([EXACT_BYTES_MAX])
-        wanted[segment].append(key)
-        if is_absent:
-            wanted[1 - segment].append(key)
-    return [sorted(keys) for keys in wanted]
+        edges = (time_ms,) if is_there else (time_ms - RULES.before_ms, time_ms + RULES.after_ms)
+        for start_ms in {edge // _DAY_MS * _DAY_MS for edge in edges}:
+            if start_ms in wanted:
+                wanted[start_ms].append(key)
+    return {start_ms: sorted(keys) for start_ms, keys in wanted.items() if keys}
 
 
 def _median(asked: list[Asked]) -> Asked:
