@@ -107,6 +107,9 @@ def make_record(by: str, number: int, identity: bytes | None, time: int) -> Reco
             held = () if identity is None else (("id", b"old"), ("id", identity))
             return Record(b"k", b"%d" % number, (*held, note, ("empty", None)), time)
         case _:
+            if number % 31 == 0:
+                latin = b"\xf6" if number % 2 else b"\xfc"
+                return Record(None, b'{"order":{"id":"M%sller"}}' % latin, (note,), time)
             told: dict[str, Any] = {"n": number}
             if identity is not None:
                 told["order"] = {"id": identity.decode()}

@@ -47,7 +47,10 @@ def make_id(source: IdSource) -> Column:
             return F.try_element_at(named, F.lit(-1))["value"]
         case IdKind.FIELD:
             path = "$" + "".join(f"['{one}']" for one in source.name.split("."))
-            return F.get_json_object(F.col("value").cast("string"), path).cast("binary")
+            text = F.col("value").cast("string")
+            found = F.get_json_object(text, path)
+            # What is no UTF-8 is read as U+FFFD: different ids would become one.
+            return F.when(F.is_valid_utf8(text) | ~found.contains("\ufffd"), found).cast("binary")
 
 
 def judge_stream(
