@@ -18,7 +18,7 @@ from varve.cli.kafka_client import (
     admin_api,
     make_client,
 )
-from varve.cli.store_access import AsJson
+from varve.cli.store_access import AsJson, named_directories
 from varve.foundation.errors import InvalidRequest
 
 PASSWORD_VARIABLE: Final = "VARVE_USER_PASSWORD"
@@ -80,6 +80,8 @@ def add(
         typer.Option(
             "--directory",
             "-d",
+            path_type=str,
+            callback=named_directories,
             metavar="DIR",
             help="A log directory that nobody serves now, instead of a broker; repeat it for "
             "every one of the store.",

@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from varve.cli.serve_logging import LogFormat, LogLevel
-from varve.cli.store_access import DEFAULT_DIRECTORY, parse_setting
+from varve.cli.store_access import DEFAULT_DIRECTORY, named_directories, parse_setting
 from varve.foundation.errors import InvalidSetting
 
 Directories = Annotated[
     list[Path] | None,
     typer.Argument(
+        path_type=str,
+        callback=named_directories,
         metavar="[DIR]...",
         envvar="VARVE_DIR",
         help="Log directories; without any log.dirs counts, or else varve-data.",

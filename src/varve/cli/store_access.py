@@ -16,11 +16,21 @@ if TYPE_CHECKING:
 
 DEFAULT_DIRECTORY = Path("varve-data")
 
+
+def named_directories(given: Sequence[Path] | None) -> list[Path]:
+    """The callback of an option with `path_type=str`: as Path "" would be the current directory."""
+    if "" in map(str, given or ()):
+        raise typer.BadParameter("the name of a directory is empty; is a variable not set?")
+    return [Path(one) for one in given or ()]
+
+
 Directories = Annotated[
     list[Path],
     typer.Option(
         "--dir",
         "-d",
+        path_type=str,
+        callback=named_directories,
         envvar="VARVE_DIR",
         metavar="PATH",
         help="The store's log directory; repeat it for several.",

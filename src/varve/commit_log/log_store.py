@@ -7,6 +7,7 @@ Threads    any; `run_once` is called by one maintenance worker.
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import random
@@ -23,7 +24,7 @@ from varve.commit_log.names import TopicPartition, validate_topic_name
 from varve.commit_log.partition_metadata import random_id_text
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
-from varve.disk import FileSystem
+from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Closed,
@@ -62,6 +63,7 @@ class LogStore:
         """`cold_sides` gives the part of a partition's log that is kept elsewhere."""
         if not paths or len(set(paths)) != len(paths):
             raise InvalidRequest(f"log directories must be given once each, got {list(paths)}")
+        _check_apart(fs, paths)
         self._settings = settings or StoreSettings()
         self._clock = clock
         self.fs = fs
@@ -369,3 +371,16 @@ def _spread(
         counts[fewest] += 1
         shares[fewest].append(partition)
     return [(one, share) for one, share in zip(live, shares, strict=True) if share]
+
+
+def _check_apart(fs: FileSystem, paths: Sequence[str]) -> None:
+    """Raises InvalidRequest for a directory that is another or lies in it."""
+    resolve = os.path.realpath if isinstance(fs, RealFileSystem) else os.path.abspath
+    for (one, first), (other, second) in itertools.combinations(
+        [(path, resolve(path)) for path in paths], 2
+    ):
+        if os.path.commonpath((first, second)) in (first, second):
+            raise InvalidRequest(
+                f"log directories {one} and {other}: one must not be the other or lie inside it, "
+                "as it would be taken for a partition; name directories beside each other"
+            )

@@ -77,6 +77,28 @@ def test_what_it_cannot_understand_ends_it_with_one_line(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["serve", ""], ["log", "create", "t", "--dir", ""], ["user", "add", "a", "-d", ""]],
+)
+def test_a_directory_without_a_name_is_not_the_current_one(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, arguments, input="secret\n")
+    assert result.exit_code == 2
+    assert "is empty" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directories_of_the_environment_are_parted_by_colons(tmp_path: Path) -> None:
+    environment = {"VARVE_DIR": f"{tmp_path}/a:{tmp_path}/a/b"}
+    result = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0"], env=environment)
+    assert result.exit_code == 1
+    assert "lie inside it" in result.stderr.replace("\n", " ")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_port_for_figures_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -2,6 +2,7 @@
 
 import errno
 import random
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.log_bench import BROKEN, NO_ROOM, make_batch, read_all
 from varve.commit_log import Log, LogSettings, LogStore, StoreSettings, TopicPartition
 from varve.commit_log.checkpoints import decode_offsets
+from varve.disk import RealFileSystem
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import (
@@ -146,6 +148,24 @@ def test_names_kafka_would_refuse_are_refused(stores: Stores, topic: str) -> Non
 def test_directories_are_given_once_each(stores: Stores, paths: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRequest, match="once each"):
         LogStore(paths, fs=stores.fs, clock=stores.clock, random=random.Random())
+
+
+@pytest.mark.parametrize("paths", [("d", "d/e"), ("x", "d/e/f", "d/"), ("d", "./d"), ("/", "/d")])
+def test_directories_lie_beside_each_other(stores: Stores, paths: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidRequest, match="lie inside it"):
+        stores.open(*paths)
+    assert stores.fs.names("/") == []
+
+
+def test_directories_that_begin_alike_are_beside_each_other(stores: Stores) -> None:
+    assert len(stores.open("d", "d-1", "e/d").directories) == 3
+
+
+def test_a_link_leads_to_no_directory_inside_another(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    paths = [str(tmp_path / "d"), str(tmp_path / "link" / "e")]
+    with pytest.raises(InvalidRequest, match="lie inside it"):
+        LogStore(paths, fs=RealFileSystem(), clock=clock, random=random.Random())
 
 
 # Opening
