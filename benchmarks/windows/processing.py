@@ -55,7 +55,7 @@ class ProcessorMeasure:
             baseline = Remembered(
                 lambda: self._sessions.run(SparkRun(str(_copy(parent, next(places))), events.kept))
             )
-            yield [
+            contests = [
                 Contest(
                     self.name,
                     "records/s",
@@ -77,6 +77,8 @@ class ProcessorMeasure:
                     repeat_count_max=1,
                 ),
             ]
+            self._sessions.warm_up(contests, scale)
+            yield contests
 
 
 @dataclass(frozen=True, slots=True)

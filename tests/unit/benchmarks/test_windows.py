@@ -68,7 +68,8 @@ def test_the_processor_keeps_what_it_should_and_the_job_gets_a_copy_of_the_topic
             assert rate.ours() > 0
             assert rate.baseline() == 1_000
             assert cpu.ours() > 0
-            (asked,) = sessions.asked
+            warm, asked = sessions.asked
+            assert warm.place != asked.place
             assert asked.kept == make_events(2_000).kept
             assert (Path(asked.place) / "data").is_dir()
         assert list(workspace.root.iterdir()) == []
