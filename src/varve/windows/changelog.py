@@ -37,6 +37,10 @@ class Changelog(Protocol):
     def end_offset(self) -> int:
         """The offset that the next write gets."""
 
+    @property
+    def write_bytes_max(self) -> int:
+        """The largest key and value together that it takes."""
+
     def append(self, writes: Sequence[LoggedWrite]) -> int:
         """Append in order; gives the end offset."""
 
@@ -54,6 +58,7 @@ class MemoryChangelog:
         self._writes: list[LoggedWrite] = []
         self._batch_count_max = batch_count_max
         self.start_offset = 0
+        self.write_bytes_max = 1 << 30
 
     @property
     def end_offset(self) -> int:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from varve.foundation.errors import Corrupt, StoreError
+from varve.foundation.errors import Corrupt, RecordTooLarge, StoreError
 from varve.windows.changelog import Changelog, LoggedWrite
 from varve.windows.checkpoint import Checkpoint
 from varve.windows.position import Source
@@ -60,6 +60,12 @@ class LoggedStore:
     def put(
         self, key: bytes, value: bytes | None, time_ms: int, source: Source | None = None
     ) -> bool:
+        size, size_max = len(key) + len(value or b""), self._changelog.write_bytes_max
+        if size > size_max:
+            raise RecordTooLarge(
+                f"store {self.store.name}: an entry of {size} bytes is too large for the "
+                f"changelog, which takes {size_max}: raise max.message.bytes of its topic"
+            )
         was_written = self.store.put(key, value, time_ms, source)
         self._log(LoggedWrite(key, value, time_ms), was_written)
         return was_written

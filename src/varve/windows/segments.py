@@ -345,5 +345,14 @@ class Segments:
             raise Closed(f"store {self.name}: {self.directory} is closed: open it again")
 
 
+def check_free(file_system: FileSystem, directory: str) -> None:
+    """Raises `Locked` while somebody has the store of a directory open."""
+    try:
+        file_system.make_directory(directory)
+        file_system.lock(f"{directory}/{LOCK_NAME}").release()
+    except OSError as error:
+        raise store_failure(error, f"lock of {directory}") from error
+
+
 def _is_own(name: str) -> bool:
     return name.removesuffix(TEMPORARY_SUFFIX) in OWN_NAMES

@@ -19,6 +19,8 @@ RETENTION_ADDED_MS: Final = 24 * 3_600_000
 """So much longer than its store a changelog keeps entries, for restores after an outage."""
 _ROLL_MS_MIN: Final = 10 * 60_000
 _ROLL_MS_MAX: Final = 7 * 24 * 3_600_000
+_FRAME_BYTES: Final = 256
+"""What a batch of one record has besides key and value, and some more for compression."""
 
 
 class TopicChangelog:
@@ -35,6 +37,11 @@ class TopicChangelog:
     @property
     def end_offset(self) -> int:
         return self._partition.offsets().last_stable
+
+    @property
+    def write_bytes_max(self) -> int:
+        settings = self._topic.settings
+        return min(settings.max_message_bytes, settings.segment_bytes) - _FRAME_BYTES
 
     def append(self, writes: Sequence[LoggedWrite]) -> int:
         records = (Record(key=key, value=value, timestamp=time) for key, value, time in writes)

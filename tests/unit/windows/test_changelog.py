@@ -1,6 +1,7 @@
 """Changelogs: what is logged, restored, and followed by a standby."""
 
 import logging
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,13 @@ from tests.support.window_bench import (
 )
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Closed, Corrupt, OffsetOutOfRange, Unavailable
+from varve.foundation.errors import (
+    Closed,
+    Corrupt,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    Unavailable,
+)
 from varve.foundation.settings import LONG_MAX
 from varve.windows.changelog import Changelog, LoggedWrite, MemoryChangelog
 from varve.windows.logged_store import LoggedStore
@@ -129,6 +136,18 @@ def test_the_log_is_written_many_at_a_time(bench: WindowBench) -> None:
     assert bench.changelog.end_offset == 3
     assert logged.commit() == 4
     assert logged.commit() == 4
+
+
+def test_an_entry_that_the_changelog_cannot_take_is_refused(
+    bench: WindowBench, topics: varve.Store
+) -> None:
+    topic = create_changelog_topic(topics, "s-changelog", window_settings())
+    bench.changelog = TopicChangelog(topic, 0)
+    store, size_max = bench.store(), bench.changelog.write_bytes_max
+    with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+        store.put(b"k", bytes(size_max), 1)
+    assert store.put(b"k", random.Random(1).randbytes(size_max - 64), 1)
+    store.close()
 
 
 class _FailingChangelog(MemoryChangelog):

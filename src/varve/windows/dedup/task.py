@@ -31,6 +31,7 @@ from varve.windows.dedup.progress import SECRET_BYTES, Progress
 from varve.windows.dedup.rules import DedupRules
 from varve.windows.dedup.survivors import build_survivors
 from varve.windows.dedup.verdict import Counts, Route, route
+from varve.windows.segments import check_free
 
 logger = logging.getLogger(__name__)
 
@@ -119,18 +120,20 @@ class Task:
     def open(self) -> None:
         """Fences and settles, and restores the ids that the state directory lacks.
 
-        Raises InvalidRequest for what cannot go on, before anybody is fenced.
+        Raises InvalidRequest for what cannot go on, and Locked while the state directory is in use,
+        before anybody is fenced.
         """
         known = self._ends.find_progress(self.partition)
         if known is not None:
             self._go_on(known)
+        directory = f"{self._place.state_directory}/{self.partition}"
+        check_free(self._place.file_system, directory)
         found = self._ends.open_task(self.partition)
         self._progress = self._begin() if found is None else self._go_on(found)
         self._position = self._check_position(self._progress.position)
         if found is not None and found.rules != self._rules:
             # Before ids go by the new rules: the next start must know that they may be gone.
             self._note_progress()
-        directory = f"{self._place.state_directory}/{self.partition}"
         self._store = IdStore.open(
             directory=directory,
             rules=self._rules,

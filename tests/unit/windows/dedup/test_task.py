@@ -22,7 +22,7 @@ from tests.support.dedup_stage import (
 from varve.disk import MemoryFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
+from varve.foundation.errors import InvalidRequest, Locked, OffsetOutOfRange, RecordTooLarge
 from varve.records import Record, build_batch
 from varve.windows.dedup.embedded_ends import EmbeddedEnds
 from varve.windows.dedup.ends import DedupTopics, topic_settings
@@ -335,3 +335,15 @@ def test_time_that_passes_expires_nothing(bench: Bench) -> None:
     task.run_once()
     assert task.state().counts.duplicates == 1
     task.close()
+
+
+def test_a_state_directory_in_use_fences_nobody(bench: Bench) -> None:
+    records = draw_records(random.Random(5), 30)
+    running = bench.task()
+    running.open()
+    with pytest.raises(Locked):
+        bench.task().open()
+    append(bench.input, 0, records)
+    running.run_once()
+    running.close()
+    bench.check(records)
