@@ -351,25 +351,40 @@ class LogDirectory:
         for one in partitions:
             self._cleaner.forget(one)
 
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Takes a partition out of service; its files go after `file.delete.delay.ms`."""
+    def delete(self, *topic_partitions: TopicPartition) -> None:
+        """Takes partitions out of service; their files go after `file.delete.delay.ms`.
+
+        Together they wait for the disk once.
+        """
         self.check_online()
+        doomed: list[tuple[int, str]] = []
+        try:
+            for one in topic_partitions:
+                self._take_out(one, doomed)
+        finally:
+            # Files must not go from a directory that may get its name back.
+            self._fs.sync_directory(self.path)
+            with self._lock:
+                self._doomed += doomed
+        for one in topic_partitions:
+            self._cleaner.forget(one)
+        self.write_checkpoints()
+
+    def _take_out(self, topic_partition: TopicPartition, doomed: list[tuple[int, str]]) -> None:
+        """Renames its directory; `doomed` gets when that is removed, and the new name."""
         log = self.logs[topic_partition]
         log.retire()
         with self._lock:
             if self.logs.get(topic_partition) is not log:
                 return
-            del self.logs[topic_partition]
-            self.topic_ids.pop(topic_partition, None)
             name = delete_directory_name(topic_partition, random_directory_id(self._random))
             self._fs.rename(log.directory, f"{self.path}/{name}")
-            self._fs.sync_directory(self.path)
+            del self.logs[topic_partition]
+            self.topic_ids.pop(topic_partition, None)
             due_ms = self._clock.now_ms() + log.settings.file_delete_delay_ms
-            self._doomed.append((due_ms, f"{self.path}/{name}"))
+            doomed.append((due_ms, f"{self.path}/{name}"))
             for offsets in self._inherited.values():
                 offsets.pop(topic_partition, None)
-        self._cleaner.forget(topic_partition)
-        self.write_checkpoints()
 
     def write_recovery_points(self) -> None:
         self._write_offsets(RECOVERY_POINT_FILE, lambda log: log.recovery_point_on_disk)

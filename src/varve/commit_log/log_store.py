@@ -273,13 +273,15 @@ class LogStore:
                     left += share
             missing = left
 
-    def delete(self, partition: TopicPartition) -> None:
-        """Takes a partition out of service and removes its files after a delay."""
-        self.get(partition)
-        directory = self.directory_of(partition)
-        assert directory is not None
-        with failures(directory, f"deletion of {partition}"):
-            directory.delete(partition)
+    def delete(self, *partitions: TopicPartition) -> None:
+        """Takes partitions out of service and removes their files after a delay."""
+        for partition in partitions:
+            self.get(partition)
+        for directory in self.directories:
+            here = [one for one in partitions if one in directory.logs]
+            if here:
+                with failures(directory, f"deletion of {here[0]}{'' if len(here) == 1 else ' …'}"):
+                    directory.delete(*here)
 
     def run_once(self, now_ms: int) -> None:
         """One round of maintenance: flushes, checkpoints, removals, expiry, each when due."""

@@ -105,6 +105,7 @@ class TopicAdmin:
                 continue
             try:
                 if entry.state is TopicState.DELETING:
+                    logger.info("unfinished deletion goes on", extra={"topic": entry.name})
                     self._remove_partitions(entry)
                 else:
                     self._make_partitions(entry, range(entry.partition_count))
@@ -272,10 +273,14 @@ class TopicAdmin:
             self._logs.remove_doomed()
 
     def _remove_partitions(self, entry: TopicEntry) -> None:
+        local = []
         for partition in self.partitions_of(entry.name):
             if self._logs.get(partition).settings.remote_storage_enable:
                 self._tier.remove(partition)
-            self._logs.delete(partition)
+                self._logs.delete(partition)
+            else:
+                local.append(partition)
+        self._logs.delete(*local)
         if self._catalog.is_complete:
             self._catalog.write(self._table.without(entry.name))
 

@@ -144,6 +144,37 @@ def test_names_kafka_would_refuse_are_refused(stores: Stores, topic: str) -> Non
         stores.open().create(partition(0, topic), ID)
 
 
+def test_what_went_before_a_failing_deletion_is_removed_in_time(stores: Stores) -> None:
+    store = stores.open("d1")
+    for number in range(3):
+        fill(store, number)
+    stores.fs.fail_at(stores.fs.steps + 2, NO_ROOM)
+    with pytest.raises(StoreError):
+        store.delete(*(partition(number) for number in range(3)))
+    assert store.partitions == [partition(1), partition(2)]
+    store.delete(partition(1), partition(2))
+    stores.clock.advance(60_000)
+    store.run_once(stores.clock.now_ms())
+    assert [info.name for info in stores.fs.scan("d1") if info.is_directory] == []
+
+
+def test_partitions_that_go_together_wait_for_the_disk_once(stores: Stores) -> None:
+    store = stores.open()
+    for number in range(8):
+        fill(store, number)
+    first = home(store, 0)
+    before = stores.fs.steps
+    store.delete(partition(0))
+    steps_of_one = stores.fs.steps - before
+    assert len(stores.offsets(first, "recovery-point")) == 3
+    before = stores.fs.steps
+    store.delete(*(partition(number) for number in range(1, 8)))
+    # Of a partition's own is the renaming; the rest is once for each of the two directories.
+    assert stores.fs.steps - before == 2 * (steps_of_one - 1) + 7
+    assert store.partitions == []
+    assert [stores.offsets(path, "recovery-point") for path in ("d1", "d2")] == [{}, {}]
+
+
 @pytest.mark.parametrize("paths", [(), ("d", "d")])
 def test_directories_are_given_once_each(stores: Stores, paths: tuple[str, ...]) -> None:
     with pytest.raises(InvalidRequest, match="once each"):
