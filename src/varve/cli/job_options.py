@@ -90,7 +90,7 @@ class SparkOptions:
 
 
 def spark_options(master: str | None, conf: list[str]) -> SparkOptions:
-    """As they were given; raises InvalidSetting for what is no setting."""
+    """As they were given; raises BadParameter for what is no setting."""
     given = dict(parse_setting(text) for text in conf)
     shipped = os.environ.get(_SHIP_VARIABLE)
     if shipped and not (master or "").startswith("sc://"):  # there the server has been told

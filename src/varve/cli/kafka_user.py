@@ -67,6 +67,7 @@ def list_users(
 
 @app.command()
 def add(
+    context: typer.Context,
     user: UserName,
     broker: BrokerAddress = DEFAULT_BROKER,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
@@ -104,7 +105,13 @@ def add(
       varve user add admin --directory data
     """
     if directories:
+        source = context.get_parameter_source("broker")
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter("--broker and --directory exclude each other")
+        missing = [one for one in directories if not one.exists()]
         _add_to_directories(directories, user, mechanism, iterations)
+        for path in missing:
+            typer.echo(f"made {path}, which was not there", err=True)
     else:
         client = make_client(broker, settings, file)
         _add_at_broker(client, user, mechanism, iterations)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import varve
-from varve.foundation.errors import Corrupt, InvalidSetting, NotFound
+from varve.foundation.errors import Corrupt, NotFound
 
 if TYPE_CHECKING:
     from varve.embedded import Store, Topic
@@ -134,10 +134,10 @@ def tell_failure(name: object, failure: str) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """A setting as it is written on the command line."""
+    """A setting as it is written on the command line; raises BadParameter for what is none."""
     name, found, value = text.partition("=")
     if not found:
-        raise InvalidSetting(f"{text!r} is no setting; write name=value")
+        raise typer.BadParameter(f"{text!r:.120} is no setting; write name=value")
     return name.strip(), value
 
 

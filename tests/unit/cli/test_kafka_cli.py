@@ -339,13 +339,22 @@ def test_users_are_added_listed_and_removed(run: Run) -> None:
 def test_the_first_user_is_added_to_directories_that_nobody_serves(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
     options = [f"--directory={path}" for path in paths]
-    told = _runner("nowhere:1")("user", "add", "admin", *options, input="secret\n").stdout
-    assert told == "admin logs in by SCRAM-SHA-512\n"
+    paths[1].mkdir()
+    told = _runner("nowhere:1")("user", "add", "admin", *options, input="secret\n")
+    assert told.stdout == "admin logs in by SCRAM-SHA-512\n"
+    assert told.stderr == f"made {paths[0]}, which was not there\n"
     for path in paths:
         table = ScramCredentials(RealFileSystem(), [PlainDirectory(str(path))])
         table.load()
         assert list(table.users) == ["admin"]
         assert stat.S_IMODE((path / CREDENTIALS_FILE).stat().st_mode) == 0o600
+
+
+def test_a_user_is_added_to_a_broker_or_to_directories(tmp_path: Path) -> None:
+    both = ["-b", "nowhere:1", "-d", str(tmp_path / "a")]
+    told = _runner("nowhere:1")("user", "add", "admin", *both, input="secret\n", code=2)
+    assert "exclude each other" in told.stderr
+    assert not (tmp_path / "a").exists()
 
 
 def test_rights_that_are_not_in_force_are_told(run: Run) -> None:

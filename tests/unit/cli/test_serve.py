@@ -63,7 +63,6 @@ def test_it_serves_from_the_file_the_environment_and_options_until_it_is_told(
     ("arguments", "told"),
     [
         (["--set", "socket.request.max.byte=1"], "did you mean 'socket.request.max.bytes'"),
-        (["--set", "listeners"], "write name=value"),
         (["--listen", "nowhere"], "write NAME://host:port"),
         (["--config", "missing.properties"], "missing.properties"),
     ],
@@ -74,6 +73,13 @@ def test_what_it_cannot_understand_ends_it_with_one_line(
     result = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), *arguments])
     assert result.exit_code == 1
     assert told in result.stderr.replace("\n", " ")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_setting_without_a_value_is_wrong_usage(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["serve", str(tmp_path / "data"), "--set", "listeners"])
+    assert result.exit_code == 2
+    assert "write name=value" in result.stderr.replace("\n", " ")
     assert not (tmp_path / "data").exists()
 
 
@@ -92,10 +98,15 @@ def test_a_directory_without_a_name_is_not_the_current_one(
 
 
 def test_directories_of_the_environment_are_parted_by_colons(tmp_path: Path) -> None:
-    environment = {"VARVE_DIR": f"{tmp_path}/a:{tmp_path}/a/b"}
-    result = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0"], env=environment)
-    assert result.exit_code == 1
-    assert "lie inside it" in result.stderr.replace("\n", " ")
+    ended = subprocess.run(
+        [sys.executable, "-m", "varve", "serve", "--listen", "127.0.0.1:0"],
+        env=_environment() | {"VARVE_DIR": f"{tmp_path}/a:{tmp_path}/a/b"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert "lie inside it" in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
