@@ -1,5 +1,6 @@
 """The commands that speak to a broker, against one in this process."""
 
+import io
 import json
 import stat
 from collections.abc import Callable, Iterator
@@ -13,8 +14,12 @@ from varve.broker.groups.settings import GroupSettings
 from varve.broker.security.credentials import CREDENTIALS_FILE, ScramCredentials
 from varve.broker.security.settings import SecuritySettings
 from varve.broker.security.table_file import PlainDirectory
+from varve.cli.kafka_client import make_client
+from varve.cli.kafka_format import KafkaRecord
+from varve.cli.kafka_produce import Delivery, Input, Source, produce
 from varve.cli.main import app
 from varve.disk import RealFileSystem
+from varve.foundation.errors import StoreError
 from varve.testing.kafka_kit import KafkaKit
 
 Run = Callable[..., Any]
@@ -315,6 +320,25 @@ def test_a_producer_that_is_denied_its_id_is_one_line(
     assert "varve acl add" in result.stderr
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_producer_that_is_fenced_says_so(standing: Run, kit: KafkaKit) -> None:
+    client = make_client(kit.bootstrap, [], None)
+
+    def read_line(line: bytes) -> KafkaRecord:
+        other = client.producer(transactional_id="x")
+        other.init_transactions(10)
+        return KafkaRecord("standing", 0, -1, -1, None, line)
+
+    with pytest.raises(StoreError, match="fenced"):
+        produce(
+            client,
+            "standing",
+            Source(read_line),
+            [Input("lines", io.BytesIO(b"one\n"))],
+            Delivery("none", "all", idempotent=True, transaction="x"),
+            creates_topic=False,
+        )
 
 
 @pytest.mark.parametrize("limited", [["-o describe --topic orders"]], indirect=True)
