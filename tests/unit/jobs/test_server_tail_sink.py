@@ -196,13 +196,15 @@ def test_a_connection_that_breaks_does_not_repeat_a_batch(bench: Bench) -> None:
     class Torn(MortalClient):
         """Loses the connection once, when the server has done what it was asked."""
 
-        def _ask(self, connection, request: Message, kind: type[R]) -> R:  # type: ignore[no-untyped-def]
+        def _ask(  # type: ignore[no-untyped-def]
+            self, connection, requests: Sequence[Message], kind: type[R]
+        ) -> list[R]:
             try:
-                return super()._ask(connection, request, kind)
+                return super()._ask(connection, requests, kind)
             except Killed:
                 self._left = -1
                 connection.close()
-                return ServerClient._ask(self, connection, request, kind)
+                return ServerClient._ask(self, connection, requests, kind)
 
     for step in range(STEPS):
         bench.write(step, client=bench.keep(Torn(bench.address, dies_at=step, after=True)))

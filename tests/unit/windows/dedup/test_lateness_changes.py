@@ -52,11 +52,10 @@ def test_the_changelog_keeps_as_long_as_the_longest_lateness_asks() -> None:
 
 def test_segments_keep_their_width_so_that_nothing_need_be_restored() -> None:
     bench = ContractBench()
-    short = {"before_ms": 1_000, "after_ms": 1_000}
     bench.put((b"a", T))
-    bench.run(make_rules(**short, lateness_ms=HOUR))
+    bench.run(make_rules(window=1_000, lateness_ms=HOUR))
     bench.clock.advance(6 * 24 * HOUR)
     bench.store.clean(CHANGELOG, roll=True)
     assert bench.records(CHANGELOG) == []
     bench.put((b"a", T))
-    assert bench.run(make_rules(**short, lateness_ms=2 * HOUR)) == Counts(kept=1, duplicates=1)
+    assert bench.run(make_rules(window=1_000, lateness_ms=2 * HOUR)) == Counts(kept=1, duplicates=1)
