@@ -213,5 +213,5 @@ def test_settings_of_the_client_come_from_a_file_and_the_command_line(tmp_path: 
     file.write_text("nonsense\n")
     with pytest.raises(InvalidSetting, match="line 1"):
         read_client_file(file)
-    with pytest.raises(InvalidSetting, match="name=value"):
+    with pytest.raises(typer.BadParameter, match="name=value"):
         make_client("host:1", ["nonsense"], None)
