@@ -9,9 +9,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.rounds import EXAMPLES_LONG, IS_LONG
 
-# Kernels compile during the first example, and machines are busy: none fails for its time.
-settings.register_profile("default", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
-settings.register_profile("long", settings.get_profile("default"), max_examples=EXAMPLES_LONG)
+# Kernels compile during the first example, and machines are busy: none fails for its time. The
+# examples of `make test` are the same each time; those of the long rounds are drawn anew.
+settings.register_profile(
+    "default", deadline=None, derandomize=True, suppress_health_check=(HealthCheck.too_slow,)
+)
+settings.register_profile(
+    "long", settings.get_profile("default"), derandomize=False, max_examples=EXAMPLES_LONG
+)
 settings.load_profile("long" if IS_LONG else "default")
 
 

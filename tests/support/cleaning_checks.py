@@ -125,7 +125,9 @@ def check_promised(bench: CleaningBench, foretold: Foretold, report: CleanReport
     check_untouched(foretold, after)
     check_regrouped(bench, foretold, after)
     assert report.end_offset == foretold.run.first_uncleanable
-    assert bench.directory.cleaner_offset(PARTITION) == foretold.run.first_uncleanable
+    # Records may have been deleted up to within the active segment, which is not cleaned.
+    noted = max(foretold.run.first_uncleanable, foretold.first_dirty)
+    assert bench.directory.cleaner_offset(PARTITION) == noted
     assert not report.holds
     check_promises(bench)
 

@@ -14,7 +14,7 @@ from tests.support.cold_bench import ColdBatch, ColdBench
 from tests.support.log_bench import NOW_MS, split_batches
 from varve.commit_log.cold_side import ColdRun
 from varve.commit_log.txn_index import AbortedTransaction
-from varve.foundation.errors import StoreUnavailable
+from varve.foundation.errors import StoreUnavailable, Unavailable
 from varve.object_store import FaultKind, ObjectFaultPlan
 from varve.tiering.cold_cursor import ExtentSizes
 from varve.tiering.cold_segment import ColdSegment
@@ -194,7 +194,11 @@ def test_readers_at_the_same_time_all_see_the_list(data: st.DataObject) -> None:
             offset: int | None = start
             try:
                 while offset is not None and offset < tier.end_offset:
-                    run = tier.bench.read(offset, limit_offset=tier.end_offset, max_bytes=300)
+                    try:
+                        run = tier.bench.read(offset, limit_offset=tier.end_offset, max_bytes=300)
+                    except Unavailable:
+                        # More reads than the pool lets wait: readers are to try again.
+                        continue
                     offset = tier.check_read(run, offset, tier.end_offset, 300)
             except BaseException as error:
                 errors.append(error)
