@@ -5,9 +5,9 @@ Invariant  times are inclusive at both ends and mean starts of windows. Results 
 Threads    one thread at a time.
 """
 
-from types import TracebackType
 from typing import Final, Protocol, Self
 
+from varve.disk.closing import Closing
 from varve.foundation.errors import InvalidRequest
 from varve.windows.position import Position, Source
 from varve.windows.segmented_store import SegmentedStore, check_key
@@ -45,7 +45,7 @@ class Writes(Protocol):
     def close(self) -> None: ...
 
 
-class WindowStore:
+class WindowStore(Closing):
     """Values by key and time, forgotten when stream time has gone on by the retention.
 
     Made over a `LocalStore`, or over a `LoggedStore`, whose changelog restores it.
@@ -60,17 +60,6 @@ class WindowStore:
         """Open what is there, restoring it where there is a changelog."""
         self._writes.open()
         return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def settings(self) -> WindowSettings:

@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -281,3 +282,11 @@ def wait_for(bench: Bench, count: int, failures: Sequence[BaseException]) -> Non
             return
         threading.Event().wait(0.05)
     raise AssertionError(f"{taken(bench)} records were taken, not {count}")
+
+
+def test_more_lateness_lets_the_changelog_keep_longer(bench: Bench) -> None:
+    topic, more_ms = f"{OUTPUT}-dedup-changelog", 86_400_000
+    with bench.open():
+        before_ms = bench.store.topic(topic).settings.retention_ms
+    with bench.open(rules=replace(RULES, lateness_ms=RULES.lateness_ms + more_ms)):
+        assert bench.store.topic(topic).settings.retention_ms == before_ms + more_ms
