@@ -1,0 +1,1 @@
+"""Shapes: filtered views of keyed topics, their tables, snapshots, logs, compaction and recovery."""

@@ -1,0 +1,1 @@
+"""Topics as tables: records decoded to rows, their latest state, and changes in one order."""

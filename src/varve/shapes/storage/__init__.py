@@ -1,0 +1,1 @@
+"""The files of one shape: log, chunk index, snapshot, metadata; writer, readers, recovery."""
