@@ -1,6 +1,7 @@
 # The words of this house; `make help` lists them. Nothing but python3 (3.11 or newer) is needed
-# for `make setup check test run`, which install a Java for Spark from the system's packages where
-# there is none; `make conformance` wants a JDK, Maven and Go besides.
+# for `make setup check test run`, which install a Java for Spark, and Node.js and Chromium for the
+# tests of shape clients, from the system's packages where there are none; `make conformance` wants
+# a JDK, Maven and Go besides.
 
 PYTHON ?= python3
 WORKERS ?= 3
@@ -9,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JAVA := $(VENV)/.java
+WEB := $(VENV)/.web
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -17,7 +19,7 @@ JAVA := $(VENV)/.java
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) $(JAVA) ## make .venv from the lock, install varve and a Java for Spark, compile the kernels
+setup: $(READY) $(JAVA) $(WEB) ## make .venv from the lock, install varve, a Java for Spark and the npm client, compile the kernels
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -39,6 +41,11 @@ $(JAVA): | $(READY)
 	  echo "going on without Java: 'varve job' and the tests of it will not work until there is one" >&2
 	@touch $@
 
+# Tried once as well: what is missing then is told by `make test`, which leaves those tests out.
+$(WEB): tests/shape_clients/package-lock.json examples/shapes/package-lock.json | $(READY)
+	@$(BIN)/python -m tests.support.web_setup --install >/dev/null
+	@touch $@
+
 run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier; then the jobs on Spark, to an erasure
 	$(BIN)/varve demo
 	@if $(BIN)/python -m varve.jobs.java >/dev/null; then \
@@ -47,13 +54,14 @@ run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier;
 	  echo "SKIPPED varve job demo, the jobs on Spark, for want of a Java." >&2; \
 	fi
 
-test: $(READY) $(JAVA) ## every test but those against Apache Kafka and MinIO
-	@if $(BIN)/python -m varve.jobs.java; then \
-	  set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go"; \
-	else \
+test: $(READY) $(JAVA) $(WEB) ## every test but those against Apache Kafka and MinIO
+	@marks="not java and not go"; \
+	if ! $(BIN)/python -m varve.jobs.java; then \
 	  echo "SKIPPED the tests of Spark jobs, for want of a Java; running the others." >&2; \
-	  set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "not java and not go and not spark"; \
-	fi
+	  marks="$$marks and not spark"; \
+	fi; \
+	for mark in $$($(BIN)/python -m tests.support.web_setup); do marks="$$marks and not $$mark"; done; \
+	set -x; $(BIN)/python -m pytest -n $(WORKERS) -m "$$marks"
 
 check: $(READY) ## format, lint, types, import contracts, generated pages, spelling
 	$(BIN)/ruff format --check .
@@ -97,5 +105,5 @@ lock: $(READY) ## choose the newest versions anew and write requirements.lock
 
 clean: ## remove .venv and everything that was made
 	rm -rf $(VENV) build dist demo-data .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -rf .import_linter_cache src/*.egg-info
+	rm -rf .import_linter_cache src/*.egg-info tests/shape_clients/node_modules examples/shapes/node_modules
 	find src tests benchmarks conformance -name __pycache__ -type d -prune -exec rm -rf {} +
