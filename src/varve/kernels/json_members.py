@@ -1,0 +1,354 @@
+"""Members of JSON objects: a text is checked whole, and its top members are located.
+
+Layout     a row of spans per member: name start, name end (within the quotes), value start, value
+           end, flags. A valid text that is no object gives one row, of which the name is empty.
+Invariant  what is accepted is RFC 8259 in UTF-8 without a byte order mark, nested at most DEPTH_MAX
+           deep; the positions of a row lie within the text they were found in.
+"""
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
+from varve.kernels.loads import Bytes
+from varve.kernels.peeks import peek_little_u64, peek_u8, start_of
+
+Spans = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+
+DEPTH_MAX: Final = 512
+MEMBER_BYTES_MIN: Final = 4
+"""No member is shorter: quotes, colon, value; so a text bounds the spans it needs."""
+SPAN_FIELD_COUNT: Final = 5
+NAME_HAS_ESCAPES: Final = 1
+VALUE_HAS_BLANKS: Final = 2
+
+NOT_OBJECT: Final = -1
+"""A valid text that is an array, a string, a number, true, false or null."""
+
+
+class JsonFault(IntEnum):
+    """Why a text is no JSON."""
+
+    TRUNCATED = -2
+    UNEXPECTED_BYTE = -3
+    BAD_STRING = -4
+    BAD_NUMBER = -5
+    TOO_DEEP = -6
+
+
+_TRUNCATED = int(JsonFault.TRUNCATED)
+_UNEXPECTED = int(JsonFault.UNEXPECTED_BYTE)
+_BAD_STRING = int(JsonFault.BAD_STRING)
+_BAD_NUMBER = int(JsonFault.BAD_NUMBER)
+_TOO_DEEP = int(JsonFault.TOO_DEEP)
+
+_VALUE, _VALUE_OR_END, _NAME, _NAME_OR_END, _AFTER = range(5)
+_OBJECT, _ARRAY = 1, 2
+
+_ONES = np.uint64(0x0101010101010101)
+_HIGHS = np.uint64(0x8080808080808080)
+_QUOTES = np.uint64(0x2222222222222222)
+_BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_SPACES = np.uint64(0x2020202020202020)
+_TRUE = 0x65757274
+_NULL = 0x6C6C756E
+_ALSE = 0x65736C61
+
+
+@inlined
+def _is_blank(byte: int) -> bool:
+    return byte == 0x20 or byte == 0x0A or byte == 0x0D or byte == 0x09
+
+
+@inlined
+def _is_digit(byte: int) -> bool:
+    return 0x30 <= byte <= 0x39
+
+
+@inlined
+def _is_hex(byte: int) -> bool:
+    return _is_digit(byte) or 0x41 <= byte <= 0x46 or 0x61 <= byte <= 0x66
+
+
+@inlined
+def _plain_end(position: int, end: int) -> int:
+    """Passes whole words of plain ASCII within a string."""
+    while position + 8 <= end:
+        word = peek_little_u64(position)
+        quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
+        special = (word - _SPACES) | (quotes - _ONES) | (slashes - _ONES) | word
+        if special & _HIGHS:
+            break
+        position += 8
+    return position
+
+
+@inlined
+def _utf8_end(position: int, end: int, lead: int) -> int:
+    """Behind the character of several bytes that starts here; -1 when it is none."""
+    low, high = 0x80, 0xBF
+    if 0xC2 <= lead <= 0xDF:
+        count = 1
+    elif 0xE0 <= lead <= 0xEF:
+        count = 2
+        if lead == 0xE0:
+            low = 0xA0
+        elif lead == 0xED:
+            high = 0x9F
+    elif 0xF0 <= lead <= 0xF4:
+        count = 3
+        if lead == 0xF0:
+            low = 0x90
+        elif lead == 0xF4:
+            high = 0x8F
+    else:
+        return -1
+    if position + count >= end:
+        return -1
+    for step in range(1, count + 1):
+        byte = peek_u8(position + step)
+        if byte < low or byte > high:
+            return -1
+        low, high = 0x80, 0xBF
+    return position + count + 1
+
+
+@inlined
+def _escape_end(position: int, end: int) -> int:
+    """Behind the escape whose backslash stands here; -1 when it is none."""
+    if position + 1 >= end:
+        return -1
+    letter = peek_u8(position + 1)
+    if letter == 0x75:
+        if position + 6 > end:
+            return -1
+        for step in range(2, 6):
+            if not _is_hex(peek_u8(position + step)):
+                return -1
+        return position + 6
+    if (
+        letter == 0x22
+        or letter == 0x5C
+        or letter == 0x2F
+        or letter == 0x62
+        or letter == 0x66
+        or letter == 0x6E
+        or letter == 0x72
+        or letter == 0x74
+    ):
+        return position + 2
+    return -1
+
+
+@inlined
+def _string_end(position: int, end: int) -> tuple[int, int]:
+    """Behind the closing quote of the string whose content starts here, or -1; 1 with escapes."""
+    escapes = 0
+    while True:
+        position = _plain_end(position, end)
+        if position >= end:
+            return -1, escapes
+        byte = peek_u8(position)
+        if byte == 0x22:
+            return position + 1, escapes
+        if byte == 0x5C:
+            escapes = 1
+            position = _escape_end(position, end)
+        elif byte < 0x20:
+            return -1, escapes
+        elif byte < 0x80:
+            position += 1
+        else:
+            position = _utf8_end(position, end, byte)
+        if position < 0:
+            return -1, escapes
+
+
+@inlined
+def _digits_end(position: int, end: int) -> int:
+    """Behind at least one digit; -1 without."""
+    first = position
+    while position < end and _is_digit(peek_u8(position)):
+        position += 1
+    return position if position > first else -1
+
+
+@inlined
+def _number_end(position: int, end: int) -> int:
+    """Behind the number that starts here, or -1."""
+    if peek_u8(position) == 0x2D:
+        position += 1
+    if position < end and peek_u8(position) == 0x30:
+        position += 1
+    else:
+        position = _digits_end(position, end)
+    if position > 0 and position < end and peek_u8(position) == 0x2E:
+        position = _digits_end(position + 1, end)
+    if position > 0 and position < end and (peek_u8(position) | 0x20) == 0x65:
+        position += 1
+        if position < end and (peek_u8(position) == 0x2B or peek_u8(position) == 0x2D):
+            position += 1
+        position = _digits_end(position, end)
+    return position
+
+
+@inlined
+def _is_word(position: int, end: int, letters: int) -> bool:
+    if position + 4 > end:
+        return False
+    found = 0
+    for step in range(4):
+        found |= peek_u8(position + step) << (8 * step)
+    return found == letters
+
+
+@inlined
+def _scalar_end(position: int, end: int) -> int:
+    """Behind the string, number or word that starts here, or a fault."""
+    byte = peek_u8(position)
+    if byte == 0x22:
+        after, _ = _string_end(position + 1, end)
+        return after if after > 0 else _BAD_STRING
+    if byte == 0x2D or _is_digit(byte):
+        after = _number_end(position, end)
+        return after if after > 0 else _BAD_NUMBER
+    if _is_word(position, end, _TRUE) or _is_word(position, end, _NULL):
+        return position + 4
+    if byte == 0x66 and _is_word(position + 1, end, _ALSE):
+        return position + 5
+    return _UNEXPECTED
+
+
+@inlined
+def _members(base: int, start: int, end: int, stack: Any, spans: Any, row: int) -> int:
+    """Checks one text; see find_members."""
+    first, depth, expected, flags = row, 0, _VALUE, 0
+    name_start, name_end, value_start = start, start, start
+    position, last = base + start, base + end
+    while True:
+        value_end = position
+        while position < last and _is_blank(peek_u8(position)):
+            position += 1
+        if position > value_end and (depth > 1 or (depth == 1 and stack[0] == _ARRAY)):
+            flags |= VALUE_HAS_BLANKS
+        if position >= last:
+            if expected != _AFTER or depth:
+                return _TRUNCATED
+            if stack[0] == _OBJECT:
+                return row - first
+            spans[first, 0], spans[first, 1], spans[first, 2] = start, start, value_start
+            spans[first, 3], spans[first, 4] = value_end - base, flags
+            return NOT_OBJECT
+        byte = peek_u8(position)
+        if expected == _AFTER:
+            if not depth:
+                return _UNEXPECTED
+            kind = stack[depth - 1]
+            if depth == 1 and kind == _OBJECT and name_start >= 0:
+                spans[row, 0], spans[row, 1], spans[row, 2] = name_start, name_end, value_start
+                spans[row, 3], spans[row, 4] = value_end - base, flags
+                row, name_start = row + 1, -1
+            if byte == 0x2C:
+                expected = _NAME if kind == _OBJECT else _VALUE
+            elif byte == (0x7D if kind == _OBJECT else 0x5D):
+                depth -= 1
+            else:
+                return _UNEXPECTED
+            position += 1
+        elif expected in (_NAME, _NAME_OR_END):
+            if byte == 0x7D and expected == _NAME_OR_END:
+                depth, expected, position = depth - 1, _AFTER, position + 1
+                continue
+            if byte != 0x22:
+                return _UNEXPECTED
+            after, escapes = _string_end(position + 1, last)
+            if after < 0:
+                return _BAD_STRING
+            if depth == 1:
+                name_start, name_end = position + 1 - base, after - 1 - base
+                flags = NAME_HAS_ESCAPES if escapes else 0
+            position = after
+            while position < last and _is_blank(peek_u8(position)):
+                position += 1
+                if depth > 1:
+                    flags |= VALUE_HAS_BLANKS
+            if position >= last:
+                return _TRUNCATED
+            if peek_u8(position) != 0x3A:
+                return _UNEXPECTED
+            position, expected = position + 1, _VALUE
+        else:
+            if depth == 0 or (depth == 1 and stack[0] == _OBJECT):
+                value_start = position - base
+            if byte == 0x7B or byte == 0x5B:
+                if depth == DEPTH_MAX:
+                    return _TOO_DEEP
+                stack[depth] = _OBJECT if byte == 0x7B else _ARRAY
+                expected = _NAME_OR_END if byte == 0x7B else _VALUE_OR_END
+                depth, position = depth + 1, position + 1
+            elif byte == 0x5D and expected == _VALUE_OR_END:
+                depth, expected, position = depth - 1, _AFTER, position + 1
+            else:
+                position = _scalar_end(position, last)
+                if position < 0:
+                    return position
+                expected = _AFTER
+
+
+@kernel
+def find_members(data: Bytes, ends: Numbers, spans: Spans, counts: Numbers) -> int:
+    """Locates the top members of texts that lie one behind the other; gives the rows it filled.
+
+    Text i is data[ends[i]:ends[i + 1]]. counts[i] becomes the number of its members, NOT_OBJECT
+    with one row in spans, or a JsonFault with none. Spans need a row for every MEMBER_BYTES_MIN
+    bytes and one per text.
+    """
+    if counts.size >= ends.size or spans.shape[1] < SPAN_FIELD_COUNT:
+        raise IndexError("ends are too few for the texts, or spans too narrow")
+    if spans.shape[0] < data.size // MEMBER_BYTES_MIN + counts.size:
+        raise IndexError("spans have too few rows for the texts")
+    stack = np.zeros(DEPTH_MAX, np.uint8)
+    base, row = start_of(data), 0
+    for index in range(counts.size):
+        start, end = ends[index], ends[index + 1]
+        if start < 0 or end < start or end > data.size:
+            raise IndexError("a text lies outside the data")
+        stack[0] = 0
+        count = _members(base, start, end, stack, spans, row)
+        counts[index] = count
+        row += max(as_int(count), 1 if count == NOT_OBJECT else 0)
+    return row
+
+
+@kernel
+def squeeze_blanks(data: Bytes, target: Bytes) -> int:
+    """Copies a valid JSON text without the blanks outside its strings; gives the size."""
+    if target.size < data.size:
+        raise IndexError("the target is smaller than the text")
+    size, is_string, is_escaped = 0, False, False
+    for byte in data:
+        if is_escaped:
+            is_escaped = False
+        elif byte == 0x22:
+            is_string = not is_string
+        elif is_string:
+            is_escaped = byte == 0x5C
+        elif _is_blank(as_int(byte)):
+            continue
+        target[size] = byte
+        size += 1
+    return size
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    text = b'{"a":[1, 2]}'
+    ends = np.array([0, len(text)])
+    spans, counts = np.zeros((4, SPAN_FIELD_COUNT), np.int64), np.zeros(1, np.int64)
+    for data in byte_buffers(text):
+        find_members(data, ends, spans, counts)
+    squeeze_blanks(np.frombuffer(text, np.uint8), np.empty(len(text), np.uint8))

@@ -1,0 +1,75 @@
+"""Records of plain keys and JSON values.
+
+Layout     a key that is a JSON object gives its members as key columns; any other is text in one
+           column. A value that is a JSON object gives its members; any other JSON value, and bytes
+           that are no JSON, stand in the column `value`: JSON as it is, text as a JSON string.
+           Bytes that are no UTF-8 are written as base64 behind `base64:`; a text key that starts
+           so itself is written that way too, so that different keys never look alike.
+"""
+
+import base64
+from collections.abc import Sequence
+from typing import Final
+
+from varve.foundation.errors import InvalidSetting
+from varve.shapes.feed.decoder import Decoded, Record, RecordKind
+from varve.shapes.feed.row import Row, encode_text, split_texts
+
+VALUE_COLUMN: Final = "value"
+_BASE64: Final = "base64:"
+_NO_KEY: Final = Decoded(RecordKind.SKIPPED, {}, reason="the record has no key")
+
+
+class PlainDecoder:
+    """A record is the row of its key; a null value deletes it."""
+
+    def __init__(self, key_column: str = "key") -> None:
+        if not key_column:
+            raise InvalidSetting("the key column has no name: give one, such as key")
+        self.key_column = key_column
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
+        return self.decode_many([(key, value)])[0]
+
+    def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
+        texts = [text for record in records for text in record if text is not None]
+        found = iter(split_texts(texts)) if texts else iter(())
+        decoded = []
+        for key, value in records:
+            columns = None if key is None else self._key_columns(key, next(found))
+            members = None if value is None else _value_columns(value, next(found))
+            decoded.append(_decoded(columns, members))
+        return decoded
+
+    def _key_columns(self, key: bytes, split: Row | bytes | None) -> Row:
+        if isinstance(split, dict) and split:
+            return split
+        return {self.key_column: encode_text(_key_text(key))}
+
+
+def _decoded(key_columns: Row | None, members: Row | None) -> Decoded:
+    if key_columns is None:
+        return _NO_KEY
+    if members is None:
+        return Decoded(RecordKind.DELETE, key_columns)
+    return Decoded(RecordKind.UPSERT, key_columns, {**key_columns, **members, **key_columns})
+
+
+def _key_text(key: bytes) -> str:
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return _BASE64 + base64.b64encode(key).decode()
+    return _BASE64 + base64.b64encode(key).decode() if text.startswith(_BASE64) else text
+
+
+def _value_columns(value: bytes, split: Row | bytes | None) -> Row:
+    if isinstance(split, dict):
+        return split
+    if split is not None:
+        return {VALUE_COLUMN: split}
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = _BASE64 + base64.b64encode(value).decode()
+    return {VALUE_COLUMN: encode_text(text)}

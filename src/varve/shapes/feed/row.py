@@ -1,0 +1,124 @@
+"""Rows as raw JSON: a name and a JSON text per column, never encoded anew.
+
+Invariant  a column's text is valid JSON, keeps its digits and escapes, and has no blanks outside
+           strings and no raw newlines. Of columns of one name the last one stands.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from varve.kernels.json_members import (
+    MEMBER_BYTES_MIN,
+    NAME_HAS_ESCAPES,
+    NOT_OBJECT,
+    SPAN_FIELD_COUNT,
+    VALUE_HAS_BLANKS,
+    find_members,
+    squeeze_blanks,
+)
+
+Row = dict[str, bytes]
+
+NULL: Final = b"null"
+_NAMES_MAX: Final = 1 << 16
+
+
+def split_row(data: bytes) -> Row | None:
+    """The members of a JSON object; None when the text is anything else, or no JSON."""
+    return split_rows([data])[0]
+
+
+def split_rows(texts: Sequence[bytes]) -> list[Row | None]:
+    """The members of each text that is a JSON object; one kernel call serves all."""
+    found = split_texts(texts)
+    return [row if isinstance(row, dict) else None for row in found]
+
+
+def split_texts(texts: Sequence[bytes]) -> list[Row | bytes | None]:
+    """Of each text the members of its object, else the squeezed JSON value, else None."""
+    data = texts[0] if len(texts) == 1 else b"".join(texts)
+    ends = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([len(text) for text in texts], out=ends[1:])
+    spans = np.empty((len(data) // MEMBER_BYTES_MIN + len(texts), SPAN_FIELD_COUNT), np.int64)
+    counts = np.empty(len(texts), np.int64)
+    size = find_members(np.frombuffer(data, np.uint8), ends, spans, counts)
+    members = iter(spans[:size].tolist())
+    names: dict[bytes, str] = {}
+    rows: list[Row | bytes | None] = []
+    for count in counts.tolist():
+        if count == NOT_OBJECT:
+            _, _, start, end, flags = next(members)
+            rows.append(_value(data, start, end, flags))
+        elif count < 0:
+            rows.append(None)
+        else:
+            row: Row = {}
+            for _ in range(count):
+                name_start, name_end, start, end, flags = next(members)
+                name = names.get(spelled := data[name_start:name_end])
+                if name is None:
+                    name = names[spelled] = _name(spelled, flags)
+                row[name] = _value(data, start, end, flags) if flags else data[start:end]
+            rows.append(row)
+    return rows
+
+
+def join_row(row: Row, columns: Iterable[str] | None = None) -> bytes:
+    """The row as a JSON object, or those of the columns that it has, in the order given."""
+    if columns is None:
+        return b"{" + b",".join([name_prefix(name) + text for name, text in row.items()]) + b"}"
+    parts = [name_prefix(name) + row[name] for name in columns if name in row]
+    return b"{" + b",".join(parts) + b"}"
+
+
+@lru_cache(_NAMES_MAX)
+def name_prefix(name: str) -> bytes:
+    """A column's name as a JSON string and the colon behind it."""
+    return encode_text(name) + b":"
+
+
+def encode_text(text: str) -> bytes:
+    """A text as a JSON string; halves of surrogate pairs, which UTF-8 lacks, become escapes."""
+    try:
+        return json.dumps(text, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(text).encode()
+
+
+def decode_text(text: bytes) -> str | None:
+    """What a column's text says if it is a JSON string, else None."""
+    if text[0] != 0x22:
+        return None
+    if b"\\" not in text:
+        return text[1:-1].decode()
+    decoded: str = json.loads(text)
+    return decoded
+
+
+def changed_columns(row: Row, previous: Row) -> list[str]:
+    """Columns of the row that the previous one lacks or spells differently."""
+    return [name for name, text in row.items() if previous.get(name) != text]
+
+
+def removed_columns(row: Row, previous: Row) -> Collection[str]:
+    """Columns of the previous row that the row lacks."""
+    return previous.keys() - row.keys() if len(previous.keys() & row.keys()) < len(previous) else ()
+
+
+def _name(spelled: bytes, flags: int) -> str:
+    if flags & NAME_HAS_ESCAPES:
+        decoded: str = json.loads(b'"' + spelled + b'"')
+        return decoded
+    return spelled.decode()
+
+
+def _value(data: bytes, start: int, end: int, flags: int) -> bytes:
+    text = data[start:end]
+    if not flags & VALUE_HAS_BLANKS:
+        return text
+    target = np.empty(len(text), np.uint8)
+    return target[: squeeze_blanks(np.frombuffer(text, np.uint8), target)].tobytes()
