@@ -1,0 +1,59 @@
+"""Where a feed reads its topic: an open store, or a server.
+
+Invariant  only committed records come, whole and in the order of their offsets; control records
+           and those of aborted transactions are left out.
+Threads    one thread reads; others may ask for bounds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from varve.records import RecordColumns
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """Records of one partition, where to go on, and where committed records end for now."""
+
+    columns: Sequence[RecordColumns]
+    next_offset: int
+    end_offset: int
+
+
+class TopicSource(Protocol):
+    """One topic. A partition that is asked below its first offset raises OffsetOutOfRange."""
+
+    topic: str
+
+    @property
+    def place(self) -> str:
+        """What messages call it: a directory, or a server's address."""
+        ...
+
+    def topic_id(self) -> str:
+        """Tells topics of one name apart; empty where nobody tells it."""
+        ...
+
+    def partition_count(self) -> int:
+        """How many partitions there are now; raises NotFound without the topic."""
+        ...
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """First offset, and the one behind the last committed record."""
+        ...
+
+    def read(
+        self, positions: Mapping[int, int], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, SourceRead]:
+        """Records from an offset on of each partition given, about so many bytes of each.
+
+        Where none has any it waits so long at most. A partition without news may be left out.
+        """
+        ...
+
+    def tombstone_retention_ms(self) -> int | None:
+        """How long the topic keeps deletions readable at least; None where it keeps all."""
+        ...
+
+    def close(self) -> None: ...

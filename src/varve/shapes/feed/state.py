@@ -1,0 +1,38 @@
+"""The latest state of a topic, for a table that is filled for the first time.
+
+Invariant  once all records were read, in the order given, each key holds what the records below
+           `resume_offsets` say of it; a later record of a key comes behind an earlier one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+
+class StateRecord(NamedTuple):
+    """A record of the state; a null value says that the key is gone."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+class StateReader(Protocol):
+    """Reads the state once."""
+
+    @property
+    def how(self) -> str:
+        """By what the state is found, for messages."""
+        ...
+
+    @property
+    def resume_offsets(self) -> Mapping[int, int]:
+        """Where to read on, by partition; known before the first record."""
+        ...
+
+    @property
+    def record_count(self) -> int | None:
+        """About how many records come; None where nobody knows."""
+        ...
+
+    def read(self) -> Iterator[Sequence[StateRecord]]:
+        """The records, some thousands at a time."""
+        ...

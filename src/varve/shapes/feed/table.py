@@ -1,0 +1,240 @@
+"""A topic's rows: those on disk, those that changed since, and those seen lately.
+
+Changed rows wait in layers. A mark closes a layer; a checkpoint writes the layers up to a mark and
+lets go of them.
+
+Invariant  the newest layer that has a key tells its row, else the rows seen lately, else the disk.
+           A layer that was cleared hides all older ones, and the disk.
+Crash      layers are lost, which a feed reads again from the positions on disk.
+Threads    one applies, one writes checkpoints, any number look at views. `_lock` guards layers and
+           rows seen lately; it is never held during I/O but for the begin of a scan.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from varve.foundation.errors import InvalidRequest
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.table_store import TableScan, TableState, TableStore
+from varve.shapes.offset import Offset
+
+_RECENT_ROWS: Final = 1 << 15
+"""Rows seen lately, of which up to twice as many are kept in memory."""
+
+
+class Layer:
+    """Rows that changed since the mark before; None for one that is gone."""
+
+    __slots__ = ("byte_count", "is_cleared", "rows", "state")
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row | None] = {}
+        self.is_cleared = False
+        self.byte_count = 0
+        self.state: TableState | None = None
+
+
+class TopicTable:
+    """The table of one topic."""
+
+    def __init__(self, store: TableStore, *, recent_rows: int = _RECENT_ROWS) -> None:
+        self._store = store
+        self._recent_rows = recent_rows
+        self._lock = threading.Lock()
+        self._layers = [Layer()]  # guarded by _lock; the newest is last and only grows
+        self._first_mark = 0  # guarded by _lock
+        self._recent: dict[str, Row | None] = {}  # guarded by _lock
+        self._fading: dict[str, Row | None] = {}  # guarded by _lock
+        self._position = Offset(0, 0)  # guarded by _lock
+        self._views: set[TableView] = set()  # guarded by _lock
+
+    @property
+    def overlay_count(self) -> int:
+        """Changed rows that are not on disk."""
+        with self._lock:
+            return sum(len(layer.rows) for layer in self._layers)
+
+    @property
+    def overlay_bytes(self) -> int:
+        """About the bytes of the records behind them."""
+        with self._lock:
+            return sum(layer.byte_count for layer in self._layers)
+
+    @property
+    def position(self) -> Offset:
+        """Of the last change that was applied."""
+        with self._lock:
+            return self._position
+
+    def move_to(self, position: Offset) -> None:
+        """Notes the position of a table that was just opened or filled."""
+        with self._lock:
+            self._position = position
+
+    # Looking rows up, and changing them: one thread
+
+    def find_rows(self, keys: Sequence[str]) -> dict[str, Row | None]:
+        """The row of each key as it is now, None for one that is not there."""
+        found: dict[str, Row | None] = {}
+        missing: list[str] = []
+        with self._lock:
+            layers = self._visible_locked()
+            for key in keys:
+                if key in found:
+                    continue
+                for rows in layers:
+                    if key in rows:
+                        found[key] = rows[key]
+                        break
+                else:
+                    found[key] = None
+                    missing.append(key)
+            if self._is_cleared_locked():
+                return found
+        if missing:
+            missing.sort()
+            read = dict(zip(missing, self._store.get_rows(missing), strict=True))
+            found.update(read)
+            with self._lock:
+                self._remember_locked(read)
+        return found
+
+    def apply(
+        self,
+        rows: Mapping[str, Row | None],
+        *,
+        position: Offset,
+        byte_count: int,
+        is_cleared: bool = False,
+    ) -> None:
+        """Takes over changed rows; with `is_cleared` all others are gone."""
+        with self._lock:
+            newest = self._layers[-1]
+            if is_cleared:
+                newest.rows.clear()
+                newest.is_cleared = True
+                self._recent, self._fading = {}, {}
+            newest.rows.update(rows)
+            newest.byte_count += byte_count
+            self._position = position
+
+    def _visible_locked(self) -> list[dict[str, Row | None]]:
+        """Where to look, the newest first."""
+        visible = []
+        for layer in reversed(self._layers):
+            visible.append(layer.rows)
+            if layer.is_cleared:
+                return visible
+        return [*visible, self._recent, self._fading]
+
+    def _is_cleared_locked(self) -> bool:
+        return any(layer.is_cleared for layer in self._layers)
+
+    def _remember_locked(self, rows: Mapping[str, Row | None]) -> None:
+        self._recent.update(rows)
+        if len(self._recent) > self._recent_rows:
+            self._recent, self._fading = {}, self._recent
+
+    # Checkpoints: one thread
+
+    def mark(self, state: TableState) -> int:
+        """Ends the layer that was filled so far; `state` is what the table holds with it."""
+        with self._lock:
+            self._layers[-1].state = state
+            self._layers.append(Layer())
+            return self._first_mark + len(self._layers) - 2
+
+    def checkpoint(self, mark: int) -> None:
+        """Writes what was applied before a mark; durable on return. One written before is fine."""
+        with self._lock:
+            count = mark - self._first_mark + 1
+            if count > len(self._layers) - 1:
+                raise InvalidRequest(f"table {self._store.path} has no mark {mark}")
+            layers = self._layers[: max(0, count)]
+        if not layers:
+            return
+        rows, is_cleared = _merge(layers)
+        state = layers[-1].state
+        assert state is not None
+        self._store.write(rows, state, is_cleared=is_cleared)
+        with self._lock:
+            del self._layers[: len(layers)]
+            self._first_mark += len(layers)
+            if not self._is_cleared_locked():
+                self._remember_locked(rows)
+
+    # Views: any thread
+
+    def view(self) -> "TableView":
+        """The rows at the present position; to be closed."""
+        with self._lock:
+            rows, is_cleared = _merge(self._layers)
+            view = TableView(self, self._store.scan(), rows, is_cleared, self._position)
+            self._views.add(view)
+            return view
+
+    def forget(self, view: "TableView") -> None:
+        with self._lock:
+            self._views.discard(view)
+
+    def close(self) -> None:
+        """Ends all views; what is not written is lost."""
+        with self._lock:
+            views = list(self._views)
+        for view in views:
+            view.close()
+        self._store.close()
+
+
+class TableView:
+    """All rows at one position, whatever is applied or written later."""
+
+    def __init__(
+        self,
+        table: TopicTable,
+        scan: TableScan,
+        changed: Mapping[str, Row | None],
+        is_cleared: bool,
+        position: Offset,
+    ) -> None:
+        self.position = position
+        self._table = table
+        self._scan = scan
+        self._changed = changed
+        self._is_cleared = is_cleared
+
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        """Each key with its row, in no order that counts."""
+        changed = self._changed
+        if not self._is_cleared:
+            for part in self._scan.parts():
+                for pair in part:
+                    if pair[0] not in changed:
+                        yield pair
+        for key, row in changed.items():
+            if row is not None:
+                yield key, row
+
+    def close(self) -> None:
+        """Lets go of the files; closing twice is harmless."""
+        self._scan.close()
+        self._table.forget(self)
+
+    def __enter__(self) -> "TableView":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+def _merge(layers: Sequence[Layer]) -> tuple[dict[str, Row | None], bool]:
+    """What the layers come to, and whether they hide all that was before."""
+    rows: dict[str, Row | None] = {}
+    is_cleared = False
+    for layer in layers:
+        if layer.is_cleared:
+            rows.clear()
+            is_cleared = True
+        rows.update(layer.rows)
+    return rows, is_cleared

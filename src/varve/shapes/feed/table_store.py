@@ -1,0 +1,285 @@
+"""The latest row of each key on disk, and how far the topic was read into it.
+
+Layout     RocksDB's own files. A row's key has the row as a JSON object; `\\0state` has the state
+           as JSON.
+Invariant  rows and state are written together: the rows are those of the positions.
+Crash      batches are synced; a killed process keeps a prefix of whole batches. A table whose
+           first filling was cut has no state, and is made anew.
+Threads    any; RocksDB has locks of its own. Closed only when nobody reads.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompressionType,
+    Options,
+    Rdict,
+    RdictIter,
+    WriteBatch,
+    WriteOptions,
+)
+
+from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
+from varve.shapes.feed.row import Row, join_row, split_rows
+
+Result = TypeVar("Result")
+
+VERSION: Final = 1
+_STATE_KEY: Final = b"\0state"
+_ROWS_START: Final = b'"'
+_ROWS_END: Final = b"#"
+"""Every row's key begins with a quote."""
+_CACHE_BYTES: Final = 64 << 20
+_MEMTABLE_BYTES: Final = 16 << 20
+_BLOOM_BITS: Final = 10
+_INFO_LOG_BYTES: Final = 1 << 20
+_SCAN_ROWS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """What a table holds: the records before `positions`, numbered up to `next_tx`.
+
+    `signature` tells how records become rows, and `topic_id` of which topic; a table of another
+    one is of no use. `reset` is the reason for which shapes made before it must go, until they
+    have. `ends_position` is where to read on for the ends of source transactions.
+    """
+
+    positions: Mapping[int, int]
+    next_tx: int
+    signature: str
+    topic_id: str
+    caught_up_ms: int
+    ends_position: int = 0
+    reset: str | None = None
+
+    def encode(self) -> bytes:
+        told = {
+            "version": VERSION,
+            "positions": {str(number): offset for number, offset in self.positions.items()},
+            "next_tx": self.next_tx,
+            "signature": self.signature,
+            "topic_id": self.topic_id,
+            "caught_up_ms": self.caught_up_ms,
+            "ends_position": self.ends_position,
+            "reset": self.reset,
+        }
+        return json.dumps(told).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> "TableState | None":
+        """The state; None for one of another version. Raises Corrupt for what is none."""
+        try:
+            told = json.loads(data)
+            if told.pop("version") != VERSION:
+                return None
+            positions = {int(number): int(at) for number, at in told.pop("positions").items()}
+            return cls(positions=positions, **told)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Corrupt(f"{where}: the state of the table cannot be read: {error}") from error
+
+    def without_reset(self) -> "TableState":
+        return replace(self, reset=None)
+
+
+class TableStore:
+    """One open table."""
+
+    def __init__(self, path: str, *, cache_bytes: int = _CACHE_BYTES) -> None:
+        """Opens the directory, or makes it; raises Corrupt, Locked or Unavailable."""
+        self.path = path
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        self._rocks: Rdict | None = _call(
+            lambda: Rdict(path, _options(cache_bytes)), f"open of {path}"
+        )
+        self._use(_written(sync=True))
+
+    def read_state(self) -> TableState | None:
+        """None for a table that was never filled, or by another version."""
+        data: bytes | None = self._ask(_STATE_KEY)
+        return None if data is None else TableState.decode(data, self.path)
+
+    def get_rows(self, keys: list[str]) -> list[Row | None]:
+        """The row of each key, None where there is none."""
+        found: list[bytes | None] = self._ask([key.encode() for key in keys])
+        texts = [text for text in found if text is not None]
+        rows = iter(split_rows(texts)) if texts else iter(())
+        made = [None if text is None else next(rows) for text in found]
+        if len(texts) != sum(row is not None for row in made):
+            raise self._not_a_row()
+        return made
+
+    def write(
+        self, rows: Mapping[str, Row | None], state: TableState, *, is_cleared: bool = False
+    ) -> None:
+        """Puts rows, removes those that are None, all with the state; on disk when it returns.
+
+        With `is_cleared` all rows that were there before are gone.
+        """
+        batch = _batch_of(rows, is_cleared)
+        batch.put(_STATE_KEY, state.encode())
+        rocks = self._get()
+        _call(lambda: rocks.write(batch), f"write of {self.path}")
+
+    def fill(self, parts: Iterable[Mapping[str, Row | None]], state: TableState) -> None:
+        """Puts many rows into an empty table, and the state once all are on disk."""
+        rocks = self._get()
+        self._use(_written(sync=False))
+        for rows in parts:
+            _call(partial(rocks.write, _batch_of(rows, False)), f"write of {self.path}")
+        _call(rocks.flush, f"flush of {self.path}")
+        self._use(_written(sync=True))
+        self.write({}, state)
+
+    def scan(self) -> "TableScan":
+        """The rows as they are now, whatever is written later."""
+        rocks = self._get()
+        return TableScan(_call(rocks.iter, f"scan of {self.path}"), self.path)
+
+    def close(self) -> None:
+        rocks, self._rocks = self._rocks, None
+        if rocks is not None:
+            _call(rocks.close, f"close of {self.path}")
+
+    def _ask(self, wanted: Any) -> Any:
+        """A value, or a list of values for a list of keys."""
+        rocks = self._get()
+        return _call(lambda: rocks.get(wanted), f"read of {self.path}")
+
+    def _use(self, options: WriteOptions) -> None:
+        self._get().set_write_options(options)
+
+    def _get(self) -> Rdict:
+        if self._rocks is None:
+            raise Closed(f"table {self.path} is closed: open the feed again")
+        return self._rocks
+
+    def _not_a_row(self) -> Corrupt:
+        return Corrupt(
+            f"table {self.path} holds a row that is no JSON object: remove the directory, the "
+            "table is made anew"
+        )
+
+
+class TableScan:
+    """One iterator of RocksDB: it sees the table as it was when the scan began.
+
+    RocksDB keeps its files, and the lock of the directory, for as long as it lives.
+    """
+
+    def __init__(self, iterator: RdictIter, path: str) -> None:
+        self._iterator: RdictIter | None = iterator
+        self._path = path
+
+    def parts(self) -> Iterator[list[tuple[str, Row]]]:
+        """All rows by key, some at a time."""
+        iterator = self._get()
+        _call(partial(iterator.seek, _ROWS_START), f"scan of {self._path}")
+        del iterator
+        while True:
+            keys, texts = self._take()
+            if not keys:
+                return
+            rows = split_rows(texts)
+            found = [(key, row) for key, row in zip(keys, rows, strict=True) if row is not None]
+            if len(found) < len(keys):
+                raise Corrupt(f"table {self._path} holds a row that is no JSON object")
+            yield found
+
+    def _take(self) -> tuple[list[str], list[bytes]]:
+        iterator = self._get()
+        keys: list[str] = []
+        texts: list[bytes] = []
+        while len(keys) < _SCAN_ROWS and iterator.valid():
+            key = iterator.key()
+            if key >= _ROWS_END:
+                break
+            keys.append(key.decode())
+            texts.append(iterator.value())
+            iterator.next()
+        if not iterator.valid():
+            _call(iterator.status, f"scan of {self._path}")
+        return keys, texts
+
+    def _get(self) -> RdictIter:
+        if self._iterator is None:
+            raise Closed(f"the scan of table {self._path} is closed: begin another")
+        return self._iterator
+
+    def close(self) -> None:
+        self._iterator = None
+
+
+def remove_table(path: str) -> None:
+    """Removes a table that is not open; one that is not there is fine."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def _batch_of(rows: Mapping[str, Row | None], is_cleared: bool) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    if is_cleared:
+        batch.delete_range(_ROWS_START, _ROWS_END)
+    for key, row in rows.items():
+        if row is None:
+            batch.delete(key.encode())
+        else:
+            batch.put(key.encode(), join_row(row))
+    return batch
+
+
+def _options(cache_bytes: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    tables = BlockBasedOptions()
+    tables.set_block_cache(Cache(cache_bytes))
+    tables.set_bloom_filter(_BLOOM_BITS, False)
+    tables.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(_INFO_LOG_BYTES)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def _written(*, sync: bool) -> WriteOptions:
+    """Synced with the log, or without the log for rows that a flush brings to the disk."""
+    options = WriteOptions()
+    options.sync = sync
+    # The stub of rocksdict calls this attribute a method.
+    options.disable_wal = not sync  # type: ignore[method-assign,assignment]
+    return options
+
+
+def _call(work: Callable[[], Result], what: str) -> Result:
+    try:
+        return work()
+    except Exception as error:
+        raise _failure(error, what) from error
+
+
+def _failure(error: Exception, what: str) -> StoreError:
+    """The error to raise in its place; RocksDB tells kinds apart by the text alone."""
+    reason = " ".join(str(error).split())
+    if isinstance(error, DbClosedError):
+        return Closed(f"{what}: {reason}")
+    if reason.startswith("Corruption"):
+        return Corrupt(f"{what}: {reason}; remove the directory, the table is made anew")
+    if "No space left" in reason or "quota exceeded" in reason:
+        return DiskFull(f"{what}: {reason}; free some space")
+    if "/LOCK:" in reason:
+        return Locked(f"{what}: {reason}; close the process that has it open")
+    return Unavailable(f"{what}: {reason}; mend the disk")
