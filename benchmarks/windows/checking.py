@@ -16,11 +16,11 @@ from benchmarks.windows.events import COPY_SHARE, RULES, SECRET, WINDOW_MS, Even
 from benchmarks.windows.recording import BATCH_COUNT, Calls, RecordingDatabases
 from benchmarks.workspace import Workspace
 from varve.disk import RealFileSystem
+from varve.kernels.window_spans import KEPT
 from varve.windows.checkpoint import NO_STREAM_TIME_MS
 from varve.windows.database import Databases
 from varve.windows.dedup.id_store import IdStore
 from varve.windows.dedup.judge import Judge
-from varve.windows.dedup.verdict import Verdict
 from varve.windows.rocks_database import RocksDatabases
 
 _EVENTS: Final = 1_000_000
@@ -142,13 +142,12 @@ def judge_all(store: IdStore, events: Events, size: int) -> int:
     """Judges and remembers events, so many at a time; gives how many were kept."""
     judge, stream_time, kept = Judge(RULES, store), NO_STREAM_TIME_MS, 0
     now_ms, flushed = BASE_TIMESTAMP_MS + len(events), 0
-    places = np.arange(len(events))
     for start in range(0, len(events), size):
-        chunk = events.arrivals.take(places[start : start + size])
+        chunk = events.cut(start, start + size)
         judged = judge.judge(chunk, now_ms, stream_time)
         stream_time = judged.stream_time_after
         store.apply(judged.news, stream_time)
-        kept += int(np.count_nonzero(judged.verdicts == Verdict.KEPT))
+        kept += int(np.count_nonzero(judged.verdicts == KEPT))
         if start + size - flushed >= _FLUSH_COUNT:
             flushed = start + size
             store.checkpoint(flushed)

@@ -12,9 +12,10 @@ from varve.records import Batch, build_batch_from_columns
 from varve.records.columns import BinaryColumn
 from varve.windows.database import Databases
 from varve.windows.dedup.entries import decode_entries, encode_entries
+from varve.windows.dedup.few_records import FEW_COUNT_MAX
 from varve.windows.dedup.id_store import IdStore
 from varve.windows.dedup.ids import Arrivals, fold_chunk
-from varve.windows.dedup.judge import Judge
+from varve.windows.dedup.judge import Judge, Judgement
 from varve.windows.dedup.rules import DedupRules, parse_id_source
 from varve.windows.dedup.verdict import Verdict
 from varve.windows.memory_database import MemoryDatabases
@@ -108,8 +109,15 @@ class Judged:
 class DedupBench:
     """A store of ids on one of the engines, and the changelog that it is restored from."""
 
-    def __init__(self, rules: DedupRules, engine: str = "memory") -> None:
+    def __init__(
+        self,
+        rules: DedupRules,
+        engine: str = "memory",
+        *,
+        few_count_max: int = FEW_COUNT_MAX,
+    ) -> None:
         self.rules = rules
+        self.few_count_max = few_count_max
         self.stream_time = -1
         self.whole_from = 0
         self.changelog: list[Arrivals] = []
@@ -129,9 +137,7 @@ class DedupBench:
 
     def chunk(self, arrivals: Sequence[Arrival], now_ms: int = NOW_MS) -> list[Judged]:
         """Judges a chunk, commits it to the changelog and remembers it."""
-        found = Judge(self.rules, self.store).judge(
-            to_arrivals(arrivals), now_ms, self.stream_time, whole_from_ms=self.whole_from
-        )
+        found = self.judge(arrivals, now_ms, few_count_max=self.few_count_max)
         assert found.counts.total == len(arrivals)
         self.changelog.append(found.news.entries)
         self.stream_time = found.stream_time_after
@@ -142,6 +148,14 @@ class DedupBench:
                 found.verdicts.tolist(), found.witness_offsets.tolist(), strict=True
             )
         ]
+
+    def judge(
+        self, arrivals: Sequence[Arrival], now_ms: int = NOW_MS, *, few_count_max: int
+    ) -> Judgement:
+        """Judges a chunk and changes nothing."""
+        judge = Judge(self.rules, self.store, few_count_max=few_count_max)
+        chunk = to_arrivals(arrivals)
+        return judge.judge(chunk, now_ms, self.stream_time, whole_from_ms=self.whole_from)
 
     def checkpoint(self) -> None:
         self.store.checkpoint(len(self.changelog))

@@ -138,14 +138,15 @@ class RocksDatabase:
 
     def write(self, puts: Sequence[Put]) -> None:
         rocks = self._get_rocks()
-        batch = WriteBatch(raw_mode=True)
-        for key, value in puts:
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
         self._is_dirty = True
-        self._call(lambda: rocks.write(batch), "write")
+        try:
+            if len(puts) == 1 and puts[0][1] is not None:
+                # A batch of one takes twice as long.
+                rocks[puts[0][0]] = puts[0][1]
+            else:
+                rocks.write(_make_batch(puts))
+        except Exception as error:
+            raise rocks_failure(error, f"write of {self.path}") from error
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, backward: bool) -> RocksScan:
         scan = RocksScan(self._get_rocks(), self.path, lower, upper, backward)
@@ -173,7 +174,10 @@ class RocksDatabase:
     def _read(self, wanted: Any) -> Any:
         """A value, or a list of values for a list of keys; the stub's types leave bytes alone."""
         rocks = self._get_rocks()
-        return self._call(lambda: rocks.get(wanted), "read")
+        try:
+            return rocks.get(wanted)
+        except Exception as error:
+            raise rocks_failure(error, f"read of {self.path}") from error
 
     def _get_rocks(self) -> Rdict:
         if self._rocks is None:
@@ -238,6 +242,16 @@ class RocksDatabases:
         tables.set_cache_index_and_filter_blocks(True)
         tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
         return tables
+
+
+def _make_batch(puts: Sequence[Put]) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    for key, value in puts:
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value)
+    return batch
 
 
 def rocks_failure(error: Exception, what: str) -> StoreError:

@@ -112,11 +112,13 @@ class Segments:
     def cleanup(self, stream_time_ms: int) -> int:
         """Drop what is expired at this stream time, oldest first; tells how many."""
         first_live_id = self.segment_id(stream_time_ms - self.retention_ms)
+        if not self._ids or self._ids[0] >= first_live_id:
+            return 0
         expired_ids = self._ids[: bisect_left(self._ids, first_live_id)]
         if self._strict:
             for id in expired_ids:
                 self._destroy([self._drop(id)])
-        elif expired_ids:
+        else:
             self._destroy([self._drop(id) for id in expired_ids])
         return len(expired_ids)
 

@@ -11,10 +11,11 @@ Threads    one thread at a time.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Self
+from struct import Struct
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -37,8 +38,9 @@ from varve.windows.checkpoint import (
     find_checkpoint,
     write_checkpoint,
 )
-from varve.windows.database import Databases
+from varve.windows.database import Databases, Put
 from varve.windows.dedup.cells import find_own_cells
+from varve.windows.dedup.few_records import Cell, Span
 from varve.windows.dedup.ids import Arrivals, Numbers, Secret, fold_id
 from varve.windows.dedup.rules import DedupRules
 from varve.windows.segment import Segment
@@ -51,16 +53,29 @@ STORE_NAME: Final = "ids"
 _LAYOUT: Final = "dedup-spans-1"
 _SEGMENTS_MAX: Final = 64
 _KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1")])
+_ONE_KEY: Final = Struct("<qqB")
+_ONE_CELL: Final = Struct(">I")
+_ONE_TIME: Final = Struct("<qq")
+_TWO_TIMES: Final = Struct("<qqqq")
 _KEY_AND_CELL: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("cell", ">u4")])
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """What a chunk adds: entries for the changelog, and the spans that have changed by them."""
+class SpanRows(NamedTuple):
+    """Cells and the spans of each, row by row."""
 
-    entries: Arrivals
     cells: Rows
     spans: Rows
+
+
+@dataclass(slots=True)
+class News:
+    """What a chunk adds: entries for the changelog, and the spans that have changed by them.
+
+    Those of many records are rows; a few are a plain table.
+    """
+
+    entries: Arrivals
+    changes: SpanRows | dict[Cell, Span]
     version: int
     """Of the store by which they were judged; they fit no other."""
 
@@ -155,6 +170,24 @@ class IdStore:
             if segment is not None:
                 self._read(segment, cells, rows[part], spans)
 
+    def find_span(self, cell: Cell) -> Span | None:
+        """The span of one cell; None where nothing is remembered."""
+        segment = self._segments.find(cell[3] // self._cells_per_segment)
+        value = None if segment is None else segment.database.get(self._key(cell))
+        if segment is None or value is None:
+            return None
+        if len(value) == ONE_TIME_BYTES:
+            least, offset = _ONE_TIME.unpack(value)
+            span: Span = (least, offset, least, offset)
+        elif len(value) == TWO_TIMES_BYTES:
+            span = _TWO_TIMES.unpack(value)
+        else:
+            raise self._no_span(segment, value)
+        width = self.rules.cell_ms
+        if not (0 <= span[0] <= span[2] and span[0] // width == span[2] // width == cell[3]):
+            raise self._no_span(segment, value)
+        return span
+
     def find(self, identity: bytes, time_ms: int) -> list[Remembered]:
         """What is remembered of an id around a time, within the window."""
         words, kinds = fold_id(identity, self.secret)
@@ -173,7 +206,7 @@ class IdStore:
     def apply(self, news: News, stream_time_ms: int) -> None:
         """Remembers what a chunk added, once it is committed; judged by this very state."""
         assert news.version == self.version, "these spans were judged by another state"
-        self._write(news.cells, news.spans, stream_time_ms)
+        self._write(news.changes, stream_time_ms)
 
     def restore(self, entries: Arrivals) -> None:
         """Remembers entries of the changelog; they may have been here before, in any order."""
@@ -184,7 +217,8 @@ class IdStore:
         self.probe(cells, np.arange(len(cells)), spans)
         is_changed = np.zeros(len(cells), np.bool_)
         extend_spans(entries.times, entries.offsets, own, spans, is_changed)
-        self._write(cells[is_changed], spans[is_changed], int(entries.times.max()))
+        changes = SpanRows(cells[is_changed], spans[is_changed])
+        self._write(changes, int(entries.times.max()))
 
     def maintain(self, stream_time_ms: int) -> int:
         """Lets go what has expired although nothing is added; tells how many segments went."""
@@ -231,22 +265,47 @@ class IdStore:
         _, data, starts, sizes = join_cells(values)
         fault = read_spans(data, starts, sizes, rows, cells, self.rules.cell_ms, spans)
         if fault >= 0:
-            raise Corrupt(
-                f"{self._segments.directory}: segment {segment.start_ms}: the value "
-                f"{values[fault]!r:.200} is no span of its cell: remove the directory, and it is "
-                "restored"
-            )
+            raise self._no_span(segment, values[fault])
 
-    def _write(self, cells: Rows, spans: Rows, stream_time_ms: int) -> None:
+    def _no_span(self, segment: Segment, value: bytes | None) -> Corrupt:
+        return Corrupt(
+            f"{self._segments.directory}: segment {segment.start_ms}: the value {value!r:.200} is "
+            "no span of its cell: remove the directory, and it is restored"
+        )
+
+    def _write(self, changes: SpanRows | dict[Cell, Span], stream_time_ms: int) -> None:
         """Spans that replace those of their cells; those of expired segments go nowhere."""
         self._raise_stream_time(stream_time_ms)
         self.version += 1
-        for id, part in self._by_segment(cells):
+        for id, puts in self._make_puts(changes):
             segment = self._segments.get_or_create_if_live(id, self.stream_time_ms)
             if segment is not None:
-                keys, values = self._keys(cells[part]), _values(spans[part])
-                segment.database.write(list(zip(keys, values, strict=True)))
+                segment.database.write(puts)
         self._segments.cleanup(self.stream_time_ms)
+
+    def _make_puts(self, changes: SpanRows | dict[Cell, Span]) -> Iterable[tuple[int, list[Put]]]:
+        """Each segment's id, the lowest first, and what is put into it."""
+        return self._few_puts(changes) if isinstance(changes, dict) else self._many_puts(*changes)
+
+    def _many_puts(self, cells: Rows, spans: Rows) -> Iterator[tuple[int, list[Put]]]:
+        for id, part in self._by_segment(cells):
+            keys, values = self._keys(cells[part]), _values(spans[part])
+            yield id, list(zip(keys, values, strict=True))
+
+    def _few_puts(self, changes: dict[Cell, Span]) -> list[tuple[int, list[Put]]]:
+        by_id: dict[int, list[Put]] = {}
+        for cell, span in changes.items():
+            value = _ONE_TIME.pack(*span[:2]) if span[0] == span[2] else _TWO_TIMES.pack(*span)
+            put = (self._key(cell), value)
+            by_id.setdefault(cell[3] // self._cells_per_segment, []).append(put)
+        return sorted(by_id.items())
+
+    def _key(self, cell: Cell) -> bytes:
+        first, second, kind, number = cell
+        key = _ONE_KEY.pack(first, second, kind)
+        if self._cells_per_segment == 1:
+            return key
+        return key + _ONE_CELL.pack(number % self._cells_per_segment)
 
     def _by_segment(self, cells: Rows) -> Iterator[tuple[int, Numbers]]:
         """Each segment's id, the lowest first, and the places of its cells in the order of keys.

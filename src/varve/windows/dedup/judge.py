@@ -9,6 +9,7 @@ Rules      in this order: a record without an id; without a time; from the futur
 Invariant  records are looked at in the order of offsets; where chunks are cut changes nothing.
            Whatever is not late is compared with its whole window.
            Nothing is changed: the store goes on with `IdStore.apply`, once the chunk is committed.
+           Few records are judged in plain Python, more by kernels: the answers are the same.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from varve.kernels.window_spans import (
     need_other,
 )
 from varve.windows.dedup.cells import CellRows, find_window_cells
-from varve.windows.dedup.id_store import IdStore, News
+from varve.windows.dedup.few_records import FEW_COUNT_MAX, FewRecords
+from varve.windows.dedup.id_store import IdStore, News, SpanRows
 from varve.windows.dedup.ids import Arrivals, Numbers
 from varve.windows.dedup.rules import DedupRules
 from varve.windows.dedup.verdict import Counts, Verdict, Verdicts
@@ -52,10 +54,13 @@ class Judgement:
 class Judge:
     """Judges chunks of one partition, one after the other."""
 
-    def __init__(self, rules: DedupRules, store: IdStore) -> None:
+    def __init__(
+        self, rules: DedupRules, store: IdStore, *, few_count_max: int = FEW_COUNT_MAX
+    ) -> None:
         assert rules.fingerprint() == store.rules.fingerprint()
         self._rules = rules
         self._store = store
+        self._few_count_max = few_count_max
 
     def judge(
         self, chunk: Arrivals, now_ms: int, stream_time_ms: int, *, whole_from_ms: int = 0
@@ -64,6 +69,25 @@ class Judge:
 
         What is before `whole_from_ms` is late as well: ids that it is compared with may be gone.
         """
+        if len(chunk) <= self._few_count_max:
+            return self._judge_few(chunk, now_ms, stream_time_ms, whole_from_ms)
+        return self._judge_many(chunk, now_ms, stream_time_ms, whole_from_ms)
+
+    def _judge_few(
+        self, chunk: Arrivals, now_ms: int, stream_time_ms: int, whole_from_ms: int
+    ) -> Judgement:
+        rules, store = self._rules, self._store
+        few = FewRecords(rules, store.find_span, stream_time_ms)
+        time_max_ms = now_ms + rules.max_future_ms
+        few.judge(chunk, time_max_ms=time_max_ms, whole_from_ms=whole_from_ms)
+        verdicts = np.frombuffer(few.verdicts, np.uint8)
+        witnesses = np.array(few.witnesses, np.int64)
+        news = News(few.entries(chunk), few.changed, store.version)
+        return Judgement(verdicts, witnesses, news, few.stream_time_ms)
+
+    def _judge_many(
+        self, chunk: Arrivals, now_ms: int, stream_time_ms: int, whole_from_ms: int
+    ) -> Judgement:
         rules = self._rules
         verdicts = np.empty(len(chunk), np.uint8)
         stream_time_after = classify(
@@ -110,8 +134,7 @@ class Judge:
         )
         return News(
             self._entries(chunk, chosen[is_news], witnesses),
-            cells[is_changed],
-            spans[is_changed],
+            SpanRows(cells[is_changed], spans[is_changed]),
             self._store.version,
         )
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
+from typing import Any
 
+import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +13,8 @@ from tests.support import dedup_bench
 from tests.support.dedup_model import Arrival as JobArrival
 from tests.support.window_dedup import NOW_MS, Arrival, DedupBench, DedupModel, Judged, make_rules
 from varve.jobs.dedup.judge import Verdict as JobVerdict
+from varve.windows.dedup.few_records import FEW_COUNT_MAX
+from varve.windows.dedup.judge import Judgement
 from varve.windows.dedup.rules import FUTURE_MS_MAX, DedupRules
 from varve.windows.dedup.verdict import Verdict
 
@@ -27,6 +31,11 @@ class Story:
     rules: DedupRules
     stream: list[Arrival]
     random: Random
+    few_count_max: int
+    """Up to how many records are judged in plain Python."""
+
+    def bench(self, engine: str = "memory") -> DedupBench:
+        return DedupBench(self.rules, engine, few_count_max=self.few_count_max)
 
 
 @st.composite
@@ -53,7 +62,7 @@ def stories(draw: st.DrawFn, *, count_max: int = 40, is_plain: bool = False) -> 
             time = random.choice([time] * 18 + [-1, FUTURE])
         stream.append(Arrival(offset, random.choice(IDS), time))
         offset += random.randint(1, 2)
-    return Story(rules, stream, random)
+    return Story(rules, stream, random, draw(st.sampled_from((0, 4, FEW_COUNT_MAX))))
 
 
 def cut(story: Story) -> list[list[Arrival]]:
@@ -70,14 +79,43 @@ def one_by_one(story: Story) -> list[Judged]:
 
 @given(stories())
 def test_chunks_are_judged_as_records_one_by_one_are(story: Story) -> None:
-    bench = DedupBench(story.rules)
+    bench = story.bench()
     found = [one for chunk in cut(story) for one in bench.chunk(chunk)]
     assert found == one_by_one(story)
 
 
 @given(stories())
+def test_few_records_are_judged_and_remembered_as_many_are(story: Story) -> None:
+    bench, many = DedupBench(story.rules), DedupBench(story.rules, few_count_max=0)
+    bench.whole_from = many.whole_from = story.random.choice([0, 0, 40 * story.rules.cell_ms])
+    for chunk in cut(story):
+        few = bench.judge(chunk, few_count_max=FEW_COUNT_MAX)
+        assert to_plain(few) == to_plain(bench.judge(chunk, few_count_max=0))
+        # Either way reads what the other has written.
+        bench.few_count_max = story.random.choice([0, FEW_COUNT_MAX])
+        assert bench.chunk(chunk) == many.chunk(chunk)
+
+
+def to_plain(judged: Judgement) -> tuple[object, ...]:
+    """All of a judgement, to be compared."""
+    news, entries = judged.news, judged.news.entries
+    changes = news.changes
+    if not isinstance(changes, dict):
+        spans = map(tuple, changes.spans.tolist())
+        changes = dict(zip(map(tuple, changes.cells.tolist()), spans, strict=True))
+    columns: list[npt.NDArray[Any]] = [entries.words, entries.kinds, entries.times, entries.offsets]
+    return (
+        judged.verdicts.tolist(),
+        judged.witness_offsets.tolist(),
+        judged.stream_time_after,
+        [(one.dtype, one.tolist()) for one in columns],
+        changes,
+    )
+
+
+@given(stories())
 def test_any_stream_equals_the_model(story: Story) -> None:
-    model, bench = DedupModel(story.rules), DedupBench(story.rules)
+    model, bench = DedupModel(story.rules), story.bench()
     found = [one for chunk in cut(story) for one in bench.chunk(chunk)]
     for arrival, judged in zip(story.stream, found, strict=True):
         verdict, witnesses = model.judge(arrival)
@@ -90,7 +128,7 @@ def test_any_stream_equals_the_model(story: Story) -> None:
 def test_kept_records_are_windows_apart_and_dropped_ones_have_a_witness(story: Story) -> None:
     rules = story.rules
     kept: dict[int, Arrival] = {}
-    for one, judged in zip(story.stream, DedupBench(rules).chunk(story.stream), strict=True):
+    for one, judged in zip(story.stream, story.bench().chunk(story.stream), strict=True):
         reached = [
             other.offset
             for other in kept.values()
@@ -108,7 +146,7 @@ def test_kept_records_are_windows_apart_and_dropped_ones_have_a_witness(story: S
 
 @given(stories())
 def test_a_crash_between_any_two_chunks_changes_no_answer(story: Story) -> None:
-    bench = DedupBench(story.rules)
+    bench = story.bench()
     found = []
     for chunk in cut(story):
         found += bench.chunk(chunk)
@@ -129,7 +167,7 @@ def test_a_crash_between_any_two_chunks_changes_no_answer(story: Story) -> None:
 @settings(max_examples=12)
 @given(stories())
 def test_on_rocksdb_the_answers_are_those_of_memory(story: Story) -> None:
-    bench = DedupBench(story.rules, "rocks")
+    bench = story.bench("rocks")
     try:
         found = []
         for number, chunk in enumerate(cut(story)):
@@ -154,7 +192,7 @@ def test_the_spark_job_gives_the_same_verdicts_record_by_record(story: Story) ->
         lateness=rules.lateness_ms,
         refresh=rules.is_refreshing,
     )
-    ours = [judged.verdict.name for judged in DedupBench(rules).chunk(story.stream)]
+    ours = [judged.verdict.name for judged in story.bench().chunk(story.stream)]
     theirs = []
     for one in story.stream:
         told = job.batch([JobArrival(0, one.offset, one.id, one.time)], NOW_MS)

@@ -140,6 +140,9 @@ def test_a_value_that_is_no_span_of_its_cell_is_corrupt() -> None:
         bench.reopen()
         with pytest.raises(Corrupt, match="no span of its cell"):
             bench.store.find(b"id", START)
+        for few_count_max in (0, 1):
+            with pytest.raises(Corrupt, match="no span of its cell"):
+                bench.judge([Arrival(1, b"id", START)], few_count_max=few_count_max)
         bench.store.close()
 
 
