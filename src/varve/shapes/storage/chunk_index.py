@@ -1,0 +1,150 @@
+"""The chunks of a log: from which entry and byte to which.
+
+Layout     halves of 36 bytes: tx (8), op (8), log position (8), key position (8), CRC-32C (4) of
+           those; the even half opens a chunk, the next closes it. docs/formats/shape-log.md
+Invariant  the index is written before the log bytes that it covers, so it is never behind them.
+           A torn half at the end is no half.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from varve.disk import File
+from varve.foundation.errors import Corrupt
+from varve.shapes.offset import Offset
+from varve.shapes.storage.entry import checksum
+
+HALF_BYTES: Final = 36
+CHUNK_BYTES: Final = 2 * HALF_BYTES
+
+_FIELDS: Final = struct.Struct(">QQQQ")
+_CRC: Final = struct.Struct(">I")
+
+
+class Half(NamedTuple):
+    """A chunk's first entry and where it begins, or its last and where it ends."""
+
+    offset: Offset
+    position: int
+    key_position: int = 0
+
+
+class Chunk(NamedTuple):
+    """Entries from `first` to `last`, both included; an open chunk has no last one yet."""
+
+    first: Offset
+    start: int
+    last: Offset | None = None
+    end: int | None = None
+    key_start: int = 0
+    key_end: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.last is None
+
+    def reaches_beyond(self, offset: Offset) -> bool:
+        """Whether entries above the offset are in it, or may come."""
+        return self.last is None or self.last > offset
+
+
+def encode_reference_half(half: Half) -> bytes:
+    """The half without a checksum."""
+    return _FIELDS.pack(*half.offset, half.position, half.key_position)
+
+
+def encode_half(half: Half) -> bytes:
+    data = encode_reference_half(half)
+    return data + _CRC.pack(checksum(data))
+
+
+def find_half(data: bytes, position: int = 0) -> Half | None:
+    """The half at a position; None for bytes that are none, such as a torn one."""
+    if len(data) - position < HALF_BYTES:
+        return None
+    fields = data[position : position + _FIELDS.size]
+    if _CRC.unpack_from(data, position + _FIELDS.size)[0] != checksum(fields):
+        return None
+    tx, op, log_position, key_position = _FIELDS.unpack(fields)
+    return Half(Offset(tx, op), log_position, key_position)
+
+
+def encode_chunks(chunks: Iterable[Chunk]) -> bytes:
+    """The index that holds these chunks; only the last may be open."""
+    parts = []
+    for chunk in chunks:
+        parts.append(encode_half(Half(chunk.first, chunk.start, chunk.key_start)))
+        if chunk.last is not None and chunk.end is not None:
+            parts.append(encode_half(Half(chunk.last, chunk.end, chunk.key_end)))
+    return b"".join(parts)
+
+
+class ChunkIndexFile:
+    """Reads the chunks of an index file."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._half_count = file.size() // HALF_BYTES
+
+    @property
+    def half_count(self) -> int:
+        """Whole halves, as of the opening."""
+        return self._half_count
+
+    @property
+    def complete_count(self) -> int:
+        return self._half_count // 2
+
+    def get(self, number: int) -> Chunk:
+        """One chunk, complete or open; raises Corrupt when its halves are not sound."""
+        position = number * CHUNK_BYTES
+        data = self._file.read_at(position, CHUNK_BYTES)
+        opening = find_half(data)
+        if opening is None:
+            raise Corrupt(
+                f"{self._file.path}: the half at {position} is torn or does not match its CRC-32C"
+            )
+        if number >= self.complete_count or len(data) < CHUNK_BYTES:
+            return Chunk(opening.offset, opening.position)
+        closing = find_half(data, HALF_BYTES)
+        if closing is None:
+            raise Corrupt(
+                f"{self._file.path}: the half at {position + HALF_BYTES} does not match its CRC-32C"
+            )
+        return join_halves(opening, closing)
+
+    def find(self, offset: Offset) -> Chunk | None:
+        """The first complete chunk that reaches beyond the offset, or else the open one."""
+        low, high = 0, self.complete_count
+        while low < high:
+            middle = (low + high) // 2
+            if self.get(middle).reaches_beyond(offset):
+                high = middle
+            else:
+                low = middle + 1
+        return self.get(low) if low < (self._half_count + 1) // 2 else None
+
+    def last_chunks(self, count: int) -> list[Chunk]:
+        """The newest chunks, oldest first, the open one among them."""
+        end = (self._half_count + 1) // 2
+        return [self.get(number) for number in range(max(0, end - count), end)]
+
+    def complete(self) -> Iterator[Chunk]:
+        """All complete chunks; an open one does not count."""
+        for number in range(self.complete_count):
+            chunk = self.get(number)
+            if chunk.is_open:
+                return
+            yield chunk
+
+
+def join_halves(opening: Half, closing: Half) -> Chunk:
+    return Chunk(
+        opening.offset,
+        opening.position,
+        closing.offset,
+        closing.position,
+        opening.key_position,
+        closing.key_position,
+    )
