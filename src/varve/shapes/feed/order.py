@@ -1,0 +1,214 @@
+"""One order over the records of all partitions, the same whenever they are read again.
+
+One partition has an order already: a record's transaction is its offset + 1. Of several partitions
+the ranges that are read go into a journal first, and what was in the journal is taken again in its
+order. The same holds where source transactions are kept together, for the journal tells where they
+were cut.
+
+Invariant  transactions ascend, and a range that was given once is given again with the same ones.
+Threads    one.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from varve.foundation.errors import Unavailable
+from varve.shapes.feed.decoder import Decoder
+from varve.shapes.feed.journal import Journal, Range
+from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, decode_entries
+from varve.shapes.feed.source import TopicSource
+
+_READ_BYTES: Final = 1 << 20
+_REPLAY_OFFSETS: Final = 1 << 14
+"""How many offsets a range covers that is noted for records which may have been given before."""
+_REPLAY_LOOKS: Final = 20
+_REPLAY_WAIT_MS: Final = 500
+
+
+class Taken(NamedTuple):
+    """Entries with their range; the journal has it."""
+
+    range: Range
+    entries: list[Entry]
+
+
+class Gate(Protocol):
+    """Holds entries back whose source transaction is not complete."""
+
+    def look(self) -> None:
+        """Learns of transactions that have ended."""
+        ...
+
+    def note(self, entries: list[Entry]) -> None:
+        """Is told of entries that were read, once."""
+        ...
+
+    def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
+        """How many entries of a buffer may be taken; at least so many, if they are ready."""
+        ...
+
+
+class RecordOrder:
+    """Takes records of a source in order. `open` comes first."""
+
+    def __init__(
+        self,
+        source: TopicSource,
+        decoder: Decoder,
+        journal: Journal,
+        *,
+        gate: Gate | None = None,
+    ) -> None:
+        self._source = source
+        self._decoder = decoder
+        self._journal = journal
+        self._gate = gate
+        self._buffers: dict[int, PartitionBuffer] = {}
+        self._replay: deque[Range] = deque()
+        self._uses_journal = False
+        self._turn = 0
+        self.next_tx = 1
+        self.ends: dict[int, int] = {}
+        """Where committed records of each partition end, as far as is known."""
+
+    def open(self, positions: Mapping[int, int], next_tx: int, ends: Mapping[int, int]) -> None:
+        """Begins at positions, of which `next_tx` is the first transaction."""
+        self.ends = dict(ends)
+        self._journal.cut(next_tx)
+        self._replay = deque(_from(one, next_tx) for one in self._journal.ranges)
+        self.next_tx = self._journal.ranges[-1].next_tx if self._journal.ranges else next_tx
+        self._uses_journal = len(ends) > 1 or self._gate is not None or bool(self._replay)
+        starts = {number: positions.get(number, 0) for number in ends}
+        if self._uses_journal and not self._replay and len(positions) == 1:
+            # Records of a topic that had one partition may have been given without a journal.
+            self._note_given(starts, self.ends)
+        for one in self._replay:
+            starts[one.partition] = max(starts[one.partition], one.end)
+        self._buffers = {number: PartitionBuffer(start) for number, start in starts.items()}
+
+    def _note_given(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        ranges = []
+        for start in range(starts[0], ends[0], _REPLAY_OFFSETS):
+            end = min(start + _REPLAY_OFFSETS, ends[0])
+            ranges.append(Range(0, start, end, self.next_tx))
+            self.next_tx += end - start
+        if ranges:
+            self._journal.append(ranges)
+            self._replay.extend(ranges)
+
+    @property
+    def newest_tx(self) -> int:
+        """The last transaction that any record known of has."""
+        return self.next_tx - 1 if self._uses_journal else self.ends[0]
+
+    @property
+    def is_replaying(self) -> bool:
+        return bool(self._replay)
+
+    def add_partition(self, number: int, start: int) -> None:
+        """Takes in a partition that the topic has got; the order goes on in the journal."""
+        self._buffers[number] = PartitionBuffer(start)
+        self.ends[number] = start
+        self._uses_journal = True
+
+    def take(self, max_records: int, wait_ms: int) -> list[Taken]:
+        """The next records, about so many; none where none come within the time."""
+        if self._replay:
+            return self._take_again(max_records)
+        self._read(wait_ms)
+        return self._take_new(max_records)
+
+    # What the journal has
+
+    def _take_again(self, max_records: int) -> list[Taken]:
+        taken: list[Taken] = []
+        count = 0
+        while self._replay and count < max_records:
+            wanted = self._replay[0]
+            entries = self._read_range(wanted)
+            self._replay.popleft()
+            taken.append(Taken(wanted, entries))
+            count += len(entries)
+        return taken
+
+    def _read_range(self, wanted: Range) -> list[Entry]:
+        entries: list[Entry] = []
+        offset, looks = wanted.start, 0
+        while offset < wanted.end:
+            asked = {wanted.partition: offset}
+            found = self._source.read(asked, max_bytes=_READ_BYTES, wait_ms=_REPLAY_WAIT_MS)
+            read = found.get(wanted.partition)
+            if read is None:
+                looks += 1
+                if looks >= _REPLAY_LOOKS:
+                    raise Unavailable(
+                        f"{self._source.place}: {self._source.topic}-{wanted.partition} gives "
+                        f"nothing at offset {offset}, which was read before: try again"
+                    )
+                continue
+            entries += decode_entries(read.columns, self._decoder, end=wanted.end)
+            offset = read.next_offset
+        return entries
+
+    # What is new
+
+    def _read(self, wait_ms: int) -> None:
+        asked = {
+            number: buffer.next_offset
+            for number, buffer in self._buffers.items()
+            if buffer.is_empty or self._gate is not None
+        }
+        if self._gate is not None:
+            self._gate.look()
+        if not asked:
+            return
+        is_idle = all(not buffer.has_news for buffer in self._buffers.values())
+        found = self._source.read(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms if is_idle else 0)
+        for number, offset in asked.items():
+            read = found.get(number)
+            if read is None:
+                self.ends[number] = offset
+                continue
+            entries = decode_entries(read.columns, self._decoder, end=read.next_offset)
+            self._buffers[number].add(entries, read.next_offset)
+            self.ends[number] = max(read.end_offset, read.next_offset)
+            if self._gate is not None:
+                self._gate.note(entries)
+
+    def _take_new(self, max_records: int) -> list[Taken]:
+        ready = [number for number, buffer in self._buffers.items() if buffer.has_news]
+        if not ready:
+            return []
+        # Who comes first changes from turn to turn, for the count may be used up before the last.
+        self._turn += 1
+        first = self._turn % len(ready)
+        share = max(1, max_records // len(ready))
+        taken = []
+        for number in ready[first:] + ready[:first]:
+            one = self._take_from(number, share)
+            if one is not None:
+                taken.append(one)
+        if self._uses_journal and taken:
+            self._journal.append([one.range for one in taken])
+        return taken
+
+    def _take_from(self, number: int, count: int) -> Taken | None:
+        buffer = self._buffers[number]
+        if self._gate is not None:
+            count = self._gate.ready_count(buffer, count)
+        if count == 0 and not buffer.is_empty:
+            return None
+        start, end, entries = buffer.take(count)
+        if start == end:
+            return None
+        first_tx = self.next_tx if self._uses_journal else start + 1
+        made = Range(number, start, end, first_tx)
+        self.next_tx = made.next_tx
+        return Taken(made, entries)
+
+
+def _from(one: Range, next_tx: int) -> Range:
+    """The part of a range from a transaction on."""
+    skipped = max(0, next_tx - one.first_tx)
+    return Range(one.partition, one.start + skipped, one.end, one.first_tx + skipped)
