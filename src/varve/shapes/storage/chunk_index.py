@@ -83,9 +83,10 @@ def encode_chunks(chunks: Iterable[Chunk]) -> bytes:
 class ChunkIndexFile:
     """Reads the chunks of an index file."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, half_count: int | None = None) -> None:
+        """Of a known count of halves, or of all whole ones that the file has."""
         self._file = file
-        self._half_count = file.size() // HALF_BYTES
+        self._half_count = file.size() // HALF_BYTES if half_count is None else half_count
 
     @property
     def half_count(self) -> int:

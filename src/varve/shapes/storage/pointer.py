@@ -4,16 +4,17 @@ Layout     metadata/pointer.bin: two slots in sectors of their own, each sequenc
            op (8), CRC-32C (4); the sound slot of the higher sequence counts.
            Before the first transaction the place is the end of the snapshot, op all ones.
            docs/formats/shape-log.md
-Crash      a write goes to the slot that does not count, so a torn one leaves the other.
+Crash      the file is made whole, both slots at once; later a write goes to the slot that does not
+           count, so a torn one leaves the other. Without the file nothing of the log is durable.
 """
 
 import posixpath
 import struct
 from typing import Final
 
-from varve.disk import File, FileSystem
-from varve.foundation.errors import Corrupt, NotFound
-from varve.shapes.offset import INFINITE_OP, Offset
+from varve.disk import FileSystem, write_atomically
+from varve.foundation.errors import Corrupt
+from varve.shapes.offset import INFINITE_OP, SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import checksum
 from varve.shapes.storage.layout import metadata_directory
 
@@ -46,20 +47,40 @@ def find_slot(data: bytes) -> tuple[int, Offset] | None:
     return sequence, Offset(tx, INFINITE_OP if op == _ALL_ONES else op)
 
 
-def read_pointer(file_system: FileSystem, directory: str) -> tuple[int, Offset]:
-    """Sequence and place; raises NotFound and Corrupt."""
+def read_pointer(file_system: FileSystem, directory: str) -> "Pointer":
+    """The pointer of a shape; a shape that was never flushed has none yet. Raises Corrupt."""
     path = pointer_path(directory)
     try:
         data = file_system.read(path)
     except FileNotFoundError:
-        raise NotFound(f"{path} is missing: the shape cannot tell how far it is durable") from None
+        return Pointer(file_system, path, 0, SNAPSHOT_END)
     slots = [find_slot(data[start : start + _SLOT_BYTES]) for start in (0, SLOT_DISTANCE)]
     sound = [slot for slot in slots if slot is not None]
     if not sound:
         raise Corrupt(f"{path}: neither slot matches its CRC-32C")
-    return max(sound)
+    return Pointer(file_system, path, *max(sound))
 
 
-def write_pointer(file: File, sequence: int, offset: Offset) -> None:
-    """Writes the slot of this sequence; not durable before the file is synced."""
-    file.write_at(sequence % 2 * SLOT_DISTANCE, encode_slot(sequence, offset))
+class Pointer:
+    """The durable place of one shape."""
+
+    def __init__(self, file_system: FileSystem, path: str, sequence: int, offset: Offset) -> None:
+        self.offset = offset
+        self._file_system = file_system
+        self._path = path
+        self._sequence = sequence
+
+    def write(self, offset: Offset) -> None:
+        """Move the place on; durable on return. Raises OSError."""
+        sequence = self._sequence + 1
+        slot = encode_slot(sequence, offset)
+        if self._sequence == 0:
+            gap = bytes(SLOT_DISTANCE - _SLOT_BYTES)
+            write_atomically(
+                self._file_system, self._path, encode_slot(0, self.offset) + gap + slot
+            )
+        else:
+            with self._file_system.open_writable(self._path) as file:
+                file.write_at(sequence % 2 * SLOT_DISTANCE, slot)
+                file.sync()
+        self._sequence, self.offset = sequence, offset

@@ -1,0 +1,90 @@
+"""Files that are no longer part of a shape stay until nobody can still look for them by name.
+
+Invariant  a file retired in one generation is removed when every lease taken until then has ended.
+           A reader takes its lease before it looks at what is published.
+Crash      files that were not removed are found by recovery, as the manifest does not name them.
+Threads    any; files are removed outside the lock.
+"""
+
+import logging
+import threading
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from varve.disk import FileSystem
+
+logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """While it is held no file that was published at its beginning is removed."""
+
+    def __init__(self, owner: "Generations", generation: int) -> None:
+        self._owner: Generations | None = owner
+        self._generation = generation
+
+    def release(self) -> None:
+        """End it; twice is harmless."""
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner._give_back(self._generation)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class Generations:
+    """Leases, and the files that wait for them."""
+
+    def __init__(self, file_system: FileSystem) -> None:
+        self._file_system = file_system
+        self._lock = threading.Lock()
+        self._current = 0  # guarded by _lock
+        self._leases: Counter[int] = Counter()  # guarded by _lock
+        self._retired: list[tuple[int, list[str]]] = []  # guarded by _lock
+
+    def lease(self) -> Lease:
+        with self._lock:
+            self._leases[self._current] += 1
+            return Lease(self, self._current)
+
+    def retire(self, paths: list[str]) -> None:
+        """Remove these files when no lease of now is left; what replaces them is published."""
+        with self._lock:
+            self._retired.append((self._current, paths))
+            self._current += 1
+            unused = self._take_unused_locked()
+        self._remove(unused)
+
+    def _give_back(self, generation: int) -> None:
+        with self._lock:
+            self._leases[generation] -= 1
+            if not self._leases[generation]:
+                del self._leases[generation]
+            unused = self._take_unused_locked()
+        self._remove(unused)
+
+    def _take_unused_locked(self) -> list[str]:
+        oldest = min(self._leases, default=self._current)
+        unused = [path for number, paths in self._retired if number < oldest for path in paths]
+        self._retired = [retired for retired in self._retired if retired[0] >= oldest]
+        return unused
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                self._file_system.remove(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                # The next recovery removes it; a reader must not fail for it.
+                logger.warning("old file of a shape stays", extra={"path": path, "error": error})

@@ -1,0 +1,149 @@
+"""Reads messages of a log: from its files, from the tail, or from both without a seam.
+
+Invariant  a stream gives entries above one offset and up to another, each once, in order; it stops
+           for good at the first entry above its limit. No byte behind `log_end` is read.
+Threads    a stream belongs to one thread at a time; many may read one log.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from varve.disk import File, FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.shape_entries import EntryStatus, strip_entries
+from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.storage.chunk_index import Chunk, ChunkIndexFile
+from varve.shapes.storage.entry import kernel_offset
+from varve.shapes.storage.layout import index_path, log_path
+from varve.shapes.storage.published import Published, tail_pieces
+
+_FAULTS = {
+    EntryStatus.BAD_CRC: "its CRC-32C does not match its bytes",
+    EntryStatus.BAD_FIELD: "its size is beyond every limit",
+    EntryStatus.BAD_ORDER: "its offset is not above the one before it",
+}
+
+
+class LogRange(NamedTuple):
+    """Bytes of an open log file in which whole entries lie."""
+
+    file: File
+    start: int
+    end: int
+
+
+class LogView:
+    """The files of a log as one published value tells them."""
+
+    def __init__(self, file_system: FileSystem, directory: str, record: Published) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._record = record
+
+    def find_chunk(self, offset: Offset) -> Chunk | None:
+        """The first chunk that reaches beyond an offset, or the open one. Raises OSError."""
+        record, offset = self._record, max(offset, SNAPSHOT_END)
+        compacted = record.manifest.compacted
+        if compacted is not None and offset < record.manifest.boundary:
+            return self._search(compacted, offset, None)
+        if record.cache.covers(offset):
+            return record.cache.find(offset)
+        return self._search(record.manifest.latest, offset, record.half_count)
+
+    def open_ranges(self, after: Offset, until: Offset) -> list[LogRange]:
+        """Where the entries lie that are in files; the files are open. Raises OSError."""
+        record, ranges = self._record, []
+        boundary, compacted = record.manifest.boundary, record.manifest.compacted
+        if compacted is not None and after < boundary:
+            chunk = self._search(compacted, after, None)
+            if chunk is not None:
+                file = self._file_system.open(log_path(self._directory, compacted))
+                ranges.append(LogRange(file, chunk.start, file.size()))
+            after = boundary
+        if after < min(until, record.written):
+            start = self._live_start(after)
+            file = self._file_system.open(log_path(self._directory, record.manifest.latest))
+            ranges.append(LogRange(file, start, record.log_end))
+        return ranges
+
+    def _live_start(self, after: Offset) -> int:
+        """A byte before which no entry above the offset begins."""
+        mark = self._record.find_mark(after)
+        if mark is not None:
+            return mark.position
+        chunk = self.find_chunk(after)
+        if chunk is None:
+            raise Corrupt(
+                f"{index_path(self._directory, self._record.manifest.latest)} has no chunk beyond "
+                f"{after}, and entries up to {self._record.written} are in the log"
+            )
+        return chunk.start
+
+    def _search(self, suffix: str, offset: Offset, half_count: int | None) -> Chunk | None:
+        with self._file_system.open(index_path(self._directory, suffix)) as file:
+            return ChunkIndexFile(file, half_count).find(offset)
+
+
+def open_stream(
+    file_system: FileSystem,
+    directory: str,
+    record: Published,
+    *,
+    after: Offset,
+    until: Offset,
+    read_bytes: int,
+) -> Iterator[bytes]:
+    """Messages in (after, until] as far as they are committed, in pieces joined by commas.
+
+    Files are opened and the tail is taken at the call; raises OSError there, Corrupt also later.
+    """
+    until = min(until, record.committed)
+    if until <= after:
+        return iter(())
+    ranges = LogView(file_system, directory, record).open_ranges(after, until)
+    tail = tail_pieces(record, max(after, record.written), until, read_bytes)
+    return _stream(ranges, tail, after, until, read_bytes)
+
+
+def _stream(
+    ranges: list[LogRange], tail: Iterator[bytes], after: Offset, until: Offset, read_bytes: int
+) -> Iterator[bytes]:
+    for part in ranges:
+        with part.file:
+            yield from read_range(part, after, until, read_bytes)
+    yield from tail
+
+
+def read_range(part: LogRange, after: Offset, until: Offset, read_bytes: int) -> Iterator[bytes]:
+    """Messages of one file in (after, until], in pieces of whole messages joined by commas.
+
+    A piece is no larger than `read_bytes` unless a single entry is. Raises Corrupt.
+    """
+    limits = (*kernel_offset(after), *kernel_offset(until))
+    position, needed = part.start, 0
+    out = np.empty(min(read_bytes, max(part.end - position, 0)), np.uint8)
+    while position < part.end:
+        size = min(max(read_bytes, needed), part.end - position)
+        if needed > size:
+            raise _corrupt(part, position, "it ends beyond the log")
+        data = part.file.read_at(position, size)
+        if len(data) < size:
+            raise _corrupt(part, position + len(data), f"the file ends, and not at {part.end}")
+        if out.size < size:
+            out = np.empty(size, np.uint8)
+        status, consumed, used, needed = strip_entries(np.frombuffer(data, np.uint8), *limits, out)
+        if status not in (EntryStatus.MORE, EntryStatus.DONE):
+            raise _corrupt(part, position + consumed, _FAULTS[EntryStatus(status)])
+        if used:
+            yield out[:used].tobytes()
+        if status == EntryStatus.DONE:
+            return
+        position += consumed
+    if position > part.end:
+        raise _corrupt(part, part.end, "the last entry ends beyond the log")
+
+
+def _corrupt(part: LogRange, position: int, fault: str) -> Corrupt:
+    return Corrupt(f"{part.file.path}: entry at {position}: {fault}")

@@ -1,0 +1,225 @@
+"""Buffers entries of one shape and hands them to its log and chunk index.
+
+Invariant  the halves of the chunk index reach their file before the entries they cover; a chunk
+           that is pushed out of the cache is in the file.
+Crash      nothing is durable before `SyncWork.run`; recovery cuts both files to the last persisted
+           transaction.
+Threads    all calls under the storage's lock, but for `SyncWork.run`, which holds none.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from varve.disk import Buffer, File, FileSystem
+from varve.foundation.errors import InvalidRequest
+from varve.kernels.shape_entries import EntryStatus, encode_entries
+from varve.shapes.offset import Offset
+from varve.shapes.storage.chunk_cache import ChunkCache
+from varve.shapes.storage.chunk_index import HALF_BYTES, Half, encode_half
+from varve.shapes.storage.entry import Entry, kernel_offset
+from varve.shapes.storage.layout import index_path, log_directory, log_path
+from varve.shapes.storage.manifest import Manifest
+from varve.shapes.storage.published import Mark
+from varve.shapes.storage.settings import StorageSettings
+
+MARKS_MAX = 512
+"""Marks that are kept; each stands for `buffer_bytes` of the log at least."""
+
+_FAULTS = {
+    EntryStatus.BAD_FIELD: (
+        "has a transaction below 1, an operation out of range or an operation type but i, u, d, c"
+    ),
+    EntryStatus.BAD_ORDER: "is not above the entry before it",
+    EntryStatus.NOT_AN_ENTRY: "is no Entry",
+}
+
+
+class WriterStart(NamedTuple):
+    """Where the log and its index end when a writer begins."""
+
+    last: Offset
+    position: int = 0
+    half_count: int = 0
+    is_chunk_open: bool = False
+    chunk_json_bytes: int = 0
+
+
+class SyncWork(NamedTuple):
+    """Files that hold what was written and not synced; closed behind the sync."""
+
+    files: list[File]
+    directory: str | None
+    """Holds names that are not durable yet."""
+
+    def run(self, file_system: FileSystem) -> None:
+        for file in self.files:
+            file.sync()
+            file.close()
+        if self.directory is not None:
+            file_system.sync_directory(self.directory)
+
+
+class LogWriter:
+    """The end of a live log."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        manifest: Manifest,
+        settings: StorageSettings,
+        start: WriterStart,
+        cache: ChunkCache,
+    ) -> None:
+        self.last_seen = start.last
+        self.written = start.last
+        self.cache = cache
+        self.tail: list[Entry] = []
+        self.marks: list[Mark] = [Mark(start.last, start.position)]
+        self.log_end = start.position
+        self.half_count = start.half_count
+        self._file_system = file_system
+        self._directory = directory
+        self._manifest = manifest
+        self._settings = settings
+        self._is_chunk_open = start.is_chunk_open
+        self._chunk_json_bytes = start.chunk_json_bytes
+        self._pending: list[Entry] = []
+        self._buffers: list[Buffer] = []
+        self._buffered_bytes = 0
+        self._halves: list[bytes] = []
+        self._log_file: File | None = None
+        self._index_file: File | None = None
+        self._is_named = False
+
+    @property
+    def position(self) -> int:
+        """Where the next entry begins, once the buffer is written."""
+        return self.log_end + self._buffered_bytes
+
+    @property
+    def chunk_json_bytes(self) -> int:
+        """JSON bytes of the open chunk."""
+        return self._chunk_json_bytes
+
+    @property
+    def is_chunk_open(self) -> bool:
+        return self._is_chunk_open
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether nothing is buffered and nothing was written since the last sync."""
+        return not self._buffers and self._log_file is None and self._index_file is None
+
+    def append(self, entries: list[Entry], start: int) -> bool:
+        """Take entries from an index on; True when a chunk was closed. Raises OSError."""
+        has_closed = False
+        while start < len(entries):
+            status, count, data, json_bytes = encode_entries(
+                entries,
+                start=start,
+                json_room=self._settings.chunk_bytes - self._chunk_json_bytes,
+                byte_room=self._settings.buffer_bytes - self._buffered_bytes,
+                last=kernel_offset(self.last_seen),
+            )
+            if status != EntryStatus.MORE:
+                raise _misfit(entries[start + count], EntryStatus(status), self._directory)
+            if not self._is_chunk_open:
+                self._open_chunk(entries[start].offset)
+            taken = entries if count == len(entries) else entries[start : start + count]
+            self._take(taken, memoryview(data), json_bytes)
+            if self._chunk_json_bytes >= self._settings.chunk_bytes:
+                self._close_chunk()
+                self.write_out()
+                has_closed = True
+            elif self._buffered_bytes >= self._settings.buffer_bytes:
+                self.write_out()
+            start += count
+        return has_closed
+
+    def commit(self) -> None:
+        """What was appended becomes part of the tail, as far as it is not in the file."""
+        self.tail.extend(self._pending)
+        self._pending = []
+
+    def write_out(self) -> None:
+        """Hand the buffer to the files; a new tail begins. Raises OSError."""
+        if not self._buffers:
+            return
+        if self._halves:
+            index = self._index_file or self._open(index_path)
+            self._index_file = index
+            index.write_at(self.half_count * HALF_BYTES, *self._halves)
+            self.half_count += len(self._halves)
+            self._halves = []
+        log = self._log_file or self._open(log_path)
+        self._log_file = log
+        log.write_at(self.log_end, *self._buffers)
+        self.log_end += self._buffered_bytes
+        self._buffers, self._buffered_bytes = [], 0
+        self.written = self.last_seen
+        self.tail, self._pending = [], []
+        self._add_mark()
+
+    def take_sync(self) -> SyncWork:
+        """Write the buffer out, and hand over the files that are to be synced."""
+        self.write_out()
+        files = [file for file in (self._index_file, self._log_file) if file is not None]
+        directory = log_directory(self._directory) if files and not self._is_named else None
+        self._index_file = self._log_file = None
+        self._is_named = self._is_named or bool(files)
+        return SyncWork(files, directory)
+
+    def move(self, manifest: Manifest, position: int, half_count: int) -> None:
+        """Go on in the live log of a new manifest, which begins so many bytes later.
+
+        The buffer is written out, and the new files are synced and named.
+        """
+        self._manifest = manifest
+        self.log_end -= position
+        self.half_count = half_count
+        self.cache = self.cache.moved(manifest.boundary, position)
+        later = [mark for mark in self.marks if mark.position > position]
+        moved = (Mark(mark.offset, mark.position - position) for mark in later)
+        self.marks = [Mark(manifest.boundary, 0), *moved]
+        self.close()
+
+    def close(self) -> None:
+        """Give the files back unsynced."""
+        for file in (self._index_file, self._log_file):
+            if file is not None:
+                file.close()
+        self._index_file = self._log_file = None
+
+    def _take(self, entries: list[Entry], data: memoryview, json_bytes: int) -> None:
+        self._pending.extend(entries)
+        self._buffers.append(data)
+        self._buffered_bytes += len(data)
+        self._chunk_json_bytes += json_bytes
+        self.last_seen = entries[-1].offset
+
+    def _open_chunk(self, first: Offset) -> None:
+        self._halves.append(encode_half(Half(first, self.position)))
+        self.cache = self.cache.with_opened(first, self.position)
+        self._is_chunk_open = True
+
+    def _close_chunk(self) -> None:
+        self._halves.append(encode_half(Half(self.last_seen, self.position)))
+        self.cache = self.cache.with_closed(self.last_seen, self.position)
+        self._is_chunk_open = False
+        self._chunk_json_bytes = 0
+
+    def _open(self, path: Callable[[str, str], str]) -> File:
+        return self._file_system.open_writable(path(self._directory, self._manifest.latest))
+
+    def _add_mark(self) -> None:
+        if self.log_end - self.marks[-1].position < self._settings.buffer_bytes:
+            return
+        if len(self.marks) >= MARKS_MAX:
+            self.marks = self.marks[MARKS_MAX // 2 :]
+        self.marks.append(Mark(self.written, self.log_end))
+
+
+def _misfit(entry: object, status: EntryStatus, directory: str) -> InvalidRequest:
+    what = str(entry.offset) if isinstance(entry, Entry) else repr(entry)
+    return InvalidRequest(f"entry {what:.80} for the shape in {directory} {_FAULTS[status]}")

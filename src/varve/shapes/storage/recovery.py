@@ -1,0 +1,142 @@
+"""Cuts a log and its chunk index to the last persisted transaction, and counts what is left.
+
+Invariant  afterwards the last entry is the durable place, or the log is empty and that place is
+           virtual or the compaction's boundary; a log that ends before it lost data: Corrupt.
+Crash      cutting twice is cutting once.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varve.disk import File, FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.shape_entries import EntryStatus, scan_entries
+from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.storage.chunk_cache import CACHED_COUNT, ChunkCache
+from varve.shapes.storage.chunk_index import HALF_BYTES, ChunkIndexFile, find_half
+from varve.shapes.storage.entry import from_kernel_offset, kernel_offset
+from varve.shapes.storage.layout import find_suffix, index_path, log_directory, log_path
+from varve.shapes.storage.log_writer import WriterStart
+from varve.shapes.storage.manifest import Manifest
+
+_BLOCK_BYTES = 256 << 10
+
+
+class IndexEnd(NamedTuple):
+    """The halves of a chunk index that hold for a durable place."""
+
+    half_count: int = 0
+    is_open: bool = False
+    search_start: int = 0
+    """The log's end lies at or behind this byte."""
+
+
+class Trimmed(NamedTuple):
+    """Where a writer begins, and the newest chunks."""
+
+    start: WriterStart
+    cache: ChunkCache
+
+
+def find_index_end(file: File, durable: Offset) -> IndexEnd:
+    """Leave out torn halves and those above the durable place. Raises Corrupt.
+
+    A closing half above it is left out alone, so that its chunk is open again.
+    """
+    count = file.size() // HALF_BYTES
+    while count:
+        half = find_half(file.read_at((count - 1) * HALF_BYTES, HALF_BYTES))
+        if half is None or half.offset > durable:
+            count -= 1
+            continue
+        if count % 2:
+            return IndexEnd(count, True, half.position)
+        if half.offset < durable:
+            raise Corrupt(
+                f"{file.path}: the last chunk ends at {half.offset}, and the shape is durable up "
+                f"to {durable}: drop it"
+            )
+        opening = find_half(file.read_at((count - 2) * HALF_BYTES, HALF_BYTES))
+        if opening is None:
+            raise Corrupt(f"{file.path}: the half before {half.offset} does not match its CRC-32C")
+        return IndexEnd(count, False, opening.position)
+    return IndexEnd()
+
+
+def load_cache(
+    file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
+) -> tuple[int, ChunkCache]:
+    """Halves that hold and the newest chunks, for readers before a writer begins."""
+    try:
+        file = file_system.open(index_path(directory, manifest.latest))
+    except FileNotFoundError:
+        return 0, ChunkCache.of([], manifest.boundary)
+    with file:
+        end = find_index_end(file, durable)
+        return end.half_count, _newest_chunks(file, end, manifest)
+
+
+def recover(
+    file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
+) -> Trimmed:
+    """Cut both files and remove those that the manifest does not name. Raises OSError, Corrupt."""
+    _remove_unnamed(file_system, directory, manifest)
+    with (
+        file_system.open_writable(index_path(directory, manifest.latest)) as index,
+        file_system.open_writable(log_path(directory, manifest.latest)) as log,
+    ):
+        end = find_index_end(index, durable)
+        before = max(manifest.boundary, SNAPSHOT_END)
+        if end.half_count:
+            last, position, json_bytes = find_log_end(log, end.search_start, before, durable)
+        else:
+            last, position, json_bytes = before, 0, 0
+        if last != durable:
+            raise Corrupt(
+                f"{log.path} ends at {last}, and the shape is durable up to {durable}: drop it"
+            )
+        _cut(index, end.half_count * HALF_BYTES)
+        _cut(log, position)
+        cache = _newest_chunks(index, end, manifest)
+    chunk_json_bytes = json_bytes if end.is_open else 0
+    start = WriterStart(durable, position, end.half_count, end.is_open, chunk_json_bytes)
+    return Trimmed(start, cache)
+
+
+def find_log_end(log: File, start: int, before: Offset, durable: Offset) -> tuple[Offset, int, int]:
+    """The last entry up to the durable place, the byte behind it and the JSON bytes up to there."""
+    position, json_bytes, needed = start, 0, 0
+    tx, op = kernel_offset(before)
+    end = log.size()
+    while position < end:
+        size = min(max(_BLOCK_BYTES, needed), end - position)
+        if needed > size:
+            break
+        data = np.frombuffer(log.read_at(position, size), np.uint8)
+        status, consumed, tx, op, json_size, needed = scan_entries(
+            data, tx, op, *kernel_offset(durable)
+        )
+        position += consumed
+        json_bytes += json_size
+        if status != EntryStatus.MORE:
+            break
+    return from_kernel_offset(tx, op), position, json_bytes
+
+
+def _newest_chunks(file: File, end: IndexEnd, manifest: Manifest) -> ChunkCache:
+    chunks = ChunkIndexFile(file, end.half_count).last_chunks(CACHED_COUNT + 1)
+    return ChunkCache.of(chunks, manifest.boundary)
+
+
+def _cut(file: File, size: int) -> None:
+    if file.size() != size:
+        file.truncate(size)
+
+
+def _remove_unnamed(file_system: FileSystem, directory: str, manifest: Manifest) -> None:
+    folder = log_directory(directory)
+    for name in file_system.names(folder):
+        suffix = find_suffix(name)
+        if suffix is not None and suffix not in manifest.suffixes:
+            file_system.remove(f"{folder}/{name}")
