@@ -74,7 +74,10 @@ def fold_ids(data: Bytes, ends: Ends, k0: Any, k1: Any, words: Words, kinds: Kin
 def fold_cells(
     data: Bytes, starts: Numbers, sizes: Numbers, k0: Any, k1: Any, words: Words, kinds: Kinds
 ) -> None:
-    """Folds ids that lie anywhere in the data; a size of -1 is no id. Pass k0, k1 as np.uint64."""
+    """Folds ids that lie anywhere in the data; a size of -1 is no id. Pass k0, k1 as np.uint64.
+
+    Starts and sizes may be columns of a table.
+    """
     if words.shape[0] < kinds.size or words.shape[1] < 2:
         raise IndexError("words have too few rows for the ids")
     if starts.size < kinds.size or sizes.size < kinds.size:
@@ -139,4 +142,5 @@ def warm() -> None:
     fold_cells(payload, cells, cells, secret, secret, words, kinds)
     records = record_table(1)
     records[:] = 0
+    fold_cells(payload, records[:, 0], records[:, 1], secret, secret, words, kinds)
     find_headers(payload, records, payload, np.zeros(1, np.int64), np.zeros(1, np.int64))

@@ -6,7 +6,7 @@ Layout     as `varve.kernels.window_ids` folds them: exact up to sixteen bytes, 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,8 @@ class Arrivals:
 
 def fold_chunk(parts: Iterable[RecordColumns], by: IdSource, secret: Secret) -> Arrivals:
     """The ids of all records of a chunk; raises Corrupt for headers that break their format."""
-    return Arrivals.join([_fold_columns(columns, by, secret) for columns in parts])
+    folded = [_fold_columns(columns, by, secret) for columns in parts]
+    return folded[0] if len(folded) == 1 else Arrivals.join(folded)
 
 
 def fold_id(identity: bytes, secret: Secret) -> tuple[Words, Kinds]:
@@ -70,23 +71,32 @@ def _fold_columns(columns: RecordColumns, by: IdSource, secret: Secret) -> Arriv
     return Arrivals(words, kinds, columns.timestamps.copy(), columns.offsets.copy())
 
 
-def _fold(cells: BinaryColumn, secret: Secret) -> tuple[Words, Kinds]:
-    words = np.empty((len(cells), 2), np.uint64)
-    kinds = np.empty(len(cells), np.uint8)
-    k0, k1 = (np.uint64(word) for word in secret)
+def _fold(cells: "BinaryColumn | _KeyCells", secret: Secret) -> tuple[Words, Kinds]:
+    count = len(cells.sizes)
+    words = np.empty((count, 2), np.uint64)
+    kinds = np.empty(count, np.uint8)
+    k0, k1 = np.uint64(secret[0]), np.uint64(secret[1])
     fold_cells(cells.data, cells.starts, cells.sizes, k0, k1, words, kinds)
     return words, kinds
 
 
-def _find_ids(columns: RecordColumns, by: IdSource) -> BinaryColumn:
+def _find_ids(columns: RecordColumns, by: IdSource) -> "BinaryColumn | _KeyCells":
     """The bytes of each record's id, null where it has none."""
     match by.kind:
         case IdKind.KEY:
-            return columns.keys_column()
+            return _KeyCells(columns.payload, columns.key_starts, columns.key_sizes)
         case IdKind.HEADER:
             return _find_headers(columns, frozen_bytes(by.name.encode()))
         case IdKind.FIELD:
             return _find_fields(columns, JsonField(by.name))
+
+
+class _KeyCells(NamedTuple):
+    """Keys where a table of records tells them: columns of it, which are not copied."""
+
+    data: Bytes
+    starts: Numbers
+    sizes: Numbers
 
 
 def _find_fields(columns: RecordColumns, field: JsonField) -> BinaryColumn:

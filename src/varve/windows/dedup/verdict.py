@@ -3,9 +3,11 @@
 Invariant  every record is exactly one of these, so that counts add up to what was read.
 """
 
-from dataclasses import astuple, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Self
+from operator import add, attrgetter
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +48,16 @@ class Counts:
 
     @property
     def total(self) -> int:
-        return int(sum(astuple(self)))
+        return sum(_fields_of(self))
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Counts(*map(add, _fields_of(self), _fields_of(other)))
+
+
+# Counts are added up for every batch; `astuple` takes a hundred times as long.
+_fields_of: Final[Callable[[Counts], tuple[int, ...]]] = attrgetter(
+    *(field.name for field in fields(Counts))
+)
 
 
 class Route(IntEnum):

@@ -33,12 +33,14 @@ from varve.commit_log.append_rules import CheckedBatch
 from varve.disk import Buffer
 from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
 from varve.kernels import window_ids, window_spans
+from varve.kernels.window_spans import DUPLICATE
 from varve.records import Batch, RecordColumns
+from varve.windows.checkpoint import NO_STREAM_TIME_MS
 from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.ids import Arrivals, fold_chunk
+from varve.windows.dedup.ids import Arrivals, Numbers, fold_chunk
 from varve.windows.dedup.judge import Judge, Judgement
 from varve.windows.dedup.rules import DedupRules
-from varve.windows.dedup.verdict import Counts, Verdict
+from varve.windows.dedup.verdict import Counts
 from varve.windows.failure import store_failure
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class Gate:
         self.counts = Counts()
         """Of what came since the gate was made; read in any thread."""
         self._log = log
+        self._where = str(log.topic_partition)
         self._directory = directory
         self._note_path = directory + NOTE_SUFFIX
         self._place = place
@@ -82,6 +85,7 @@ class Gate:
         self._lock = threading.Lock()
         self._note: StateNote | None = None  # guarded by _lock, as all below
         self._store: IdStore | None = None
+        self._judging: Judge | None = None
         self._position = 0
         """All before it is remembered, as far as it was decided when it came."""
         self._is_dirty = False
@@ -126,7 +130,7 @@ class Gate:
             with contextlib.suppress(StoreError):
                 store.close()
             raise
-        self._store, self._is_dirty = store, True
+        self._store, self._judging, self._is_dirty = store, Judge(self.rules, store), True
 
     def _find_usable_note(self) -> StateNote | None:
         """None where the ids that lie there, if any, are not to be used."""
@@ -195,13 +199,14 @@ class Gate:
                 judged = self._judge(arrived, now_ms)
             except StoreError as error:
                 raise self._failed(error) from error
-            result = self._append(arrived, judged)
+            counts = judged.counts
+            result = self._append(arrived, judged, counts)
             try:
-                self._remember(arrived, judged, result, now_ms)
+                self._remember(arrived, judged, counts, result, now_ms)
             except StoreError as error:
                 # It is in the log, from which all is restored.
                 self._failed(error)
-            self.counts += judged.counts
+            self.counts += counts
             return result
 
     @property
@@ -210,14 +215,14 @@ class Gate:
         return not self._log.settings.syncs_every_append
 
     def _read(self, checked: CheckedBatch, store: IdStore) -> _Arrived:
-        batch = Batch(checked.data, str(self._log.topic_partition))
+        batch = Batch(checked.data, self._where)
         try:
             columns = batch.columns()
             ids = fold_chunk([columns], self.rules.by, store.secret)
         except Corrupt as error:
             raise InvalidRecord(str(error)) from error
         base_offset = self._log.end_offset
-        offsets = ids.offsets - batch.header.base_offset + base_offset
+        offsets = ids.offsets + (base_offset - batch.header.base_offset)
         ids = Arrivals(ids.words, ids.kinds, ids.times, offsets)
         return _Arrived(checked, batch, columns, ids, base_offset)
 
@@ -237,16 +242,16 @@ class Gate:
 
     def _judge(self, arrived: _Arrived, now_ms: int) -> Judgement:
         assert self._store is not None
-        judge = Judge(self.rules, self._store)
-        return judge.judge(arrived.ids, now_ms, self._store.stream_time_ms)
+        assert self._judging is not None
+        return self._judging.judge(arrived.ids, now_ms, self._store.stream_time_ms)
 
-    def _append(self, arrived: _Arrived, judged: Judgement) -> AppendResult:
+    def _append(self, arrived: _Arrived, judged: Judgement, counts: Counts) -> AppendResult:
         log, checked = self._log, arrived.checked
-        is_copy = judged.verdicts == Verdict.DUPLICATE
-        if not is_copy.any():
+        if not counts.duplicates:
             return log.append_checked(checked, waits=self._waits)
-        if not is_copy.all():
-            chosen = thin(checked, arrived.batch, arrived.columns, ~is_copy)
+        if counts.duplicates < len(judged.verdicts):
+            is_kept = judged.verdicts != DUPLICATE
+            chosen = thin(checked, arrived.batch, arrived.columns, is_kept)
             return log.append_checked(chosen, waits=self._waits)
         original = int(judged.witness_offsets[0])
         if checked.has_producer:
@@ -257,18 +262,21 @@ class Gate:
         return AppendResult(original, original, time_ms, log.log_start_offset, True)
 
     def _remember(
-        self, arrived: _Arrived, judged: Judgement, result: AppendResult, now_ms: int
+        self,
+        arrived: _Arrived,
+        judged: Judgement,
+        counts: Counts,
+        result: AppendResult,
+        now_ms: int,
     ) -> None:
         if result.is_duplicate:
             return
         assert self._store is not None
-        ids = arrived.ids
         base_offset = result.last_offset - arrived.checked.last_delta
-        # The stream time is a function of the log, so that a restore comes to the same.
-        is_counted = judged.verdicts != Verdict.DUPLICATE
-        is_counted &= ids.times <= now_ms + self.rules.max_future_ms
-        times = ids.times[is_counted]
-        stream_time_ms = max(self._store.stream_time_ms, int(times.max(initial=-1)))
+        stream_time_ms = judged.stream_time_after
+        if counts.duplicates:
+            # The stream time is a function of the log, so that a restore comes to the same.
+            stream_time_ms = self._newest_ms(arrived.ids.times, judged, now_ms)
         if base_offset == arrived.base_offset:
             self._store.apply(judged.news, stream_time_ms)
         else:
@@ -277,6 +285,13 @@ class Gate:
         if self._position == base_offset:
             self._position = result.last_offset + 1
         self._is_dirty = True
+
+    def _newest_ms(self, times: Numbers, judged: Judgement, now_ms: int) -> int:
+        """The largest time that counts of what is in the log, with the batch less its copies."""
+        assert self._store is not None
+        is_present = times <= now_ms + self.rules.max_future_ms
+        counted = times[is_present & (judged.verdicts != DUPLICATE)]
+        return max(self._store.stream_time_ms, int(counted.max(initial=NO_STREAM_TIME_MS)))
 
     def checkpoint(self) -> None:
         """Brings the ids to the disk, and before them the log; harmless where nothing is new."""
