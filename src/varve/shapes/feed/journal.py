@@ -81,6 +81,12 @@ class Journal:
         if self._size >= _CUT_BYTES:
             self._rewrite()
 
+    def restart(self, next_tx: int) -> None:
+        """Goes on behind a table: what the file has before that transaction is gone from it."""
+        self.ranges = [one for one in self.ranges if one.next_tx > next_tx]
+        if len(self.ranges) * RANGE_BYTES != self._size:
+            self._rewrite()
+
     def clear(self) -> None:
         """Forgets all: the numbers go on from the table alone."""
         self.ranges = []

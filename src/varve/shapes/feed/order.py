@@ -36,6 +36,15 @@ class Taken(NamedTuple):
 class Gate(Protocol):
     """Holds entries back whose source transaction is not complete."""
 
+    @property
+    def position(self) -> int:
+        """Where to read on for the ends of transactions, of what was taken so far."""
+        ...
+
+    def open(self, position: int) -> None:
+        """Begins there."""
+        ...
+
     def look(self) -> None:
         """Learns of transactions that have ended."""
         ...
@@ -72,27 +81,44 @@ class RecordOrder:
         self.ends: dict[int, int] = {}
         """Where committed records of each partition end, as far as is known."""
 
-    def open(self, positions: Mapping[int, int], next_tx: int, ends: Mapping[int, int]) -> None:
-        """Begins at positions, of which `next_tx` is the first transaction."""
+    def open(
+        self,
+        positions: Mapping[int, int],
+        next_tx: int,
+        ends: Mapping[int, int],
+        *,
+        was_single: bool,
+    ) -> None:
+        """Begins at positions, of which `next_tx` is the first transaction.
+
+        `was_single` says that the topic had one partition when the positions were noted.
+        """
         self.ends = dict(ends)
-        self._journal.cut(next_tx)
-        self._replay = deque(_from(one, next_tx) for one in self._journal.ranges)
-        self.next_tx = self._journal.ranges[-1].next_tx if self._journal.ranges else next_tx
-        self._uses_journal = len(ends) > 1 or self._gate is not None or bool(self._replay)
-        starts = {number: positions.get(number, 0) for number in ends}
-        if self._uses_journal and not self._replay and len(positions) == 1:
-            # Records of a topic that had one partition may have been given without a journal.
-            self._note_given(starts, self.ends)
+        self._journal.restart(next_tx)
+        ranges = self._journal.ranges
+        self._replay = deque(_from(one, next_tx) for one in ranges)
+        self.next_tx = ranges[-1].next_tx if ranges else next_tx
+        self._uses_journal = len(ends) > 1 or self._gate is not None or bool(ranges)
+        starts = {number: positions[number] for number in ends}
+        if ranges and ranges[0].first_tx > next_tx:
+            # The topic had one partition, which needs no journal, until the journal began.
+            hole = ranges[0].first_tx - next_tx
+            self._replay.appendleft(Range(0, starts[0], starts[0] + hole, next_tx))
+        elif not ranges and was_single and len(ends) > 1 and self._gate is None:
+            self._note_given(starts[0], self.ends[0])
         for one in self._replay:
             starts[one.partition] = max(starts[one.partition], one.end)
         self._buffers = {number: PartitionBuffer(start) for number, start in starts.items()}
 
-    def _note_given(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    def _note_given(self, start: int, end: int) -> None:
+        """Notes the first partition's records up to its end.
+
+        They may have been given while the topic had no other partition, and no journal.
+        """
         ranges = []
-        for start in range(starts[0], ends[0], _REPLAY_OFFSETS):
-            end = min(start + _REPLAY_OFFSETS, ends[0])
-            ranges.append(Range(0, start, end, self.next_tx))
-            self.next_tx += end - start
+        for at in range(start, end, _REPLAY_OFFSETS):
+            ranges.append(Range(0, at, min(at + _REPLAY_OFFSETS, end), self.next_tx))
+            self.next_tx = ranges[-1].next_tx
         if ranges:
             self._journal.append(ranges)
             self._replay.extend(ranges)
@@ -126,7 +152,12 @@ class RecordOrder:
         count = 0
         while self._replay and count < max_records:
             wanted = self._replay[0]
-            entries = self._read_range(wanted)
+            try:
+                entries = self._read_range(wanted)
+            except Unavailable:
+                if taken:
+                    return taken
+                raise
             self._replay.popleft()
             taken.append(Taken(wanted, entries))
             count += len(entries)
@@ -154,17 +185,17 @@ class RecordOrder:
     # What is new
 
     def _read(self, wait_ms: int) -> None:
+        if self._gate is not None:
+            self._gate.look()
         asked = {
             number: buffer.next_offset
             for number, buffer in self._buffers.items()
-            if buffer.is_empty or self._gate is not None
+            if not self._has_ready(buffer)
         }
-        if self._gate is not None:
-            self._gate.look()
         if not asked:
             return
-        is_idle = all(not buffer.has_news for buffer in self._buffers.values())
-        found = self._source.read(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms if is_idle else 0)
+        wait_ms = wait_ms if len(asked) == len(self._buffers) else 0
+        found = self._source.read(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms)
         for number, offset in asked.items():
             read = found.get(number)
             if read is None:
@@ -175,6 +206,11 @@ class RecordOrder:
             self.ends[number] = max(read.end_offset, read.next_offset)
             if self._gate is not None:
                 self._gate.note(entries)
+
+    def _has_ready(self, buffer: PartitionBuffer) -> bool:
+        if self._gate is None or buffer.is_empty:
+            return not buffer.is_empty
+        return self._gate.ready_count(buffer, 1) > 0
 
     def _take_new(self, max_records: int) -> list[Taken]:
         ready = [number for number, buffer in self._buffers.items() if buffer.has_news]

@@ -132,11 +132,15 @@ class TableStore:
         _call(lambda: rocks.write(batch), f"write of {self.path}")
 
     def fill(self, parts: Iterable[Mapping[str, Row | None]], state: TableState) -> None:
-        """Puts many rows into an empty table, and the state once all are on disk."""
+        """Puts many rows into an empty table, and the state once all are on disk.
+
+        A part that is empty takes back all before it.
+        """
         rocks = self._get()
         self._use(_written(sync=False))
         for rows in parts:
-            _call(partial(rocks.write, _batch_of(rows, False)), f"write of {self.path}")
+            batch = _batch_of(rows, is_cleared=not rows)
+            _call(partial(rocks.write, batch), f"write of {self.path}")
         _call(rocks.flush, f"flush of {self.path}")
         self._use(_written(sync=True))
         self.write({}, state)

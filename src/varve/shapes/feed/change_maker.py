@@ -1,0 +1,193 @@
+"""Turns ordered records into changes: each row with the one before it.
+
+Invariant  a change's previous row is that of the last record of its key before it. After a restart
+           offsets that are missing may have held records that shapes have seen: the first record
+           of a key behind such a gap, up to where the log ended at the restart, is uncertain.
+Threads    one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from varve.shapes.feed.change import Change, Transaction
+from varve.shapes.feed.counts import FeedCounts
+from varve.shapes.feed.decoder import RecordKind, complete
+from varve.shapes.feed.journal import Range
+from varve.shapes.feed.order import Taken
+from varve.shapes.feed.partition_buffer import Entry
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.row_key import row_key
+from varve.shapes.feed.table import TopicTable
+from varve.shapes.offset import Offset
+
+_SEEN_MAX: Final = 1 << 20
+"""With more keys than this, more records behind a gap are uncertain than need be."""
+_OP_STRIDE: Final = 2
+_RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
+
+
+class Made(NamedTuple):
+    """The transactions of a range, and the part of it that they are of.
+
+    That ends behind a record for which shapes start anew, else where the range ends.
+    """
+
+    transactions: list[Transaction]
+    done: Range
+
+
+class Doubts:
+    """Which records may follow on others that are gone from the log."""
+
+    def __init__(self, horizons: Mapping[int, int]) -> None:
+        """`horizons` tells of each partition before which offset shapes may have seen records."""
+        self._horizons = dict(horizons)
+        self._gap_ends: dict[int, int] = {}
+        self._seen: dict[str, int] = {}
+
+    def judge(self, taken: Taken, keys: Sequence[str]) -> list[bool] | None:
+        """For each entry whether its previous row is uncertain; None where none is."""
+        horizon = self._horizons.get(taken.range.partition)
+        if horizon is None:
+            return None
+        number, expected, end = taken.range.partition, taken.range.start, taken.range.end
+        gap_end = self._gap_ends.get(number, -1)
+        judged = []
+        for entry, key in zip(taken.entries, keys, strict=True):
+            if entry.offset > expected:
+                gap_end = entry.offset
+            expected = entry.offset + 1
+            is_behind = self._seen.get(key, -1) < gap_end <= entry.offset < horizon
+            judged.append(is_behind and key != "")
+            self._seen[key] = entry.offset
+        self._gap_ends[number] = end if end > expected else gap_end
+        self._forget(number, end >= horizon)
+        return judged
+
+    def _forget(self, number: int, is_over: bool) -> None:
+        if is_over:
+            del self._horizons[number]
+        if not self._horizons or len(self._seen) > _SEEN_MAX:
+            self._seen.clear()
+
+
+class ChangeMaker:
+    """Makes changes and advances the table by them."""
+
+    def __init__(
+        self,
+        table: TopicTable,
+        counts: FeedCounts,
+        doubts: Doubts,
+        *,
+        prefix: str,
+        is_grouped: bool,
+    ) -> None:
+        """With `is_grouped` the records of a source transaction become one transaction."""
+        self._table = table
+        self._counts = counts
+        self._doubts = doubts
+        self._prefix = prefix
+        self._is_grouped = is_grouped
+
+    def make(self, taken: Taken) -> Made:
+        """Changes of a range, in order; the table has them when it returns."""
+        stop = next(
+            (number for number, one in enumerate(taken.entries) if one.decoded.kind in _RESETS),
+            None,
+        )
+        if stop is not None:
+            return self._make_up_to_reset(taken, stop)
+        transactions, changed, size = self._make_changes(taken)
+        position = Offset(taken.range.next_tx - 1, 0)
+        self._table.apply(changed, position=position, byte_count=size)
+        return Made(transactions, taken.range)
+
+    def _make_up_to_reset(self, taken: Taken, stop: int) -> Made:
+        entry = taken.entries[stop]
+        done = taken.range._replace(end=entry.offset + 1)
+        transactions, changed, size = self._make_changes(Taken(done, taken.entries[:stop]))
+        is_cleared = entry.decoded.kind is RecordKind.TRUNCATE
+        position = Offset(done.next_tx - 1, 0)
+        rows: dict[str, Row | None] = {} if is_cleared else changed
+        self._table.apply(rows, position=position, byte_count=size, is_cleared=is_cleared)
+        self._counts.records += 1
+        self._counts.resets += 1
+        what = "the source was truncated" if is_cleared else "the source has another schema"
+        reason = f"{what}, partition {done.partition} says at offset {entry.offset}"
+        return Made([*transactions, Transaction([], reason)], done)
+
+    def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, Row | None], int]:
+        """Transactions, the rows that changed by key, and the bytes of their records."""
+        entries = taken.entries
+        prefix, is_grouped = self._prefix, self._is_grouped
+        keys = [
+            row_key(prefix, one.decoded.key_columns)
+            if one.decoded.kind <= RecordKind.DELETE
+            else ""
+            for one in entries
+        ]
+        rows = self._table.find_rows([key for key in keys if key])
+        judged = self._doubts.judge(taken, keys)
+        changed: dict[str, Row | None] = {}
+        transactions: list[Transaction] = []
+        groups = _Groups()
+        shift = taken.range.first_tx - taken.range.start
+        size = 0
+        for number, entry in enumerate(entries):
+            offset = Offset(entry.offset + shift, 0)
+            if is_grouped:
+                offset = groups.place(entry, offset)
+            key = keys[number]
+            if not key:
+                continue
+            decoded, previous = entry.decoded, rows[key]
+            row = complete(decoded, previous) if decoded.unavailable else decoded.row
+            is_uncertain = judged is not None and judged[number]
+            if row == previous and not is_uncertain:
+                continue
+            rows[key] = changed[key] = row
+            size += entry.size
+            change = Change(
+                offset, key, decoded.key_columns, row, previous, is_uncertain, entry.timestamp
+            )
+            if offset.op and transactions and transactions[-1].changes[0].offset.tx == offset.tx:
+                transactions[-1].changes.append(change)
+            else:
+                transactions.append(Transaction([change]))
+        self._count(entries, transactions, judged)
+        return transactions, changed, size
+
+    def _count(
+        self, entries: Sequence[Entry], made: Sequence[Transaction], judged: list[bool] | None
+    ) -> None:
+        counts = self._counts
+        changes = sum(len(one.changes) for one in made)
+        others = [one.decoded.kind for one in entries if one.decoded.kind > RecordKind.DELETE]
+        skipped = sum(kind is RecordKind.SKIPPED for kind in others)
+        counts.records += len(entries)
+        counts.changes += changes
+        counts.skipped += skipped
+        counts.nothing += len(others) - skipped
+        counts.unchanged += len(entries) - len(others) - changes
+        counts.uncertain += 0 if judged is None else sum(judged)
+
+
+class _Groups:
+    """Gives the records of a source transaction, which stand together, one transaction."""
+
+    def __init__(self) -> None:
+        self._id: str | None = None
+        self._tx = 0
+        self._op = 0
+
+    def place(self, entry: Entry, alone: Offset) -> Offset:
+        transaction = entry.decoded.transaction
+        if transaction is None:
+            self._id = None
+            return alone
+        if transaction.id == self._id:
+            self._op += _OP_STRIDE
+        else:
+            self._id, self._tx, self._op = transaction.id, alone.tx, 0
+        return Offset(self._tx, self._op)

@@ -1,0 +1,76 @@
+"""Fills a new table with the latest state of its topic.
+
+Invariant  the last record of a key wins, as the state gives them; a record that says nothing about
+           a row changes nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from varve.shapes.feed.counts import FeedCounts
+from varve.shapes.feed.decoder import Decoded, Decoder, RecordKind, complete
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.row_key import row_key
+from varve.shapes.feed.state import StateReader, StateRecord
+from varve.shapes.feed.table_store import TableState, TableStore
+
+
+@dataclass(frozen=True, slots=True)
+class FillProgress:
+    """How far a filling is; `total` is None where nobody knows it."""
+
+    how: str
+    done: int
+    total: int | None
+
+
+Progress = Callable[[FillProgress], None]
+"""Is told of a filling on its way, and may raise to stop it."""
+
+
+class Filling:
+    """One filling of an empty table."""
+
+    def __init__(
+        self, store: TableStore, decoder: Decoder, counts: FeedCounts, *, prefix: str
+    ) -> None:
+        self._store = store
+        self._decoder = decoder
+        self._counts = counts
+        self._prefix = prefix
+
+    def run(self, reader: StateReader, state: TableState, progress: Progress | None) -> None:
+        """Reads the state into the table, and marks it as filled."""
+        self._store.fill(self._parts(reader, progress), state)
+
+    def _parts(
+        self, reader: StateReader, progress: Progress | None
+    ) -> Iterator[dict[str, Row | None]]:
+        done = 0
+        for records in reader.read():
+            yield from self._rows_of(records)
+            done += len(records)
+            if progress is not None:
+                progress(FillProgress(reader.how, done, reader.record_count))
+
+    def _rows_of(self, records: Sequence[StateRecord]) -> Iterator[dict[str, Row | None]]:
+        """The rows by key; an empty part where a truncation takes back all before it."""
+        rows: dict[str, Row | None] = {}
+        for decoded in self._decoder.decode_many(records):
+            kind = decoded.kind
+            if kind <= RecordKind.DELETE:
+                key = row_key(self._prefix, decoded.key_columns)
+                rows[key] = self._complete(decoded, key, rows)
+            elif kind is RecordKind.TRUNCATE:
+                rows = {}
+                yield {}
+            elif kind is RecordKind.SKIPPED:
+                self._counts.skipped += 1
+        if rows:
+            yield rows
+
+    def _complete(self, decoded: Decoded, key: str, rows: dict[str, Row | None]) -> Row | None:
+        if not decoded.unavailable:
+            return decoded.row
+        previous = rows[key] if key in rows else self._store.get_rows([key])[0]
+        return complete(decoded, previous)

@@ -1,0 +1,326 @@
+"""A topic as a stream of changes: its source read in one order, against its table.
+
+Invariant  the table on disk is never ahead of any shape on disk: a checkpoint is written once all
+           that was given before its mark is durable in the shapes.
+Crash      the feed reads on from the table's positions and gives what came after them again, with
+           the same offsets. A table that cannot go on is made anew, and says so until a checkpoint:
+           the shapes of before must go.
+Threads    `open`, `poll`, `mark` and `close` are for one thread, `checkpoint` for one at a time,
+           all else for any.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Closed, OffsetOutOfRange, Unavailable
+from varve.shapes.feed.change import Transaction
+from varve.shapes.feed.change_maker import ChangeMaker, Doubts
+from varve.shapes.feed.counts import FeedCounts
+from varve.shapes.feed.decoder import Decoder
+from varve.shapes.feed.filling import Filling, Progress
+from varve.shapes.feed.journal import Journal, Range
+from varve.shapes.feed.order import Gate, RecordOrder, Taken
+from varve.shapes.feed.resuming import find_reset, look_at_bounds, open_store
+from varve.shapes.feed.row_key import row_key_prefix
+from varve.shapes.feed.source import TopicSource
+from varve.shapes.feed.state import StateReader
+from varve.shapes.feed.table import TableView, TopicTable
+from varve.shapes.feed.table_store import TableState, TableStore, remove_table
+from varve.shapes.offset import Offset
+
+logger = logging.getLogger(__name__)
+
+OpenState = Callable[[], StateReader]
+"""Finds the latest state of the topic, for a table that is made anew."""
+
+_PARTITIONS_LOOK_MS: Final = 30_000
+
+
+class _Running(NamedTuple):
+    """What an open feed works with."""
+
+    table: TopicTable
+    order: RecordOrder
+    maker: ChangeMaker
+
+
+class TopicFeed:
+    """The feed of one topic. `open` comes first."""
+
+    def __init__(
+        self,
+        source: TopicSource,
+        decoder: Decoder,
+        open_state: OpenState,
+        *,
+        directory: str,
+        fs: FileSystem,
+        clock: Clock,
+        signature: str,
+        gate: Gate | None = None,
+    ) -> None:
+        """`directory` holds the tables of all topics. `signature` tells how rows are made: a table
+        of another one is not gone on with. With a `gate` source transactions stay together."""
+        self.topic = source.topic
+        self.counts = FeedCounts()
+        self._source = source
+        self._decoder = decoder
+        self._open_state = open_state
+        self._path = f"{directory}/{source.topic}"
+        self._journal = Journal(fs, f"{self._path}.journal")
+        self._clock = clock
+        self._signature = signature
+        self._gate = gate
+        self._prefix = row_key_prefix(source.topic)
+        self._running: _Running | None = None
+        self._waiting: deque[Taken] = deque()
+        self._positions: dict[int, int] = {}
+        self._next_tx = 1
+        self._caught_up_ms = 0
+        self._looked_ms = 0
+        self._marked_tx: dict[int, int] = {}
+        self._written_tx = 0
+        self._lost: str | None = None
+        self._tombstones_ms: int | None = None
+
+    # Opening and closing
+
+    def open(self, progress: Progress | None = None) -> str | None:
+        """Goes on from the table on disk, or makes it anew, which takes its time.
+
+        Gives the reason for which the topic's shapes of before must go, None where they may stay.
+        The reason stands until a checkpoint of a mark made from now on.
+        """
+        self.close()
+        self._journal.open()
+        bounds = look_at_bounds(self._source)
+        store, state, reset = open_store(self._path)
+        try:
+            if state is not None:
+                reset = self._lost or find_reset(
+                    state,
+                    self._source,
+                    bounds,
+                    self._journal.ranges,
+                    signature=self._signature,
+                )
+            if state is None or reset is not None:
+                store.close()
+                remove_table(self._path)
+                store = TableStore(self._path)
+                state = self._fill(
+                    store, reset or f"the table of topic {self.topic} is new", progress
+                )
+                horizons = {}
+            else:
+                horizons = {number: end for number, (_, end) in bounds.items()}
+            self._start(store, state, horizons)
+        except BaseException:
+            store.close()
+            raise
+        self._lost = None
+        return state.reset
+
+    def _fill(self, store: TableStore, reset: str, progress: Progress | None) -> TableState:
+        reader = self._open_state()
+        logger.info(
+            "table is filled", extra={"topic": self.topic, "how": reader.how, "reason": reset}
+        )
+        self._journal.clear()
+        positions = dict(reader.resume_offsets)
+        state = TableState(
+            positions=positions,
+            next_tx=1 + sum(positions.values()),
+            signature=self._signature,
+            topic_id=self._source.topic_id(),
+            caught_up_ms=self._clock.now_ms(),
+            reset=reset,
+        )
+        filling = Filling(store, self._decoder, self.counts, prefix=self._prefix)
+        filling.run(reader, state, progress)
+        return state
+
+    def _start(self, store: TableStore, state: TableState, horizons: dict[int, int]) -> None:
+        bounds = look_at_bounds(self._source)
+        positions = {number: state.positions.get(number, bounds[number][0]) for number in bounds}
+        ends = {number: max(end, positions[number]) for number, (_, end) in bounds.items()}
+        table = TopicTable(store)
+        table.move_to(Offset(state.next_tx - 1, 0))
+        order = RecordOrder(self._source, self._decoder, self._journal, gate=self._gate)
+        if self._gate is not None:
+            self._gate.open(state.ends_position)
+        was_single = len(state.positions) == 1
+        order.open(positions, state.next_tx, ends, was_single=was_single)
+        doubts = Doubts(horizons)
+        maker = ChangeMaker(
+            table, self.counts, doubts, prefix=self._prefix, is_grouped=self._gate is not None
+        )
+        self._positions, self._next_tx = positions, state.next_tx
+        self._caught_up_ms = state.caught_up_ms
+        self._tombstones_ms = self._source.tombstone_retention_ms()
+        self._looked_ms = self._clock.now_ms()
+        self._running = _Running(table, order, maker)
+
+    def close(self) -> None:
+        """Lets go of the table, and ends its views; what no checkpoint wrote is read again."""
+        running, self._running = self._running, None
+        self._waiting.clear()
+        self._marked_tx.clear()
+        self._written_tx = 0
+        if running is not None:
+            running.table.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._running is not None and self._lost is None
+
+    # Reading
+
+    def poll(self, *, max_records: int, wait_ms: int) -> list[Transaction]:
+        """The next transactions, of about so many records; none where none come within the time.
+
+        One with a reset is the last of its list: the topic's shapes start anew. Where `is_open` is
+        false after that, the feed must be opened again. After an error that is not retriable it
+        must be, too.
+        """
+        running = self._get()
+        if self._written_tx:
+            self._journal.cut(self._written_tx)
+        self._look_for_partitions(running)
+        try:
+            if not self._waiting:
+                self._waiting.extend(running.order.take(max_records, wait_ms))
+        except OffsetOutOfRange as error:
+            return [self._lose(f"records were removed before they were read: {error}")]
+        except OSError as error:
+            self._lost = None
+            self.close()
+            raise Unavailable(f"journal of topic {self.topic}: {error}; open it again") from error
+        given = self._give(running)
+        if self._is_caught_up(running):
+            self._caught_up_ms = self._clock.now_ms()
+        return given
+
+    def _give(self, running: _Running) -> list[Transaction]:
+        given: list[Transaction] = []
+        while self._waiting:
+            taken = self._waiting[0]
+            if self._has_lost_deletions(taken):
+                return given or [self._lose(self._deletions_text(taken.range))]
+            made = running.maker.make(taken)
+            self._waiting.popleft()
+            self._positions[made.done.partition] = made.done.end
+            self._next_tx = made.done.next_tx
+            given += made.transactions
+            if made.transactions and made.transactions[-1].reset is not None:
+                self._put_back(taken, made.done)
+                break
+        return given
+
+    def _put_back(self, taken: Taken, done: Range) -> None:
+        """What lies behind a reset is given by the next poll."""
+        if done.end < taken.range.end:
+            rest = taken.range._replace(start=done.end, first_tx=done.next_tx)
+            entries = [one for one in taken.entries if one.offset >= done.end]
+            self._waiting.appendleft(Taken(rest, entries))
+
+    def _has_lost_deletions(self, taken: Taken) -> bool:
+        """Whether the log may have let go of deletions that were never read."""
+        if self._tombstones_ms is None:
+            return False
+        away_ms = self._clock.now_ms() - self._caught_up_ms
+        has_gap = len(taken.entries) < taken.range.end - taken.range.start
+        return has_gap and away_ms > self._tombstones_ms
+
+    def _deletions_text(self, range: Range) -> str:
+        return (
+            f"offsets of partition {range.partition} from {range.start} on are missing, and the "
+            f"topic was last read to its end before delete.retention.ms={self._tombstones_ms}: "
+            "deletions may be gone"
+        )
+
+    def _lose(self, reason: str) -> Transaction:
+        self._lost = f"topic {self.topic}: {reason}"
+        self.counts.resets += 1
+        logger.warning("topic cannot be read on", extra={"topic": self.topic, "reason": reason})
+        return Transaction([], self._lost)
+
+    def _look_for_partitions(self, running: _Running) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms - self._looked_ms < _PARTITIONS_LOOK_MS or running.order.is_replaying:
+            return
+        self._looked_ms = now_ms
+        for number in range(len(self._positions), self._source.partition_count()):
+            start = self._source.bounds(number)[0]
+            running.order.add_partition(number, start)
+            self._positions[number] = start
+
+    # Checkpoints
+
+    def mark(self) -> int:
+        """Closes what was given so far, for a checkpoint. Called when the shapes have taken it in,
+        durably or not."""
+        state = TableState(
+            positions=dict(self._positions),
+            next_tx=self._next_tx,
+            signature=self._signature,
+            topic_id=self._source.topic_id(),
+            caught_up_ms=self._caught_up_ms,
+            ends_position=0 if self._gate is None else self._gate.position,
+        )
+        mark = self._get().table.mark(state)
+        self._marked_tx[mark] = state.next_tx
+        return mark
+
+    def checkpoint(self, mark: int) -> None:
+        """Writes the table up to a mark: all that was given before is durable in the shapes."""
+        self._get().table.checkpoint(mark)
+        self._written_tx = self._marked_tx.pop(mark, self._written_tx)
+
+    # Looking
+
+    def view(self) -> TableView:
+        """All rows at the present position; to be closed."""
+        return self._get().table.view()
+
+    @property
+    def position(self) -> Offset:
+        """Everything at or before it was given."""
+        return self._get().table.position
+
+    @property
+    def newest_tx(self) -> int:
+        """No shape of the topic can rightly be beyond it when the feed was just opened."""
+        return self._get().order.newest_tx
+
+    @property
+    def lag(self) -> int:
+        """Offsets that are known to be committed and are not given yet."""
+        ends = self._get().order.ends
+        return sum(max(0, end - self._positions[number]) for number, end in list(ends.items()))
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self._is_caught_up(self._get())
+
+    @property
+    def overlay_count(self) -> int:
+        """Changed rows that wait for a checkpoint."""
+        return self._get().table.overlay_count
+
+    @property
+    def overlay_bytes(self) -> int:
+        return self._get().table.overlay_bytes
+
+    def _is_caught_up(self, running: _Running) -> bool:
+        return not (self._waiting or running.order.is_replaying) and self.lag == 0
+
+    def _get(self) -> _Running:
+        if self._running is None or self._lost is not None:
+            why = f": {self._lost}" if self._lost is not None else ""
+            raise Closed(f"the feed of topic {self.topic} is not open{why}: open it")
+        return self._running
