@@ -1,1 +1,3 @@
-"""Shapes: filtered views of keyed topics, their tables, snapshots, logs, compaction and recovery."""
+"""Shapes: filtered views of keyed topics, their tables, snapshots, logs, compaction and
+recovery.
+"""

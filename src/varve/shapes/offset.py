@@ -1,6 +1,6 @@
 """Places in a shape: before everything, within its snapshot, within its log.
 
-Layout     text `-1`, `0_<n>`, `0_inf`, `<tx>_<op>`; a request may also say `now`, which is no place.
+Layout     text `-1`, `0_<n>`, `0_inf`, `<tx>_<op>`; a request may say `now`, which is no place.
 Invariant  compared by transaction, then by operation; infinity is above every operation.
 """
 

@@ -1,0 +1,172 @@
+"""What a shape is of: a topic, a filter, columns, and how changes are told.
+
+Invariant  two definitions are equal exactly if they denote the same shape; `comparable` is that
+           identity as text, and what the registry keeps. The filter stands in it in its normal
+           form with parameters put in.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final, TypeVar
+
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.shapes.query.columns import Columns
+from varve.shapes.query.where import Where
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+SCHEMA: Final = "public"
+"""Topics have no schema; this is the one that messages name, and the only one to be asked for."""
+_TABLE: Final = re.compile(
+    r'(?:(?:public|"public")\.)?(?:"(?P<quoted>[^"]{1,249})"|(?P<plain>[^"]{1,249}))'
+)
+
+
+class Replica(StrEnum):
+    """What an update tells: key and changed columns, or the whole row and what it was."""
+
+    DEFAULT = "default"
+    FULL = "full"
+
+
+class LogMode(StrEnum):
+    """Whether the shape begins with the rows there are, or with the changes to come."""
+
+    FULL = "full"
+    CHANGES_ONLY = "changes_only"
+
+
+class InvalidDefinition(InvalidRequest):
+    """A parameter of a definition is wrong; `parameter` names it."""
+
+    parameter = "table"
+
+    @classmethod
+    def of(cls, parameter: str, message: str) -> "InvalidDefinition":
+        error = cls(message)
+        error.parameter = parameter
+        return error
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """One shape's definition. Made by `define`, or by `parse_definition` from the registry."""
+
+    topic: str
+    where: Where | None
+    columns: tuple[str, ...] | None
+    """The columns asked for; None for all there are. Key columns are always told."""
+    replica: Replica
+    log: LogMode
+
+    @cached_property
+    def comparable(self) -> str:
+        """The identity of the shape as JSON text."""
+        return json.dumps(
+            {
+                "columns": None if self.columns is None else sorted(self.columns),
+                "log": self.log,
+                "replica": self.replica,
+                "topic": self.topic,
+                "where": None if self.where is None else self.where.sql,
+            },
+            sort_keys=True,
+        )
+
+    @cached_property
+    def hash_number(self) -> int:
+        """Eight decimal digits of the identity, the front of a handle."""
+        digest = hashlib.blake2b(self.comparable.encode(), digest_size=8).digest()
+        return int.from_bytes(digest) % 90_000_000 + 10_000_000
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Definition) and self.comparable == other.comparable
+
+    def __hash__(self) -> int:
+        return hash(self.comparable)
+
+
+def define(
+    table: str,
+    *,
+    where: str | None = None,
+    params: Mapping[int, str] | None = None,
+    columns: str | None = None,
+    replica: str = "default",
+    log: str = "full",
+) -> Definition:
+    """The definition that a request's parameters give; raises InvalidDefinition."""
+    return Definition(
+        topic=parse_table(table),
+        where=_parse_where(where, params or {}),
+        columns=_parse_columns(columns),
+        replica=_parse_choice(Replica, "replica", replica),
+        log=_parse_choice(LogMode, "log", log),
+    )
+
+
+def parse_definition(comparable: str) -> Definition:
+    """The definition behind its identity; raises Corrupt."""
+    try:
+        told = json.loads(comparable)
+        columns = told["columns"]
+        return Definition(
+            topic=str(told["topic"]),
+            where=None if told["where"] is None else Where.parse(told["where"], {}),
+            columns=None if columns is None else tuple(map(str, columns)),
+            replica=Replica(told["replica"]),
+            log=LogMode(told["log"]),
+        )
+    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
+        raise Corrupt(f"definition {comparable:.200} of a shape cannot be read: {error}") from error
+
+
+def parse_table(table: str) -> str:
+    """The topic that a table's name means: `topic`, `public.topic`, either part quoted.
+
+    A topic's own name may have dots; only `public.` in front is taken for the schema.
+    """
+    found = _TABLE.fullmatch(table)
+    if found is None:
+        raise InvalidDefinition.of(
+            "table",
+            f"table {table!r:.80} names no topic; write topic, public.topic or "
+            '"topic", with 1 to 249 characters',
+        )
+    name: str = found["quoted"] or found["plain"]
+    return name
+
+
+def _parse_where(where: str | None, params: Mapping[int, str]) -> Where | None:
+    if where is None or not where.strip():
+        if params:
+            raise InvalidDefinition.of("params", "params are given without a where to use them")
+        return None
+    try:
+        return Where.parse(where, params)
+    except InvalidRequest as error:
+        parameter = getattr(error, "parameter", "where")
+        raise InvalidDefinition.of(parameter, str(error)) from error
+
+
+def _parse_columns(columns: str | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    try:
+        return Columns.parse(columns).names
+    except InvalidRequest as error:
+        raise InvalidDefinition.of("columns", str(error)) from error
+
+
+def _parse_choice(kind: type[Choice], parameter: str, text: str) -> Choice:
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidDefinition.of(
+            parameter, f"{parameter} {text!r:.40} must be one of {', '.join(kind)}"
+        ) from None

@@ -1,0 +1,457 @@
+"""The engine of shapes: finds and makes them, feeds them, keeps them durable, drops them.
+
+Layout     registry.sqlite, .lock, tables/<topic>, <h1h2>/<h3h4>/<handle>/, .tmp, .trash in the data
+           directory. docs/shapes.md
+Invariant  one shape for each definition and one handle for each shape, never given again. A handle
+           that was dropped is found no more.
+Crash      shapes with complete snapshots go on where their feeds go on; others are dropped.
+Threads    any. `_creation` is held while a shape is made; `_lock` guards the topics and listeners,
+           and nothing is called under it. Workers run turns, checkpoints, snapshots and upkeep; in
+           an engine without them one thread may call the same methods.
+"""
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Final, Self
+
+from varve.disk import FileSystem, Lock
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Closed, Corrupt, Unavailable
+from varve.foundation.worker import WorkerHealth
+from varve.shapes import metrics
+from varve.shapes.catalog import Catalog
+from varve.shapes.definition import Definition, define, parse_definition
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.health import EngineHealth, engine_health, topic_health
+from varve.shapes.metrics import EngineMetrics
+from varve.shapes.offset import Offset
+from varve.shapes.query.subset import Subset
+from varve.shapes.registry import RegisteredShape, Registry
+from varve.shapes.running import Running
+from varve.shapes.settings import EngineSettings
+from varve.shapes.shape import DropReason, Shape
+from varve.shapes.snapshotting import Snapshotter
+from varve.shapes.storage.layout import list_handles
+from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.trash import empty_trash, move_to_trash
+from varve.shapes.subset_reading import SubsetResult, read_subset
+from varve.shapes.topic_shapes import TopicShapes
+from varve.shapes.topics import Topics
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE: Final = ".lock"
+UNUSED_ROUNDS: Final = 2
+"""Rounds of upkeep after which a topic without shapes is read no more."""
+TRASH_COUNT_MAX: Final = 10_000
+"""Directories that one round of upkeep removes."""
+Listener = Callable[[Collection[str]], None]
+"""Told the handles of shapes that have news: entries, a snapshot begun, done or failed, an end."""
+
+
+class Engine:
+    """All shapes of one data directory. Use it as a context manager, or close it."""
+
+    def __init__(
+        self,
+        root: str,
+        make_feed: Callable[[str], TopicFeed],
+        *,
+        fs: FileSystem,
+        clock: Clock,
+        settings: EngineSettings | None = None,
+    ) -> None:
+        """`make_feed` gives the feed of a topic; it raises NotFound if there is no such topic."""
+        self.root = root
+        self.settings = settings or EngineSettings()
+        self._make_feed = make_feed
+        self._fs = fs
+        self._clock = clock
+        self._storage_settings = StorageSettings(
+            chunk_bytes=self.settings.chunk_bytes, flush_ms=self.settings.checkpoint_ms
+        )
+        self._catalog = Catalog()
+        self._creation = threading.Lock()
+        self._lock = threading.Lock()
+        self._topics = Topics(self._make_topic)
+        self._listeners: tuple[Listener, ...] = ()  # guarded by _lock
+        self.metrics = EngineMetrics(self._topics.all)
+        self._reads = itertools.count(1)
+        self._marks = itertools.count(1)
+        self._is_swept = False
+        self._is_open = False
+        self._running: Running | None = None
+        self._directory_lock: Lock | None = None
+
+    def open(self, *, maintain: bool = True) -> Self:
+        """Loads the shapes there are; with `maintain` threads keep them going."""
+        self._fs.make_directory(self.root)
+        self._directory_lock = self._fs.lock(f"{self.root}/{LOCK_FILE}")
+        try:
+            self._registry = Registry.open(self.root, self._clock)
+        except BaseException:
+            self._directory_lock.release()
+            raise
+        self._pool = ThreadPoolExecutor(
+            self.settings.flush_threads, thread_name_prefix="shapes-flush"
+        )
+        self._snapshotter = Snapshotter(
+            self._registry,
+            create_storage=self._create_storage,
+            drop=self._drop,
+            notify=self._notify,
+            pool=self._pool,
+            metrics=self.metrics.table,
+        )
+        self._is_open = True
+        for handle in self._registry.remove_incomplete():
+            self._remove_directory(handle)
+        self._load(self._registry.shapes())
+        if maintain:
+            self._start()
+        return self
+
+    def _load(self, rows: Iterable[RegisteredShape]) -> None:
+        by_topic: dict[str, list[Shape]] = {}
+        for row in rows:
+            try:
+                definition = parse_definition(row.comparable)
+            except Corrupt as error:
+                logger.warning("shape is dropped", exc_info=error, extra={"handle": row.handle})
+                self._registry.remove([row.handle])
+                continue
+            shape = self._make_shape(row.handle, definition, row.created_ms, row.start)
+            self._catalog.add(shape)
+            by_topic.setdefault(definition.topic, []).append(shape)
+        for topic, shapes in by_topic.items():
+            self._topics.get(topic).resume(shapes)
+
+    def _start(self) -> None:
+        self._running = Running(
+            self._snapshotter,
+            settings=self.settings,
+            clock=self._clock,
+            checkpoint=self.checkpoint,
+            upkeep=self.run_upkeep,
+            topic_gone=self._topic_gone,
+        )
+        self._running.start()
+        for topic in self._topics.all():
+            self._running.start_topic(topic)
+
+    # Finding and making
+
+    def define(
+        self,
+        table: str,
+        *,
+        where: str | None = None,
+        params: Mapping[int, str] | None = None,
+        columns: str | None = None,
+        replica: str = "default",
+        log: str = "full",
+    ) -> Definition:
+        """The definition that a request's parameters give; raises InvalidDefinition."""
+        return define(table, where=where, params=params, columns=columns, replica=replica, log=log)
+
+    def find(self, handle: str) -> Shape | None:
+        """The shape of a handle; None for one that is unknown or was dropped. Needs no file."""
+        return self._catalog.find(handle)
+
+    def find_by_definition(self, definition: Definition) -> Shape | None:
+        return self._catalog.find_by_definition(definition)
+
+    def find_or_create(self, definition: Definition) -> Shape:
+        """The shape of a definition; a new one gets its snapshot from another thread.
+
+        Raises NotFound without the topic, Unavailable when it cannot be reached or when there are
+        too many shapes that nobody has read yet.
+        """
+        found = self._catalog.find_by_definition(definition)
+        if found is not None:
+            return found
+        with self._creation:
+            self._check_open()
+            found = self._catalog.find_by_definition(definition)
+            if found is not None:
+                return found
+            topic = self._get_or_start_topic(definition.topic)
+            self._make_room()
+            shape = self._make_shape(
+                self._registry.add(definition), definition, self._clock.now_ms(), None
+            )
+            self._catalog.add(shape)
+            topic.wait_for_snapshot(shape)
+        self.metrics.table.add(metrics.CREATED, 1)
+        if self._running is not None:
+            self._running.wake_snapshots(topic)
+        return shape
+
+    def _make_room(self) -> None:
+        if len(self._catalog) < self.settings.shapes_max:
+            return
+        oldest = self._catalog.find_least_recently_read()
+        if oldest is None:
+            raise Unavailable(
+                f"there are {len(self._catalog)} shapes and none has been read yet; the limit is "
+                f"{self.settings.shapes_max} (shapes.max): try again"
+            )
+        self.drop(oldest, DropReason.EVICTED)
+
+    def _make_shape(
+        self, handle: str, definition: Definition, created_ms: int, start: Offset | None
+    ) -> Shape:
+        return Shape(
+            handle,
+            definition,
+            self._topics.get_or_add(definition.topic).form(definition),
+            created_ms=created_ms,
+            start=start,
+            reads=self._reads,
+            open_storage=self._open_storage,
+            storage_failed=self._storage_failed,
+        )
+
+    def _make_topic(self, name: str) -> TopicShapes:
+        return TopicShapes(
+            name,
+            self._make_feed,
+            settings=self.settings,
+            clock=self._clock,
+            drop=self._drop,
+            notify=self._notify,
+            checkpoint_due=self._checkpoint_due,
+        )
+
+    def _get_or_start_topic(self, name: str) -> TopicShapes:
+        """The topic, in the engine from now on if it exists; only under `_creation`."""
+        found = self._topics.find(name)
+        if found is not None and not found.is_ended:
+            return found
+        if found is not None:
+            self._end_topic(found, is_durable=False)
+        topic = self._topics.connect(name)
+        if self._running is not None:
+            self._running.start_topic(topic)
+        return topic
+
+    def shapes(self) -> list[Shape]:
+        """All shapes, the oldest first."""
+        return self._catalog.shapes()
+
+    # Asking
+
+    def subset(self, shape: Shape, subset: Subset) -> SubsetResult:
+        """Some of a shape's rows as they are now."""
+        return read_subset(
+            self._topics.get(shape.definition.topic),
+            shape,
+            subset,
+            mark=next(self._marks),
+            rows_max=self.settings.subset_rows_max,
+        )
+
+    def newest_tx(self, topic: str) -> int:
+        """The newest transaction of a topic that its shapes were told of; 0 before the first."""
+        found = self._topics.find(topic)
+        feed = None if found is None else found.find_feed()
+        return 0 if feed is None else max(feed.position.tx, 0)
+
+    def is_caught_up(self, topic: str) -> bool:
+        """Whether shapes have all that the topic had a moment ago."""
+        found = self._topics.find(topic)
+        feed = None if found is None else found.find_feed()
+        return feed is not None and feed.is_caught_up
+
+    def health(self) -> EngineHealth:
+        topics = [topic_health(one, self._worker_health(one)) for one in self._topics.all()]
+        return engine_health(topics, len(self._catalog))
+
+    def _worker_health(self, topic: TopicShapes) -> WorkerHealth | None:
+        return None if self._running is None else self._running.health(topic.topic)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Tells a listener of news, from any thread and quickly; gives what ends that."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+        def end() -> None:
+            with self._lock:
+                self._listeners = tuple(one for one in self._listeners if one is not listener)
+
+        return end
+
+    def _notify(self, handles: Collection[str]) -> None:
+        if handles:
+            for listener in self._listeners:
+                listener(handles)
+
+    # Work that the workers do
+
+    def run_turn(self, topic: str, *, wait_ms: int = 0) -> int:
+        """One turn of a topic's feed, and the snapshots that wait; for an engine without workers.
+
+        Gives the number of changes.
+        """
+        found = self._topics.get(topic)
+        if not found.is_ready:
+            found.open()
+        self._snapshotter.run(found)
+        return found.turn(wait_ms=wait_ms)
+
+    def checkpoint(self) -> None:
+        """Makes durable what is due."""
+        for topic in self._topics.all():
+            if topic.checkpoint(self._pool):
+                self.metrics.table.add(metrics.CHECKPOINTS, 1)
+
+    def checkpoint_now(self) -> None:
+        """Makes everything durable; for an engine without workers."""
+        for topic in self._topics.all():
+            topic.checkpoint_now(self._pool)
+
+    def run_upkeep(self, now_ms: int) -> None:
+        """Removes what was dropped, directories that no shape owns, and feeds that nobody needs."""
+        if not self._is_swept:
+            self._remove_orphans()
+            self._is_swept = True
+        self._end_unused_topics()
+        empty_trash(self._fs, self.root, count_max=TRASH_COUNT_MAX)
+
+    def _end_unused_topics(self) -> None:
+        """The tables of such topics stay, and are used again."""
+        with self._creation:
+            for topic in self._topics.all():
+                topic.unused_rounds = 0 if topic.shape_count else topic.unused_rounds + 1
+                if topic.unused_rounds >= UNUSED_ROUNDS:
+                    self._end_topic(topic, is_durable=True)
+
+    def _end_topic(self, topic: TopicShapes, *, is_durable: bool) -> None:
+        self._topics.remove(topic)
+        if self._running is not None:
+            self._running.stop_topic(topic)
+        if is_durable:
+            topic.checkpoint_now(self._pool)
+        topic.close()
+
+    def _checkpoint_due(self) -> None:
+        if self._running is not None:
+            self._running.wake_checkpoint()
+
+    # Dropping
+
+    def drop(self, shape: Shape, reason: DropReason) -> None:
+        """Ends a shape for good; one that was dropped before stays so."""
+        self._drop([shape], reason)
+
+    def _drop(self, shapes: Collection[Shape], reason: DropReason) -> None:
+        gone = [shape for shape in shapes if shape.mark_dropped(reason)]
+        if not gone:
+            return
+        handles = [shape.handle for shape in gone]
+        self._catalog.remove(gone)
+        self._registry.remove(handles)
+        for shape in gone:
+            topic = self._topics.find(shape.definition.topic)
+            if topic is not None:
+                topic.remove(shape)
+            if not shape.remove_storage():
+                self._remove_directory(shape.handle)
+        self.metrics.table.add(metrics.DROPPED, len(gone), reason)
+        logger.info("shapes dropped", extra={"reason": str(reason), "handles": handles[:20]})
+        self._notify(handles)
+
+    def _storage_failed(self, shape: Shape, error: BaseException) -> None:
+        logger.error("storage of a shape failed", exc_info=error, extra={"handle": shape.handle})
+        self._drop([shape], DropReason.STORAGE_FAILED)
+
+    def _topic_gone(self, topic: TopicShapes) -> None:
+        """Called by the feed's own thread; upkeep ends what is left of the topic."""
+        topic.end_turns()
+        self._drop(
+            [one for one in self.shapes() if one.definition.topic == topic.topic],
+            DropReason.SOURCE_LOST,
+        )
+
+    # Storage
+
+    def _create_storage(self, handle: str) -> ShapeStorage:
+        return ShapeStorage.create(self._fs, self.root, handle, self._storage_settings, self._clock)
+
+    def _open_storage(self, shape: Shape) -> ShapeStorage:
+        storage = ShapeStorage.open(
+            self._fs, self.root, shape.handle, self._storage_settings, self._clock
+        )
+        try:
+            self._topics.get(shape.definition.topic).check_opened(shape, storage.latest)
+        except Corrupt:
+            storage.drop()
+            raise
+        return storage
+
+    def _remove_directory(self, handle: str) -> None:
+        move_to_trash(self._fs, self.root, handle)
+
+    def _remove_orphans(self) -> None:
+        """A shape is in the catalog before its directory is made, so all others are leftovers."""
+        for handle in list_handles(self._fs, self.root):
+            if self._catalog.find(handle) is None:
+                logger.info("directory of no shape is removed", extra={"handle": handle})
+                self._remove_directory(handle)
+
+    # The end
+
+    def close(self) -> None:
+        """Stops the workers, makes everything durable and lets go; closing twice is harmless."""
+        if not self._is_open:
+            return
+        self._stop()
+        try:
+            self.checkpoint_now()
+            for shape in self.shapes():
+                shape.close()
+        finally:
+            self._let_go()
+
+    def abandon(self) -> None:
+        """Lets go as a crash would: nothing more is made durable."""
+        if self._is_open:
+            self._stop()
+            self._let_go()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._is_open = False
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def _let_go(self) -> None:
+        self._pool.shutdown(wait=True)
+        for topic in self._topics.all():
+            topic.close()
+        for shape in self.shapes():
+            shape.abandon()
+        self._registry.close()
+        assert self._directory_lock is not None
+        self._directory_lock.release()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise Closed(f"the engine of shapes in {self.root} is closed: open it again")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

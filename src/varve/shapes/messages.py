@@ -1,0 +1,142 @@
+"""Messages as clients get them, joined from raw JSON.
+
+Layout     `{"key":...,"value":{...},"headers":{...}}`, and `old_value` where the replica is full.
+Invariant  no value is encoded anew. An update names each column that went away as null, so that
+           folding updates keeps it so. Key columns are told always, whatever columns are asked for.
+Threads    any; a form keeps no state but texts of its topic.
+"""
+
+import json
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from varve.shapes.definition import SCHEMA, Replica
+from varve.shapes.feed.row import (
+    NULL,
+    Row,
+    changed_columns,
+    encode_text,
+    join_row,
+    removed_columns,
+)
+from varve.shapes.key_columns import KeyColumns
+from varve.shapes.offset import Offset
+
+INSERT: Final = ord("i")
+UPDATE: Final = ord("u")
+DELETE: Final = ord("d")
+
+_NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
+
+
+class FormKey(NamedTuple):
+    """What decides how a change of a topic is told; shapes of equal ones share their messages."""
+
+    columns: frozenset[str] | None
+    replica: Replica
+
+
+class MessageForm:
+    """How the changes of one topic are told to shapes with the same columns and replica."""
+
+    def __init__(self, topic: str, key: FormKey) -> None:
+        self._columns = key.columns
+        self._is_full = key.replica is Replica.FULL
+        self._key_columns = KeyColumns(topic)
+        relation = json.dumps([SCHEMA, topic], separators=(",", ":")).encode()
+        self._headers = {
+            operation: b',"headers":{"operation":"%b","relation":%b' % (name, relation)
+            for operation, name in _NAMES.items()
+        }
+
+    def snapshot_row(self, key: str, row: Row) -> bytes:
+        """A row of a snapshot."""
+        return b'{"key":%b,"value":%b%b}}' % (
+            message_key(key),
+            self._table_row(key, row),
+            self._headers[INSERT],
+        )
+
+    def subset_row(self, key: str, row: Row, *, mark: int) -> bytes:
+        """A row of a subset's answer, with the mark of that answer."""
+        return b'{"key":%b,"value":%b%b,"snapshot_mark":%d}}' % (
+            message_key(key),
+            self._table_row(key, row),
+            self._headers[INSERT],
+            mark,
+        )
+
+    def _table_row(self, key: str, row: Row) -> bytes:
+        if self._columns is None:
+            return join_row(row)
+        return join_row(self._columns_of(row, self._key_columns.get(key, row)))
+
+    def insert(self, key: bytes, row: Row, key_columns: Row) -> bytes:
+        """A row that came in, without the end that `ending` gives."""
+        value = self._selected(row, key_columns)
+        return b'{"key":%b,"value":%b%b' % (key, value, self._headers[INSERT])
+
+    def update(self, key: bytes, row: Row, previous: Row, key_columns: Row) -> bytes | None:
+        """A row that changed, without its end; None if nothing changed that the shape shows."""
+        changed = self._shown(changed_columns(row, previous))
+        removed = sorted(self._shown(removed_columns(row, previous)))
+        if not changed and not removed:
+            return None
+        if self._is_full:
+            told = self._columns_of(row, key_columns)
+            old = {name: previous.get(name, NULL) for name in (*changed, *removed)}
+            tail = b',"old_value":%b%b' % (join_row(old), self._headers[UPDATE])
+        else:
+            told = key_columns | {name: row[name] for name in changed}
+            tail = self._headers[UPDATE]
+        for name in removed:
+            told[name] = NULL
+        return b'{"key":%b,"value":%b%b' % (key, join_row(told), tail)
+
+    def delete(self, key: bytes, previous: Row | None, key_columns: Row) -> bytes:
+        """A row that went, without its end; `previous` is None where it is not known."""
+        if self._is_full and previous is not None:
+            value = self._selected(previous, key_columns)
+        else:
+            value = join_row(key_columns)
+        return b'{"key":%b,"value":%b%b' % (key, value, self._headers[DELETE])
+
+    def _shown(self, names: Collection[str]) -> Collection[str]:
+        columns = self._columns
+        return names if columns is None else [name for name in names if name in columns]
+
+    def _selected(self, row: Row, key_columns: Row) -> bytes:
+        if self._columns is None:
+            return join_row(row)
+        return join_row(self._columns_of(row, key_columns))
+
+    def _columns_of(self, row: Row, key_columns: Row) -> Row:
+        if self._columns is None:
+            return dict(row)
+        columns = self._columns
+        return {name: text for name, text in row.items() if name in columns or name in key_columns}
+
+
+def ending(offset: Offset, *, is_last: bool) -> bytes:
+    """The end of a message of the log: where it stands, and whether its transaction ends there."""
+    if is_last:
+        return b',"lsn":"%d","op_position":%d,"txids":[%d],"last":true}}' % (
+            offset.tx,
+            offset.op,
+            offset.tx,
+        )
+    return b',"lsn":"%d","op_position":%d,"txids":[%d]}}' % (offset.tx, offset.op, offset.tx)
+
+
+def snapshot_end(position: Offset) -> bytes:
+    """The last message of a snapshot that holds the topic up to and with a place."""
+    seen = max(position.tx, 0) + 1
+    return b'{"headers":{"control":"snapshot-end","xmin":"%d","xmax":"%d","xip_list":[]}}' % (
+        seen,
+        seen,
+    )
+
+
+def message_key(key: str) -> bytes:
+    """A row's key as the messages have it, a JSON string."""
+    return encode_text(key)

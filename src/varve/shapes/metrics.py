@@ -1,0 +1,88 @@
+"""What an engine of shapes measures.
+
+Invariant  figures of topics are those of their feeds at the time of asking; counters begin anew
+           when the engine is opened.
+Threads    any.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
+from varve.shapes.topic_shapes import TopicShapes
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+_TOPIC: Final = ("topic",)
+
+SHAPES = gauge("varve_shapes", "Shapes of a topic.", unit="shapes", labels=_TOPIC)
+READY = gauge(
+    "varve_shapes_topic_ready",
+    "1 once a topic's table is filled and its feed is open.",
+    unit="boolean",
+    labels=_TOPIC,
+)
+LAG = gauge(
+    "varve_shapes_feed_lag_records",
+    "Records of a topic that its feed has not taken yet.",
+    unit="records",
+    labels=_TOPIC,
+)
+PENDING_ROWS = gauge(
+    "varve_shapes_pending_rows",
+    "Changed rows of a topic that wait for a checkpoint.",
+    unit="rows",
+    labels=_TOPIC,
+)
+CHANGES = gauge(
+    "varve_shapes_feed_changes",
+    "Changes of rows that a topic's feed gave since it was opened.",
+    unit="changes",
+    labels=_TOPIC,
+)
+ENTRIES = gauge(
+    "varve_shapes_entries",
+    "Entries that the shapes of a topic were given since it was opened.",
+    unit="entries",
+    labels=_TOPIC,
+)
+SNAPSHOTS = counter("varve_shapes_snapshots_total", "Snapshots written.", unit="snapshots")
+SNAPSHOT_ROWS = counter(
+    "varve_shapes_snapshot_rows_total", "Rows written to snapshots.", unit="rows"
+)
+CREATED = counter("varve_shapes_created_total", "Shapes made.", unit="shapes")
+DROPPED = counter(
+    "varve_shapes_dropped_total", "Shapes dropped, by reason.", unit="shapes", labels=("reason",)
+)
+CHECKPOINTS = counter(
+    "varve_shapes_checkpoints_total", "Checkpoints of topics.", unit="checkpoints"
+)
+
+
+class EngineMetrics:
+    """A collector for a registry of prometheus_client."""
+
+    def __init__(self, topics: Callable[[], Sequence[TopicShapes]]) -> None:
+        self.table = MetricTable(declared_metrics(sys.modules[__name__]))
+        self._topics = topics
+
+    def collect(self) -> "Iterator[Family]":
+        self._look()
+        return self.table.collect()
+
+    def _look(self) -> None:
+        """Puts the gauges of topics where they are now."""
+        topics = self._topics()
+        feeds = [(one.topic, feed) for one in topics if (feed := one.find_feed()) is not None]
+        ready = {name for name, _ in feeds}
+        self._replace(SHAPES, {one.topic: one.shape_count for one in topics})
+        self._replace(READY, {one.topic: int(one.topic in ready) for one in topics})
+        self._replace(CHANGES, {one.topic: one.changes for one in topics})
+        self._replace(ENTRIES, {one.topic: one.entries for one in topics})
+        self._replace(LAG, {name: feed.lag for name, feed in feeds})
+        self._replace(PENDING_ROWS, {name: feed.overlay_count for name, feed in feeds})
+
+    def _replace(self, metric: Metric, values: Mapping[str, int]) -> None:
+        self.table.replace(metric, {(name,): float(value) for name, value in values.items()})

@@ -1,0 +1,179 @@
+"""Which shapes there are: a small database of handles and definitions.
+
+Layout     registry.sqlite in the data directory, write-ahead log. `shapes`: handle, comparable
+           definition, where its snapshot ends in the topic (NULL until it is complete), time of
+           creation; `facts`: the highest stamp that a handle has carried. docs/shapes.md
+Invariant  a handle is given once: stamps only rise, also over a restart and a clock set back.
+           Handle and definition are both unique.
+Crash      a row is there before its directory; without a snapshot it goes at the next start. The
+           newest rows may be lost with the power: those shapes are gone, and their clients begin
+           anew. A file that is no database is moved aside and the registry begins empty.
+Threads    any; `_lock` guards the connection.
+"""
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import DiskFull, Unavailable
+from varve.shapes.definition import Definition
+from varve.shapes.offset import Offset, parse_offset
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "registry.sqlite"
+VERSION: Final = 1
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS shapes (
+    handle TEXT PRIMARY KEY,
+    comparable TEXT NOT NULL UNIQUE,
+    start TEXT,
+    created_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+class RegisteredShape(NamedTuple):
+    """A shape whose snapshot is complete: it holds the topic up to and with `start`."""
+
+    handle: str
+    comparable: str
+    start: Offset
+    created_ms: int
+
+
+class Registry:
+    """The open database; `open` makes one."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._connection = connection  # guarded by _lock
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, directory: str, clock: Clock) -> "Registry":
+        """Opens the registry of a directory; one that cannot be read is moved aside."""
+        path = f"{directory}/{FILE_NAME}"
+        try:
+            return cls(_connect(path), clock)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise _failure(error, path) from error
+            aside = f"{path}.unreadable-{clock.now_ms()}"
+            logger.warning(
+                "registry of shapes cannot be read, begins empty",
+                extra={"path": path, "aside": aside, "reason": str(error)},
+            )
+            os.replace(path, aside)
+            for suffix in ("-wal", "-shm"):
+                if os.path.exists(path + suffix):
+                    os.remove(path + suffix)
+            return cls(_connect(path), clock)
+
+    def add(self, definition: Definition) -> str:
+        """Enters a shape that has no snapshot yet, under a new handle."""
+        with self._lock:
+            stamp = max(self._stamp_locked() + 1, self._clock.now_ms() * 1000)
+            handle = f"{definition.hash_number}-{stamp}"
+            with self._transaction() as connection:
+                connection.execute(
+                    "INSERT INTO facts VALUES ('stamp', ?) "
+                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                    (stamp,),
+                )
+                connection.execute(
+                    "INSERT INTO shapes VALUES (?, ?, NULL, ?)",
+                    (handle, definition.comparable, self._clock.now_ms()),
+                )
+            return handle
+
+    def complete(self, handle: str, start: Offset) -> None:
+        """Notes that a snapshot is complete, and where in the topic it stands."""
+        with self._lock, self._transaction() as connection:
+            connection.execute("UPDATE shapes SET start = ? WHERE handle = ?", (str(start), handle))
+
+    def remove(self, handles: Collection[str]) -> None:
+        with self._lock, self._transaction() as connection:
+            connection.executemany(
+                "DELETE FROM shapes WHERE handle = ?", [(handle,) for handle in handles]
+            )
+
+    def remove_incomplete(self) -> list[str]:
+        """Forgets the shapes without a snapshot, and gives their handles."""
+        with self._lock, self._transaction() as connection:
+            rows = connection.execute("DELETE FROM shapes WHERE start IS NULL RETURNING handle")
+            return [handle for (handle,) in rows.fetchall()]
+
+    def shapes(self) -> list[RegisteredShape]:
+        """All shapes with a snapshot, the oldest first."""
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT handle, comparable, start, created_ms FROM shapes "
+                "WHERE start IS NOT NULL ORDER BY created_ms, handle"
+            ).fetchall()
+        return [
+            RegisteredShape(handle, comparable, parse_offset(start), created_ms)
+            for handle, comparable, start, created_ms in rows
+        ]
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _stamp_locked(self) -> int:
+        row = self._connection.execute("SELECT value FROM facts WHERE name = 'stamp'").fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _transaction(self) -> "_Transaction":
+        return _Transaction(self._connection)
+
+
+class _Transaction:
+    """One change of the registry; what SQLite says becomes an error of ours."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            try:
+                self._connection.execute("COMMIT")
+                return
+            except sqlite3.Error as failure:
+                error = failure
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise _failure(error, FILE_NAME) from error
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise sqlite3.DatabaseError(f"version {version}, not {VERSION}")
+        connection.executescript(_TABLES)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("SELECT count(*) FROM shapes").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _failure(error: sqlite3.Error, path: str) -> Unavailable:
+    if error.sqlite_errorname == "SQLITE_FULL":
+        return DiskFull(f"registry {path}: {error}; free some space")
+    return Unavailable(f"registry {path}: {error}; mend the disk and start again")

@@ -1,0 +1,118 @@
+"""The threads of an engine: a feed for each topic, one that checkpoints, snapshots, upkeep.
+
+Invariant  a failing feed is tried again, later and later; it stops nobody else's. A topic that is
+           gone takes its shapes with it.
+Threads    `start_topic` and `wake_snapshots` from any thread; `stop` once.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import NotFound
+from varve.foundation.worker import Worker, WorkerHealth
+from varve.shapes.settings import EngineSettings
+from varve.shapes.snapshotting import Snapshotter
+from varve.shapes.topic_shapes import TopicShapes
+
+logger = logging.getLogger(__name__)
+
+FEED_RETRY_MS: Final = 5000
+"""The longest time after which a feed that failed is tried again."""
+
+
+class Running:
+    """The workers of one engine, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        snapshotter: Snapshotter,
+        *,
+        settings: EngineSettings,
+        clock: Clock,
+        checkpoint: Callable[[], None],
+        upkeep: Callable[[int], None],
+        topic_gone: Callable[[TopicShapes], None],
+    ) -> None:
+        self._snapshotter = snapshotter
+        self._settings = settings
+        self._clock = clock
+        self._topic_gone = topic_gone
+        self._is_stopping = threading.Event()
+        self._snapshots = ThreadPoolExecutor(
+            settings.snapshot_threads, thread_name_prefix="shapes-snapshot"
+        )
+        self._feeds: dict[str, Worker] = {}
+        self._lock = threading.Lock()
+        self._flusher = Worker(
+            "shapes-checkpoint", lambda now_ms: checkpoint(), settings.checkpoint_ms, clock
+        )
+        self._upkeep = Worker("shapes-upkeep", upkeep, settings.upkeep_ms, clock)
+
+    def start(self) -> None:
+        self._flusher.start()
+        self._upkeep.start()
+        self._upkeep.wake()
+
+    def start_topic(self, topic: TopicShapes) -> None:
+        """Runs the feed of a topic from now on."""
+        worker = Worker(
+            f"shapes-feed-{topic.topic}",
+            lambda now_ms: self._run_feed(topic),
+            FEED_RETRY_MS,
+            self._clock,
+        )
+        with self._lock:
+            self._feeds[topic.topic] = worker
+        worker.start().wake()
+
+    def stop_topic(self, topic: TopicShapes) -> None:
+        """Ends the feed of a topic after its turn; not from that feed's own thread."""
+        topic.end_turns()
+        with self._lock:
+            worker = self._feeds.pop(topic.topic, None)
+        if worker is not None:
+            worker.stop()
+
+    def wake_checkpoint(self) -> None:
+        self._flusher.wake()
+
+    def wake_snapshots(self, topic: TopicShapes) -> None:
+        """Has waiting shapes of a topic served."""
+        if not self._is_stopping.is_set():
+            self._snapshots.submit(self._run_snapshots, topic)
+
+    def health(self, topic: str) -> WorkerHealth | None:
+        with self._lock:
+            worker = self._feeds.get(topic)
+        return None if worker is None else worker.health()
+
+    def stop(self) -> None:
+        """Ends all threads, each after what it has in hand."""
+        self._is_stopping.set()
+        self._snapshots.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            workers = list(self._feeds.values())
+        for worker in (*workers, self._flusher, self._upkeep):
+            worker.stop()
+
+    def _run_snapshots(self, topic: TopicShapes) -> None:
+        try:
+            self._snapshotter.run(topic)
+        except Exception:
+            logger.exception("snapshots of a topic failed", extra={"topic": topic.topic})
+
+    def _run_feed(self, topic: TopicShapes) -> None:
+        """Turns until the engine stops; what it raises is tried again by the worker."""
+        try:
+            if not topic.is_ready and not topic.is_ended:
+                topic.open()
+                self.wake_snapshots(topic)
+            while not self._is_stopping.is_set() and not topic.is_ended:
+                topic.turn(wait_ms=self._settings.wait_ms)
+        except NotFound as error:
+            logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})
+            self._topic_gone(topic)

@@ -1,0 +1,237 @@
+"""One shape: its definition, its state, and its storage, which is opened when first needed.
+
+Invariant  `latest` never goes back: what was seen before the shape was dropped stays. A shape gets
+           changes above `start` only; what is at or below it stands in the snapshot.
+Crash      a shape without a complete snapshot is dropped at the next start.
+Threads    any; `_lock` guards opening, closing and dropping. Readers and writers take the storage
+           once, which has locks of its own. Callbacks run outside the lock.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+
+from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
+from varve.shapes.definition import Definition
+from varve.shapes.messages import MessageForm
+from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.storage import ShapeStorage
+
+logger = logging.getLogger(__name__)
+
+
+class DropReason(StrEnum):
+    """Why a shape went; its clients begin anew."""
+
+    DELETED = "deleted"
+    TRUNCATED = "truncated"
+    SCHEMA_CHANGED = "schema_changed"
+    SOURCE_LOST = "source_lost"
+    SNAPSHOT_FAILED = "snapshot_failed"
+    STORAGE_FAILED = "storage_failed"
+    EVICTED = "evicted"
+
+
+class Shape:
+    """A shape in use. Made by the engine alone."""
+
+    __slots__ = (
+        "_failure",
+        "_is_complete",
+        "_is_started",
+        "_latest",
+        "_lock",
+        "_open_storage",
+        "_reads",
+        "_storage",
+        "_storage_failed",
+        "created_ms",
+        "definition",
+        "drop_reason",
+        "form",
+        "handle",
+        "last_read",
+        "start",
+    )
+
+    def __init__(
+        self,
+        handle: str,
+        definition: Definition,
+        form: MessageForm,
+        *,
+        created_ms: int,
+        start: Offset | None,
+        reads: Iterator[int],
+        open_storage: "Callable[[Shape], ShapeStorage]",
+        storage_failed: "Callable[[Shape, BaseException], None]",
+    ) -> None:
+        self.handle = handle
+        self.definition = definition
+        self.form = form
+        self.created_ms = created_ms
+        self.start = BEFORE_ALL if start is None else start
+        """Up to here the topic is in the snapshot."""
+        self.last_read = -1 if start is None else 0
+        """The number of its newest read, 0 if in an earlier run, -1 if it is new and unread."""
+        self.drop_reason: DropReason | None = None
+        self._reads = reads
+        self._open_storage = open_storage
+        self._storage_failed = storage_failed
+        self._storage: ShapeStorage | None = None  # guarded by _lock
+        self._is_started = self._is_complete = start is not None
+        self._failure: StoreError | None = None
+        self._latest = SNAPSHOT_END
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Shape {self.handle} of {self.definition.topic}>"
+
+    @property
+    def is_dropped(self) -> bool:
+        return self.drop_reason is not None
+
+    @property
+    def is_snapshot_started(self) -> bool:
+        return self._is_started
+
+    @property
+    def is_snapshot_complete(self) -> bool:
+        return self._is_complete
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why there is no snapshot; None while there may be one."""
+        return self._failure
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the storage is open, so that asking for places needs no file."""
+        return self._storage is not None
+
+    @property
+    def latest(self) -> Offset:
+        """The last place that readers may see, `0_inf` before the log has any."""
+        storage = self._storage
+        if storage is None and not self.is_dropped and self._is_started:
+            storage = self.open()
+        if storage is not None:
+            found = storage.latest
+            if not found.is_virtual and found > self._latest:
+                self._latest = found
+        return self._latest
+
+    def chunk_end(self, offset: Offset) -> Offset | None:
+        """Where the chunk behind a place ends; None if it is open or there is none."""
+        return self.open().chunk_end(offset)
+
+    def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
+        """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""
+        self.last_read = next(self._reads)
+        return self.open().read(start, end)
+
+    def is_in_memory(self, start: Offset) -> bool:
+        """Whether everything behind a place is in memory, so that reading it needs no file."""
+        storage = self._storage
+        return storage is not None and storage.is_in_memory(start)
+
+    def open(self) -> ShapeStorage:
+        """The storage, opened if need be.
+
+        Raises NotFound if the shape was dropped, perhaps because its files are gone or damaged, and
+        Unavailable before its snapshot has begun.
+        """
+        storage = self._storage
+        if storage is not None and not self.is_dropped:
+            return storage
+        try:
+            with self._lock:
+                return self._storage_locked()
+        except (NotFound, Corrupt) as error:
+            if self.is_dropped:
+                raise
+            self._storage_failed(self, error)
+            raise NotFound(f"shape {self.handle} cannot be opened and was dropped") from error
+
+    def _storage_locked(self) -> ShapeStorage:
+        if self.is_dropped:
+            raise NotFound(f"shape {self.handle} was dropped: {self.drop_reason}")
+        if self._storage is None:
+            if not self._is_started:
+                raise Unavailable(f"the snapshot of shape {self.handle} has not begun: try again")
+            self._storage = self._open_storage(self)
+        return self._storage
+
+    def adopt(self, storage: ShapeStorage) -> None:
+        """Takes the storage that was made for a new shape."""
+        with self._lock:
+            if not self.is_dropped:
+                self._storage = storage
+
+    def append(self, entries: Sequence[Entry]) -> bool:
+        """Appends whole transactions; False if the shape is gone, perhaps by this very write."""
+        return self._write(lambda storage: storage.append(entries))
+
+    def flush(self) -> bool:
+        """Makes what was appended durable; False if the shape is gone."""
+        return self._write(lambda storage: storage.flush())
+
+    def _write(self, work: "Callable[[ShapeStorage], None]") -> bool:
+        storage = self._storage
+        try:
+            if storage is None:
+                with self._lock:
+                    storage = self._storage_locked()
+            work(storage)
+        except (StoreError, OSError) as error:
+            if not self.is_dropped:
+                self._storage_failed(self, error)
+            return False
+        return True
+
+    def snapshot_started(self) -> None:
+        """Readers may begin."""
+        self._is_started = True
+
+    def snapshot_complete(self) -> None:
+        """The snapshot is durable, and in the registry."""
+        self._is_started = self._is_complete = True
+
+    def snapshot_failed(self, error: BaseException) -> None:
+        """Keeps why there is no snapshot, for those who wait for it."""
+        self._failure = (
+            error
+            if isinstance(error, StoreError)
+            else Unavailable(f"snapshot of shape {self.handle} failed: {error}")
+        )
+
+    def mark_dropped(self, reason: DropReason) -> bool:
+        """Turns readers and writers away; False if it was dropped before."""
+        with self._lock:
+            if self.is_dropped:
+                return False
+            self.drop_reason = reason
+            return True
+
+    def remove_storage(self) -> bool:
+        """Moves the files to the trash; False if the storage is not open. After `mark_dropped`."""
+        with self._lock:
+            storage, self._storage = self._storage, None
+        if storage is None:
+            return False
+        storage.drop()
+        return True
+
+    def close(self) -> None:
+        """Makes the log durable and lets go of it."""
+        with self._lock:
+            storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.close()
+
+    def abandon(self) -> None:
+        """Lets go of the log as a crash would."""
+        with self._lock:
+            self._storage = None

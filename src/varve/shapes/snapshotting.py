@@ -1,0 +1,191 @@
+"""Snapshots of new shapes: one scan of a topic's table serves all that wait for it.
+
+Invariant  a snapshot holds the rows of its shape at the place where the shape joined the topic, and
+           ends with a message that names it. It is durable before the registry calls it complete.
+Crash      a shape whose snapshot was not complete is dropped at the next start.
+Threads    one scan per topic at a time; different topics may be scanned side by side.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from typing import Final
+
+from varve.foundation.errors import StoreError
+from varve.foundation.metrics import MetricTable
+from varve.shapes.definition import LogMode
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.table import TableView
+from varve.shapes.messages import MessageForm, snapshot_end
+from varve.shapes.metrics import SNAPSHOT_ROWS, SNAPSHOTS
+from varve.shapes.query.filter_index import FilterIndex
+from varve.shapes.registry import Registry
+from varve.shapes.shape import DropReason, Shape
+from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.topic_shapes import TopicShapes
+
+logger = logging.getLogger(__name__)
+
+SCAN_SHAPES_MAX: Final = 512
+"""Shapes served by one scan: each has a buffer, and a file once that is full."""
+_SHOW_ROWS: Final = 4096
+"""After this many rows of the table, what a snapshot has so far is shown to readers."""
+
+
+class Snapshotter:
+    """Gives snapshots to the shapes of a topic that wait for one."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        create_storage: Callable[[str], ShapeStorage],
+        drop: Callable[[Collection[Shape], DropReason], None],
+        notify: Callable[[Collection[str]], None],
+        pool: Executor,
+        metrics: MetricTable,
+    ) -> None:
+        self._registry = registry
+        self._create_storage = create_storage
+        self._drop = drop
+        self._notify = notify
+        self._pool = pool
+        self._metrics = metrics
+
+    def run(self, topic: TopicShapes) -> int:
+        """Serves all that wait; gives how many shapes have got a snapshot."""
+        served = 0
+        if topic.begin_snapshots():
+            while waiting := topic.take_waiting(SCAN_SHAPES_MAX):
+                served += self._serve(topic, waiting)
+        return served
+
+    def _serve(self, topic: TopicShapes, waiting: list[Shape]) -> int:
+        shapes = [shape for shape in waiting if self._prepare(shape)]
+        if not shapes:
+            return 0
+        try:
+            scan = self._scan(topic, shapes)
+        except Exception as error:
+            # The top of a task: whatever failed, nobody is to wait for it for ever.
+            for shape in shapes:
+                self._fail(shape, error)
+            return 0
+        self._metrics.add(SNAPSHOT_ROWS, scan.rows)
+        done = [shape for shape in self._pool.map(self._finish(scan), scan.writers) if shape]
+        self._metrics.add(SNAPSHOTS, len(done))
+        self._notify([shape.handle for shape in done])
+        return len(done)
+
+    def _prepare(self, shape: Shape) -> bool:
+        try:
+            shape.adopt(self._create_storage(shape.handle))
+        except (StoreError, OSError) as error:
+            self._fail(shape, error)
+        return not shape.is_dropped
+
+    def _scan(self, topic: TopicShapes, shapes: list[Shape]) -> "_Scan":
+        view = topic.join(shapes)
+        try:
+            scan = _Scan(shapes, view, self._fail, self._notify)
+            scan.read()
+            return scan
+        finally:
+            view.close()
+
+    def _finish(self, scan: "_Scan") -> Callable[[Shape], Shape | None]:
+        def finish(shape: Shape) -> Shape | None:
+            if shape.is_dropped:
+                scan.writers[shape].abandon()
+                return None
+            try:
+                scan.writers[shape].finish(scan.end)
+                self._registry.complete(shape.handle, shape.start)
+            except (StoreError, OSError) as error:
+                self._fail(shape, error)
+                return None
+            shape.snapshot_complete()
+            return shape
+
+        return finish
+
+    def _fail(self, shape: Shape, error: Exception) -> None:
+        logger.warning(
+            "snapshot of a shape failed",
+            exc_info=error,
+            extra={"handle": shape.handle, "topic": shape.definition.topic},
+        )
+        shape.snapshot_failed(error)
+        self._drop([shape], DropReason.SNAPSHOT_FAILED)
+
+
+class _Scan:
+    """The rows of a view on their way into the snapshots of some shapes."""
+
+    def __init__(
+        self,
+        shapes: list[Shape],
+        view: TableView,
+        fail: Callable[[Shape, Exception], None],
+        notify: Callable[[Collection[str]], None],
+    ) -> None:
+        self._view = view
+        self._fail = fail
+        self._notify = notify
+        self._index: FilterIndex[Shape] = FilterIndex()
+        self.writers: dict[Shape, SnapshotWriter] = {}
+        self._started: set[Shape] = set()
+        self.end = snapshot_end(view.position)
+        self.rows = 0
+        for shape in shapes:
+            if not shape.is_dropped:
+                self.writers[shape] = SnapshotWriter(shape.open().snapshot)
+                if shape.definition.log is LogMode.FULL:
+                    self._index.add(shape, shape.definition.where)
+        self._indexed = {one for one in self.writers if one.definition.log is LogMode.FULL}
+
+    def read(self) -> None:
+        """All rows to all who want them; a shape that is gone meanwhile is left out."""
+        if not self._indexed:
+            return
+        for scanned, (key, row) in enumerate(self._view.rows(), start=1):
+            found = self._index.matches(row)
+            if found:
+                self._give(found, key, row)
+            if scanned % _SHOW_ROWS == 0:
+                self._show()
+                if not self._indexed:
+                    return
+
+    def _give(self, shapes: Collection[Shape], key: str, row: Row) -> None:
+        texts: dict[MessageForm, bytes] = {}
+        for shape in list(shapes):
+            form = shape.form
+            if form not in texts:
+                texts[form] = form.snapshot_row(key, row)
+            try:
+                self.writers[shape].add(texts[form])
+                self.rows += 1
+            except (StoreError, OSError) as error:
+                self._fail(shape, error)
+                self._leave(shape)
+
+    def _show(self) -> None:
+        """Lets readers begin, and forgets shapes that were dropped."""
+        for shape in [one for one in self._indexed if one.is_dropped]:
+            self._leave(shape)
+        fresh = []
+        for shape in self._indexed - self._started:
+            self.writers[shape].flush()
+            if shape.open().snapshot.is_started:
+                shape.snapshot_started()
+                fresh.append(shape)
+        self._started.update(fresh)
+        if fresh:
+            self._notify([shape.handle for shape in fresh])
+
+    def _leave(self, shape: Shape) -> None:
+        self._index.remove(shape)
+        self._indexed.discard(shape)
+        self.writers.pop(shape).abandon()

@@ -1,0 +1,55 @@
+"""A subset of a shape's rows as they are now, read from the table of its topic.
+
+Invariant  `position` is a place in the shape's log that lies at or before what the rows show, so
+           a client that goes on from there misses nothing; `tx` is the place that they show.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.table import TableView
+from varve.shapes.offset import Offset
+from varve.shapes.query.subset import Subset
+from varve.shapes.shape import Shape
+from varve.shapes.topic_shapes import TopicShapes
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetResult:
+    """Messages ready to be sent, and the numbers that go with them."""
+
+    rows: list[bytes]
+    position: Offset
+    tx: int
+    mark: int
+
+
+def read_subset(
+    topic: TopicShapes, shape: Shape, subset: Subset, *, mark: int, rows_max: int
+) -> SubsetResult:
+    """Runs a subset request; raises Unavailable while the topic is not open."""
+    feed = topic.find_feed()
+    if feed is None:
+        raise Unavailable(f"topic {topic.topic} is not open yet: try again")
+    position = shape.latest
+    view = feed.view()
+    try:
+        chosen = subset.run(_rows(view, shape))
+        tx = max(view.position.tx, 0)
+    finally:
+        view.close()
+    if len(chosen) > rows_max:
+        raise InvalidRequest(
+            f"the subset has {len(chosen)} rows and the limit is {rows_max}: give it a limit"
+        )
+    rows = [shape.form.subset_row(key, row, mark=mark) for key, row in chosen]
+    return SubsetResult(rows, position, tx, mark)
+
+
+def _rows(view: TableView, shape: Shape) -> Iterator[tuple[str, Row]]:
+    where = shape.definition.where
+    for key, row in view.rows():
+        if where is None or where.matches(row):
+            yield key, row

@@ -1,0 +1,288 @@
+"""The shapes of one topic and the feed that they live on: turns, snapshots, checkpoints.
+
+Invariant  everything that the feed gave up to a mark is durable in each shape that it concerns
+           before the table is written up to that mark; so the table on disk is never ahead of a
+           shape on disk. A shape joins at the place of a view: below stands in its snapshot, above
+           comes to its log. Marks are taken by the feed's own thread, when nothing it polled is
+           still on its way to a shape.
+Crash      the feed reads again from the table's place; shapes drop what they have.
+Threads    one thread runs turns, one checkpoints; any thread may add and remove shapes. `_lock`
+           guards the distribution, what waits, and what is dirty; it is held for a turn's appends,
+           never while polling. `_checkpoints` is held for a checkpoint and for closing. Lock order:
+           `_checkpoints`, `_lock`, then a shape's own.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt
+from varve.shapes.definition import Definition
+from varve.shapes.distribution import Distribution, Outbox
+from varve.shapes.feed.change import Transaction
+from varve.shapes.feed.table import TableView
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.messages import FormKey, MessageForm
+from varve.shapes.offset import Offset
+from varve.shapes.settings import EngineSettings
+from varve.shapes.shape import DropReason, Shape
+
+logger = logging.getLogger(__name__)
+
+
+class _Due(NamedTuple):
+    """A place up to which the table may be written once these shapes are durable."""
+
+    mark: int
+    dirty: set[Shape]
+
+
+class TopicShapes:
+    """One topic in the engine."""
+
+    def __init__(
+        self,
+        topic: str,
+        make_feed: Callable[[str], TopicFeed],
+        *,
+        settings: EngineSettings,
+        clock: Clock,
+        drop: Callable[[Collection[Shape], DropReason], None],
+        notify: Callable[[Collection[str]], None],
+        checkpoint_due: Callable[[], None],
+    ) -> None:
+        self.topic = topic
+        self._make_feed = make_feed
+        self._feed: TopicFeed | None = None
+        self._settings = settings
+        self._clock = clock
+        self._drop = drop
+        self._notify = notify
+        self._checkpoint_due = checkpoint_due
+        self._lock = threading.RLock()
+        self._distribution = Distribution()  # guarded by _lock
+        self._forms: dict[FormKey, MessageForm] = {}  # guarded by _lock
+        self._waiting: list[Shape] = []  # guarded by _lock
+        self._is_snapshotting = False  # guarded by _lock
+        self._dirty: set[Shape] = set()  # guarded by _lock
+        self._due: _Due | None = None  # guarded by _lock
+        self._marked: Offset | None = None  # guarded by _lock
+        self._marked_ms = 0  # guarded by _lock
+        self._checkpointed = threading.Condition(self._lock)
+        self._checkpoints = threading.Lock()
+        self.newest_tx_at_open = 0
+        self.is_ready = False
+        self.is_ended = False
+        self.unused_rounds = 0
+        self.changes = 0
+        self.entries = 0
+
+    @property
+    def feed(self) -> TopicFeed:
+        assert self._feed is not None, f"topic {self.topic} is not connected"
+        return self._feed
+
+    def find_feed(self) -> TopicFeed | None:
+        """The feed once it is open."""
+        return self._feed if self.is_ready else None
+
+    def connect(self) -> None:
+        """Makes the feed if there is none; raises NotFound without the topic, Unavailable."""
+        if self._feed is None:
+            self._feed = self._make_feed(self.topic)
+
+    def form(self, definition: Definition) -> MessageForm:
+        """How changes are told to a shape; shared by shapes alike."""
+        columns = None if definition.columns is None else frozenset(definition.columns)
+        key = FormKey(columns, definition.replica)
+        with self._lock:
+            if key not in self._forms:
+                self._forms[key] = MessageForm(self.topic, key)
+            return self._forms[key]
+
+    def open(self) -> None:
+        """Opens the feed, which fills its table first if that is new or lost."""
+        self.connect()
+        reset = self.feed.open()
+        with self._lock:
+            if reset is not None:
+                self._reset_locked(reset)
+            self.newest_tx_at_open = self.feed.newest_tx
+            self._marked = None
+            lost = [one for one in self._distribution.shapes() if self._is_lost(one)]
+            self._drop(lost, DropReason.SOURCE_LOST)
+            self.is_ready = True
+
+    def check_opened(self, shape: Shape, latest: Offset) -> None:
+        """Raises Corrupt if a shape from an earlier run holds more than the topic had then."""
+        if self.is_ready and self._is_ahead(latest):
+            raise Corrupt(
+                f"shape {shape.handle} is at {latest}, and topic {self.topic} ended at "
+                f"{self.newest_tx_at_open} when it was opened: the topic has lost records"
+            )
+
+    def _is_lost(self, shape: Shape) -> bool:
+        return self._is_ahead(max(shape.start, shape.latest) if shape.is_open else shape.start)
+
+    def _is_ahead(self, place: Offset) -> bool:
+        return place.tx > self.newest_tx_at_open
+
+    def resume(self, shapes: Iterable[Shape]) -> None:
+        """Takes shapes that have their snapshots."""
+        with self._lock:
+            for shape in shapes:
+                self._distribution.add(shape)
+
+    def wait_for_snapshot(self, shape: Shape) -> None:
+        """Takes a new shape, which joins the topic with the next snapshot."""
+        with self._lock:
+            self._waiting.append(shape)
+
+    def begin_snapshots(self) -> bool:
+        """Whether the caller is to serve those who wait; only one is, at a time."""
+        with self._lock:
+            if self._is_snapshotting or not self._waiting or not self.is_ready:
+                return False
+            self._is_snapshotting = True
+            return True
+
+    def take_waiting(self, count_max: int) -> list[Shape]:
+        """Some of the shapes that wait for a snapshot; with none left the serving has ended."""
+        with self._lock:
+            self._waiting = [shape for shape in self._waiting if not shape.is_dropped]
+            taken = self._waiting[:count_max]
+            del self._waiting[:count_max]
+            self._is_snapshotting = bool(taken)
+            return taken
+
+    def join(self, shapes: Iterable[Shape]) -> TableView:
+        """Lets shapes join here and now; their snapshot is what the view shows. Close it."""
+        with self._lock:
+            view = self.feed.view()
+            for shape in shapes:
+                if not shape.is_dropped:
+                    shape.start = view.position
+                    self._distribution.add(shape)
+            return view
+
+    def remove(self, shape: Shape) -> None:
+        with self._lock:
+            self._distribution.remove(shape)
+            self._dirty.discard(shape)
+            if shape in self._waiting:
+                self._waiting.remove(shape)
+
+    @property
+    def shape_count(self) -> int:
+        with self._lock:
+            return len(self._distribution) + len(self._waiting)
+
+    def turn(self, *, wait_ms: int) -> int:
+        """Takes what the topic has to say, up to a limit; gives the number of changes."""
+        if self._is_crowded():
+            self._await_checkpoint(wait_ms)
+            return 0
+        given = self.feed.poll(max_records=self._settings.turn_records, wait_ms=wait_ms)
+        count = sum(len(transaction.changes) for transaction in given)
+        touched = self._distribute(given) if given else []
+        if not self.feed.is_open:
+            self.open()
+        self._mark(is_forced=False)
+        if touched:
+            self._notify(touched)
+        return count
+
+    def _distribute(self, given: Sequence[Transaction]) -> list[str]:
+        """Appends to each shape once; gives the handles of those that have news."""
+        outbox: Outbox = {}
+        with self._lock:
+            for transaction in given:
+                if transaction.reset is not None:
+                    self._reset_locked(transaction.reset)
+                    return []
+                self._distribution.tell(transaction, outbox)
+                self.changes += len(transaction.changes)
+            for shape, entries in outbox.items():
+                self.entries += len(entries)
+                self._dirty.add(shape)
+                shape.append(entries)
+        return [shape.handle for shape in outbox]
+
+    def _reset_locked(self, reason: str) -> None:
+        """All that shapes hold is void; those that only wait for their snapshots stay."""
+        gone = self._distribution.shapes()
+        logger.warning(
+            "shapes of a topic start anew",
+            extra={"topic": self.topic, "reason": reason, "shapes": len(gone)},
+        )
+        for shape in gone:
+            self._distribution.remove(shape)
+        self._drop(gone, drop_reason(reason))
+
+    def _mark(self, *, is_forced: bool) -> None:
+        """Asks for a checkpoint if one is due; only from the thread that polls."""
+        with self._lock:
+            position = self.feed.position
+            if self._due is not None or position == self._marked:
+                return
+            now_ms = self._clock.now_ms()
+            if not is_forced and now_ms - self._marked_ms < self._settings.checkpoint_ms:
+                return
+            self._due = _Due(self.feed.mark(), self._dirty)
+            self._dirty = set()
+            self._marked, self._marked_ms = position, now_ms
+        self._checkpoint_due()
+
+    def checkpoint(self, pool: Executor) -> bool:
+        """Makes shapes durable and then the table, up to the mark; False if none is set."""
+        with self._checkpoints:
+            due = self._due
+            if due is None or not self.is_ready:
+                return False
+            # A shape that cannot be flushed is dropped by that, and holds nobody up.
+            list(pool.map(Shape.flush, due.dirty))
+            self.feed.checkpoint(due.mark)
+            with self._lock:
+                self._due = None
+                self._checkpointed.notify_all()
+            return True
+
+    def checkpoint_now(self, pool: Executor) -> None:
+        """A checkpoint of everything that was taken; only while nobody runs turns."""
+        if not self.is_ready:
+            return
+        self.checkpoint(pool)
+        self._mark(is_forced=True)
+        self.checkpoint(pool)
+
+    def _is_crowded(self) -> bool:
+        return self.feed.overlay_count >= self._settings.pending_rows_max
+
+    def _await_checkpoint(self, wait_ms: int) -> None:
+        self._mark(is_forced=True)
+        with self._lock:
+            self._checkpointed.wait_for(lambda: self._due is None, wait_ms / 1000)
+
+    def end_turns(self) -> None:
+        """Lets the thread that runs turns end with the one in hand."""
+        self.is_ended = True
+
+    def close(self) -> None:
+        """Closes the feed; without a checkpoint before, as after a crash."""
+        self.is_ended = True
+        with self._checkpoints:
+            self.is_ready = False
+            feed, self._feed = self._feed, None
+            if feed is not None:
+                feed.close()
+
+
+def drop_reason(reset: str) -> DropReason:
+    """The reason to drop shapes that fits why a feed began anew."""
+    text = reset.lower()
+    if "truncat" in text:
+        return DropReason.TRUNCATED
+    return DropReason.SCHEMA_CHANGED if "schema" in text else DropReason.SOURCE_LOST
