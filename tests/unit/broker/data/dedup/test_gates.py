@@ -318,11 +318,11 @@ def test_damaged_ids_are_restored_from_the_log(
     make_topic(kit)
     send(kit, ("a", 0))
 
-    def fail(self: MemoryDatabase, keys: list[bytes]) -> list[bytes | None]:
+    def fail(self: MemoryDatabase, key: bytes) -> bytes | None:
         raise Corrupt("bits have flipped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryDatabase, "get_many", fail)
+        patch.setattr(MemoryDatabase, "get", fail)
         assert send(kit, ("a", 1))[0] == ErrorCode.KAFKA_STORAGE_ERROR
     kit.advance(1_100)
     assert send(kit, ("a", 1)) == (NONE, 0)
