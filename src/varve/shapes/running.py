@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import NotFound
+from varve.foundation.errors import NotFound, StoreError
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.shapes.settings import EngineSettings
 from varve.shapes.snapshotting import Snapshotter
@@ -116,3 +116,7 @@ class Running:
         except NotFound as error:
             logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})
             self._topic_gone(topic)
+        except StoreError as error:
+            if not error.retriable:
+                topic.needs_opening()
+            raise

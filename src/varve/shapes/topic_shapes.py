@@ -106,15 +106,24 @@ class TopicShapes:
     def open(self) -> None:
         """Opens the feed, which fills its table first if that is new or lost."""
         self.connect()
-        reset = self.feed.open()
-        with self._lock:
-            if reset is not None:
-                self._reset_locked(reset)
-            self.newest_tx_at_open = self.feed.newest_tx
-            self._marked = None
-            lost = [one for one in self._distribution.shapes() if self._is_lost(one)]
-            self._drop(lost, DropReason.SOURCE_LOST)
-            self.is_ready = True
+        with self._checkpoints:
+            self.is_ready = False
+            reset = self.feed.open()
+            with self._lock:
+                # What was marked was of the table before.
+                self._due, self._dirty, self._marked = None, set(), None
+                if reset is not None:
+                    self._reset_locked(reset)
+                self.newest_tx_at_open = self.feed.newest_tx
+                lost = [one for one in self._distribution.shapes() if self._is_lost(one)]
+                self._drop(lost, DropReason.SOURCE_LOST)
+                self.is_ready = True
+        # A reason to start anew holds until a checkpoint, and would fell the shapes to come too.
+        self._mark(is_forced=True)
+
+    def needs_opening(self) -> None:
+        """The feed failed for good: it must be opened again, and gives again what came since."""
+        self.is_ready = False
 
     def check_opened(self, shape: Shape, latest: Offset) -> None:
         """Raises Corrupt if a shape from an earlier run holds more than the topic had then."""

@@ -1,0 +1,174 @@
+"""An engine of shapes over a store in the same process, and clients that follow its shapes.
+
+Invariant  without workers nothing happens but what a test asks for, in that order.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import varve
+from varve.disk import RealFileSystem
+from varve.embedded import Store
+from varve.foundation.clock import Clock, ManualClock
+from varve.foundation.errors import NotFound
+from varve.shapes.engine import Engine
+from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+from varve.shapes.settings import EngineSettings
+from varve.shapes.shape import Shape
+
+Row = dict[str, Any]
+_ROUNDS_MAX: Final = 1000
+
+
+class Stage:
+    """A store, its topics, and an engine that can be crashed and opened again."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settings: EngineSettings | None = None,
+        clock: Clock | None = None,
+        wait: Callable[[float], object] = lambda seconds: None,
+        maintain: bool = False,
+    ) -> None:
+        self.path = path
+        self.clock = clock or ManualClock()
+        self._settings = settings
+        self._wait = wait
+        self._maintain = maintain
+        self.store: Store = varve.open(path / "store", maintain=False)
+        self.engine = self._open()
+
+    def _open(self) -> Engine:
+        engine = Engine(
+            str(self.path / "shapes"),
+            self.make_feed,
+            fs=RealFileSystem(),
+            clock=self.clock,
+            settings=self._settings,
+        )
+        return engine.open(maintain=self._maintain)
+
+    def make_feed(self, topic: str) -> TopicFeed:
+        self.store.topic(topic)
+        source = EmbeddedSource(self.store, topic, wait=self._wait)
+        return TopicFeed(
+            source,
+            PlainDecoder(),
+            lambda: ReplayState(source),
+            directory=str(self.path / "shapes" / "tables"),
+            fs=RealFileSystem(),
+            clock=self.clock,
+            signature="plain key",
+        )
+
+    def put(self, topic: str, key: str, row: Row | None) -> None:
+        value = None if row is None else json.dumps(row).encode()
+        self.store.topic(topic).append(key=key.encode(), value=value)
+
+    def crash(self) -> None:
+        """The engine is gone, with all that it had not made durable, and opened again."""
+        self.engine.abandon()
+        self.engine = self._open()
+
+    def restart(self) -> None:
+        self.engine.close()
+        self.engine = self._open()
+
+    def settle(self, topic: str) -> None:
+        """Takes all that the topic has."""
+        for _ in range(_ROUNDS_MAX):
+            if not self.engine.run_turn(topic) and self.engine.is_caught_up(topic):
+                return
+        raise AssertionError(f"topic {topic} does not come to rest")
+
+    def create(self, topic: str, **parameters: Any) -> Shape:
+        """A shape with its snapshot."""
+        shape = self.engine.find_or_create(self.engine.define(topic, **parameters))
+        self.settle(topic)
+        return shape
+
+    def close(self) -> None:
+        self.engine.close()
+        self.store.close()
+
+
+class Follower:
+    """A client: it has an offset and rows, and begins anew when its shape is gone."""
+
+    def __init__(self, stage: Stage, topic: str, **parameters: Any) -> None:
+        self._stage = stage
+        self._topic = topic
+        self._parameters = parameters
+        self.handle: str | None = None
+        self.offset = BEFORE_ALL
+        self.rows: dict[str, Row] = {}
+        self.refetches = 0
+
+    def step(self) -> bool:
+        """One answer; False when there is nothing more for now."""
+        engine = self._stage.engine
+        shape = None if self.handle is None else engine.find(self.handle)
+        if shape is None:
+            shape = self._begin()
+        if not shape.is_snapshot_started:
+            return False
+        try:
+            end = shape.chunk_end(self.offset) or shape.latest
+            if end <= self.offset:
+                return False
+            data = b"[" + b",".join(shape.read(self.offset, end)) + b"]"
+        except NotFound:
+            self.handle = None
+            return True
+        for message in json.loads(data):
+            self._apply(message)
+        self.offset = end
+        return True
+
+    def _begin(self) -> Shape:
+        engine = self._stage.engine
+        self.refetches += self.handle is not None
+        shape = engine.find_or_create(engine.define(self._topic, **self._parameters))
+        assert shape.handle != self.handle, "a handle came back"
+        self.handle, self.offset, self.rows = shape.handle, BEFORE_ALL, {}
+        return shape
+
+    def _apply(self, message: dict[str, Any]) -> None:
+        operation = message["headers"].get("operation")
+        if operation is None:
+            return
+        key = message["key"]
+        if operation == "insert":
+            self.rows[key] = message["value"]
+        elif operation == "update":
+            self.rows[key] = {**self.rows.get(key, {}), **message["value"]}
+        else:
+            self.rows.pop(key, None)
+
+    def catch_up(self) -> dict[str, Row]:
+        """Follows to the end; rows by their key column, without columns that are null."""
+        self._stage.settle(self._topic) if self.handle else self.step()
+        for _ in range(_ROUNDS_MAX):
+            self._stage.settle(self._topic)
+            if not self.step():
+                return self.state()
+        raise AssertionError(f"shape {self.handle} has no end")
+
+    def state(self) -> dict[str, Row]:
+        return {
+            str(row["key"]): {name: value for name, value in row.items() if value is not None}
+            for row in self.rows.values()
+        }
+
+
+def place(offset: Offset) -> Offset:
+    """A place as the door gives it: before the log begins it is the end of the snapshot."""
+    return SNAPSHOT_END if offset.is_virtual else offset
