@@ -1,0 +1,291 @@
+"""The one who writes a shape's log: takes transactions, flushes them, swaps compacted parts in.
+
+Invariant  the last persisted transaction moves on after the bytes it covers are synced; what
+           readers know is published after the bytes are where it says.
+Crash      recovery runs before the first write after opening. A failed write or sync ends all
+           writing: the files may hold a part of it, and the owner drops the shape.
+Threads    any. Order of locks: _flush_lock, then _lock; no sync is made under _lock but the one
+           of a compaction's swap, so appends do not wait for the disk.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest, NotFound, StoreError
+from varve.shapes.offset import Offset
+from varve.shapes.storage.chunk_index import ChunkIndexFile
+from varve.shapes.storage.compacted_log import CompactedLog
+from varve.shapes.storage.compacted_swap import RestCopy, check_compacted, replaced_files
+from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.failure import storage_failure
+from varve.shapes.storage.layout import LATEST, index_path, log_directory, log_path, new_suffix
+from varve.shapes.storage.log_writer import LogWriter
+from varve.shapes.storage.manifest import Manifest, write_manifest
+from varve.shapes.storage.pointer import Pointer
+from varve.shapes.storage.published import Published
+from varve.shapes.storage.recovery import recover
+from varve.shapes.storage.settings import StorageSettings
+
+
+class LogOwner:
+    """Writes one log, and publishes what readers may know of it as `record`."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        settings: StorageSettings,
+        clock: Clock,
+        pointer: Pointer,
+        record: Published,
+    ) -> None:
+        self.record = record  # replaced under _lock, read without
+        self.due_ms: int | None = None  # set under _lock, read without
+        self.failure: StoreError | None = None  # set under _lock, read without
+        self.is_dropped = False  # set under _lock, read without
+        self._file_system = file_system
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        self._flush_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._pointer = pointer  # guarded by _flush_lock
+        self._writer: LogWriter | None = None  # guarded by _lock
+        self._is_closed = False  # guarded by _lock
+
+    @property
+    def last_seen(self) -> Offset:
+        with self._lock:
+            return self.record.committed if self._writer is None else self._writer.last_seen
+
+    # Appending
+
+    def append(self, entries: list[Entry], *, is_commit: bool) -> None:
+        with self._lock:
+            writer = self._writer or self._start_locked()
+            self._check_locked()
+            last_seen = writer.last_seen
+            try:
+                has_closed_chunk = writer.append(
+                    entries, _count_stored(entries, self.record.committed)
+                )
+            except OSError as error:
+                raise self._fail_locked(error) from error
+            except InvalidRequest as error:
+                if writer.last_seen != last_seen:
+                    self.failure = error
+                raise
+            if is_commit:
+                self._commit_locked(writer)
+            elif writer.written != self.record.written:
+                self._publish_locked(writer, self.record.committed)
+            self._arm_locked(writer, is_due=has_closed_chunk)
+
+    def commit(self) -> None:
+        with self._lock:
+            writer = self._writer or self._start_locked()
+            self._check_locked()
+            self._commit_locked(writer)
+            self._arm_locked(writer)
+
+    def _commit_locked(self, writer: LogWriter) -> None:
+        if writer.last_seen != self.record.committed:
+            writer.commit()
+            self._publish_locked(writer, writer.last_seen)
+
+    def _start_locked(self) -> LogWriter:
+        """Recover the log and begin to write."""
+        self._check_locked()
+        record = self.record
+        with self._failing_locked():
+            trimmed = recover(self._file_system, self._directory, record.manifest, record.persisted)
+        self._writer = LogWriter(
+            self._file_system,
+            self._directory,
+            record.manifest,
+            self._settings,
+            trimmed.start,
+            trimmed.cache,
+        )
+        self._publish_locked(self._writer, record.committed)
+        return self._writer
+
+    def _publish_locked(self, writer: LogWriter, committed: Offset) -> None:
+        record = self.record
+        self.record = Published(
+            record.manifest,
+            writer.written,
+            record.persisted,
+            committed,
+            writer.log_end,
+            writer.half_count,
+            writer.cache,
+            writer.tail,
+            len(writer.tail),
+            writer.marks,
+            len(writer.marks),
+        )
+
+    # Flushing
+
+    def _arm_locked(self, writer: LogWriter, *, is_due: bool = False) -> None:
+        """Note when to flush: at once behind a closed chunk, else a period after the first byte."""
+        if is_due:
+            self.due_ms = self._clock.now_ms()
+        elif self.due_ms is None and not self._is_flushed_locked(writer):
+            self.due_ms = self._clock.now_ms() + self._settings.flush_ms
+
+    def _is_flushed_locked(self, writer: LogWriter) -> bool:
+        return writer.is_synced and self.record.persisted == self.record.committed
+
+    def flush(self) -> None:
+        with self._flush_lock:
+            self._flush_held()
+
+    def _flush_held(self) -> None:
+        """Flush under _flush_lock, which keeps the pointer and the order of syncs."""
+        with self._lock:
+            self._check_locked()
+            writer = self._writer
+            if writer is None or self._is_flushed_locked(writer):
+                return
+            with self._failing_locked():
+                work = writer.take_sync()
+            committed = self.record.committed
+            self._publish_locked(writer, committed)
+            self.due_ms = None
+        with self._failing():
+            work.run(self._file_system)
+            if committed != self._pointer.offset:
+                self._pointer.write(committed)
+        with self._lock:
+            self.record = self.record._replace(persisted=committed)
+            self._arm_locked(writer)
+
+    # Compaction
+
+    def compaction_target(self, keep_chunks: int) -> tuple[Offset, int] | None:
+        with self._lock:
+            if self._writer is None:
+                self._start_locked()
+            self._check_locked()
+            record = self.record
+        number = record.half_count // 2 - keep_chunks - 1
+        if number < 0:
+            return None
+        with self._file_system.open(index_path(self._directory, record.manifest.latest)) as file:
+            chunk = ChunkIndexFile(file, record.half_count).get(number)
+        if chunk.last is None or chunk.end is None or chunk.last > record.persisted:
+            return None
+        return chunk.last, chunk.end
+
+    def install(self, compacted: CompactedLog) -> list[str]:
+        """Gives the paths that nobody needs any more but readers of old."""
+        with self._flush_lock:
+            self._flush_held()
+            self._check_fits(compacted)
+            record, now_ms = self.record, self._clock.now_ms()
+            latest = new_suffix(self._file_system, self._directory, LATEST, now_ms)
+            manifest = Manifest(latest, compacted.boundary, compacted.suffix)
+            copy = RestCopy(
+                self._file_system, self._directory, record.manifest, manifest, compacted.position
+            )
+            with self._failing():
+                # The bulk is copied beside appends; only what came meanwhile is copied under lock.
+                copy.copy_to(record.log_end)
+            with self._lock, self._failing_locked():
+                self._swap_locked(copy, manifest, compacted.position)
+            return replaced_files(self._directory, record.manifest, manifest)
+
+    def _check_fits(self, compacted: CompactedLog) -> None:
+        record = self.record
+        if compacted.boundary > record.persisted:
+            raise InvalidRequest(
+                f"compacted log {compacted.suffix} of {self._directory} ends at "
+                f"{compacted.boundary}, beyond what is durable, {record.persisted}"
+            )
+        for path in (log_path, index_path):
+            if not self._file_system.exists(path(self._directory, compacted.suffix)):
+                raise InvalidRequest(f"{path(self._directory, compacted.suffix)} is not there")
+        with self._file_system.open(index_path(self._directory, record.manifest.latest)) as file:
+            check_compacted(ChunkIndexFile(file, record.half_count), compacted, self._directory)
+
+    def _swap_locked(self, copy: RestCopy, manifest: Manifest, position: int) -> None:
+        self._check_locked()
+        writer = self._writer
+        assert writer is not None  # entries up to the boundary are durable, so one has begun
+        writer.write_out()
+        copy.copy_to(writer.log_end)
+        half_count = copy.write_index(writer.half_count)
+        self._file_system.sync_directory(log_directory(self._directory))
+        write_manifest(self._file_system, self._directory, manifest)
+        writer.move(manifest, position, half_count)
+        self.record = self.record._replace(manifest=manifest)
+        self._publish_locked(writer, self.record.committed)
+
+    # Ending
+
+    def close(self) -> None:
+        with self._flush_lock:
+            if self.failure is None and not self.is_dropped and not self._is_closed:
+                self._flush_held()
+            with self._lock:
+                self._is_closed = True
+                self._release_locked()
+
+    def drop(self) -> None:
+        with self._flush_lock, self._lock:
+            self.is_dropped = True
+            self._release_locked()
+
+    def _release_locked(self) -> None:
+        self.due_ms = None
+        if self._writer is not None:
+            self._writer.close()
+
+    def check_not_dropped(self) -> None:
+        if self.is_dropped:
+            raise NotFound(f"the shape in {self._directory} was dropped: ask for it anew")
+
+    def _check_locked(self) -> None:
+        self.check_not_dropped()
+        if self._is_closed:
+            raise Closed(f"the shape in {self._directory} was closed: open it again")
+        if self.failure is not None:
+            raise self.failure.again()
+
+    def _fail_locked(self, error: OSError | Corrupt) -> StoreError:
+        failure = error if isinstance(error, Corrupt) else storage_failure(error, self._directory)
+        self.failure = failure
+        return failure
+
+    @contextmanager
+    def _failing_locked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._fail_locked(error) from error
+        except Corrupt as error:
+            self._fail_locked(error)
+            raise
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """The same for work that is done without the lock."""
+        try:
+            yield
+        except (OSError, Corrupt) as error:
+            with self._lock:
+                failure = self._fail_locked(error)
+            raise failure from error
+
+
+def _count_stored(entries: list[Entry], committed: Offset) -> int:
+    """How many of the entries, which ascend, are stored already."""
+    count = 0
+    while count < len(entries) and entries[count].offset <= committed:
+        count += 1
+    return count
