@@ -1,0 +1,80 @@
+"""A connection of uvicorn with bounds: on its head, on its idle time, on how many there are.
+
+Invariant  a client that sends nothing, or a head without end, holds a connection for a bounded time
+           and a bounded number of bytes.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from varve.http.exchange import TRANSPORT
+from varve.http.settings import HttpSettings
+
+_WRITE_BUFFER_BYTES: Final = 64 << 10
+_TOO_LARGE: Final = b"\r\n".join(
+    (
+        b"HTTP/1.1 431 Request Header Fields Too Large",
+        b"connection: close",
+        b"content-length: 0",
+        b"",
+        b"",
+    )
+)
+
+
+def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
+    """The class of connections that uvicorn makes, with these limits."""
+    idle_s = settings.idle_ms / 1000
+
+    class Connection(HttpToolsProtocol):
+        _timer: asyncio.TimerHandle | None = None
+        _is_in_head = True
+        _head_bytes = 0
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if len(self.connections) > settings.connections_max:
+                transport.close()
+                return
+            transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+            self._arm()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._disarm()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            was_in_head = self._is_in_head
+            super().data_received(data)
+            if was_in_head and self._is_in_head:
+                self._head_bytes += len(data)
+                if self._head_bytes > settings.head_bytes_max:
+                    self.transport.write(_TOO_LARGE)
+                    self.transport.close()
+
+        def on_message_begin(self) -> None:
+            self._is_in_head = True
+            self._head_bytes = 0
+            self._arm()
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._is_in_head = False
+            self._disarm()
+            super().on_headers_complete()
+            # The task of the request begins after this, and finds it.
+            extensions: Any = {TRANSPORT: self.transport}
+            self.scope["extensions"] = extensions
+
+        def _arm(self) -> None:
+            self._disarm()
+            self._timer = self.loop.call_later(idle_s, self.transport.abort)
+
+        def _disarm(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    return Connection

@@ -1,0 +1,112 @@
+"""What the door asks of the engine behind it.
+
+Invariant  `find`, `find_by_definition`, `newest_tx` and the properties of a shape neither block nor
+           touch files; everything else runs in the pool.
+Threads    any thread may ask; a listener is called from the engine's threads.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from varve.foundation.errors import StoreError
+from varve.foundation.metrics import Collector
+from varve.shapes.definition import Definition
+from varve.shapes.offset import Offset
+from varve.shapes.query.subset import Subset
+from varve.shapes.shape import DropReason
+from varve.shapes.subset_reading import SubsetResult
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetQuery:
+    """A question for part of the rows of a shape, as it was sent."""
+
+    where: str | None = None
+    params: Mapping[int, str] | None = None
+    order_by: str | None = None
+    limit: int | None = None
+    offset: int | None = None
+    queryable: str | None = None
+    """The columns it may use, as a comma list; None for all."""
+
+
+class Shape(Protocol):
+    """One shape as readers see it."""
+
+    @property
+    def handle(self) -> str: ...
+    @property
+    def definition(self) -> Definition: ...
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def is_dropped(self) -> bool: ...
+    @property
+    def is_snapshot_started(self) -> bool: ...
+    @property
+    def is_snapshot_complete(self) -> bool: ...
+    @property
+    def is_open(self) -> bool:
+        """Whether places are known without a file."""
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why there is no snapshot."""
+
+    @property
+    def latest(self) -> Offset:
+        """The last place that may be shown."""
+
+    def open(self) -> object:
+        """Makes places known; raises NotFound if the shape was dropped."""
+
+    def chunk_end(self, offset: Offset) -> Offset | None: ...
+    def is_in_memory(self, start: Offset) -> bool:
+        """Whether all behind this place is read without files."""
+
+    def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
+        """The messages in (start, end], joined by commas, in pieces that are never empty."""
+
+
+class TopicHealth(Protocol):
+    """How the feed of a topic fares."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def error(self) -> str: ...
+
+
+class EngineHealth(Protocol):
+    """`status` is active, or starting or waiting for some topic."""
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def topics(self) -> Sequence[TopicHealth]: ...
+
+
+class Engine(Protocol):
+    """All shapes of a process."""
+
+    @property
+    def metrics(self) -> Collector: ...
+    def find(self, handle: str) -> Shape | None: ...
+    def find_by_definition(self, definition: Definition) -> Shape | None: ...
+    def find_or_create(self, definition: Definition) -> Shape: ...
+    def drop(self, shape: Any, reason: DropReason) -> None: ...
+    def compact(self, shape: Any) -> dict[str, Any]: ...
+    def subset(self, shape: Any, subset: Subset) -> SubsetResult: ...
+    def shapes(self) -> Collection[Shape]: ...
+    def newest_tx(self, topic: str) -> int:
+        """The last transaction of a topic that all its shapes have seen."""
+
+    def is_caught_up(self, topic: str) -> bool:
+        """Whether all is replayed that was there when the engine began."""
+
+    def health(self) -> EngineHealth: ...
+    def subscribe(self, listener: Callable[[Collection[str]], None]) -> object:
+        """Calls with the handles of shapes that have more, that began, failed, or are gone."""

@@ -1,0 +1,174 @@
+"""One request and the way its answer takes.
+
+Invariant  a body that was begun ends whole or breaks the connection: a client that sees a clean end
+           has taken its new place.
+Threads    the loop's alone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope, Send
+
+from varve.http.answer import Answer, Refusal, invalid
+
+TRANSPORT: Final = "varve.transport"
+"""The extension of a scope by which a connection can be broken."""
+_FIELDS_MAX: Final = 1000
+
+
+class Gone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Exchange:
+    """A request as it was sent; what follows from it is decided elsewhere."""
+
+    __slots__ = (
+        "_gone",
+        "_is_body_read",
+        "_receive",
+        "_releases",
+        "_send",
+        "_watch",
+        "headers",
+        "is_gone",
+        "method",
+        "path_values",
+        "scope",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.path_values: dict[str, Any] = scope.get("path_params", {})
+        self.is_gone = False
+        self._receive = receive
+        self._send = send
+        self._watch: asyncio.Task[None] | None = None
+        self._gone: Callable[[], None] | None = None
+        self._is_body_read = False
+        self._releases: list[Callable[[], None]] = []
+
+    def header(self, name: bytes) -> str | None:
+        found = self.headers.get(name)
+        return None if found is None else found.decode("latin-1")
+
+    def query(self) -> dict[str, str]:
+        """The parameters by name; of a name given twice the last one counts."""
+        text = self.scope["query_string"].decode("latin-1")
+        try:
+            pairs = parse_qsl(
+                text, keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX
+            )
+        except UnicodeDecodeError:
+            raise invalid("query", "the query is no text in UTF-8") from None
+        except ValueError:
+            raise invalid("query", f"there are more than {_FIELDS_MAX} parameters") from None
+        return dict(pairs)
+
+    async def read_body(self, bytes_max: int, idle_ms: int) -> bytes:
+        """All of the body; refuses one that is too large or does not come."""
+        parts: list[bytes] = []
+        size = 0
+        more = not self._is_body_read
+        while more:
+            try:
+                async with asyncio.timeout(idle_ms / 1000):
+                    message = await self._receive()
+            except TimeoutError:
+                raise Refusal(408, {"message": "the body of the request did not come"}) from None
+            if message["type"] == "http.disconnect":
+                raise Gone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > bytes_max:
+                raise Refusal(413, {"error": f"the body is larger than {bytes_max} bytes"})
+            parts.append(part)
+            more = message.get("more_body", False)
+        self._is_body_read = True
+        return b"".join(parts)
+
+    def watch(self, on_gone: Callable[[], None] | None = None) -> None:
+        """From now on notes when the client leaves."""
+        self._gone = on_gone
+        if self._watch is None:
+            self._watch = asyncio.ensure_future(self._watch_for_end())
+
+    async def _watch_for_end(self) -> None:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                break
+        self.is_gone = True
+        if self._gone is not None:
+            self._gone()
+
+    async def answer(self, answer: Answer, idle_ms: int) -> int:
+        """Sends it; the number of bytes of its body. Raises Gone where that is not possible."""
+        body = answer.body
+        if isinstance(body, bytes):
+            size = (b"content-length", b"%d" % len(body))
+            has_size = answer.status not in (204, 304)
+            await self._start(answer, [size] if has_size else [])
+            await self._send({"type": "http.response.body", "body": body})
+            return len(body)
+        try:
+            await self._start(answer, [])
+            if self.method == "HEAD":
+                await self._send({"type": "http.response.body", "body": b""})
+                return 0
+            return await self._stream(answer, idle_ms)
+        finally:
+            with contextlib.suppress(RuntimeError):
+                await body.aclose()  # type: ignore[attr-defined]  # all of them are generators
+
+    async def _start(self, answer: Answer, more: list[tuple[bytes, bytes]]) -> None:
+        headers = answer.headers + more
+        await self._send(
+            {"type": "http.response.start", "status": answer.status, "headers": headers}
+        )
+
+    async def _stream(self, answer: Answer, idle_ms: int) -> int:
+        assert not isinstance(answer.body, bytes)
+        self.watch(self._gone)
+        size = 0
+        try:
+            async for piece in answer.body:
+                if self.is_gone:
+                    raise Gone
+                size += len(piece)
+                async with asyncio.timeout(idle_ms / 1000):
+                    await self._send(
+                        {"type": "http.response.body", "body": piece, "more_body": True}
+                    )
+            await self._send({"type": "http.response.body", "body": b""})
+        except Gone:
+            raise
+        except Exception as error:
+            await self._break_off()
+            raise Gone from error
+        return size
+
+    async def _break_off(self) -> None:
+        """Ends the connection so that the body is seen to be torn."""
+        transport = self.scope.get("extensions", {}).get(TRANSPORT)
+        if transport is None:
+            raise RuntimeError("the body of an answer cannot be completed")
+        transport.abort()
+        # The server notes the end of the connection in the loop's next round.
+        await asyncio.sleep(0)
+
+    def on_close(self, release: Callable[[], None]) -> None:
+        """What is called when the answer is sent, or nobody waits for it."""
+        self._releases.append(release)
+
+    def close(self) -> None:
+        for release in self._releases:
+            release()
+        if self._watch is not None:
+            self._watch.cancel()

@@ -1,0 +1,150 @@
+"""The messages of a range of a shape, read for one answer or once for many.
+
+Invariant  what was read for a range is the same for ever: offsets are never used twice. So a small
+           range is read once for all who ask for it, and kept for a while.
+Threads    the loop's alone; reading happens in the pool.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from varve.foundation.errors import StoreError
+from varve.http.engine import Shape
+from varve.http.engine_pool import EnginePool
+from varve.shapes.offset import Offset
+
+PIECE_BYTES: Final = 256 << 10
+"""A slow client holds at most one piece of about this size."""
+
+Range = tuple[str, Offset, Offset]
+Begun = tuple[bytes, Iterator[bytes] | None]
+
+
+class Pieces:
+    """The beginning of a range, and what follows it if that is not all."""
+
+    __slots__ = ("_closing", "_pool", "_rest", "head")
+
+    def __init__(self, head: bytes, rest: Iterator[bytes] | None, pool: EnginePool) -> None:
+        self.head = head
+        self._rest = rest
+        self._pool = pool
+        self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the beginning is all there is."""
+        return self._rest is None
+
+    async def follow(self) -> AsyncIterator[bytes]:
+        """What comes behind the beginning, each piece read while the one before is sent."""
+        rest = self._rest
+        if rest is None:
+            return
+        ahead = asyncio.ensure_future(self._pool.run_in_engine(_take, rest))
+        try:
+            while True:
+                piece, is_last = await ahead
+                if not is_last:
+                    ahead = asyncio.ensure_future(self._pool.run_in_engine(_take, rest))
+                if piece:
+                    yield piece
+                if is_last:
+                    return
+        finally:
+            if ahead.done():
+                await self.close()
+            else:
+                # A thread is in it: it is closed when that is out again.
+                ahead.add_done_callback(self._close_later)
+
+    def _close_later(self, ahead: "asyncio.Future[tuple[bytes, bool]]") -> None:
+        if not ahead.cancelled():
+            ahead.exception()
+        self._closing = asyncio.ensure_future(self.close())
+
+    async def close(self) -> None:
+        """Lets go of files where not all was read."""
+        rest, self._rest = self._rest, None
+        if rest is not None and hasattr(rest, "close"):
+            await self._pool.run_in_engine(_close, rest)
+
+
+class PieceReader:
+    """Reads ranges, sharing what is small."""
+
+    def __init__(self, quick: EnginePool, slow: EnginePool, shared_bytes: int) -> None:
+        self._quick = quick
+        self._slow = slow
+        self._shared_bytes = shared_bytes
+        self._kept: OrderedDict[Range, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._reading: dict[Range, asyncio.Future[Begun]] = {}
+        self.shared_count = 0
+
+    async def read(self, shape: Shape, start: Offset, end: Offset) -> Pieces:
+        """What lies in (start, end]; raises what the engine raises before anything is sent."""
+        pool = self._quick if shape.is_snapshot_complete else self._slow
+        wanted = (shape.handle, start, end)
+        kept = self._kept.get(wanted)
+        if kept is not None:
+            self.shared_count += 1
+            return Pieces(kept, None, pool)
+        if shape.is_in_memory(start):
+            head, rest = _begin(shape, start, end)
+        else:
+            head, rest = await self._read_once(wanted, shape, pool)
+        if rest is None:
+            self._keep(wanted, head)
+        return Pieces(head, rest, pool)
+
+    async def _read_once(self, wanted: Range, shape: Shape, pool: EnginePool) -> Begun:
+        """One reads for all; a range too large to be kept is read by each."""
+        under_way = self._reading.get(wanted)
+        if under_way is not None:
+            try:
+                head, rest = await asyncio.shield(under_way)
+            except StoreError as error:
+                raise error.again() from error
+            if rest is None:
+                self.shared_count += 1
+                return head, None
+            return await pool.run_in_engine(_begin, shape, *wanted[1:])
+        reading = asyncio.ensure_future(pool.run_in_engine(_begin, shape, *wanted[1:]))
+        self._reading[wanted] = reading
+        reading.add_done_callback(lambda _: self._reading.pop(wanted, None))
+        return await asyncio.shield(reading)
+
+    def _keep(self, wanted: Range, head: bytes) -> None:
+        if len(head) > self._shared_bytes or wanted in self._kept:
+            return
+        self._kept[wanted] = head
+        self._kept_bytes += len(head) + 200
+        while self._kept_bytes > self._shared_bytes:
+            _, gone = self._kept.popitem(last=False)
+            self._kept_bytes -= len(gone) + 200
+
+
+def _begin(shape: Shape, start: Offset, end: Offset) -> Begun:
+    """The first piece or a little more, and the iterator if there is more."""
+    rest = shape.read(start, end)
+    head, is_last = _take(rest)
+    return head, None if is_last else rest
+
+
+def _take(rest: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Pieces up to about the size of one, joined, and whether they were the last."""
+    parts: list[bytes] = []
+    size = 0
+    for piece in rest:
+        parts.append(piece)
+        size += len(piece)
+        if size >= PIECE_BYTES:
+            return parts[0] if len(parts) == 1 else b",".join(parts), False
+    return b",".join(parts), True
+
+
+def _close(rest: Iterator[bytes]) -> None:
+    rest.close()  # type: ignore[attr-defined]  # asked for before

@@ -1,0 +1,80 @@
+"""From a request to its shape.
+
+Invariant  a client that follows another shape than its definition gives, or one that is gone, gets
+           409 with the handle to follow, never data.
+Threads    the loop's alone; filters are parsed and shapes made in the pool.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from varve.foundation.errors import NotFound
+from varve.http.access import Access, parse_definition
+from varve.http.answer import invalid, must_refetch
+from varve.http.engine import Engine, Shape
+from varve.http.engine_pool import EnginePool
+from varve.http.shape_request import DefinitionTexts, ShapeRequest
+from varve.shapes.definition import Definition
+
+_KEPT_MAX: Final = 20_000
+_KEPT_CHARACTERS_MAX: Final = 2000
+
+
+class Resolver:
+    """Finds and makes shapes; keeps parsed definitions, for parsing a filter takes a while."""
+
+    def __init__(self, engine: Engine, access: Access, pool: EnginePool) -> None:
+        self._engine = engine
+        self._access = access
+        self._pool = pool
+        self._kept: OrderedDict[DefinitionTexts, Definition] = OrderedDict()
+
+    async def define(self, texts: DefinitionTexts | None, name: str | None) -> Definition:
+        """The definition of a request; refuses what is not allowed."""
+        if name is not None:
+            named = self._access.find_named(name)
+            if texts is not None and await self._parse(texts) != named:
+                raise invalid("shape", "names another shape than table, where and columns do")
+            return named
+        assert texts is not None
+        definition = await self._parse(texts)
+        self._access.check_definition(definition)
+        return definition
+
+    async def resolve(self, request: ShapeRequest) -> Shape:
+        """The shape whose data answers the request; raises 409 where it is another one."""
+        definition = await self.define(request.texts, request.shape_name)
+        if request.handle is not None and not request.is_initial:
+            known = self._engine.find(request.handle)
+            if known is not None and not known.is_dropped and known.definition == definition:
+                return known
+        shape = await self._find_or_create(definition)
+        is_asked_for = request.is_initial or request.handle in (None, shape.handle)
+        if not is_asked_for:
+            raise must_refetch(shape.handle)
+        return shape
+
+    def find_successor(self, shape: Shape) -> str | None:
+        """The handle that a client of a dropped shape is to follow, if there is one already."""
+        other = self._engine.find_by_definition(shape.definition)
+        is_new = other is not None and not other.is_dropped and other.handle != shape.handle
+        return other.handle if other is not None and is_new else None
+
+    async def _find_or_create(self, definition: Definition) -> Shape:
+        found = self._engine.find_by_definition(definition)
+        if found is not None and not found.is_dropped:
+            return found
+        try:
+            return await self._pool.run_in_engine(self._engine.find_or_create, definition)
+        except NotFound as error:
+            raise invalid("table", str(error)) from None
+
+    async def _parse(self, texts: DefinitionTexts) -> Definition:
+        kept = self._kept.get(texts)
+        if kept is None:
+            kept = await self._pool.run_in_engine(parse_definition, texts)
+            if len(texts.where or "") <= _KEPT_CHARACTERS_MAX:
+                self._kept[texts] = kept
+                if len(self._kept) > _KEPT_MAX:
+                    self._kept.popitem(last=False)
+        return kept

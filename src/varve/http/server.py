@@ -1,0 +1,99 @@
+"""The process's HTTP server: listens, answers until told to stop, lets requests end.
+
+Crash      requests in flight have a deadline when it stops; held ones are answered at once.
+Threads    the loop's alone.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from varve.foundation.errors import Unavailable
+from varve.http.app import make_app
+from varve.http.connection import make_connection
+from varve.http.services import Services
+
+_BACKLOG = 4096
+
+
+class HttpServer:
+    """uvicorn with this application; signals are taken by whoever runs it."""
+
+    def __init__(self, services: Services, *, host: str, port: int) -> None:
+        self._services = services
+        self._host = host
+        self._port = port
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def start(self) -> None:
+        """Listens; raises Unavailable where that is not possible."""
+        settings = self._services.settings
+        listening = self._listen()
+        self._port = listening.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(self._services),
+            http=make_connection(settings),
+            loop="none",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=max(1, settings.idle_ms // 1000),
+            timeout_graceful_shutdown=max(1, settings.stop_ms // 1000),
+        )
+        self._server = _Server(config)
+        self._task = asyncio.ensure_future(self._server.serve([listening]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.005)
+        if self._task.done():
+            self._task.result()
+            raise Unavailable(f"cannot serve on {self._host}:{self._port}")
+
+    async def wait(self) -> None:
+        """Until the server ends by itself, which it does only by a failure."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        """Answers what waits, lets the rest end in time, closes."""
+        self._services.waiters.stop()
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+        self._services.close()
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self._host, self._port))
+            listening.setblocking(False)
+        except OSError as error:
+            listening.close()
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise Unavailable(
+                f"cannot listen on {self._host}:{self._port} for shapes: {reason}; choose another "
+                "with --listen"
+            ) from error
+        return listening
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

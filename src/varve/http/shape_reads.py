@@ -1,0 +1,280 @@
+"""GET of a shape: what follows an offset, at once or when it happens.
+
+Invariant  the offset of an answer is never beyond what its body holds, and no answer is up to date
+           that ends before the newest place seen when it was asked for.
+Threads    the loop's alone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from varve.foundation.errors import NotFound, Unavailable
+from varve.http import headers
+from varve.http.answer import Answer, Refusal, invalid, must_refetch, unavailable
+from varve.http.engine import EngineHealth, Shape
+from varve.http.event_stream import EventStream
+from varve.http.exchange import Exchange, Gone
+from varve.http.headers import Header
+from varve.http.pieces import Pieces
+from varve.http.services import Services
+from varve.http.shape_request import ShapeRequest
+from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+
+SCHEMA: Final = b"{}"
+"""Columns that are not in it reach clients as the JSON they are."""
+_UNHEALTHY_RETRY_S: Final = 10
+_REPLAY_RETRY_S: Final = 1
+
+
+class ShapeReads:
+    """Answers regular requests."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._events = EventStream(services, self.find_end)
+        self._unchanged_count = 0
+
+    async def answer(self, exchange: Exchange, request: ShapeRequest) -> Answer:
+        services = self._services
+        shape = await services.resolver.resolve(request)
+        await self._open(shape)
+        if request.is_now:
+            return self._at_once(request, shape)
+        if request.offset > _latest(shape):
+            await self._wait_for_place(exchange, request, shape)
+        known = await self._find_unchanged(exchange, request, shape)
+        if known is not None:
+            return known
+        await self._wait_for_snapshot(exchange, shape)
+        if request.is_events:
+            return self._stream(exchange, request, shape)
+        if request.is_live and request.offset >= _latest(shape):
+            is_new = await self._hold(exchange, request, shape)
+            if not is_new:
+                return self._unchanged(request, shape)
+        return await self._data(request, shape)
+
+    async def _open(self, shape: Shape) -> None:
+        if not shape.is_open and shape.is_snapshot_complete:
+            try:
+                await self._services.quick.run_in_engine(shape.open)
+            except NotFound:
+                raise must_refetch(self._services.resolver.find_successor(shape)) from None
+
+    async def find_end(self, shape: Shape, offset: Offset, last: Offset) -> Offset:
+        """Where an answer that begins at an offset ends: with its chunk, or with the last place."""
+        try:
+            if offset.is_virtual or shape.is_in_memory(offset):
+                end = shape.chunk_end(offset)
+            else:
+                end = await self._services.quick.run_in_engine(shape.chunk_end, offset)
+        except NotFound:
+            raise must_refetch(self._services.resolver.find_successor(shape)) from None
+        return last if end is None else end
+
+    async def _data(self, request: ShapeRequest, shape: Shape) -> Answer:
+        # Asked for before the shape, so that a shape has all that this counts.
+        newest_tx = self._services.engine.newest_tx(shape.definition.topic)
+        last = _latest(shape)
+        end = await self.find_end(shape, request.offset, last)
+        is_up_to_date = request.offset != BEFORE_ALL and end >= max(last, request.offset)
+        pieces = await self._read(shape, request.offset, end)
+        seen_tx = max(end.tx, 0) if request.is_live else max(end.tx, newest_tx, 0)
+        tail = up_to_date(seen_tx) if is_up_to_date else b""
+        told = self._headers(request, shape, end)
+        if is_up_to_date:
+            told.append((headers.UP_TO_DATE, b""))
+        told.append((headers.HAS_DATA, b"true"))
+        return Answer(200, told, _body(pieces, tail))
+
+    async def _read(self, shape: Shape, start: Offset, end: Offset) -> Pieces:
+        try:
+            pieces = await self._services.reader.read(shape, start, end)
+        except NotFound:
+            raise must_refetch(self._services.resolver.find_successor(shape)) from None
+        if shape.is_dropped:
+            await pieces.close()
+            raise must_refetch(self._services.resolver.find_successor(shape))
+        return pieces
+
+    def _at_once(self, request: ShapeRequest, shape: Shape) -> Answer:
+        """The end of what there is now, and none of it."""
+        newest_tx = self._services.engine.newest_tx(shape.definition.topic)
+        last = _latest(shape)
+        told = self._headers(request, shape, last)
+        told += [(headers.UP_TO_DATE, b""), (headers.HAS_DATA, b"false")]
+        return Answer(200, told, b"[%s]" % up_to_date(max(last.tx, newest_tx, 0)))
+
+    def _unchanged(self, request: ShapeRequest, shape: Shape) -> Answer:
+        """A live request came to its time and nothing had happened."""
+        engine = self._services.engine
+        trouble = find_trouble(engine.health(), shape.definition.topic)
+        if trouble is not None:
+            raise unavailable(trouble, retry_s=_UNHEALTHY_RETRY_S)
+        self._unchanged_count += 1
+        told = self._headers(request, shape, request.offset, unique=self._unchanged_count)
+        told += [(headers.UP_TO_DATE, b""), (headers.HAS_DATA, b"false")]
+        newest_tx = max(engine.newest_tx(shape.definition.topic), request.offset.tx, 0)
+        # A change may have come since: then what is newest is not in this answer.
+        seen_tx = newest_tx if _latest(shape) == request.offset else request.offset.tx
+        return Answer(200, told, b"[%s]" % up_to_date(max(seen_tx, 0)))
+
+    def _stream(self, exchange: Exchange, request: ShapeRequest, shape: Shape) -> Answer:
+        """Events from the request's own offset on: a client takes the one in the header as read."""
+        told = self._headers(request, shape, request.offset)
+        told.append((headers.HAS_DATA, b"true"))
+        return Answer(200, told, self._events.stream(exchange, request, shape))
+
+    async def _find_unchanged(
+        self, exchange: Exchange, request: ShapeRequest, shape: Shape
+    ) -> Answer | None:
+        """304 where a cache has this very answer."""
+        sent = exchange.header(b"if-none-match")
+        if sent is None or (request.is_live and request.offset >= _latest(shape)):
+            return None
+        end = await self.find_end(shape, request.offset, _latest(shape))
+        tag = _etag(shape, request, end)
+        if tag.decode() not in [part.strip().removeprefix("W/") for part in sent.split(",")]:
+            return None
+        told = self._headers(request, shape, end)
+        told.append((headers.HAS_DATA, b"true"))
+        return Answer(304, [one for one in told if one[0] != headers.CONTENT_TYPE])
+
+    def _headers(
+        self, request: ShapeRequest, shape: Shape, end: Offset, *, unique: int | None = None
+    ) -> list[Header]:
+        settings = self._services.settings
+        told = [
+            headers.EVENTS if request.is_events else headers.JSON,
+            (headers.HANDLE, shape.handle.encode()),
+            (headers.OFFSET, str(end).encode()),
+            (headers.ETAG, _etag(shape, request, end, unique)),
+            headers.cache_of(
+                settings,
+                is_initial=not request.is_now and request.offset == BEFORE_ALL,
+                is_live=request.is_live,
+                is_events=request.is_events,
+            ),
+        ]
+        if request.is_live:
+            cursor = headers.next_cursor(
+                self._services.clock.now_ms(),
+                settings.long_poll_ms,
+                request.cursor,
+                self._services.draws.randint,
+            )
+            told.append((headers.CURSOR, b"%d" % cursor))
+        else:
+            told.append((headers.SCHEMA, SCHEMA))
+        return told
+
+    async def _hold(self, exchange: Exchange, request: ShapeRequest, shape: Shape) -> bool:
+        """Waits for more than the request has; False at the end of its time."""
+        return await self._wait(
+            exchange,
+            shape,
+            lambda: _latest(shape) > request.offset,
+            self._services.settings.long_poll_ms,
+        )
+
+    async def _wait_for_place(
+        self, exchange: Exchange, request: ShapeRequest, shape: Shape
+    ) -> None:
+        """After a crash a client may know more than the shape does, until that was read again."""
+        has_come = await self._wait(
+            exchange,
+            shape,
+            lambda: _latest(shape) >= request.offset,
+            self._services.settings.long_poll_ms // 2,
+        )
+        if has_come:
+            return
+        if not self._services.engine.is_caught_up(shape.definition.topic):
+            raise unavailable(
+                f"offset {request.offset} is not read again yet, the shape is at {_latest(shape)}",
+                retry_s=_REPLAY_RETRY_S,
+            )
+        raise invalid("offset", f"out of bounds for this shape, which is at {_latest(shape)}")
+
+    async def _wait_for_snapshot(self, exchange: Exchange, shape: Shape) -> None:
+        if shape.is_snapshot_started:
+            return
+        has_begun = await self._wait(
+            exchange,
+            shape,
+            lambda: shape.is_snapshot_started or shape.failure is not None,
+            self._services.settings.snapshot_wait_ms,
+        )
+        if shape.failure is not None:
+            raise _snapshot_refusal(shape.failure)
+        if not has_begun:
+            raise unavailable("the snapshot of the shape has not begun: come again later")
+
+    async def _wait(
+        self, exchange: Exchange, shape: Shape, is_met: Callable[[], bool], wait_ms: int
+    ) -> bool:
+        """Whether it came true in time; raises 409 when the shape went away meanwhile."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        waiters = self._services.waiters
+        with waiters.at(shape.handle) as waiter:
+            exchange.watch(waiter.wake)
+            while not is_met():
+                if shape.is_dropped:
+                    if shape.failure is not None:
+                        raise _snapshot_refusal(shape.failure)
+                    raise must_refetch(self._services.resolver.find_successor(shape))
+                if exchange.is_gone:
+                    raise Gone
+                if waiters.is_stopping or not await waiter.wait(until):
+                    return False
+        return True
+
+
+def find_trouble(health: EngineHealth, topic: str) -> str | None:
+    """Why the shapes of a topic get no changes now; None where they do."""
+    for one in health.topics:
+        if one.topic == topic and not (one.is_ready and not one.error):
+            return f"topic {topic} is not read: {one.error or 'it is being opened'}"
+    return None
+
+
+def _latest(shape: Shape) -> Offset:
+    """The last place that may be shown; within the snapshot it is the snapshot's end."""
+    last = shape.latest
+    return SNAPSHOT_END if last.is_virtual else last
+
+
+def _etag(shape: Shape, request: ShapeRequest, end: Offset, unique: int | None = None) -> bytes:
+    asked = "now" if request.is_now else str(request.offset)
+    more = "" if unique is None else f":{unique}"
+    return f'"{shape.handle}:{asked}:{end}{more}"'.encode()
+
+
+def up_to_date(seen_tx: int) -> bytes:
+    """The message that ends what there is."""
+    return b'{"headers":{"control":"up-to-date","global_last_seen_lsn":"%d"}}' % seen_tx
+
+
+def _body(pieces: Pieces, tail: bytes) -> bytes | AsyncIterator[bytes]:
+    if pieces.is_whole:
+        between = b"," if pieces.head and tail else b""
+        return b"".join((b"[", pieces.head, between, tail, b"]"))
+    return _pieces_of_body(pieces, tail)
+
+
+async def _pieces_of_body(pieces: Pieces, tail: bytes) -> AsyncIterator[bytes]:
+    try:
+        yield b"[" + pieces.head
+        async for piece in pieces.follow():
+            yield b"," + piece
+        yield b",%s]" % tail if tail else b"]"
+    finally:
+        await pieces.close()
+
+
+def _snapshot_refusal(failure: Exception) -> Refusal:
+    if isinstance(failure, Unavailable):
+        return unavailable(str(failure))
+    return unavailable("the snapshot of the shape failed: come again later")

@@ -1,0 +1,80 @@
+"""Part of the rows of a shape, asked for once.
+
+Invariant  the offset of the answer is not beyond what the rows contain, so that a client that goes
+           on from there misses nothing.
+"""
+
+import json
+from typing import Final
+
+from varve.foundation.errors import InvalidRequest, NotFound
+from varve.http import headers
+from varve.http.answer import Answer, invalid, must_refetch
+from varve.http.engine import Shape, SubsetQuery
+from varve.http.services import Services
+from varve.http.shape_reads import SCHEMA
+from varve.http.shape_request import ShapeRequest
+from varve.shapes.query.subset import Subset
+from varve.shapes.subset_reading import SubsetResult
+
+_PARAMETERS: Final = ("where", "params", "order_by", "limit", "offset")
+
+
+class SubsetReads:
+    """Answers subset requests."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def answer(self, request: ShapeRequest) -> Answer:
+        services = self._services
+        assert request.subset is not None
+        shape = await services.resolver.resolve(request)
+        try:
+            found = await services.slow.run_in_engine(self._run, shape, request.subset)
+        except NotFound:
+            raise must_refetch(services.resolver.find_successor(shape)) from None
+        except InvalidRequest as error:
+            named = getattr(error, "parameter", "where")
+            raise invalid(
+                named if named in _PARAMETERS else "where", str(error), is_subset=True
+            ) from None
+        if shape.is_dropped:
+            raise must_refetch(services.resolver.find_successor(shape))
+        told = [
+            headers.JSON,
+            (headers.HANDLE, shape.handle.encode()),
+            (headers.OFFSET, str(found.position).encode()),
+            (headers.SCHEMA, SCHEMA),
+            (headers.SNAPSHOT, b"true"),
+            (headers.HAS_DATA, b"true"),
+            headers.NO_CACHE,
+        ]
+        return Answer(200, told, encode_subset(found))
+
+    def _run(self, shape: Shape, query: SubsetQuery) -> SubsetResult:
+        subset = Subset.parse(
+            where=query.where,
+            params=query.params or {},
+            order_by=query.order_by,
+            limit=query.limit,
+            offset=query.offset,
+            queryable=query.queryable,
+        )
+        return self._services.engine.subset(shape, subset)
+
+
+def encode_subset(found: SubsetResult) -> bytes:
+    """The rows, and which changes they contain already."""
+    edge = str(found.tx + 1)
+    metadata = {
+        "xmin": edge,
+        "xmax": edge,
+        "xip_list": [],
+        "snapshot_mark": found.mark,
+        "database_lsn": edge,
+    }
+    return b'{"metadata":%s,"data":[%s]}' % (
+        json.dumps(metadata, separators=(",", ":")).encode(),
+        b",".join(found.rows),
+    )

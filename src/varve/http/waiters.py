@@ -1,0 +1,111 @@
+"""Requests that wait for something to happen to a shape.
+
+Invariant  who joins first and looks then misses nothing: a wake between the two is remembered.
+Threads    the loop's alone, but for `note`, which any thread may call; it hops to the loop once
+           for all that happened until the loop comes to it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Collection
+from types import TracebackType
+from typing import Self
+
+
+class Waiter:
+    """One request's place in the queue of a shape."""
+
+    __slots__ = ("_future", "_is_woken", "_loop", "_room", "handle")
+
+    def __init__(self, room: "Waiters", handle: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.handle = handle
+        self._room = room
+        self._loop = loop
+        self._future: asyncio.Future[None] | None = None
+        self._is_woken = False
+
+    def __enter__(self) -> Self:
+        self._room.join(self)
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._room.leave(self)
+
+    def wake(self) -> None:
+        self._is_woken = True
+        self._end_wait()
+
+    async def wait(self, until: float) -> bool:
+        """Whether it was woken before this time of the loop."""
+        if not self._is_woken:
+            self._future = self._loop.create_future()
+            timer = self._loop.call_at(until, self._end_wait)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+                self._future = None
+        was_woken = self._is_woken
+        self._is_woken = False
+        return was_woken
+
+    def _end_wait(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+class Waiters:
+    """All waiting requests by the handle of their shape."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._by_handle: dict[str, set[Waiter]] = {}
+        self._lock = threading.Lock()
+        self._noted: set[str] = set()  # guarded by _lock
+        self.is_stopping = False
+        self.count = 0
+
+    def at(self, handle: str) -> Waiter:
+        """A place for a request; it counts while it is entered."""
+        return Waiter(self, handle, self._loop)
+
+    def join(self, waiter: Waiter) -> None:
+        self._by_handle.setdefault(waiter.handle, set()).add(waiter)
+        self.count += 1
+
+    def leave(self, waiter: Waiter) -> None:
+        waiting = self._by_handle.get(waiter.handle)
+        if waiting is not None and waiter in waiting:
+            waiting.remove(waiter)
+            self.count -= 1
+            if not waiting:
+                del self._by_handle[waiter.handle]
+
+    def note(self, handles: Collection[str]) -> None:
+        """Something happened to these shapes; the engine calls it."""
+        with self._lock:
+            is_first = not self._noted
+            self._noted.update(handles)
+        if is_first and handles and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake_noted)
+
+    def _wake_noted(self) -> None:
+        with self._lock:
+            noted, self._noted = self._noted, set()
+        if len(noted) > len(self._by_handle):
+            noted = noted.intersection(self._by_handle)
+        for handle in noted:
+            for waiter in self._by_handle.get(handle, ()):
+                waiter.wake()
+
+    def stop(self) -> None:
+        """Lets every request answer at once, as at the end of its time."""
+        self.is_stopping = True
+        for waiting in self._by_handle.values():
+            for waiter in waiting:
+                waiter.wake()

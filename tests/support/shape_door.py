@@ -1,0 +1,87 @@
+"""The HTTP door on a loopback port in front of a fake engine, for tests."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from tests.support.fake_shapes import FakeEngine, FakeShape
+from varve.foundation.clock import ManualClock
+from varve.http.access import Access
+from varve.http.server import HttpServer
+from varve.http.services import Services
+from varve.http.settings import HttpSettings
+
+OPEN = Access()
+
+
+class Stage:
+    """A door, its engine, and a client."""
+
+    def __init__(self, engine: FakeEngine, services: Services, server: HttpServer) -> None:
+        self.engine = engine
+        self.services = services
+        self.server = server
+        self.clock = services.clock
+        self.client = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{server.port}", timeout=10, trust_env=False
+        )
+
+    async def get(self, **query: Any) -> httpx.Response:
+        return await self.client.get("/v1/shape", params={"table": "items", **query})
+
+    async def begin(self, **query: Any) -> tuple[FakeShape, httpx.Response]:
+        """Makes the shape; the shape and the first answer."""
+        answer = await self.get(offset="-1", **query)
+        shape = self.engine.find(answer.headers["electric-handle"])
+        assert shape is not None
+        return shape, answer
+
+
+@contextlib.asynccontextmanager
+async def open_stage(
+    access: Access = OPEN, *, can_delete: bool = True, **settings: int
+) -> AsyncIterator[Stage]:
+    engine = FakeEngine()
+    services = Services.make(
+        engine,
+        HttpSettings(**settings),
+        access,
+        can_delete=can_delete,
+        clock=ManualClock(),
+        draws=random.Random(7),
+    )
+    server = HttpServer(services, host="127.0.0.1", port=0)
+    await server.start()
+    stage = Stage(engine, services, server)
+    try:
+        yield stage
+    finally:
+        await stage.client.aclose()
+        await server.stop()
+
+
+def play(
+    scene: Callable[[Stage], Awaitable[None]],
+    access: Access = OPEN,
+    *,
+    can_delete: bool = True,
+    **settings: int,
+) -> None:
+    """Runs a scene with a stage of its own."""
+
+    async def run() -> None:
+        async with open_stage(access, can_delete=can_delete, **settings) as stage:
+            await scene(stage)
+
+    asyncio.run(run())
+
+
+async def until(is_met: Callable[[], bool]) -> None:
+    """Lets the loop run until it is so, at most five seconds."""
+    async with asyncio.timeout(5):
+        while not is_met():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,312 @@
+"""What holds for all paths: tokens, limits, methods, errors, other pages."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import openapi_spec_validator
+import pytest
+
+from tests.support.fake_shapes import message
+from tests.support.shape_door import Stage, play, until
+from varve.foundation import errors
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, StoreError
+from varve.http.access import Access, read_shapes
+from varve.http.answer import STATUSES, refusal_of, status_of
+from varve.http.headers import next_cursor
+from varve.http.openapi import make_document
+from varve.shapes.definition import define
+
+
+def _all_errors() -> list[type[StoreError]]:
+    return [
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, StoreError)
+    ]
+
+
+def test_every_error_has_a_status() -> None:
+    for error in _all_errors():
+        assert status_of(error) in (400, 404, 500, 503)
+        assert refusal_of(error("told")).answer().status == status_of(error)
+        assert error.retriable == (status_of(error) == 503) or error in (
+            errors.Closed,
+            *[one for one in _all_errors() if issubclass(one, errors.Fenced)],
+        )
+    assert STATUSES[-1][0] is StoreError
+
+
+def test_what_is_inside_is_told_to_nobody() -> None:
+    assert b"secret" not in bytes(refusal_of(Corrupt("secret")).answer().body)  # type: ignore[arg-type]
+
+
+def test_unexpected_errors_are_500_without_their_inside() -> None:
+    async def scene(stage: Stage) -> None:
+        def fail(definition: object) -> None:
+            raise ValueError("inside")
+
+        stage.engine.find_by_definition = fail  # type: ignore[method-assign]
+        answer = await stage.get(offset="-1")
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "Internal error"}
+        assert answer.headers["cache-control"] == "no-store"
+
+    play(scene)
+
+
+def test_a_token_is_asked_for_on_every_method_but_options() -> None:
+    async def scene(stage: Stage) -> None:
+        url = "/v1/shape?table=items&offset=-1"
+        for method in ("GET", "HEAD", "POST", "DELETE"):
+            answer = await stage.client.request(method, url)
+            assert answer.status_code == 401, method
+        assert (await stage.client.options(url)).status_code == 204
+        wrong = await stage.client.get(url, headers={"authorization": "Bearer nope"})
+        assert wrong.status_code == 401
+        assert "message" in wrong.json()
+        right = {"authorization": "Bearer t0k"}
+        assert (await stage.client.get(url, headers=right)).status_code == 200
+        for name in ("secret", "api_secret"):
+            assert (await stage.client.get(f"{url}&{name}=t0k")).status_code == 200
+        assert (await stage.client.get(f"{url}&secret=adm")).status_code == 200
+        assert (await stage.client.get("/v1/shapes", headers=right)).status_code == 401
+        admin = {"authorization": "bearer adm"}
+        assert (await stage.client.get("/v1/shapes", headers=admin)).status_code == 200
+        assert (await stage.client.delete(url, headers=right)).status_code == 401
+        assert (await stage.client.delete(url, headers=admin)).status_code == 202
+        assert (await stage.client.get("/v1/health")).status_code == 200
+
+    play(scene, Access(token="t0k", admin_token="adm"))
+
+
+def test_with_an_allow_list_nothing_else_is_served() -> None:
+    async def scene(stage: Stage) -> None:
+        named = await stage.client.get("/v1/shape?shape=mine&offset=-1")
+        by_texts = await stage.get(offset="-1", replica="full")
+        assert named.headers["electric-handle"] == by_texts.headers["electric-handle"]
+        assert (await stage.get(offset="-1")).status_code == 403
+        assert (await stage.get(offset="-1", shape="mine")).status_code == 400
+        unknown = await stage.client.get("/v1/shape?shape=other&offset=-1")
+        assert unknown.json()["errors"].keys() == {"shape"}
+        assert stage.engine.made == 1
+
+    play(scene, Access(shapes={"mine": define("items", replica="full")}))
+
+
+@pytest.mark.parametrize("name", ["shapes.json", "shapes.toml"])
+def test_an_allow_list_is_read_from_json_or_toml(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.endswith("json"):
+        told = {"shapes": {"a": {"table": "items", "columns": ["id", "b"], "replica": "full"}}}
+        path.write_text(json.dumps(told))
+    else:
+        path.write_text('[shapes.a]\ntable = "items"\ncolumns = ["id", "b"]\nreplica = "full"\n')
+    assert read_shapes(path) == {"a": define("items", columns="id,b", replica="full")}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"shapes":{"a":{}}}', '{"shapes":{"a":{"table":"t","x":1}}}']
+)
+def test_a_list_that_cannot_be_used_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "shapes.json"
+    path.write_text(text)
+    with pytest.raises(InvalidSetting, match=r"shapes\.json"):
+        read_shapes(path)
+
+
+def test_too_many_requests_of_a_kind_are_503_and_make_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.begins_at_once = False
+        first = asyncio.ensure_future(stage.get(offset="-1"))
+        await until(lambda: stage.services.gate.counts["initial"] == 1)
+        refused = await stage.get(offset="-1", replica="full")
+        assert refused.status_code == 503
+        assert refused.json()["code"] == "concurrent_request_limit_exceeded"
+        assert 5 <= int(refused.headers["retry-after"]) <= 10
+        assert stage.engine.made == 1
+        shape = stage.engine.by_handle["0001-handle"]
+        shape.is_snapshot_started = True
+        stage.engine.tell([shape.handle])
+        assert (await first).status_code == 200
+        known = await stage.get(offset="0_0", handle=shape.handle)
+        assert known.status_code == 200
+
+    play(scene, initial_requests_max=1)
+
+
+def test_a_topic_that_cannot_be_read_is_told_to_who_waits() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.trouble = "the broker is away"
+        health = await stage.client.get("/v1/health")
+        assert (health.status_code, health.json()) == (202, {"status": "waiting"})
+        held = await stage.get(offset="0_inf", handle=shape.handle, live="true")
+        assert held.status_code == 503
+        assert held.headers["retry-after"] == "10"
+        assert held.json() == {"message": "topic items is not read: the broker is away"}
+        assert (await stage.get(offset="-1")).status_code == 200
+
+    play(scene, long_poll_ms=50)
+
+
+def test_a_shape_is_deleted_by_handle_or_definition_and_not_when_they_differ() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        other, _ = await stage.begin(replica="full")
+        delete = stage.client.delete
+        assert (await delete("/v1/shape")).status_code == 400
+        assert (await delete("/v1/shape?handle=nobody")).status_code == 404
+        wrong = await delete(f"/v1/shape?table=items&handle={other.handle}")
+        assert wrong.status_code == 400
+        gone = await delete(f"/v1/shape?handle={shape.handle}")
+        assert (gone.status_code, gone.content) == (202, b"")
+        assert (await delete("/v1/shape?table=items&replica=full")).status_code == 202
+        assert (shape.is_dropped, other.is_dropped) == (True, True)
+        assert (await delete("/v1/shape?table=items")).status_code == 404
+
+    play(scene)
+
+
+def test_where_deleting_is_off_it_is_405() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        answer = await stage.client.delete(f"/v1/shape?handle={shape.handle}")
+        assert answer.status_code == 405
+        assert not shape.is_dropped
+
+    play(scene, can_delete=False)
+
+
+def test_shapes_are_listed_shown_and_compacted() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"1", 1))
+        listed = (await stage.client.get("/v1/shapes")).json()["shapes"]
+        assert [one["handle"] for one in listed] == [shape.handle]
+        assert (await stage.client.get("/v1/shapes?table=none")).json() == {"shapes": []}
+        shown = (await stage.client.get(f"/v1/shapes/{shape.handle}")).json()
+        assert (shown["latest"], shown["snapshot"]) == ("1_0", "complete")
+        done = await stage.client.post(f"/v1/shapes/{shape.handle}/compact")
+        assert done.json() == {"entries": 1}
+        assert (await stage.client.get("/v1/shapes/none")).status_code == 404
+
+    play(scene)
+
+
+def test_a_subset_has_the_rows_and_what_they_contain() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"1", 1))
+        stage.engine.rows = [message(b"1", 1)]
+        url = "/v1/shape?table=items&offset=0_0"
+        for answer in (
+            await stage.client.get(f"{url}&subset__where=id = 1"),
+            await stage.client.post(f"{url}&handle={shape.handle}", json={"where": "id = 1"}),
+        ):
+            assert answer.status_code == 200
+            assert answer.headers["electric-snapshot"] == "true"
+            assert answer.headers["electric-offset"] == "1_0"
+            assert answer.headers["cache-control"] == "no-cache"
+            found = answer.json()
+            assert [one["key"] for one in found["data"]] == ["1"]
+            assert {found["metadata"][name] for name in ("xmin", "xmax", "database_lsn")} == {"2"}
+        stage.engine.refuses = InvalidRequest("no such column")
+        refused = await stage.client.get(f"{url}&subset__where=x = 1")
+        assert refused.json()["errors"] == {"subset": {"where": ["no such column"]}}
+        large = await stage.client.post(url, content=b" " * 300_000)
+        assert large.status_code == 413
+
+    play(scene)
+
+
+def test_browsers_may_ask_from_elsewhere() -> None:
+    async def scene(stage: Stage) -> None:
+        asked = {
+            "origin": "http://a.example",
+            "access-control-request-headers": "X-A, If-None-Match",
+        }
+        answer = await stage.client.options("/v1/shape", headers=asked)
+        assert answer.status_code == 204
+        assert answer.headers["access-control-allow-origin"] == "http://a.example"
+        assert answer.headers["access-control-allow-headers"] == "if-none-match"
+        assert answer.headers["access-control-max-age"] == "86400"
+        assert "DELETE" in answer.headers["access-control-allow-methods"]
+
+    play(scene)
+
+
+def test_other_paths_and_methods_are_told() -> None:
+    async def scene(stage: Stage) -> None:
+        assert (await stage.client.get("/")).content == b""
+        assert (await stage.client.get("/nothing")).status_code == 404
+        assert (await stage.client.put("/v1/shape")).status_code == 405
+        assert (await stage.client.get("/openapi.json")).json() == make_document()
+        figures = (await stage.client.get("/metrics")).text
+        assert (
+            'varve_shape_http_requests_total{endpoint="root",method="GET",status="200"}' in figures
+        )
+        bad = await stage.client.get("/v1/shape?table=%ff&offset=-1")
+        assert bad.status_code == 400
+        missing = await stage.client.get("/v1/shape?table=missing&offset=-1")
+        assert missing.json()["errors"] == {"table": ["there is no topic 'missing'"]}
+
+    play(scene)
+
+
+def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
+    async def scene(stage: Stage) -> None:
+        for sent, told in ((b"GET / HTTP/1.1\r\nx: ", b"431"), (b"", b"")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+            writer.write(sent + b"y" * (5000 if sent else 0))
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer[9:12] == told
+            writer.close()
+
+    play(scene, head_bytes_max=4096, idle_ms=100)
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 200_000)] * 200]
+        await stage.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
+        writer.write(b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: stage.services.gate.counts["initial"] == 1)
+        await until(lambda: stage.services.gate.counts["initial"] == 0)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(39_000_000)
+        writer.close()
+
+    play(scene, idle_ms=200)
+
+
+def test_a_read_that_fails_in_the_middle_breaks_the_body() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 5]
+        shape, _ = await stage.begin()
+
+        def torn(start: object, end: object):  # type: ignore[no-untyped-def]
+            yield b'"%s"' % (b"x" * 300_000)
+            raise Corrupt("torn")
+
+        shape.read = torn  # type: ignore[method-assign]
+        with pytest.raises(httpx.RemoteProtocolError):
+            await stage.get(offset="-1")
+
+    play(scene)
+
+
+def test_h22_a_cursor_is_greater_than_that_of_the_request() -> None:
+    now_ms = 1_728_432_000_000 + 50_000
+    assert next_cursor(now_ms, 20_000, None, max) == 60
+    assert next_cursor(now_ms, 20_000, "59", max) == 60
+    assert next_cursor(now_ms, 20_000, "60", max) > 60
+    assert next_cursor(now_ms, 20_000, "10000000", max) > 10_000_000
+    assert next_cursor(now_ms, 20_000, "no number", max) == 60
+    assert next_cursor(0, 20_000, None, max) > 0
+
+
+def test_the_document_is_valid_openapi() -> None:
+    openapi_spec_validator.validate(make_document())

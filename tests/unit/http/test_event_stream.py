@@ -1,0 +1,90 @@
+"""Streams of events: what clients of server-sent events stand on."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from tests.support.fake_shapes import FakeShape, message
+from tests.support.shape_door import Stage, play, until
+from varve.http.event_stream import encode_events
+
+
+async def _events(
+    stage: Stage, shape: FakeShape, offset: str, headers: dict[str, str]
+) -> AsyncIterator[str]:
+    query = {
+        "table": "items",
+        "offset": offset,
+        "handle": shape.handle,
+        "live": "true",
+        "live_sse": "true",
+    }
+    async with stage.client.stream("GET", "/v1/shape", params=query) as answer:
+        headers.update(answer.headers)
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            yield line
+
+
+def test_h20_the_header_has_the_offset_of_the_request_and_batches_end_up_to_date() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"a", 1), message(b"b", 2))
+        headers: dict[str, str] = {}
+        told = []
+        async for line in _events(stage, shape, "0_inf", headers):
+            told.append(line)
+            if len(told) == 6:
+                stage.engine.newest = 100
+                stage.engine.add(shape, message(b"c", 3))
+            if len(told) == 10:
+                break
+        assert headers["electric-offset"] == "0_inf"
+        assert headers["content-type"] == "text/event-stream"
+        assert headers["cache-control"] == "public, max-age=59"
+        assert int(headers["electric-cursor"]) > 0
+        events = [json.loads(line.removeprefix("data: ")) for line in told if line]
+        assert [one.get("key") for one in events] == ["a", "b", None, "c", None]
+        marks = [one["headers"].get("global_last_seen_lsn") for one in events]
+        assert marks == [None, None, "2", None, "101"]
+
+    play(scene)
+
+
+def test_h20_no_mark_is_sent_while_the_log_is_empty() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[message(b"a", 1)], [message(b"b", 2)]]
+        shape, _ = await stage.begin()
+        headers: dict[str, str] = {}
+        told = [line async for line in _events(stage, shape, "0_0", headers) if line]
+        assert [line for line in told if line != ": keep-alive"] == [
+            "data: " + message(b"b", 2).decode()
+        ]
+        assert ": keep-alive" in told
+
+    play(scene, events_ms=150, keep_alive_ms=40)
+
+
+def test_a_stream_ends_when_its_shape_goes_and_the_next_gets_409() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+
+        async def follow() -> list[str]:
+            return [line async for line in _events(stage, shape, "0_inf", {})]
+
+        followed = asyncio.ensure_future(follow())
+        await until(lambda: stage.services.waiters.count == 1)
+        stage.engine.drop(shape)
+        assert await followed == []
+        again = await stage.get(offset="0_inf", handle=shape.handle, live="1", live_sse="1")
+        assert again.status_code == 409
+        assert again.headers["content-type"] == "application/json"
+
+    play(scene)
+
+
+def test_an_event_has_one_message_whatever_its_strings_hold() -> None:
+    one = b'{"value":{"a":"},{\\"","b":[{"key":1},{"key":2}]}}'
+    two = b'{"value":"\\\\"}'
+    assert encode_events(one + b",\n" + two) == b"data: %s\n\ndata: %s\n\n" % (one, two)
+    assert encode_events(b"") == b""

@@ -1,0 +1,290 @@
+"""Regular requests: order of answers, headers, waiting, 409, bounds."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.support.fake_shapes import message
+from tests.support.shape_door import Stage, play, until
+from varve.foundation.errors import Unavailable
+from varve.shapes.offset import Offset
+
+UP_TO_DATE_0 = {"headers": {"control": "up-to-date", "global_last_seen_lsn": "0"}}
+
+
+def test_the_first_answer_is_the_first_chunk_without_a_mark() -> None:
+    async def scene(stage: Stage) -> None:
+        _, answer = await stage.begin()
+        assert answer.status_code == 200
+        assert [one["key"] for one in answer.json()] == ["1"]
+        assert answer.headers["electric-offset"] == "0_0"
+        assert answer.headers["electric-schema"] == "{}"
+        assert "electric-up-to-date" not in answer.headers
+        assert answer.headers["electric-has-data"] == "true"
+        assert "max-age=604800" in answer.headers["cache-control"]
+        assert answer.headers["etag"] == '"0001-handle:-1:0_0"'
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert "electric-handle" in answer.headers["access-control-expose-headers"]
+
+    play(scene)
+
+
+def test_a_client_walks_chunks_to_the_end_of_the_snapshot_and_then_the_log() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[message(b"1", 1)], [message(b"2", 2)]]
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"3", 3), message(b"4", 4))
+        shape.ends = [Offset(1, 0)]
+        place, keys, answers = "0_0", [], 0
+        while answers < 10:
+            answer = await stage.get(offset=place, handle=shape.handle)
+            answers += 1
+            place = answer.headers["electric-offset"]
+            keys += [one["key"] for one in answer.json() if "key" in one]
+            if "electric-up-to-date" in answer.headers:
+                break
+        assert keys == ["2", "3", "4"]
+        assert (place, answers) == ("2_0", 3)
+        assert answer.json()[-1]["headers"] == {
+            "control": "up-to-date",
+            "global_last_seen_lsn": "2",
+        }
+        assert answer.headers["cache-control"] == "public, max-age=60, stale-while-revalidate=300"
+
+    play(scene)
+
+
+def test_a_shape_without_changes_is_up_to_date_at_the_end_of_its_snapshot() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        answer = await stage.get(offset="0_0", handle=shape.handle)
+        assert answer.json() == [UP_TO_DATE_0]
+        assert answer.headers["electric-offset"] == "0_inf"
+        assert answer.headers["electric-up-to-date"] == ""
+
+    play(scene)
+
+
+def test_now_gives_the_end_and_no_data() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"3", 3))
+        answer = await stage.get(offset="now")
+        assert answer.headers["electric-offset"] == "1_0"
+        assert answer.headers["electric-has-data"] == "false"
+        assert len(answer.json()) == 1
+
+    play(scene)
+
+
+def test_a_live_request_is_answered_when_something_happens() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        asked = asyncio.ensure_future(
+            stage.get(offset="0_inf", handle=shape.handle, live="true", cursor="5")
+        )
+        await until(lambda: stage.services.waiters.count == 1)
+        stage.engine.add(shape, message(b"9", 9))
+        answer = await asked
+        assert [one.get("key") for one in answer.json()] == ["9", None]
+        assert answer.headers["electric-offset"] == "1_0"
+        assert int(answer.headers["electric-cursor"]) > 5
+        assert "electric-schema" not in answer.headers
+        assert answer.headers["cache-control"] == "public, max-age=5, stale-while-revalidate=5"
+        await until(lambda: stage.services.waiters.count == 0)
+
+    play(scene)
+
+
+def test_a_live_request_without_news_ends_with_its_own_offset() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.newest = 41
+        tags = set()
+        for _ in range(2):
+            answer = await stage.get(offset="0_inf", handle=shape.handle, live="true")
+            tags.add(answer.headers["etag"])
+            assert answer.headers["electric-offset"] == "0_inf"
+            assert answer.headers["electric-has-data"] == "false"
+            assert answer.json()[0]["headers"]["global_last_seen_lsn"] == "41"
+        assert len(tags) == 2
+
+    play(scene, long_poll_ms=30)
+
+
+def test_many_who_wait_for_the_same_share_one_read() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        before = shape.reads
+        asked = [
+            asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
+            for _ in range(50)
+        ]
+        await until(lambda: stage.services.waiters.count == 50)
+        stage.engine.add(shape, message(b"9", 9))
+        answers = await asyncio.gather(*asked)
+        assert len({answer.content for answer in answers}) == 1
+        assert shape.reads - before == 1
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_an_unknown_handle_is_told_the_one_to_follow(is_live: bool) -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        more = {"live": "true"} if is_live else {}
+        answer = await stage.get(offset="5_0", handle="gone-handle", **more)
+        assert answer.status_code == 409
+        assert answer.headers["electric-handle"] == shape.handle
+        assert answer.json() == [{"headers": {"control": "must-refetch"}}]
+        assert answer.headers["cache-control"] == "public, max-age=60, must-revalidate"
+
+    play(scene)
+
+
+def test_a_handle_of_another_definition_is_told_its_own() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        other = await stage.get(offset="0_0", handle=shape.handle, replica="full")
+        assert other.status_code == 409
+        assert other.headers["electric-handle"] != shape.handle
+        assert stage.engine.made == 2
+
+    play(scene)
+
+
+def test_who_waits_for_a_shape_that_goes_gets_409() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
+        await until(lambda: stage.services.waiters.count == 1)
+        stage.engine.drop(shape)
+        answer = await asked
+        assert answer.status_code == 409
+        assert "electric-handle" not in answer.headers
+        assert answer.headers["cache-control"] == "public, max-age=1, must-revalidate"
+        again, _ = await stage.begin()
+        assert again.handle != shape.handle
+
+    play(scene)
+
+
+def test_h21_an_offset_beyond_the_end_waits_while_the_source_is_replayed() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.is_replayed = False
+        answer = await stage.get(offset="3_0", handle=shape.handle)
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        assert answer.headers["electric-internal-known-error"] == "true"
+        asked = asyncio.ensure_future(stage.get(offset="2_0", handle=shape.handle))
+        await until(lambda: stage.services.waiters.count == 1)
+        stage.engine.add(shape, message(b"1", 1), message(b"2", 2))
+        assert (await asked).status_code == 200
+        stage.engine.is_replayed = True
+        answer = await stage.get(offset="9_0", handle=shape.handle)
+        assert answer.status_code == 400
+        assert "offset" in answer.json()["errors"]
+        assert not shape.is_dropped
+
+    play(scene, long_poll_ms=400)
+
+
+def test_a_request_waits_for_the_snapshot_to_begin() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.begins_at_once = False
+        asked = asyncio.ensure_future(stage.get(offset="-1"))
+        await until(lambda: stage.services.waiters.count == 1)
+        shape = stage.engine.by_handle["0001-handle"]
+        shape.is_snapshot_started = True
+        stage.engine.tell([shape.handle])
+        assert (await asked).status_code == 200
+
+    play(scene)
+
+
+def test_a_snapshot_that_fails_or_does_not_begin_is_503() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.begins_at_once = False
+        slow = await stage.get(offset="-1")
+        assert slow.status_code == 503
+        shape = stage.engine.by_handle["0001-handle"]
+        asked = asyncio.ensure_future(stage.get(offset="-1"))
+        await until(lambda: stage.services.waiters.count == 1)
+        shape.failure = Unavailable("no room on the disk")
+        stage.engine.drop(shape)
+        failed = await asked
+        assert failed.status_code == 503
+        assert failed.json() == {"message": "no room on the disk"}
+
+    play(scene, snapshot_wait_ms=200)
+
+
+def test_a_cache_that_has_the_answer_gets_304() -> None:
+    async def scene(stage: Stage) -> None:
+        _, first = await stage.begin()
+        again = await stage.client.get(
+            "/v1/shape?table=items&offset=-1",
+            headers={"if-none-match": f'"x", {first.headers["etag"]}'},
+        )
+        assert again.status_code == 304
+        assert again.content == b""
+        assert again.headers["electric-handle"] == first.headers["electric-handle"]
+        assert again.headers["cache-control"] == first.headers["cache-control"]
+
+    play(scene)
+
+
+def test_head_has_the_headers_of_get() -> None:
+    async def scene(stage: Stage) -> None:
+        _, first = await stage.begin()
+        head = await stage.client.head("/v1/shape?table=items&offset=-1")
+        assert head.content == b""
+        for name in ("electric-handle", "electric-offset", "etag", "content-length"):
+            assert head.headers[name] == first.headers[name]
+        assert head.headers["cache-control"] == "no-cache"
+
+    play(scene)
+
+
+def test_a_long_chunk_comes_in_pieces_and_whole() -> None:
+    async def scene(stage: Stage) -> None:
+        long = [b'{"key":"%d","value":"%s"}' % (at, b"x" * 100_000) for at in range(40)]
+        stage.engine.chunks = [long]
+        shape, answer = await stage.begin()
+        assert [json.dumps(one, separators=(",", ":")).encode() for one in answer.json()] == long
+        assert "content-length" not in answer.headers
+        head = await stage.client.head("/v1/shape?table=items&offset=-1")
+        assert head.status_code == 200
+        shape.is_tail = True
+        assert (await stage.get(offset="-1")).content == answer.content
+
+    play(scene)
+
+
+def test_when_the_server_stops_who_waits_is_answered_at_once() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
+        await until(lambda: stage.services.waiters.count == 1)
+        await stage.server.stop()
+        answer = await asked
+        assert answer.status_code == 200
+        assert answer.headers["electric-has-data"] == "false"
+
+    play(scene)
+
+
+def test_a_client_that_leaves_waits_no_more() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
+        await until(lambda: stage.services.waiters.count == 1)
+        asked.cancel()
+        await until(lambda: stage.services.waiters.count == 0)
+        await until(lambda: stage.services.gate.counts["existing"] == 0)
+
+    play(scene)
