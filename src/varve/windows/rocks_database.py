@@ -42,6 +42,8 @@ _MEMTABLE_BLOOM_RATIO: Final = 0.02
 one at all times, so it is not made larger."""
 _ARENA_BLOCK_BYTES: Final = 64 << 10
 _BLOOM_BITS: Final = 10
+_KEYS_PER_READ: Final = 1_000
+"""RocksDB takes twice as long for each of 20 000 keys that are asked for at once."""
 _INFO_LOG_BYTES: Final = 1 << 20
 _MANIFEST_PREALLOCATION_BYTES: Final = 64 << 10
 
@@ -133,7 +135,9 @@ class RocksDatabase:
         return value
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        values: list[bytes | None] = self._read(keys)
+        values: list[bytes | None] = []
+        for start in range(0, len(keys), _KEYS_PER_READ):
+            values += self._read(keys[start : start + _KEYS_PER_READ])
         return values
 
     def write(self, puts: Sequence[Put]) -> None:
@@ -246,11 +250,12 @@ class RocksDatabases:
 
 def _make_batch(puts: Sequence[Put]) -> WriteBatch:
     batch = WriteBatch(raw_mode=True)
+    put = batch.put
     for key, value in puts:
         if value is None:
             batch.delete(key)
         else:
-            batch.put(key, value)
+            put(key, value)
     return batch
 
 
