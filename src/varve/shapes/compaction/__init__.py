@@ -1,1 +1,1 @@
-"""Rewrites the old part of a shape's log so that a row updated often stands there once."""
+"""Compaction of a shape's log: what stays of each key, written anew while others read it."""

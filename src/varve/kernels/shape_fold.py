@@ -1,0 +1,394 @@
+"""Entries of a shape's log as a compaction leaves them: updates folded, headers cut down.
+
+A message is `{"key":…,"value":{…},"old_value":{…},"headers":{…}}` without blanks between its parts;
+`old_value` may be missing. Values are copied as they are, never read.
+docs/formats/shape-compaction.md
+
+Invariant  entries are those that `index_entries` found sound; within one nothing is believed, and
+           nothing outside it is read. What is written is never longer than what it comes from, so
+           `out` needs no more than the buffer.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.kernels.batch_build import copy_bytes, store_byte
+from varve.kernels.compile import as_int, inlined, kernel
+from varve.kernels.crc import crc32c
+from varve.kernels.loads import Bytes, load_i64, load_u8, load_u32
+from varve.kernels.peeks import peek_u8, start_of
+from varve.kernels.shape_plan import (
+    ENTRY_CRC,
+    ENTRY_HEAD,
+    ENTRY_MIDDLE,
+    Action,
+    Actions,
+    Numbers,
+    is_same,
+)
+
+
+class FoldStatus(IntEnum):
+    """Whether the entries were written."""
+
+    OK = 0
+    BAD_MESSAGE = 1
+    """An entry's JSON is no message of the form above."""
+
+
+_OK = int(FoldStatus.OK)
+_BAD = int(FoldStatus.BAD_MESSAGE)
+_KEEP = int(Action.KEEP)
+_FOLD = int(Action.FOLD)
+_CONTROL = ord("c")
+_QUOTE, _ESCAPE, _COMMA, _COLON = b'"\\,:'
+_OPEN, _CLOSE = b"{}"
+_BRACE = 0x20
+"""The bit that makes a bracket a brace, and changes no other byte into one."""
+
+
+def _text(text: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(text, np.uint8)
+
+
+_KEY = _text(b'"key":')
+_VALUE = _text(b'"value":')
+_OLD_VALUE = _text(b'"old_value":')
+_HEADERS = _text(b'"headers":')
+_OPERATION = _text(b'"operation":')
+_RELATION = _text(b'"relation":')
+
+# A message's parts as positions: start and end of key, value, old value, operation, relation.
+_PARTS = 10
+# A column in the table: start and end of its name, start and end of its value.
+_CELLS = 4
+
+
+@inlined
+def _skip_string(at: int, end: int) -> int:
+    """The address behind the string that starts at an address; -1 if it does not end."""
+    at += 1
+    while at < end:
+        byte = peek_u8(at)
+        if byte == _QUOTE:
+            return at + 1
+        at += 2 if byte == _ESCAPE else 1
+    return -1
+
+
+@kernel
+def _skip_value(at: int, end: int) -> int:
+    """The address behind the value that starts at an address; -1 if it does not end or is none."""
+    if at >= end:
+        return -1
+    first = peek_u8(at)
+    if first == _QUOTE:
+        return _skip_string(at, end)
+    if first | _BRACE != _OPEN:
+        start = at
+        while at < end:
+            byte = peek_u8(at)
+            if byte == _COMMA or byte | _BRACE == _CLOSE:
+                break
+            at += 1
+        return at if at > start else -1
+    depth = 0
+    while at < end:
+        byte = peek_u8(at)
+        if byte == _QUOTE:
+            at = _skip_string(at, end)
+            if at < 0:
+                return -1
+            continue
+        if byte | _BRACE == _OPEN:
+            depth += 1
+        elif byte | _BRACE == _CLOSE:
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return -1
+
+
+@kernel
+def _next_member(at: int, end: int) -> tuple[int, int, int]:
+    """The member at or behind an address: where its value starts and ends, and where it ends.
+
+    An address behind a `{` or a `,` is given. The last is the address of the next member, 0 when
+    the object ended with this one, -1 when there is no member.
+    """
+    if at >= end or peek_u8(at) != _QUOTE:
+        return 0, 0, -1
+    colon = _skip_string(at, end)
+    if colon < 0 or colon >= end or peek_u8(colon) != _COLON:
+        return 0, 0, -1
+    value_end = _skip_value(colon + 1, end)
+    if value_end < 0 or value_end >= end:
+        return 0, 0, -1
+    behind = peek_u8(value_end)
+    if behind == _COMMA:
+        return colon + 1, value_end, value_end + 1
+    return (colon + 1, value_end, 0) if behind == _CLOSE else (0, 0, -1)
+
+
+@inlined
+def _is_named(at: int, value: int, name: Any) -> bool:
+    """Whether the member at an address, whose value starts at another, has this name."""
+    if value - at != name.size:
+        return False
+    index = 0
+    while index < name.size and peek_u8(at + index) == name[index]:
+        index += 1
+    return index == as_int(name.size)
+
+
+@kernel
+def _read_message(at: int, end: int, parts: Numbers) -> bool:
+    """Find the parts of a message; a part that is missing starts at 0. False: it is none."""
+    for index in range(_PARTS):
+        parts[index] = 0
+    if end - at < 2 or peek_u8(at) != _OPEN or peek_u8(end - 1) != _CLOSE:
+        return False
+    headers = 0
+    member = at + 1
+    while member > 0:
+        value, value_end, following = _next_member(member, end)
+        if following < 0 or (following == 0 and value_end != end - 1):
+            return False
+        if _is_named(member, value, _KEY):
+            parts[0], parts[1] = value, value_end
+        elif _is_named(member, value, _VALUE):
+            parts[2], parts[3] = value, value_end
+        elif _is_named(member, value, _OLD_VALUE):
+            parts[4], parts[5] = value, value_end
+        elif _is_named(member, value, _HEADERS):
+            headers = value
+        else:
+            return False
+        member = following
+    if parts[0] == 0 or parts[2] == 0 or headers == 0 or peek_u8(headers) != _OPEN:
+        return False
+    member = headers + 1
+    while member > 0:
+        value, value_end, following = _next_member(member, end)
+        if following < 0:
+            return False
+        if _is_named(member, value, _OPERATION):
+            parts[6], parts[7] = value, value_end
+        elif _is_named(member, value, _RELATION):
+            parts[8], parts[9] = value, value_end
+        member = following
+    return as_int(parts[6]) > 0
+
+
+@inlined
+def _find_column(table: Numbers, count: int, hint: int, name: int, size: int) -> int:
+    """The row of a column's name, looked for from a hint on; -1 when there is none."""
+    for step in range(count):
+        row = hint + step
+        if row >= count:
+            row -= count
+        start = table[row, 0]
+        if table[row, 1] - start == size and is_same(start, name, size):
+            return row
+    return -1
+
+
+@kernel
+def _take_columns(
+    table: Numbers, count: int, at: int, end: int, newer_wins: bool
+) -> tuple[Numbers, int]:
+    """Put the members of the object at an address into the table; a count of -1 is a fault."""
+    if end - at < 2 or peek_u8(at) != _OPEN:
+        return table, -1
+    member = at + 1
+    if end - at == 2:
+        member = 0
+    hint = 0
+    while member > 0:
+        value, value_end, following = _next_member(member, end)
+        if following < 0:
+            return table, -1
+        row = _find_column(table, count, hint, member, value - 1 - member)
+        if row < 0:
+            if count == table.shape[0]:
+                larger = np.empty((2 * count, _CELLS), np.int64)
+                larger[:count] = table
+                table = larger
+            row = count
+            count += 1
+            table[row, 0], table[row, 1] = member, value - 1
+            table[row, 2], table[row, 3] = value, value_end
+        elif newer_wins:
+            table[row, 2], table[row, 3] = value, value_end
+        hint = row + 1 if row + 1 < count else 0
+        member = following
+    return table, count
+
+
+@inlined
+def _put_text(at: int, text: Any) -> int:
+    for index in range(text.size):
+        store_byte(at + index, np.uint64(text[index]))
+    return at + as_int(text.size)
+
+
+@inlined
+def _put(at: int, start: int, end: int) -> int:
+    copy_bytes(at, start, end - start)
+    return at + end - start
+
+
+@inlined
+def _put_byte(at: int, byte: int) -> int:
+    store_byte(at, np.uint64(byte))
+    return at + 1
+
+
+@inlined
+def _put_columns(at: int, table: Numbers, count: int) -> int:
+    at = _put_byte(at, _OPEN)
+    for row in range(count):
+        if row > 0:
+            at = _put_byte(at, _COMMA)
+        at = _put(at, table[row, 0], table[row, 1])
+        at = _put_byte(at, _COLON)
+        at = _put(at, table[row, 2], table[row, 3])
+    return _put_byte(at, _CLOSE)
+
+
+@inlined
+def _put_key(at: int, parts: Numbers) -> int:
+    at = _put_text(_put_byte(at, _OPEN), _KEY)
+    at = _put_byte(_put(at, parts[0], parts[1]), _COMMA)
+    return _put_text(at, _VALUE)
+
+
+@inlined
+def _put_headers(at: int, parts: Numbers) -> int:
+    at = _put_text(_put_byte(at, _COMMA), _HEADERS)
+    at = _put_text(_put_byte(at, _OPEN), _OPERATION)
+    at = _put(at, parts[6], parts[7])
+    if parts[8] > 0:
+        at = _put_text(_put_byte(at, _COMMA), _RELATION)
+        at = _put(at, parts[8], parts[9])
+    return _put_byte(_put_byte(at, _CLOSE), _CLOSE)
+
+
+@inlined
+def _json_of(buffer: Bytes, base: int, start: int) -> tuple[int, int]:
+    """The addresses of an entry's JSON."""
+    key_size = load_u32(buffer, start + 16)
+    json = base + start + ENTRY_HEAD + key_size + ENTRY_MIDDLE
+    return json, json + load_i64(buffer, start + ENTRY_HEAD + key_size + 2)
+
+
+@inlined
+def _put_message(at: int, parts: Numbers) -> int:
+    """A message as it is, but for its headers."""
+    at = _put(_put_key(at, parts), parts[2], parts[3])
+    if parts[4] > 0:
+        at = _put_text(_put_byte(at, _COMMA), _OLD_VALUE)
+        at = _put(at, parts[4], parts[5])
+    return _put_headers(at, parts)
+
+
+@kernel
+def _fold_run(
+    buffer: Bytes, starts: Numbers, links: Numbers, target: int, parts: Numbers, at: int
+) -> int:
+    """Write the fold of a run of updates at an address; the address behind it, or minus the index
+    of an entry that is no message, less one."""
+    base = start_of(buffer)
+    values, olds = np.empty((32, _CELLS), np.int64), np.empty((32, _CELLS), np.int64)
+    value_count, old_count, has_old = 0, 0, False
+    first = np.zeros(_PARTS, np.int64)
+    index = as_int(links[target])
+    while True:
+        json, json_end = _json_of(buffer, base, starts[index])
+        if not _read_message(json, json_end, parts):
+            return -index - 1
+        if first[0] == 0:
+            first[:] = parts
+        values, value_count = _take_columns(values, value_count, parts[2], parts[3], True)
+        if parts[4] > 0:
+            has_old = True
+            olds, old_count = _take_columns(olds, old_count, parts[4], parts[5], False)
+        if value_count < 0 or old_count < 0:
+            return -index - 1
+        if index == target:
+            break
+        index = as_int(links[index])
+    at = _put_columns(_put_key(at, first), values, value_count)
+    if has_old:
+        at = _put_text(_put_byte(at, _COMMA), _OLD_VALUE)
+        at = _put_columns(at, olds, old_count)
+    return _put_headers(at, first)
+
+
+@inlined
+def _store_big(address: int, value: int, size: int) -> int:
+    for index in range(size):
+        store_byte(address + index, np.uint64(value) >> np.uint64(8 * (size - 1 - index)))
+    return address + size
+
+
+@kernel
+def rewrite_entries(
+    buffer: Bytes,
+    starts: Numbers,
+    actions: Actions,
+    links: Numbers,
+    out: Bytes,
+    out_starts: Numbers,
+) -> tuple[int, int, int]:
+    """Write the entries that stay, as they stay: FoldStatus, their count, the bytes written.
+
+    With a fault the count is the index of the entry at fault. `out` is as long as the buffer, and
+    there is a place in `out_starts` for each entry that stays.
+    """
+    if out.size < buffer.size:
+        raise IndexError("out is shorter than the buffer")
+    base, target = start_of(buffer), start_of(out)
+    parts = np.empty(_PARTS, np.int64)
+    at, count = target, 0
+    for index in range(starts.size):
+        action = actions[index]
+        if action != _KEEP and action != _FOLD:
+            continue
+        start = starts[index]
+        key_size = load_u32(buffer, start + 16)
+        operation = load_u8(buffer, start + ENTRY_HEAD + key_size)
+        json, json_end = _json_of(buffer, base, start)
+        begin = at
+        out_starts[count] = begin - target
+        if action == _KEEP and (
+            operation == _CONTROL or load_u8(buffer, start + ENTRY_HEAD + key_size + 1) == 1
+        ):
+            at = _put(at, base + start, json_end + ENTRY_CRC)
+            count += 1
+            continue
+        at = _put(at, base + start, base + start + ENTRY_HEAD + key_size + 1)
+        size_at = _put_byte(at, 1)
+        json_at = size_at + 8
+        if action == _FOLD:
+            at = _fold_run(buffer, starts, links, index, parts, json_at)
+            if at < 0:
+                return _BAD, -at - 1, 0
+        else:
+            if not _read_message(json, json_end, parts):
+                return _BAD, index, 0
+            at = _put_message(json_at, parts)
+        _store_big(size_at, at - json_at, 8)
+        at = _store_big(at, crc32c(out, begin - target, at - target), ENTRY_CRC)
+        count += 1
+    return _OK, count, at - target
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    buffer, numbers = np.empty(0, np.uint8), np.empty(0, np.int64)
+    rewrite_entries(buffer, numbers, buffer, numbers, buffer, numbers)

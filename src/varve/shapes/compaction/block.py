@@ -1,0 +1,166 @@
+"""Entries of a shape's log in memory, and what a compaction leaves of them.
+
+Invariant  entries stand in the order of their offsets; the result is again such a block, ends with
+           the same entry, and compacting it once more changes nothing.
+Threads    pure functions; kernels run without the interpreter's lock.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.foundation.errors import Corrupt
+from varve.kernels.shape_fold import FoldStatus, rewrite_entries
+from varve.kernels.shape_plan import (
+    ENTRY_FIXED,
+    Action,
+    IndexStatus,
+    count_entries,
+    divide_entries,
+    gather_entries,
+    index_entries,
+    plan_entries,
+)
+from varve.shapes.compaction.balance import Balance
+from varve.shapes.offset import BEFORE_ALL, Offset
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+Secret = tuple[int, int]
+"""The key of the hash: whoever chooses row keys must not know it."""
+
+_FAULTS = {
+    IndexStatus.BAD_CRC: "does not match its CRC-32C",
+    IndexStatus.BAD_SIZE: "has a size that no entry has",
+    IndexStatus.BAD_ORDER: "is not above the entry before it",
+    IndexStatus.BAD_OPERATION: "has an unknown operation",
+}
+_TX = np.arange(8)
+_OP = np.arange(8, 16)
+_KEY_SIZE = np.arange(16, 20)
+
+
+class Block(NamedTuple):
+    """Whole entries back to back, and where each starts."""
+
+    data: Bytes
+    starts: Numbers
+
+    @property
+    def sizes(self) -> Numbers:
+        return np.diff(self.starts, append=self.data.size)
+
+    @property
+    def last(self) -> Offset:
+        """The offset of the last entry."""
+        start = int(self.starts[-1])
+        tx, op = self.data[start : start + 16].view(">u8")
+        return Offset(int(tx), int(op))
+
+    def offsets(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Transactions and operations of all entries."""
+        return self._columns(_TX, ">u8"), self._columns(_OP, ">u8")
+
+    def json_sizes(self) -> Numbers:
+        key_sizes: Numbers = self._columns(_KEY_SIZE, ">u4").astype(np.int64)
+        return self.sizes - key_sizes - ENTRY_FIXED
+
+    def _columns(self, places: Numbers, kind: str) -> npt.NDArray[np.uint64]:
+        """Numbers of all entries at these bytes of each."""
+        fields: npt.NDArray[np.uint64] = self.data[self.starts[:, None] + places].view(kind)[:, 0]
+        return fields.astype(np.uint64)
+
+    def take(self, order: Numbers) -> "Block":
+        """These entries, by their indexes, in this order."""
+        sizes = self.sizes[order]
+        out = np.empty(int(sizes.sum()), np.uint8)
+        gather_entries(self.data, self.starts[order], sizes, out)
+        return Block(out, np.cumsum(sizes) - sizes)
+
+
+EMPTY = Block(np.empty(0, np.uint8), np.empty(0, np.int64))
+
+
+class CompactedBlock(NamedTuple):
+    """What stays of a block; `keys` counts the different keys in it."""
+
+    block: Block
+    merged: int
+    superseded: int
+    keys: int
+
+
+def index_block(data: Bytes, path: str, position: int, last: Offset = BEFORE_ALL) -> Block:
+    """The whole entries at the start of a buffer, checked; what follows them is cut off.
+
+    Raises Corrupt, which names the file and the byte: the buffer starts at `position` of it.
+    """
+    starts = np.empty(data.size // ENTRY_FIXED + 1, np.int64)
+    status, count, end = index_entries(data, last.tx, last.op, starts)
+    if status != IndexStatus.OK:
+        raise Corrupt(f"{path}: the entry at {position + end} {_FAULTS[IndexStatus(status)]}")
+    return Block(data[:end], starts[:count].copy())
+
+
+def compact_block(block: Block, secret: Secret, path: str) -> CompactedBlock:
+    """Fold and drop; raises Corrupt when a message is not what shapes write."""
+    count = block.starts.size
+    actions = np.zeros(count, np.uint8)
+    links = np.zeros(count, np.int64)
+    keys = plan_entries(
+        block.data, block.starts, np.uint64(secret[0]), np.uint64(secret[1]), actions, links
+    )
+    counts = np.bincount(actions, minlength=len(Action))
+    stays = int(counts[Action.KEEP] + counts[Action.FOLD])
+    out = np.empty(block.data.size, np.uint8)
+    starts = np.empty(stays, np.int64)
+    status, number, size = rewrite_entries(block.data, block.starts, actions, links, out, starts)
+    if status != FoldStatus.OK:
+        raise Corrupt(
+            f"{path}: the entry at offset {block.take(np.array([number])).last} holds no message "
+            "of a shape: drop the shape"
+        )
+    return CompactedBlock(
+        Block(out[:size].copy(), starts),
+        int(counts[Action.MERGED]),
+        int(counts[Action.SUPERSEDED]),
+        keys,
+    )
+
+
+def divide_block(block: Block, secret: Secret, part_count: int) -> list[Block]:
+    """The entries of each part, a part for each range of the keys' hash."""
+    parts = np.empty(block.starts.size, np.int64)
+    k0, k1 = np.uint64(secret[0]), np.uint64(secret[1])
+    divide_entries(block.data, block.starts, k0, k1, part_count, parts)
+    return [block.take(np.flatnonzero(parts == part)) for part in range(part_count)]
+
+
+def join_blocks(blocks: list[Block]) -> Block:
+    """All entries of several blocks, in the order of their offsets."""
+    shifts = np.cumsum([0, *(block.data.size for block in blocks)])
+    joined = Block(
+        np.concatenate([block.data for block in blocks]),
+        np.concatenate(
+            [block.starts + shift for block, shift in zip(blocks, shifts, strict=False)]
+        ),
+    )
+    tx, op = joined.offsets()
+    return joined.take(np.lexsort((op, tx)))
+
+
+def count_block(block: Block, balance: Balance) -> None:
+    """Add what a block holds to what stayed."""
+    counts = operation_counts(block)
+    inserts, updates, deletes, controls = (int(counts[operation]) for operation in b"iudc")
+    balance.inserts += inserts
+    balance.updates += updates
+    balance.deletes += deletes
+    balance.controls += controls
+
+
+def operation_counts(block: Block) -> Numbers:
+    counts = np.zeros(256, np.int64)
+    count_entries(block.data, block.starts, counts)
+    return counts

@@ -1,0 +1,149 @@
+"""Compacts the log of one shape: read, write anew aside, put on record, put in place.
+
+Invariant  readers are not disturbed and offsets stay: whoever continues from any place gets the
+           rows that the topic has. What is compacted is durable, and older than the newest chunks.
+Crash      the manifest's replacement is the one moment at which anything changes; before it the new
+           files, and after it the old ones, are no part of the shape and go with its recovery.
+Threads    one compaction of a shape at a time, beside any reads and writes.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from random import Random
+
+from varve.foundation.errors import Unavailable, Unbalanced
+from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.block import Block, Secret
+from varve.shapes.compaction.compacted_writer import CompactedLogWriter
+from varve.shapes.compaction.parts import compact_ranges
+from varve.shapes.compaction.report import CompactionReport, Outcome, record_report
+from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.compaction.windows import Range
+from varve.shapes.offset import Offset
+from varve.shapes.storage.compacted_log import CompactedLog
+from varve.shapes.storage.layout import COMPACTED, log_path, new_suffix, scratch_directory
+from varve.shapes.storage.storage import ShapeStorage
+
+
+class Compactor:
+    """Compacts shapes, each at most once at a time."""
+
+    def __init__(self, settings: CompactionSettings, random: Random) -> None:
+        self.settings = settings
+        self._random = random
+        self._lock = threading.Lock()
+        self._running: set[str] = set()  # guarded by _lock
+
+    def compact(
+        self, storage: ShapeStorage, *, now_ms: int, is_forced: bool = False
+    ) -> CompactionReport:
+        """Compact one shape; forced, however little would go.
+
+        Raises Unavailable while the same shape is being compacted, Corrupt when its files are
+        broken, and OSError when the new files cannot be written: the shape is then as before.
+        """
+        with self._one_at_a_time(storage.handle) as secret:
+            return compact_shape(
+                storage, self.settings, now_ms=now_ms, secret=secret, is_forced=is_forced
+            )
+
+    @contextmanager
+    def _one_at_a_time(self, handle: str) -> Iterator[Secret]:
+        with self._lock:
+            if handle in self._running:
+                raise Unavailable(f"shape {handle} is being compacted: ask again later")
+            self._running.add(handle)
+            secret = self._random.getrandbits(64), self._random.getrandbits(64)
+        try:
+            yield secret
+        finally:
+            with self._lock:
+                self._running.discard(handle)
+
+
+def compact_shape(
+    storage: ShapeStorage,
+    settings: CompactionSettings,
+    *,
+    now_ms: int,
+    secret: Secret,
+    is_forced: bool = False,
+) -> CompactionReport:
+    """One compaction, by a caller who sees to it that there is no other of this shape."""
+    balance = Balance()
+    target = storage.compaction_target(settings.keep_chunks)
+    if target is None:
+        return _report(storage, now_ms, Outcome.NOTHING, balance)
+    with storage.lease(), ExitStack() as stack:
+        ranges = _open_ranges(storage, target[1], stack)
+        scratch = scratch_directory(storage.root, storage.handle)
+        blocks = compact_ranges(
+            ranges,
+            memory_bytes=settings.memory_bytes,
+            secret=secret,
+            fs=storage.file_system,
+            scratch=scratch,
+            balance=balance,
+        )
+        with closing(blocks):
+            first = next(blocks)
+            if not is_forced and balance.stale_share < settings.stale_share:
+                return _report(storage, now_ms, Outcome.NOT_WORTH, balance, target)
+            suffix = _write(storage, now_ms, first, blocks, balance, target[0])
+    report = _report(storage, now_ms, Outcome.DONE, balance, target, suffix)
+    record_report(storage.file_system, storage.directory, report, reports_max=settings.reports_max)
+    storage.install(CompactedLog(boundary=target[0], position=target[1], suffix=suffix))
+    return report
+
+
+def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list[Range]:
+    """The compacted log there is, and the live one up to a byte."""
+    manifest, fs = storage.manifest, storage.file_system
+    ranges = []
+    if manifest.compacted is not None:
+        file = stack.enter_context(fs.open(log_path(storage.directory, manifest.compacted)))
+        ranges.append(Range(file, file.size()))
+    live = stack.enter_context(fs.open(log_path(storage.directory, manifest.latest)))
+    return [*ranges, Range(live, position)]
+
+
+def _write(
+    storage: ShapeStorage,
+    now_ms: int,
+    first: Block,
+    others: Iterator[Block],
+    balance: Balance,
+    boundary: Offset,
+) -> str:
+    """Write what stays under a new suffix, and see that the figures add up."""
+    fs, directory = storage.file_system, storage.directory
+    suffix = new_suffix(fs, directory, COMPACTED, now_ms)
+    writer = CompactedLogWriter(fs, directory, suffix, chunk_bytes=storage.settings.chunk_bytes)
+    try:
+        writer.add(first)
+        for block in others:
+            writer.add(block)
+        balance.entries_out, balance.bytes_out = writer.entry_count, writer.size
+        balance.check(directory)
+        if writer.last != boundary:
+            raise Unbalanced(
+                f"{directory}: the compacted log would end at {writer.last}, not at {boundary}"
+            )
+        writer.finish()
+    except Exception:
+        writer.abandon()
+        raise
+    return suffix
+
+
+def _report(
+    storage: ShapeStorage,
+    now_ms: int,
+    outcome: Outcome,
+    balance: Balance,
+    target: tuple[Offset, int] | None = None,
+    suffix: str | None = None,
+) -> CompactionReport:
+    boundary, position = target or (None, 0)
+    return CompactionReport(storage.handle, now_ms, outcome, boundary, position, suffix, balance)

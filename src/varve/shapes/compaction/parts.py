@@ -1,0 +1,182 @@
+"""Compacts logs that are larger than the memory for it, in parts by the hash of keys.
+
+The log is read window by window. What stays of a window goes to scratch files, a part of the keys
+in each; every part is compacted in memory; their entries are joined again by offset.
+
+Layout     scratch files `part.<n>` and `part.<n>.out` hold entries as a log does. They are removed
+           at the end; those of a crash are removed by the next compaction of the shape.
+Invariant  about one and a half times `memory_bytes` is held, and the tables of the kernels beside
+           it, as long as what stays of each part fits into half of `memory_bytes`.
+"""
+
+import math
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+import numpy as np
+
+from varve.disk import File, FileSystem
+from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.block import (
+    EMPTY,
+    Block,
+    CompactedBlock,
+    Secret,
+    compact_block,
+    count_block,
+    divide_block,
+    index_block,
+    join_blocks,
+    operation_counts,
+)
+from varve.shapes.compaction.windows import Range, read_blocks
+
+PARTS_MAX: Final = 256
+WINDOW_BYTES_MIN: Final = 1 << 9
+
+
+def compact_ranges(
+    ranges: Sequence[Range],
+    *,
+    memory_bytes: int,
+    secret: Secret,
+    fs: FileSystem,
+    scratch: str,
+    balance: Balance,
+) -> Generator[Block]:
+    """What stays of all entries, in order, counted in the balance."""
+    total = sum(piece.size for piece in ranges)
+    balance.bytes_in = total
+    if total <= memory_bytes:
+        blocks = list(_counted(read_blocks(ranges, max(total, 1)), balance))
+        joined = join_blocks(blocks) if len(blocks) > 1 else blocks[0] if blocks else EMPTY
+        blocks.clear()
+        stayed = _compact(joined, secret, ranges[0].file.path, balance)
+        count_block(stayed.block, balance)
+        balance.keys += stayed.keys
+        yield stayed.block
+        return
+    count = min(PARTS_MAX, math.ceil(total / max(1, memory_bytes // 2)))
+    with ExitStack() as stack:
+        stack.enter_context(_removing_scratch(fs, scratch))
+        fs.make_directory(scratch)
+        parts = [_Part(fs, f"{scratch}/part.{number}", stack) for number in range(count)]
+        window = max(WINDOW_BYTES_MIN, memory_bytes // 2)
+        for block in _counted(read_blocks(ranges, window), balance):
+            stayed = _compact(block, secret, ranges[0].file.path, balance)
+            for part, divided in zip(parts, divide_block(stayed.block, secret, count), strict=True):
+                part.add(divided)
+        for part in parts:
+            part.compact(secret, window, balance)
+        for joined in _join([part.output for part in parts], window // count):
+            count_block(joined, balance)
+            yield joined
+
+
+@contextmanager
+def _removing_scratch(fs: FileSystem, scratch: str) -> Iterator[None]:
+    """Remove what a crash left, then what is written now."""
+    _remove_scratch(fs, scratch)
+    try:
+        yield
+    finally:
+        # What stays is removed by the next compaction; the error before it is worth more.
+        with suppress(OSError):
+            _remove_scratch(fs, scratch)
+
+
+def _remove_scratch(fs: FileSystem, scratch: str) -> None:
+    if fs.exists(scratch):
+        fs.remove_tree(scratch)
+
+
+def _counted(blocks: Iterator[Block], balance: Balance) -> Iterator[Block]:
+    for block in blocks:
+        balance.entries_in += block.starts.size
+        balance.controls_in += int(operation_counts(block)[ord("c")])
+        yield block
+
+
+def _compact(block: Block, secret: Secret, path: str, balance: Balance) -> CompactedBlock:
+    compacted = compact_block(block, secret, path)
+    balance.merged += compacted.merged
+    balance.superseded += compacted.superseded
+    return compacted
+
+
+class _Part:
+    """The entries of some keys in a scratch file, and what stays of them in another."""
+
+    def __init__(self, fs: FileSystem, path: str, stack: ExitStack) -> None:
+        self._input = stack.enter_context(fs.open_writable(path))
+        self._output = stack.enter_context(fs.open_writable(f"{path}.out"))
+        self._input_size = 0
+        self._output_size = 0
+
+    @property
+    def output(self) -> Range:
+        return Range(self._output, self._output_size)
+
+    def add(self, block: Block) -> None:
+        if block.data.size:
+            self._input.write_at(self._input_size, memoryview(block.data))
+            self._input_size += block.data.size
+
+    def compact(self, secret: Secret, window: int, balance: Balance) -> None:
+        """A row that changed more often than memory holds shrinks window by window."""
+        stayed = CompactedBlock(EMPTY, 0, 0, 0)
+        for block in read_blocks([Range(self._input, self._input_size)], window):
+            joined = join_blocks([stayed.block, block]) if stayed.keys else block
+            stayed = _compact(joined, secret, self._input.path, balance)
+        self._input.truncate(0)
+        if stayed.block.data.size:
+            self._output.write_at(0, memoryview(stayed.block.data))
+        self._output_size = stayed.block.data.size
+        balance.keys += stayed.keys
+
+
+class _Cursor:
+    """Reads a part's output piece by piece."""
+
+    def __init__(self, source: Range, piece_bytes: int) -> None:
+        self._file: File = source.file
+        self._size = source.size
+        self._position = 0
+        self._piece_bytes = max(piece_bytes, WINDOW_BYTES_MIN)
+        self.block = EMPTY
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._position >= self._size
+
+    def fill(self) -> None:
+        """Have entries in hand, unless there are no more."""
+        wanted = self._piece_bytes
+        while not self.block.starts.size and not self.is_at_end:
+            data = np.empty(min(wanted, self._size - self._position), np.uint8)
+            self._file.read_into(self._position, memoryview(data))
+            self.block = index_block(data, self._file.path, self._position)
+            self._position += self.block.data.size
+            wanted *= 2
+
+    def take_until(self, tx: int, op: int) -> Block:
+        """The entries in hand up to an offset; the others stay in hand."""
+        all_tx, all_op = self.block.offsets()
+        count = int(np.count_nonzero((all_tx < tx) | ((all_tx == tx) & (all_op <= op))))
+        taken = self.block.take(np.arange(count))
+        self.block = self.block.take(np.arange(count, self.block.starts.size))
+        return taken
+
+
+def _join(outputs: Sequence[Range], piece_bytes: int) -> Iterator[Block]:
+    """The entries of all parts by offset: of each as many as no other part can precede."""
+    cursors = [_Cursor(output, piece_bytes) for output in outputs]
+    while True:
+        for cursor in cursors:
+            cursor.fill()
+        cursors = [cursor for cursor in cursors if cursor.block.starts.size]
+        if not cursors:
+            return
+        limit = min(cursor.block.last for cursor in cursors)
+        yield join_blocks([cursor.take_until(*limit) for cursor in cursors])

@@ -1,0 +1,211 @@
+"""Whoever reads a shape's log, in any steps and between any compactions, ends with its rows."""
+
+import json
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.shape_messages import (
+    CONTROL,
+    DELETE,
+    INSERT,
+    UPDATE,
+    State,
+    apply_all,
+    make_entry,
+)
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.kernels.shape_entries import encode_entries
+from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.block import Block, compact_block, index_block, join_blocks
+from varve.shapes.compaction.parts import compact_ranges
+from varve.shapes.compaction.windows import Range
+from varve.shapes.offset import Offset
+from varve.shapes.storage.entry import Entry
+
+SECRET = (7, 11)
+NAMES = ("a", "b", 'c"\\,{[')
+
+values = st.dictionaries(
+    st.sampled_from(NAMES),
+    st.one_of(
+        st.none(),
+        st.integers(-(10**30), 10**30),
+        st.text(max_size=5),
+        st.lists(st.text(max_size=3), max_size=2),
+        st.dictionaries(st.text(max_size=2), st.integers(0, 9), max_size=2),
+    ),
+    max_size=3,
+)
+changes = st.tuples(
+    st.sampled_from([INSERT, UPDATE, UPDATE, UPDATE, DELETE, CONTROL]),
+    st.sampled_from(["k", "kk", 'é"x', "z"]),
+    values,
+    st.one_of(st.none(), values),
+    st.integers(0, 2),
+)
+
+
+def _entries(
+    drawn: list[tuple[int, str, dict[str, Any], dict[str, Any] | None, int]],
+) -> list[Entry]:
+    """Entries with one or several operations in a transaction."""
+    offset, entries = Offset(1, 0), []
+    for operation, key, value, old_value, step in drawn:
+        offset = Offset(offset.tx + step, 0) if step else Offset(offset.tx, offset.op + 2)
+        more = {"old_value": old_value} if operation == UPDATE else {}
+        entries.append(make_entry(offset, operation, key, {"id": key, **value}, **more))
+    return entries
+
+
+def _block(entries: list[Entry]) -> Block:
+    status, count, data, _ = encode_entries(
+        list(entries), start=0, json_room=1 << 40, byte_room=1 << 40, last=(0, 0)
+    )
+    assert (status, count) == (0, len(entries))
+    return index_block(data, "log", 0)
+
+
+def _decode(block: Block) -> list[Entry]:
+    """Entries as plain Python reads them."""
+    data, entries = block.data.tobytes(), []
+    for start, size in zip(block.starts.tolist(), block.sizes.tolist(), strict=True):
+        entry = data[start : start + size]
+        tx, op = int.from_bytes(entry[:8]), int.from_bytes(entry[8:16])
+        key_end = 20 + int.from_bytes(entry[16:20])
+        entries.append(
+            Entry(Offset(tx, op), entry[20:key_end], entry[key_end], entry[key_end + 10 : -4])
+        )
+    return entries
+
+
+def _compact(block: Block) -> Block:
+    return compact_block(block, SECRET, "log").block
+
+
+def _read(version: Block, after: Offset, until: Offset) -> list[bytes]:
+    return [entry.json for entry in _decode(version) if after < entry.offset <= until]
+
+
+@given(st.lists(changes, min_size=1, max_size=40), st.data())
+@settings(deadline=None)
+def test_a_reader_of_any_versions_of_the_log_ends_with_the_rows(
+    drawn: list[Any], data: st.DataObject
+) -> None:
+    """Versions differ in how far, how often and in how many rounds they were compacted."""
+    entries = _entries(drawn)
+    whole = _block(entries)
+    expected = apply_all({}, [entry.json for entry in entries])
+    versions, at = [whole], 0
+    while at < len(entries) and len(versions) < 5:
+        at = data.draw(st.integers(at + 1, len(entries)))
+        front = [entry for entry in _decode(versions[-1]) if entry.offset <= entries[at - 1].offset]
+        rest = entries[at:]
+        compacted = _compact(_flagged(versions[-1], len(front)))
+        versions.append(join_blocks([compacted, _block(rest)]) if rest else compacted)
+    state: State = {}
+    place = Offset(0, 0)
+    for number, version in enumerate(versions):
+        is_last = number == len(versions) - 1
+        stops = [entry.offset for entry in entries if entry.offset >= place] or [place]
+        until = entries[-1].offset if is_last else data.draw(st.sampled_from([place, *stops]))
+        apply_all(state, _read(version, place, until))
+        place = max(place, until)
+    assert state == expected
+
+
+def _flagged(version: Block, count: int) -> Block:
+    """The first entries of a version, byte for byte."""
+    return version.take(np.arange(count))
+
+
+@given(st.lists(changes, min_size=1, max_size=60))
+@settings(deadline=None)
+def test_ten_rounds_equal_one(drawn: list[Any]) -> None:
+    entries = _entries(drawn)
+    once = _compact(_block(entries))
+    rounds = _block(entries[:1])
+    for number in range(10):
+        start, end = (max(1, len(entries) * at // 10) for at in (number, number + 1))
+        piece = entries[start:end]
+        rounds = _compact(join_blocks([rounds, _block(piece)]) if piece else rounds)
+    assert rounds.data.tobytes() == once.data.tobytes()
+    assert _compact(once).data.tobytes() == once.data.tobytes()
+
+
+@given(st.lists(changes, min_size=1, max_size=60))
+@settings(deadline=None)
+def test_what_stays_is_bounded_by_the_keys_and_equals_the_model(drawn: list[Any]) -> None:
+    entries = _entries(drawn)
+    compacted = _decode(_compact(_block(entries)))
+    assert compacted[-1].offset == entries[-1].offset
+    keys = {entry.key for entry in entries if entry.operation != CONTROL}
+    for key in keys:
+        stays = bytes(entry.operation for entry in compacted if entry.key == key)
+        assert stays in (b"d", b"i", b"u", b"di", b"du", b"iu", b"diu")
+        assert _model(entries, key) == [
+            (entry.offset, json.loads(entry.json)) for entry in compacted if entry.key == key
+        ]
+    controls = [entry for entry in entries if entry.operation == CONTROL]
+    assert [entry for entry in compacted if entry.operation == CONTROL] == controls
+
+
+def _model(entries: list[Entry], key: bytes) -> list[tuple[Offset, Any]]:
+    """What stays of a key, said in another way."""
+    own = [entry for entry in entries if entry.key == key and entry.operation != CONTROL]
+    stays: list[tuple[Offset, Any]] = []
+    for wanted in (DELETE, INSERT):
+        places = [at for at, entry in enumerate(own) if entry.operation == wanted]
+        if places:
+            stays.append((own[places[-1]].offset, _stripped(own[places[-1]])))
+            own = own[places[-1] + 1 :]
+    if own:
+        merged = _stripped(own[0])
+        for entry in own[1:]:
+            newer = json.loads(entry.json)
+            merged["value"].update(newer["value"])
+            if "old_value" in newer:
+                merged["old_value"] = newer["old_value"] | merged.get("old_value", {})
+        stays.append((own[-1].offset, merged))
+    return stays
+
+
+def _stripped(entry: Entry) -> Any:
+    message = json.loads(entry.json)
+    headers = message["headers"]
+    return message | {"headers": {name: headers[name] for name in ("operation", "relation")}}
+
+
+@given(st.lists(changes, min_size=1, max_size=80), st.integers(1200, 6000), st.booleans())
+@settings(deadline=None)
+def test_in_parts_it_is_the_same(drawn: list[Any], memory_bytes: int, is_split: bool) -> None:
+    block = _block(_entries(drawn))
+    fs = MemoryFileSystem(ManualClock())
+    half = int(block.starts[block.starts.size // 2]) if is_split else block.data.size
+    ranges = []
+    for name, piece in (("/one", block.data[:half]), ("/two", block.data[half:])):
+        file = fs.open_writable(name)
+        file.write_at(0, piece.tobytes())
+        ranges.append(Range(file, piece.size))
+    balance = Balance()
+    blocks = list(
+        compact_ranges(
+            ranges,
+            memory_bytes=memory_bytes,
+            secret=SECRET,
+            fs=fs,
+            scratch="/scratch/handle",
+            balance=balance,
+        )
+    )
+    once = compact_block(block, SECRET, "log")
+    assert b"".join(part.data.tobytes() for part in blocks) == once.block.data.tobytes()
+    assert (balance.entries_in, balance.keys) == (block.starts.size, once.keys)
+    assert balance.merged + balance.superseded == once.merged + once.superseded
+    balance.entries_out = sum(part.starts.size for part in blocks)
+    balance.bytes_out = once.block.data.size
+    balance.check("here")
+    assert not fs.exists("/scratch/handle")
