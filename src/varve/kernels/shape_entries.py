@@ -208,16 +208,16 @@ def strip_entries(
 ) -> tuple[int, int, int, int]:
     """JSON of entries above one offset and up to another, joined by commas.
 
-    Gives EntryStatus, the position where the next entry begins (beyond the buffer when an entry was
-    passed over), the bytes of `out` in use, and the size that an entry cut off by the buffer's end
-    is known to have at least. `out` is at least as long as the buffer.
+    Gives EntryStatus, the position where the next entry begins, the bytes of `out` in use, and the
+    size that an entry cut off by the buffer's end is known to have at least. `out` is at least as
+    long as the buffer.
     """
     end = buffer.size
     if out.size < end:
         raise IndexError("out is shorter than the buffer")
     source, target = address_of(buffer), address_of(out)
     at, size = 0, 0
-    last_tx, last_op = after_tx, after_op
+    last_tx, last_op = 0, -1
     while at < end:
         key_size, json_size = _entry_sizes(buffer, at, end)
         if json_size == -2:
@@ -225,19 +225,20 @@ def strip_entries(
         if json_size == -1:
             return _MORE, at, size, _HEAD + _MIDDLE + max(key_size, 0)
         entry_size = ENTRY_BYTES_MIN + key_size + json_size
-        tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
-        if not _is_after(tx, op, after_tx, after_op):
-            at += entry_size
-            continue
         if entry_size > end - at:
             return _MORE, at, size, entry_size
+        # Entries that are passed over too: a changed offset would let them be left out unnoticed.
         if not _has_crc(buffer, at, entry_size):
             return _BAD_CRC, at, size, 0
+        tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
         if not _is_after(tx, op, last_tx, last_op):
             return _BAD_ORDER, at, size, 0
         if _is_after(tx, op, until_tx, until_op):
             return _DONE, at, size, 0
         last_tx, last_op = tx, op
+        if not _is_after(tx, op, after_tx, after_op):
+            at += entry_size
+            continue
         if size > 0:
             store_byte(target + size, np.uint64(44))
             size += 1

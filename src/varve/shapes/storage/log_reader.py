@@ -141,8 +141,6 @@ def read_range(part: LogRange, after: Offset, until: Offset, read_bytes: int) ->
         if status == EntryStatus.DONE:
             return
         position += consumed
-    if position > part.end:
-        raise _corrupt(part, part.end, "the last entry ends beyond the log")
 
 
 def _corrupt(part: LogRange, position: int, fault: str) -> Corrupt:

@@ -1,0 +1,171 @@
+"""A shape's storage for tests, the plainest model of its log, and the plainest compaction."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock, ManualClock
+from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.storage.chunk_index import Chunk, encode_chunks
+from varve.shapes.storage.compacted_log import CompactedLog
+from varve.shapes.storage.entry import INSERT, UPDATE, Entry, StoredEntry, decode_entries
+from varve.shapes.storage.layout import index_path, log_path, new_suffix
+from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.storage import ShapeStorage
+
+ROOT = "/shapes"
+HANDLE = "4711-1"
+SMALL = StorageSettings(chunk_bytes=200, buffer_bytes=128, flush_ms=1000, read_bytes=96)
+CLOCK = ManualClock()
+
+
+def make_entry(tx: int, op: int = 0, *, size: int = 30, key: str | None = None) -> Entry:
+    """An entry whose message tells its offset, padded to about a size."""
+    message = {"offset": f"{tx}_{op}", "pad": "x" * max(0, size - 30)}
+    text = json.dumps(message, separators=(",", ":")).encode()
+    name = f"k{tx % 7}" if key is None else key
+    return Entry(Offset(tx, op), name.encode(), INSERT if tx % 3 else UPDATE, text)
+
+
+def create_storage(
+    file_system: FileSystem,
+    settings: StorageSettings = SMALL,
+    *,
+    handle: str = HANDLE,
+    clock: Clock = CLOCK,
+) -> ShapeStorage:
+    """A new shape whose snapshot is one message and complete."""
+    storage = ShapeStorage.create(file_system, ROOT, handle, settings, clock)
+    SnapshotWriter(storage.snapshot).finish(b'{"snapshot":"end"}')
+    return storage
+
+
+def open_storage(
+    file_system: FileSystem,
+    settings: StorageSettings = SMALL,
+    *,
+    handle: str = HANDLE,
+    clock: Clock = CLOCK,
+) -> ShapeStorage:
+    return ShapeStorage.open(file_system, ROOT, handle, settings, clock)
+
+
+def joined(pieces: Iterator[bytes]) -> list[object]:
+    """The messages of a stream; every piece is whole messages without a comma at either end."""
+    messages: list[object] = []
+    for piece in pieces:
+        found = json.loads(b"[" + piece + b"]")
+        assert found
+        messages += found
+    return messages
+
+
+def messages_of(entries: list[Entry]) -> list[object]:
+    return [json.loads(entry.json) for entry in entries]
+
+
+def read_messages(
+    storage: ShapeStorage, start: Offset = SNAPSHOT_END, end: Offset = LAST
+) -> list[object]:
+    return joined(storage.read(start, end))
+
+
+def follow(storage: ShapeStorage, start: Offset = SNAPSHOT_END) -> list[object]:
+    """What a client gets that asks chunk by chunk until it has everything."""
+    messages: list[object] = []
+    while start < storage.latest:
+        end = storage.chunk_end(start) or storage.latest
+        assert start < end <= storage.latest
+        messages += joined(storage.read(start, end))
+        start = end
+    return messages
+
+
+@dataclass(slots=True)
+class LogModel:
+    """A list of committed entries, and of those that wait for their commit."""
+
+    committed: list[Entry] = field(default_factory=list)
+    pending: list[Entry] = field(default_factory=list)
+    durable_count: int = 0
+    """How many committed entries a crash must leave."""
+
+    @property
+    def latest(self) -> Offset:
+        return self.committed[-1].offset if self.committed else SNAPSHOT_END
+
+    def append(self, entries: list[Entry]) -> None:
+        self.pending += [entry for entry in entries if entry.offset > self.latest]
+
+    def commit(self) -> None:
+        self.committed += self.pending
+        self.pending = []
+
+    def flush(self) -> None:
+        self.durable_count = len(self.committed)
+
+    def between(self, start: Offset, end: Offset) -> list[object]:
+        return messages_of([e for e in self.committed if start < e.offset <= end])
+
+    def crash(self, latest: Offset) -> None:
+        """What is left ends at this offset: a transaction end, at least the durable one."""
+        left = [entry for entry in self.committed if entry.offset <= latest]
+        assert len(left) >= self.durable_count, (latest, self.durable_count)
+        assert latest == (left[-1].offset if left else SNAPSHOT_END)
+        self.committed, self.pending = left, []
+        self.durable_count = len(left)
+
+
+def stored_entries(storage: ShapeStorage, suffix: str, end: int | None = None) -> list[StoredEntry]:
+    data = storage.file_system.read(log_path(storage.directory, suffix))
+    return list(decode_entries(data[:end]))
+
+
+def compact_plainly(storage: ShapeStorage, keep_chunks: int, *, now_ms: int = 5) -> bool:
+    """Put the oldest chunks into a compacted log as they are; False when there is nothing to do."""
+    compacted = write_compacted(storage, keep_chunks, now_ms=now_ms)
+    if compacted is None:
+        return False
+    storage.install(compacted)
+    return True
+
+
+def write_compacted(
+    storage: ShapeStorage, keep_chunks: int, *, now_ms: int = 5
+) -> CompactedLog | None:
+    """The files of such a compacted log, ready to be installed."""
+    target = storage.compaction_target(keep_chunks)
+    if target is None:
+        return None
+    boundary, position = target
+    file_system, directory, manifest = storage.file_system, storage.directory, storage.manifest
+    data = file_system.read(log_path(directory, manifest.latest))[:position]
+    if manifest.compacted is not None:
+        data = file_system.read(log_path(directory, manifest.compacted)) + data
+    suffix = new_suffix(file_system, directory, "compacted", now_ms)
+    for path, content in (
+        (log_path(directory, suffix), data),
+        (index_path(directory, suffix), encode_chunks(_cut_chunks(data, storage.settings))),
+    ):
+        with file_system.open_writable(path) as file:
+            file.write_at(0, content)
+            file.sync()
+    return CompactedLog(boundary, position, suffix)
+
+
+def _cut_chunks(data: bytes, settings: StorageSettings) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    group: list[StoredEntry] = []
+    for stored in decode_entries(data):
+        group.append(stored)
+        if sum(len(one.entry.json) for one in group) >= settings.chunk_bytes:
+            chunks.append(_chunk(group))
+            group = []
+    return [*chunks, _chunk(group)] if group else chunks
+
+
+def _chunk(group: list[StoredEntry]) -> Chunk:
+    first, last = group[0], group[-1]
+    return Chunk(first.entry.offset, first.position, last.entry.offset, last.end)
