@@ -6,6 +6,7 @@ Invariant  without workers nothing happens but what a test asks for, in that ord
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import varve
@@ -13,12 +14,13 @@ from varve.disk import RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock, ManualClock
 from varve.foundation.errors import NotFound
+from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.engine import Engine
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import Shape
 
@@ -34,6 +36,7 @@ class Stage:
         path: Path,
         *,
         settings: EngineSettings | None = None,
+        compaction: CompactionSettings | None = None,
         clock: Clock | None = None,
         wait: Callable[[float], object] = lambda seconds: None,
         maintain: bool = False,
@@ -41,6 +44,7 @@ class Stage:
         self.path = path
         self.clock = clock or ManualClock()
         self._settings = settings
+        self._compaction = compaction
         self._wait = wait
         self._maintain = maintain
         self.store: Store = varve.open(path / "store", maintain=False)
@@ -52,7 +56,9 @@ class Stage:
             self.make_feed,
             fs=RealFileSystem(),
             clock=self.clock,
+            random=Random(7),
             settings=self._settings,
+            compaction=self._compaction,
         )
         return engine.open(maintain=self._maintain)
 
@@ -113,13 +119,13 @@ class Follower:
         self.refetches = 0
 
     def step(self) -> bool:
-        """One answer; False when there is nothing more for now."""
+        """One answer; False when there is nothing more."""
         engine = self._stage.engine
         shape = None if self.handle is None else engine.find(self.handle)
         if shape is None:
             shape = self._begin()
         if not shape.is_snapshot_started:
-            return False
+            return True
         try:
             end = shape.chunk_end(self.offset) or shape.latest
             if end <= self.offset:
@@ -155,7 +161,7 @@ class Follower:
 
     def catch_up(self) -> dict[str, Row]:
         """Follows to the end; rows by their key column, without columns that are null."""
-        self._stage.settle(self._topic) if self.handle else self.step()
+        self.step()
         for _ in range(_ROUNDS_MAX):
             self._stage.settle(self._topic)
             if not self.step():
@@ -167,8 +173,3 @@ class Follower:
             str(row["key"]): {name: value for name, value in row.items() if value is not None}
             for row in self.rows.values()
         }
-
-
-def place(offset: Offset) -> Offset:
-    """A place as the door gives it: before the log begins it is the end of the snapshot."""
-    return SNAPSHOT_END if offset.is_virtual else offset

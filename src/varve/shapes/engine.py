@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,6 +25,10 @@ from varve.foundation.errors import Closed, Corrupt, Unavailable
 from varve.foundation.worker import WorkerHealth
 from varve.shapes import metrics
 from varve.shapes.catalog import Catalog
+from varve.shapes.compaction.compact import Compactor
+from varve.shapes.compaction.report import CompactionReport
+from varve.shapes.compaction.schedule import CompactionSchedule
+from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import Definition, define, parse_definition
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.health import EngineHealth, engine_health, topic_health
@@ -64,7 +69,9 @@ class Engine:
         *,
         fs: FileSystem,
         clock: Clock,
+        random: Random,
         settings: EngineSettings | None = None,
+        compaction: CompactionSettings | None = None,
     ) -> None:
         """`make_feed` gives the feed of a topic; it raises NotFound if there is no such topic."""
         self.root = root
@@ -83,6 +90,10 @@ class Engine:
         self.metrics = EngineMetrics(self._topics.all)
         self._reads = itertools.count(1)
         self._marks = itertools.count(1)
+        self._compactor = Compactor(compaction or CompactionSettings(), random)
+        self._schedule = CompactionSchedule(
+            self._compactor, self._open_storages, failed=self._compaction_failed, random=random
+        )
         self._is_swept = False
         self._is_open = False
         self._running: Running | None = None
@@ -138,6 +149,7 @@ class Engine:
             clock=self._clock,
             checkpoint=self.checkpoint,
             upkeep=self.run_upkeep,
+            compact=self.run_compaction if self.settings.compacts else None,
             topic_gone=self._topic_gone,
         )
         self._running.start()
@@ -338,6 +350,34 @@ class Engine:
         if is_durable:
             topic.checkpoint_now(self._pool)
         topic.close()
+
+    def compact(self, shape: Shape) -> CompactionReport:
+        """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""
+        report = self._compactor.compact(shape.open(), now_ms=self._clock.now_ms(), is_forced=True)
+        self._count_compactions([report])
+        return report
+
+    def run_compaction(self, now_ms: int) -> None:
+        """Compacts the logs whose time has come."""
+        self._count_compactions(self._schedule.run_once(now_ms))
+
+    def _count_compactions(self, reports: Iterable[CompactionReport]) -> None:
+        for report in reports:
+            self.metrics.table.add(metrics.COMPACTIONS, 1, report.outcome)
+            self.metrics.table.add(metrics.COMPACTED_ENTRIES, report.balance.entries_in)
+            self.metrics.table.add(metrics.REMAINING_ENTRIES, report.balance.entries_out)
+
+    def _open_storages(self) -> list[ShapeStorage]:
+        found = [shape.find_storage() for shape in self.shapes() if shape.is_snapshot_complete]
+        return [storage for storage in found if storage is not None]
+
+    def _compaction_failed(self, storage: ShapeStorage, error: Exception) -> None:
+        logger.error(
+            "compaction of a shape failed", exc_info=error, extra={"handle": storage.handle}
+        )
+        shape = self.find(storage.handle)
+        if shape is not None and storage.failure is not None:
+            self.drop(shape, DropReason.STORAGE_FAILED)
 
     def _checkpoint_due(self) -> None:
         if self._running is not None:

@@ -59,6 +59,22 @@ DROPPED = counter(
 CHECKPOINTS = counter(
     "varve_shapes_checkpoints_total", "Checkpoints of topics.", unit="checkpoints"
 )
+COMPACTIONS = counter(
+    "varve_shapes_compactions_total",
+    "Compactions of logs, by how they ended.",
+    unit="compactions",
+    labels=("outcome",),
+)
+COMPACTED_ENTRIES = counter(
+    "varve_shapes_compacted_entries_total",
+    "Entries that compactions have read.",
+    unit="entries",
+)
+REMAINING_ENTRIES = counter(
+    "varve_shapes_remaining_entries_total",
+    "Entries that compactions have left.",
+    unit="entries",
+)
 
 
 class EngineMetrics:

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 FEED_RETRY_MS: Final = 5000
 """The longest time after which a feed that failed is tried again."""
+COMPACTION_LOOK_MS: Final = 5000
+"""How often the schedule is asked which logs are due."""
 
 
 class Running:
@@ -35,6 +37,7 @@ class Running:
         clock: Clock,
         checkpoint: Callable[[], None],
         upkeep: Callable[[int], None],
+        compact: Callable[[int], None] | None,
         topic_gone: Callable[[TopicShapes], None],
     ) -> None:
         self._snapshotter = snapshotter
@@ -50,12 +53,14 @@ class Running:
         self._flusher = Worker(
             "shapes-checkpoint", lambda now_ms: checkpoint(), settings.checkpoint_ms, clock
         )
-        self._upkeep = Worker("shapes-upkeep", upkeep, settings.upkeep_ms, clock)
+        self._others = [Worker("shapes-upkeep", upkeep, settings.upkeep_ms, clock)]
+        if compact is not None:
+            self._others.append(Worker("shapes-compaction", compact, COMPACTION_LOOK_MS, clock))
 
     def start(self) -> None:
         self._flusher.start()
-        self._upkeep.start()
-        self._upkeep.wake()
+        for worker in self._others:
+            worker.start().wake()
 
     def start_topic(self, topic: TopicShapes) -> None:
         """Runs the feed of a topic from now on."""
@@ -96,7 +101,7 @@ class Running:
         self._snapshots.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             workers = list(self._feeds.values())
-        for worker in (*workers, self._flusher, self._upkeep):
+        for worker in (*workers, self._flusher, *self._others):
             worker.stop()
 
     def _run_snapshots(self, topic: TopicShapes) -> None:

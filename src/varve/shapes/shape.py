@@ -106,6 +106,10 @@ class Shape:
         """Why there is no snapshot; None while there may be one."""
         return self._failure
 
+    def find_storage(self) -> ShapeStorage | None:
+        """The storage if it is open."""
+        return self._storage
+
     @property
     def is_open(self) -> bool:
         """Whether the storage is open, so that asking for places needs no file."""

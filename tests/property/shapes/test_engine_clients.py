@@ -1,0 +1,133 @@
+"""Whatever happens, and in whatever order: who follows a shape ends with the topic's rows.
+
+Clients read in the middle of everything, hold offsets over crashes and compactions, and begin anew
+only when they are told to.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from tests.support.shape_engine import Follower, Row, Stage
+from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.settings import EngineSettings
+from varve.shapes.shape import DropReason
+
+_MEMORY = "/dev/shm"
+"""Where there is one: power is not lost here, so no sync need reach a disk."""
+KEYS = st.sampled_from(["a", "b", "c", "d"])
+ROWS = st.fixed_dictionaries(
+    {"n": st.integers(0, 3)}, optional={"t": st.sampled_from(["x", "y"]), "u": st.booleans()}
+)
+STEPS = st.one_of(
+    st.tuples(st.just("put"), KEYS, ROWS),
+    st.tuples(st.just("put"), KEYS, ROWS),
+    st.tuples(st.just("put"), KEYS, ROWS),
+    st.tuples(st.just("delete"), KEYS),
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("read"), st.integers(0, 4)),
+    st.tuples(st.just("read"), st.integers(0, 4)),
+    st.tuples(st.just("checkpoint")),
+    st.tuples(st.just("crash")),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("compact")),
+    st.tuples(st.just("drop"), st.integers(0, 4)),
+)
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"where": "n > 1"},
+    {"where": "t = 'x'", "replica": "full"},
+    {"columns": "t"},
+    {"where": "n = $1", "params": {1: "2"}, "columns": "n,u"},
+]
+
+
+def _expected(state: dict[str, Row], parameters: dict[str, Any]) -> dict[str, Row]:
+    found = {}
+    for key, row in state.items():
+        where = parameters.get("where")
+        is_in = {
+            None: True,
+            "n > 1": row["n"] > 1,
+            "t = 'x'": row.get("t") == "x",
+            "n = $1": row["n"] == 2,
+        }[where]
+        if is_in:
+            columns = parameters.get("columns", "n,t,u").split(",")
+            found[key] = {"key": key} | {name: row[name] for name in columns if name in row}
+    return found
+
+
+class _World:
+    """A stage, what its topic holds, and one client for each shape."""
+
+    def __init__(self, path: Path, partitions: int) -> None:
+        self.stage = Stage(
+            path,
+            settings=EngineSettings(chunk_bytes=400, turn_records=3),
+            compaction=CompactionSettings(keep_chunks=0, stale_share=0.0),
+        )
+        self.stage.store.create_topic("t", partitions=partitions)
+        self.state: dict[str, Row] = {}
+        self.clients = [Follower(self.stage, "t", **parameters) for parameters in SHAPES]
+
+    def do(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("put", key, row):
+                self.stage.put("t", key, row)
+                self.state[key] = row
+            case ("delete", key):
+                self.stage.put("t", key, None)
+                self.state.pop(key, None)
+            case ("turn",) if self.stage.engine.shapes():
+                self.stage.engine.run_turn("t")
+            case ("read", number):
+                self.clients[number].step()
+            case ("checkpoint",):
+                self.stage.engine.checkpoint_now()
+            case ("crash",):
+                self.stage.crash()
+            case ("restart",):
+                self.stage.restart()
+            case ("compact",):
+                for shape in self.stage.engine.shapes():
+                    if shape.is_snapshot_complete:
+                        self.stage.engine.compact(shape)
+            case ("drop", number):
+                handle = self.clients[number].handle
+                shape = None if handle is None else self.stage.engine.find(handle)
+                if shape is not None:
+                    self.stage.engine.drop(shape, DropReason.DELETED)
+
+    def check(self) -> None:
+        for client, parameters in zip(self.clients, SHAPES, strict=True):
+            assert client.catch_up() == _expected(self.state, parameters), parameters
+            fresh = Follower(self.stage, "t", **parameters)
+            assert fresh.catch_up() == _expected(self.state, parameters), parameters
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@settings(max_examples=25)
+@given(steps=st.lists(STEPS, max_size=40))
+def test_every_client_ends_with_the_rows_of_the_topic(
+    partitions: int, steps: list[tuple[Any, ...]]
+) -> None:
+    note(f"steps={steps}")
+    path = Path(tempfile.mkdtemp(dir=_MEMORY if os.path.isdir(_MEMORY) else None))
+    try:
+        world = _World(path, partitions)
+        try:
+            for step in steps:
+                world.do(step)
+            world.check()
+        finally:
+            world.stage.close()
+    finally:
+        shutil.rmtree(path)
