@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.decoder import RecordKind, complete
+from varve.shapes.feed.decoder import Decoded, RecordKind, complete
 from varve.shapes.feed.journal import Range
 from varve.shapes.feed.order import Taken
 from varve.shapes.feed.partition_buffer import Entry
@@ -23,6 +23,7 @@ from varve.shapes.offset import Offset
 _SEEN_MAX: Final = 1 << 20
 """With more keys than this, more records behind a gap are uncertain than need be."""
 _OP_STRIDE: Final = 2
+_DELETE: Final = RecordKind.DELETE
 _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
 
 
@@ -53,13 +54,13 @@ class Doubts:
         number, expected, end = taken.range.partition, taken.range.start, taken.range.end
         gap_end = self._gap_ends.get(number, -1)
         judged = []
-        for entry, key in zip(taken.entries, keys, strict=True):
-            if entry.offset > expected:
-                gap_end = entry.offset
-            expected = entry.offset + 1
-            is_behind = self._seen.get(key, -1) < gap_end <= entry.offset < horizon
+        for (offset, _, _, _), key in zip(taken.entries, keys, strict=True):
+            if offset > expected:
+                gap_end = offset
+            expected = offset + 1
+            is_behind = self._seen.get(key, -1) < gap_end <= offset < horizon
             judged.append(is_behind and key != "")
-            self._seen[key] = entry.offset
+            self._seen[key] = offset
         self._gap_ends[number] = end if end > expected else gap_end
         self._forget(number, end >= horizon)
         return judged
@@ -93,7 +94,7 @@ class ChangeMaker:
     def make(self, taken: Taken) -> Made:
         """Changes of a range, in order; the table has them when it returns."""
         stop = next(
-            (number for number, one in enumerate(taken.entries) if one.decoded.kind in _RESETS),
+            (number for number, one in enumerate(taken.entries) if one[3].kind in _RESETS),
             None,
         )
         if stop is not None:
@@ -104,17 +105,17 @@ class ChangeMaker:
         return Made(transactions, taken.range)
 
     def _make_up_to_reset(self, taken: Taken, stop: int) -> Made:
-        entry = taken.entries[stop]
-        done = taken.range._replace(end=entry.offset + 1)
+        offset, _, _, decoded = taken.entries[stop]
+        done = taken.range._replace(end=offset + 1)
         transactions, changed, size = self._make_changes(Taken(done, taken.entries[:stop]))
-        is_cleared = entry.decoded.kind is RecordKind.TRUNCATE
+        is_cleared = decoded.kind is RecordKind.TRUNCATE
         position = Offset(done.next_tx - 1, 0)
         rows: dict[str, Row | None] = {} if is_cleared else changed
         self._table.apply(rows, position=position, byte_count=size, is_cleared=is_cleared)
         self._counts.records += 1
         self._counts.resets += 1
         what = "the source was truncated" if is_cleared else "the source has another schema"
-        reason = f"{what}, partition {done.partition} says at offset {entry.offset}"
+        reason = f"{what}, partition {done.partition} says at offset {offset}"
         return Made([*transactions, Transaction([], reason)], done)
 
     def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, Row | None], int]:
@@ -122,10 +123,8 @@ class ChangeMaker:
         entries = taken.entries
         prefix, is_grouped = self._prefix, self._is_grouped
         keys = [
-            row_key(prefix, one.decoded.key_columns)
-            if one.decoded.kind <= RecordKind.DELETE
-            else ""
-            for one in entries
+            row_key(prefix, decoded.key_columns) if decoded.kind <= _DELETE else ""
+            for _, _, _, decoded in entries
         ]
         rows = self._table.find_rows([key for key in keys if key])
         judged = self._doubts.judge(taken, keys)
@@ -134,22 +133,22 @@ class ChangeMaker:
         groups = _Groups()
         shift = taken.range.first_tx - taken.range.start
         size = 0
-        for number, entry in enumerate(entries):
-            offset = Offset(entry.offset + shift, 0)
+        for number, (at, timestamp, record_size, decoded) in enumerate(entries):
+            offset = Offset(at + shift, 0)
             if is_grouped:
-                offset = groups.place(entry, offset)
+                offset = groups.place(decoded, offset)
             key = keys[number]
             if not key:
                 continue
-            decoded, previous = entry.decoded, rows[key]
+            previous = rows[key]
             row = complete(decoded, previous) if decoded.unavailable else decoded.row
             is_uncertain = judged is not None and judged[number]
             if row == previous and not is_uncertain:
                 continue
             rows[key] = changed[key] = row
-            size += entry.size
+            size += record_size
             change = Change(
-                offset, key, decoded.key_columns, row, previous, is_uncertain, entry.timestamp
+                offset, key, decoded.key_columns, row, previous, is_uncertain, timestamp
             )
             if offset.op and transactions and transactions[-1].changes[0].offset.tx == offset.tx:
                 transactions[-1].changes.append(change)
@@ -163,7 +162,7 @@ class ChangeMaker:
     ) -> None:
         counts = self._counts
         changes = sum(len(one.changes) for one in made)
-        others = [one.decoded.kind for one in entries if one.decoded.kind > RecordKind.DELETE]
+        others = [one[3].kind for one in entries if one[3].kind > _DELETE]
         skipped = sum(kind is RecordKind.SKIPPED for kind in others)
         counts.records += len(entries)
         counts.changes += changes
@@ -181,8 +180,8 @@ class _Groups:
         self._tx = 0
         self._op = 0
 
-    def place(self, entry: Entry, alone: Offset) -> Offset:
-        transaction = entry.decoded.transaction
+    def place(self, decoded: Decoded, alone: Offset) -> Offset:
+        transaction = decoded.transaction
         if transaction is None:
             self._id = None
             return alone

@@ -49,10 +49,6 @@ class Gate(Protocol):
         """Learns of transactions that have ended."""
         ...
 
-    def note(self, entries: list[Entry]) -> None:
-        """Is told of entries that were read, once."""
-        ...
-
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
         """How many entries of a buffer may be taken; at least so many, if they are ready."""
         ...
@@ -108,7 +104,9 @@ class RecordOrder:
             self._note_given(starts[0], self.ends[0])
         for one in self._replay:
             starts[one.partition] = max(starts[one.partition], one.end)
-        self._buffers = {number: PartitionBuffer(start) for number, start in starts.items()}
+        self._buffers = {
+            number: PartitionBuffer(start, self._decoder) for number, start in starts.items()
+        }
 
     def _note_given(self, start: int, end: int) -> None:
         """Notes the first partition's records up to its end.
@@ -134,7 +132,7 @@ class RecordOrder:
 
     def add_partition(self, number: int, start: int) -> None:
         """Takes in a partition that the topic has got; the order goes on in the journal."""
-        self._buffers[number] = PartitionBuffer(start)
+        self._buffers[number] = PartitionBuffer(start, self._decoder)
         self.ends[number] = start
         self._uses_journal = True
 
@@ -178,7 +176,8 @@ class RecordOrder:
                         f"nothing at offset {offset}, which was read before: try again"
                     )
                 continue
-            entries += decode_entries(read.columns, self._decoder, end=wanted.end)
+            for part in decode_entries(read.columns, self._decoder):
+                entries += [one for one in part if one[0] < wanted.end]
             offset = read.next_offset
         return entries
 
@@ -201,11 +200,8 @@ class RecordOrder:
             if read is None:
                 self.ends[number] = offset
                 continue
-            entries = decode_entries(read.columns, self._decoder, end=read.next_offset)
-            self._buffers[number].add(entries, read.next_offset)
+            self._buffers[number].add(read.columns, read.next_offset)
             self.ends[number] = max(read.end_offset, read.next_offset)
-            if self._gate is not None:
-                self._gate.note(entries)
 
     def _has_ready(self, buffer: PartitionBuffer) -> bool:
         if self._gate is None or buffer.is_empty:

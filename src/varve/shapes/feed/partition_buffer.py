@@ -1,86 +1,96 @@
-"""Records of one partition that were read and decoded, and are not given yet.
+"""Records of one partition that were read and are not given yet.
+
+Records are decoded some hundreds at a time, just before they are taken: so their bytes are still
+near the processor, and few objects wait.
 
 Invariant  entries are in the order of their offsets, from `start` on; what lies between entries, or
            between the last one and `next_offset`, holds no committed record.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
+from varve.kernels.record_parse import RecordField
 from varve.records import RecordColumns
 from varve.shapes.feed.decoder import Decoded, Decoder, Record
 
+Entry = tuple[int, int, int, Decoded]
+"""A record: offset, timestamp, bytes of key and value, what it says. A tuple, for many are made."""
 
-class Entry(NamedTuple):
-    """A record; `size` counts the bytes of its key and value."""
-
-    offset: int
-    timestamp: int
-    size: int
-    decoded: Decoded
+_DECODED_MAX: Final = 512
+_FIELD_COUNT: Final = int(RecordField.VALUE_SIZE) + 1
 
 
-def decode_entries(columns: Iterable[RecordColumns], decoder: Decoder, *, end: int) -> list[Entry]:
-    """The records before an offset, decoded."""
-    places: list[tuple[int, int, int]] = []
-    records: list[Record] = []
-    for one in columns:
-        payload = one.payload.tobytes()
-        for row in one.table.tolist():
-            offset, timestamp, key, key_size, value, value_size = row[:6]
-            if offset >= end:
-                break
-            places.append((offset, timestamp, max(key_size, 0) + max(value_size, 0)))
-            records.append(
-                (
-                    None if key_size < 0 else payload[key : key + key_size],
-                    None if value_size < 0 else payload[value : value + value_size],
-                )
-            )
-    if not records:
-        return []
-    return [
-        Entry(offset, timestamp, size, decoded)
-        for (offset, timestamp, size), decoded in zip(
-            places, decoder.decode_many(records), strict=True
+def split_records(columns: RecordColumns) -> tuple[list[int], list[int], list[Record]]:
+    """Offsets, timestamps, and keys with values."""
+    payload = columns.payload.tobytes()
+    fields = columns.table[:, :_FIELD_COUNT].T.tolist()
+    offsets, timestamps, key_starts, key_sizes, value_starts, value_sizes = fields
+    records: list[Record] = [
+        (
+            payload[key : key + key_size] if key_size >= 0 else None,
+            payload[value : value + value_size] if value_size >= 0 else None,
+        )
+        for key, key_size, value, value_size in zip(
+            key_starts, key_sizes, value_starts, value_sizes, strict=True
         )
     ]
+    return offsets, timestamps, records
+
+
+def decode_entries(columns: Iterable[RecordColumns], decoder: Decoder) -> Iterator[list[Entry]]:
+    """The records, decoded, some hundreds at a time."""
+    for one in columns:
+        offsets, timestamps, records = split_records(one)
+        for start in range(0, len(records), _DECODED_MAX):
+            end = start + _DECODED_MAX
+            part = records[start:end]
+            sizes = [len(key or b"") + len(value or b"") for key, value in part]
+            decoded = decoder.decode_many(part)
+            yield list(zip(offsets[start:end], timestamps[start:end], sizes, decoded, strict=True))
 
 
 class PartitionBuffer:
     """What was read ahead of one partition."""
 
-    __slots__ = ("_entries", "_taken", "next_offset", "start")
+    __slots__ = ("_decoded", "_decoder", "_entries", "next_offset", "start")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, decoder: Decoder) -> None:
         self.start = start
         self.next_offset = start
+        self._decoder = decoder
         self._entries: list[Entry] = []
-        self._taken = 0
-
-    @property
-    def waiting(self) -> Sequence[Entry]:
-        """What is not taken yet."""
-        return self._entries[self._taken :] if self._taken else self._entries
-
-    @property
-    def is_empty(self) -> bool:
-        return self._taken == len(self._entries)
+        self._decoded: deque[Iterator[list[Entry]]] = deque()
 
     @property
     def has_news(self) -> bool:
         """Whether a take would move on, if only over offsets without records."""
         return self.next_offset > self.start
 
-    def add(self, entries: Sequence[Entry], next_offset: int) -> None:
-        self._entries = [*self.waiting, *entries]
-        self._taken = 0
+    @property
+    def is_empty(self) -> bool:
+        return not self.look(1)
+
+    def add(self, columns: Sequence[RecordColumns], next_offset: int) -> None:
+        self._decoded.append(decode_entries(columns, self._decoder))
         self.next_offset = next_offset
+
+    def look(self, count: int | None = None) -> Sequence[Entry]:
+        """What is not taken yet: at least so many entries, or all there are."""
+        while self._decoded and (count is None or len(self._entries) < count):
+            part = next(self._decoded[0], None)
+            if part is None:
+                self._decoded.popleft()
+            else:
+                self._entries += part
+        return self._entries
 
     def take(self, count: int) -> tuple[int, int, list[Entry]]:
         """At most so many entries, and the offsets [start, end) that this covers."""
-        entries = self._entries[self._taken : self._taken + count]
-        self._taken += len(entries)
+        # One more is looked at: what lies before it holds nothing else.
+        self.look(count + 1)
+        entries, self._entries = self._entries[:count], self._entries[count:]
         start = self.start
-        self.start = self.next_offset if self.is_empty else self._entries[self._taken].offset
+        self.start = self._entries[0][0] if self._entries else self.next_offset
         return start, self.start, entries

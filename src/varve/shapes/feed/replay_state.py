@@ -3,11 +3,13 @@
 Invariant  the records below the ends noted at the beginning come, each partition in order.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from varve.foundation.errors import Unavailable
 from varve.records import RecordColumns
+from varve.shapes.feed.partition_buffer import split_records
 from varve.shapes.feed.resuming import look_at_bounds
 from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateRecord
@@ -62,16 +64,5 @@ def read_range(
 
 def state_records(columns: RecordColumns, end: int) -> list[StateRecord]:
     """The records before an offset."""
-    payload = columns.payload.tobytes()
-    made = []
-    for row in columns.table.tolist():
-        offset, _, key, key_size, value, value_size = row[:6]
-        if offset >= end:
-            break
-        made.append(
-            StateRecord(
-                None if key_size < 0 else payload[key : key + key_size],
-                None if value_size < 0 else payload[value : value + value_size],
-            )
-        )
-    return made
+    offsets, _, records = split_records(columns)
+    return records[: bisect_left(offsets, end)]

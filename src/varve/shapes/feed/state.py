@@ -5,14 +5,12 @@ Invariant  once all records were read, in the order given, each key holds what t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from varve.shapes.feed.decoder import Record
 
-class StateRecord(NamedTuple):
-    """A record of the state; a null value says that the key is gone."""
-
-    key: bytes | None
-    value: bytes | None
+StateRecord = Record
+"""Key and value; a null value says that the key is gone."""
 
 
 class StateReader(Protocol):

@@ -225,7 +225,7 @@ class TopicFeed:
         """What lies behind a reset is given by the next poll."""
         if done.end < taken.range.end:
             rest = taken.range._replace(start=done.end, first_tx=done.next_tx)
-            entries = [one for one in taken.entries if one.offset >= done.end]
+            entries = [one for one in taken.entries if one[0] >= done.end]
             self._waiting.appendleft(Taken(rest, entries))
 
     def _has_lost_deletions(self, taken: Taken) -> bool:

@@ -1,0 +1,153 @@
+"""A topic behind a server, varve's or any Kafka's, as the source of a feed.
+
+Invariant  one request asks a broker for all partitions that it leads, so that a wait is for any of
+           them. What cannot be told apart from silence is asked again.
+Threads    see `source`; the client has a lock of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.foundation.errors import Unavailable
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.answers import Refused, check
+from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
+from varve.shapes.feed.committed import read_committed
+from varve.shapes.feed.source import SourceRead
+from varve.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+Wait = Callable[[float], object]
+"""Lets so many seconds pass."""
+
+_READ_COMMITTED: Final = 1
+_ANSWER_BYTES: Final = 16 << 20
+_DELETE_RETENTION: Final = "delete.retention.ms"
+_DELETE_RETENTION_MS: Final = 24 * 3_600_000
+_POLICY: Final = "cleanup.policy"
+
+
+class ServerSource:
+    """Reads a topic through Kafka's protocol."""
+
+    def __init__(self, address: ServerAddress, topic: str, *, wait: Wait) -> None:
+        self.topic = topic
+        self._address = address
+        self._client = ServerClient(address, wait)
+        # Who reads waits for the server; others need not wait for them.
+        self._asking = ServerClient(address, wait)
+        self._topic_id: str | None = None
+        self._leaders: Mapping[int, int] | None = None
+
+    @property
+    def place(self) -> str:
+        return self._address.name
+
+    def topic_id(self) -> str:
+        if self._topic_id is None:
+            self._topic_id = encode_topic_id(self._asking.topic(self.topic).id)
+        return self._topic_id
+
+    def partition_count(self) -> int:
+        found = self._asking.topic(self.topic)
+        self._topic_id = encode_topic_id(found.id)
+        return len(found.leaders)
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        start = self._asking.find_offset(self.topic, partition, EARLIEST, is_committed=False)
+        end = self._asking.find_offset(self.topic, partition, LATEST, is_committed=True)
+        if start is None or end is None:
+            raise Unavailable(
+                f"{self.place} tells no bounds of {self.topic}-{partition}: try again"
+            )
+        return start, max(start, end)
+
+    def read(
+        self, positions: Mapping[int, int], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, SourceRead]:
+        def ask() -> dict[int, SourceRead]:
+            try:
+                return self._read(positions, max_bytes, wait_ms)
+            except Unavailable:
+                self._leaders = None
+                raise
+
+        return self._client.patiently(ask)
+
+    def tombstone_retention_ms(self) -> int | None:
+        told = self._asking.topic_settings(self.topic)
+        if "compact" not in told.get(_POLICY, ""):
+            return None
+        return int(told.get(_DELETE_RETENTION, _DELETE_RETENTION_MS))
+
+    def close(self) -> None:
+        self._client.close()
+        self._asking.close()
+
+    def _read(
+        self, positions: Mapping[int, int], max_bytes: int, wait_ms: int
+    ) -> dict[int, SourceRead]:
+        groups = self._by_leader(positions)
+        found: dict[int, SourceRead] = {}
+        if len(groups) > 1:
+            for group in groups:
+                found |= self._fetch(group, max_bytes, 0)
+        if found:
+            return found
+        for group in groups:
+            # One connection is read at a time, so brokers share the time.
+            found |= self._fetch(group, max_bytes, wait_ms // len(groups))
+        return found
+
+    def _by_leader(self, positions: Mapping[int, int]) -> list[dict[int, int]]:
+        if self._leaders is None or not self._leaders.keys() >= positions.keys():
+            self._leaders = self._client.topic(self.topic).leaders
+        groups: dict[int, dict[int, int]] = {}
+        for partition, offset in positions.items():
+            leader = self._leaders.get(partition, partition)
+            groups.setdefault(leader, {})[partition] = offset
+        return list(groups.values())
+
+    def _fetch(
+        self, positions: Mapping[int, int], max_bytes: int, wait_ms: int
+    ) -> dict[int, SourceRead]:
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max(max_bytes, _ANSWER_BYTES),
+            isolation_level=_READ_COMMITTED,
+            topics=[
+                FetchTopic(
+                    self.topic,
+                    partitions=[
+                        FetchPartition(number, fetch_offset=offset, partition_max_bytes=max_bytes)
+                        for number, offset in positions.items()
+                    ],
+                )
+            ],
+        )
+        answer = self._client.ask_leader(self.topic, next(iter(positions)), request, FetchResponse)
+        check(answer.error_code, f"{self.place}: {self.topic}")
+        parts = [one for topic in answer.responses for one in topic.partitions]
+        found = {}
+        for part in parts:
+            read = self._read_part(part, positions[part.partition_index])
+            if read.next_offset > positions[part.partition_index]:
+                found[part.partition_index] = read
+        if not found and answer.throttle_time_ms:
+            raise Refused(f"{self.place} asks for patience (a quota is used up)")
+        return found
+
+    def _read_part(self, part: PartitionData, offset: int) -> SourceRead:
+        where = f"{self.place}: {self.topic}-{part.partition_index}"
+        check(part.error_code, f"{where}, offset {offset}")
+        aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
+        data = part.records or memoryview(b"")
+        found = read_committed(data, aborted, start=offset, where=where)
+        return SourceRead(found.columns, found.next_offset, part.last_stable_offset)
