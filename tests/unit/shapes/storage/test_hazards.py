@@ -1,0 +1,280 @@
+"""Hazards of the design that the log's storage avoids, by their numbers."""
+
+import threading
+
+import pytest
+
+from tests.support.shape_log import (
+    CLOCK,
+    HANDLE,
+    ROOT,
+    SMALL,
+    LogModel,
+    compact_plainly,
+    create_storage,
+    follow,
+    make_entry,
+    messages_of,
+    open_storage,
+    read_messages,
+    write_compacted,
+)
+from varve.disk import CrashMode, FaultyFileSystem, MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import InvalidRequest
+from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.storage.compacted_log import CompactedLog
+from varve.shapes.storage.entry import encode_entry
+from varve.shapes.storage.layout import index_path, log_directory, log_path, shape_directory
+from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.storage import ShapeStorage
+
+
+def _disk() -> MemoryFileSystem:
+    return MemoryFileSystem(ManualClock())
+
+
+def _filled(count: int, disk: MemoryFileSystem | None = None) -> tuple[ShapeStorage, LogModel]:
+    storage, model = create_storage(disk or _disk()), LogModel()
+    for tx in range(1, count + 1):
+        _append(storage, model, tx)
+    return storage, model
+
+
+def _append(storage: ShapeStorage, model: LogModel, tx: int) -> None:
+    storage.append([make_entry(tx)])
+    model.append([make_entry(tx)])
+    model.commit()
+
+
+def _check(storage: ShapeStorage, model: LogModel) -> None:
+    assert storage.latest == model.latest
+    assert follow(storage) == read_messages(storage) == messages_of(model.committed)
+    for entry in model.committed:
+        assert read_messages(storage, entry.offset) == model.between(entry.offset, LAST)
+
+
+def test_h3_the_writer_goes_on_behind_a_swap_as_if_there_had_been_none() -> None:
+    storage, model = _filled(45)
+    twin, _ = _filled(45)
+    storage.flush()
+    assert compact_plainly(storage, 1)
+    for tx in range(30, 90):
+        storage.append([make_entry(tx)])
+        twin.append([make_entry(tx)])
+        if tx > 45:
+            model.append([make_entry(tx)])
+            model.commit()
+    _check(storage, model)
+    place: Offset | None = model.committed[40].offset
+    while place is not None:
+        assert storage.chunk_end(place) == twin.chunk_end(place)
+        place = storage.chunk_end(place)
+    storage.close()
+    _check(open_storage(storage.file_system), model)
+
+
+def test_h4_chunk_positions_are_those_of_the_new_file() -> None:
+    storage, model = _filled(60)
+    storage.flush()
+    for round_number in range(4):
+        assert compact_plainly(storage, 0)
+        _check(storage, model)
+        for tx in range(61 + round_number * 20, 81 + round_number * 20):
+            _append(storage, model, tx)
+        _check(storage, model)
+        storage.flush()
+    data = storage.file_system.read(log_path(storage.directory, storage.manifest.latest))
+    rest = [e for e in model.committed if e.offset > storage.manifest.boundary]
+    assert data == b"".join(map(encode_entry, rest))
+
+
+def test_h9_the_open_chunk_does_not_count_when_none_is_kept() -> None:
+    storage, _ = _filled(3)
+    storage.flush()
+    assert storage.compaction_target(0) is None
+    storage, model = _filled(20)
+    storage.flush()
+    first = storage.chunk_end(SNAPSHOT_END)
+    assert first is not None
+    target = storage.compaction_target(0)
+    assert target is not None
+    assert storage.chunk_end(target[0]) is None
+    second = storage.compaction_target(1)
+    assert second is not None
+    assert second[0] == first
+    assert storage.compaction_target(2) is None
+    assert compact_plainly(storage, 0)
+    _check(storage, model)
+
+
+def test_h10_a_chunk_closed_within_an_open_transaction_is_not_seen() -> None:
+    storage, model = _filled(3)
+    storage.append([make_entry(9, op) for op in range(40)], is_commit=False)
+    assert storage.chunk_end(SNAPSHOT_END) is None
+    assert storage.chunk_end(Offset(3, 0)) is None
+    _check(storage, model)
+    storage.flush()
+    _check(storage, model)
+    assert storage.persisted == Offset(3, 0)
+    storage.commit()
+    end = storage.chunk_end(SNAPSHOT_END)
+    assert end is not None
+    assert end < storage.latest
+
+
+def test_h11_files_stay_until_the_last_reader_that_could_look_for_them() -> None:
+    disk = _disk()
+    storage, model = _filled(60, disk)
+    storage.flush()
+    old = {log_path(storage.directory, "latest.0"), index_path(storage.directory, "latest.0")}
+    first, second = storage.lease(), storage.lease()
+    assert compact_plainly(storage, 1)
+    assert all(map(disk.exists, old))
+    third = storage.lease()
+    first.release()
+    first.release()
+    assert all(map(disk.exists, old))
+    second.release()
+    assert not any(map(disk.exists, old))
+    third.release()
+    _check(storage, model)
+
+
+def test_h11_a_stream_in_flight_reads_on_while_its_file_is_removed() -> None:
+    disk = _disk()
+    storage, model = _filled(60, disk)
+    storage.flush()
+    stream = storage.read(SNAPSHOT_END, LAST)
+    first = next(stream)
+    assert compact_plainly(storage, 0)
+    assert not disk.exists(log_path(storage.directory, "latest.0"))
+    assert b",".join([first, *stream]) == b",".join(e.json for e in model.committed)
+
+
+def test_h12_what_was_flushed_survives_the_loss_of_all_unsynced_bytes() -> None:
+    disk = FaultyFileSystem(ManualClock())
+    storage, model = create_storage(disk), LogModel()
+    for tx in range(1, 20):
+        _append(storage, model, tx)
+    storage.flush()
+    assert compact_plainly(storage, 0)
+    storage = open_storage(disk.after_crash(CrashMode.LOSE_UNSYNCED))
+    _check(storage, model)
+    storage.append([make_entry(20)])
+    assert storage.latest == Offset(20, 0)
+
+
+def test_h13_a_reader_of_the_open_chunk_stops_for_good_at_its_limit() -> None:
+    settings = StorageSettings(chunk_bytes=1 << 20, buffer_bytes=64, read_bytes=100)
+    storage = create_storage(_disk(), settings)
+    entries = [make_entry(2 * tx) for tx in range(1, 30)]
+    for entry in entries:
+        storage.append([entry])
+    for limit in range(1, 60):
+        expected = messages_of([e for e in entries if e.offset <= Offset(limit, 0)])
+        assert read_messages(storage, SNAPSHOT_END, Offset(limit, 0)) == expected
+        assert read_messages(storage, SNAPSHOT_END, Offset(limit, 5)) == expected
+
+
+def test_h14_a_limit_between_entries_of_the_tail_is_exact() -> None:
+    storage = create_storage(_disk(), StorageSettings())
+    entries = [make_entry(10 * tx) for tx in range(1, 9)]
+    for entry in entries[:4]:
+        storage.append([entry])
+    storage.flush()
+    for entry in entries[4:]:
+        storage.append([entry])
+    for limit in range(5, 100, 5):
+        expected = messages_of([e for e in entries if e.offset <= Offset(limit, 0)])
+        assert read_messages(storage, SNAPSHOT_END, Offset(limit, 0)) == expected
+
+
+def test_h15_what_is_not_durable_is_not_compacted() -> None:
+    storage, _ = _filled(30)
+    assert storage.persisted == SNAPSHOT_END
+    assert storage.compaction_target(0) is None
+    storage.flush()
+    compacted = write_compacted(storage, 0)
+    assert compacted is not None
+    storage.append([make_entry(40, op) for op in range(40)], is_commit=False)
+    assert storage.compaction_target(0) is None
+    beyond = CompactedLog(Offset(40, 0), compacted.position, compacted.suffix)
+    with pytest.raises(InvalidRequest, match="durable"):
+        storage.install(beyond)
+    elsewhere = CompactedLog(compacted.boundary, compacted.position + 1, compacted.suffix)
+    with pytest.raises(InvalidRequest, match="no chunk"):
+        storage.install(elsewhere)
+    nowhere = CompactedLog(compacted.boundary, compacted.position, "compacted.99")
+    with pytest.raises(InvalidRequest, match="not there"):
+        storage.install(nowhere)
+    storage.install(compacted)
+    storage.commit()
+    assert len(read_messages(storage)) == 70
+
+
+def test_h18_a_tail_that_a_reader_holds_is_never_cleared() -> None:
+    storage = create_storage(_disk(), StorageSettings())
+    entries = [make_entry(tx) for tx in range(1, 6)]
+    storage.append(entries)
+    stream = storage.read(SNAPSHOT_END, LAST)
+    storage.flush()
+    storage.append([make_entry(6)])
+    storage.close()
+    assert b",".join(stream) == b",".join(entry.json for entry in entries)
+
+
+def test_h24_leftovers_without_a_manifest_are_wiped() -> None:
+    disk = _disk()
+    directory = shape_directory(ROOT, HANDLE)
+    disk.make_directory(log_directory(directory))
+    for path in (log_path(directory, "latest.0"), index_path(directory, "latest.0")):
+        with disk.open_writable(path) as file:
+            file.write_at(0, b"left over")
+    storage, model = _filled(9, disk)
+    storage.close()
+    _check(open_storage(disk), model)
+
+
+def test_recovery_removes_files_that_the_manifest_does_not_name() -> None:
+    disk = _disk()
+    storage, model = _filled(30, disk)
+    storage.flush()
+    assert write_compacted(storage, 0) is not None
+    storage.close()
+    storage = open_storage(disk)
+    storage.append([make_entry(31)])
+    logs = [name for name in disk.names(log_directory(storage.directory)) if "log." in name]
+    assert logs == ["log.latest.0.chunk.bin", "log.latest.0.jsonfile.bin"]
+    assert read_messages(storage) == messages_of([*model.committed, make_entry(31)])
+
+
+def test_readers_see_a_growing_prefix_while_another_thread_writes_and_swaps() -> None:
+    """H4, H11, H14, H18 under threads: flushes, swaps and appends beside two readers."""
+    storage = create_storage(_disk(), SMALL)
+    count, faults, is_over = 400, list[BaseException](), threading.Event()
+
+    def read() -> None:
+        try:
+            while not is_over.is_set():
+                latest = storage.latest
+                found = read_messages(storage, SNAPSHOT_END, latest)
+                assert found == messages_of([make_entry(tx) for tx in range(1, len(found) + 1)])
+                assert latest == SNAPSHOT_END or len(found) == latest.tx
+        except BaseException as error:
+            faults.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for tx in range(1, count + 1):
+        storage.append([make_entry(tx)])
+        if tx % 25 == 0:
+            storage.flush()
+        if tx % 100 == 0:
+            assert compact_plainly(storage, 1, now_ms=CLOCK.now_ms())
+    is_over.set()
+    for reader in readers:
+        reader.join(30)
+        assert not reader.is_alive()
+    assert faults == []

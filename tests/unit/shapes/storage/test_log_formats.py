@@ -1,0 +1,246 @@
+"""Bytes of a shape's log, its chunk index, its pointer and its manifest."""
+
+import pytest
+
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, UnsupportedFormat
+from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+from varve.shapes.storage.chunk_index import (
+    HALF_BYTES,
+    Chunk,
+    ChunkIndexFile,
+    Half,
+    encode_chunks,
+    encode_half,
+    encode_reference_half,
+    find_half,
+)
+from varve.shapes.storage.entry import (
+    INSERT,
+    Entry,
+    checksum,
+    decode_entries,
+    decode_entry,
+    encode_entry,
+    encode_reference_entry,
+    entry_size,
+)
+from varve.shapes.storage.layout import (
+    disk_bytes,
+    find_suffix,
+    list_handles,
+    log_path,
+    new_suffix,
+    shape_directory,
+    snapshot_path,
+)
+from varve.shapes.storage.manifest import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    read_manifest,
+)
+from varve.shapes.storage.pointer import SLOT_DISTANCE, pointer_path, read_pointer
+from varve.shapes.storage.trash import empty_trash, move_to_trash
+
+GOLDEN = Entry(Offset(10, 0), b"test_key", INSERT, b'{"test":1}')
+GOLDEN_BYTES = bytes.fromhex(
+    "000000000000000a 0000000000000000 00000008 746573745f6b6579 69 00"
+    "000000000000000a 7b2274657374223a317d"
+)
+
+
+def _disk() -> MemoryFileSystem:
+    return MemoryFileSystem(ManualClock())
+
+
+def test_an_entry_is_that_of_the_reference_and_a_checksum() -> None:
+    assert encode_reference_entry(GOLDEN) == GOLDEN_BYTES
+    data = encode_entry(GOLDEN)
+    assert data == GOLDEN_BYTES + checksum(GOLDEN_BYTES).to_bytes(4, "big")
+    assert len(data) == entry_size(len(GOLDEN.key), len(GOLDEN.json))
+
+
+def test_entries_come_back_with_their_places() -> None:
+    stored = list(decode_entries(encode_entry(GOLDEN) * 3))
+    assert [one.position for one in stored] == [0, 52, 104]
+    assert all(one.entry == GOLDEN and one.flag == 0 for one in stored)
+    assert [one.json_position for one in stored] == [38, 90, 142]
+    assert encode_reference_entry(GOLDEN) * 3 == b"".join(
+        encode_entry(GOLDEN)[:-4] for _ in range(3)
+    )
+
+
+def test_an_entry_that_is_cut_off_or_changed_is_corrupt() -> None:
+    data = encode_entry(GOLDEN)
+    for size in range(len(data)):
+        with pytest.raises(Corrupt):
+            decode_entry(data[:size])
+    for at in range(len(data)):
+        with pytest.raises(Corrupt):
+            decode_entry(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def test_a_half_of_the_chunk_index_is_that_of_the_reference_and_a_checksum() -> None:
+    half = Half(Offset(10, 0), 0)
+    fields = bytes.fromhex("000000000000000a" + "0000000000000000" * 3)
+    assert encode_reference_half(half) == fields
+    assert encode_half(half) == fields + checksum(fields).to_bytes(4, "big")
+    assert find_half(encode_half(half)) == half
+    assert find_half(encode_half(half)[:-1]) is None
+    assert find_half(b"\x01" + encode_half(half)[1:]) is None
+
+
+def _index(chunks: list[Chunk], junk: bytes = b"") -> ChunkIndexFile:
+    disk = _disk()
+    file = disk.open_writable("/index")
+    file.write_at(0, encode_chunks(chunks) + junk)
+    return ChunkIndexFile(file)
+
+
+def _chunks(count: int) -> list[Chunk]:
+    return [
+        Chunk(Offset(10 * n + 1, 0), n * 50, Offset(10 * n + 9, 0), n * 50 + 50)
+        for n in range(count)
+    ]
+
+
+def test_lookup_gives_the_first_chunk_that_ends_beyond_or_the_open_one() -> None:
+    complete = _chunks(5)
+    opened = Chunk(Offset(60, 0), 250)
+    index = _index([*complete, opened], junk=b"torn")
+    for tx in range(1, 60):
+        place = Offset(tx, 0)
+        expected = next((c for c in complete if c.last is not None and c.last > place), opened)
+        assert index.find(place) == expected
+    assert _index(complete).find(Offset(49, 0)) is None
+    assert _index([]).find(SNAPSHOT_END) is None
+
+
+def test_the_open_chunk_is_no_complete_one() -> None:
+    """H9."""
+    index = _index([*_chunks(2), Chunk(Offset(60, 0), 100)])
+    assert list(index.complete()) == _chunks(2)
+    assert index.complete_count == 2
+    assert [chunk.is_open for chunk in index.last_chunks(2)] == [False, True]
+
+
+def test_a_changed_half_of_the_index_is_corrupt() -> None:
+    disk = _disk()
+    file = disk.open_writable("/index")
+    data = bytearray(encode_chunks(_chunks(3)))
+    data[HALF_BYTES + 3] ^= 1
+    file.write_at(0, data)
+    with pytest.raises(Corrupt, match="CRC-32C"):
+        list(ChunkIndexFile(file).complete())
+
+
+def test_a_manifest_comes_back() -> None:
+    for manifest in (Manifest(), Manifest("latest.9", Offset(7, 2), "compacted.8")):
+        assert decode_manifest(encode_manifest(manifest), "m") == manifest
+    assert Manifest().boundary == BEFORE_ALL
+
+
+def test_a_manifest_of_another_version_is_not_read() -> None:
+    data = encode_manifest(Manifest()).replace(b'"version": 2', b'"version": 1')
+    with pytest.raises(UnsupportedFormat, match="only 2"):
+        decode_manifest(data, "m")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version":2}',
+        b'{"version":2,"latest":1,"boundary":null,"compacted":null}',
+        b'{"version":2,"latest":"latest.0","boundary":"1_0","compacted":null}',
+        b'{"version":2,"latest":"latest.0","boundary":"x","compacted":"compacted.1"}',
+        b"\xff",
+    ],
+)
+def test_what_is_no_manifest_is_corrupt(data: bytes) -> None:
+    with pytest.raises(Corrupt):
+        decode_manifest(data, "m")
+
+
+def test_a_directory_without_a_manifest_is_no_shape() -> None:
+    with pytest.raises(NotFound):
+        read_manifest(_disk(), "/nowhere")
+
+
+def test_the_pointer_survives_a_torn_write_of_either_slot() -> None:
+    disk = _disk()
+    disk.make_directory("/s/metadata")
+    pointer = read_pointer(disk, "/s")
+    assert pointer.offset == SNAPSHOT_END
+    for tx in range(1, 6):
+        read_pointer(disk, "/s").write(Offset(tx, 3))
+        assert read_pointer(disk, "/s").offset == Offset(tx, 3)
+        with disk.open_writable(pointer_path("/s")) as file:
+            older = (tx + 1) % 2 * SLOT_DISTANCE
+            kept = file.read_at(older, 28)
+            file.write_at(older, b"torn")
+            assert read_pointer(disk, "/s").offset == Offset(tx, 3)
+            file.write_at(older, kept)
+
+
+def test_a_pointer_without_a_sound_slot_is_corrupt() -> None:
+    disk = _disk()
+    disk.make_directory("/s/metadata")
+    read_pointer(disk, "/s").write(Offset(1, 0))
+    with disk.open_writable(pointer_path("/s")) as file:
+        file.write_at(0, b"xxxx")
+        file.write_at(SLOT_DISTANCE, b"xxxx")
+    with pytest.raises(Corrupt, match="neither slot"):
+        read_pointer(disk, "/s")
+
+
+def test_shapes_are_spread_over_two_levels_and_listed() -> None:
+    disk = _disk()
+    assert shape_directory("/r", "abcdef") == "/r/ab/cd/abcdef"
+    for handle in ("abcdef", "abcdxx", "99-17"):
+        disk.make_directory(shape_directory("/r", handle) + "/log")
+    disk.make_directory("/r/tables/topic")
+    disk.make_directory("/r/.trash/old1")
+    assert sorted(list_handles(disk, "/r")) == ["99-17", "abcdef", "abcdxx"]
+
+
+@pytest.mark.parametrize("handle", ["", "abc", "../../x", "a/bcd", ".abc", "abcd" * 60, "ab\ncd"])
+def test_a_handle_that_is_no_plain_name_is_refused(handle: str) -> None:
+    with pytest.raises(InvalidRequest, match="handle"):
+        shape_directory("/r", handle)
+
+
+def test_names_of_logs_are_never_used_twice() -> None:
+    disk = _disk()
+    disk.make_directory("/s/log")
+    disk.open_writable(log_path("/s", "latest.7")).close()
+    assert new_suffix(disk, "/s", "latest", 7) == "latest.8"
+    assert new_suffix(disk, "/s", "compacted", 7) == "compacted.7"
+    assert find_suffix("log.compacted.12.keyfile.bin") == "compacted.12"
+    assert find_suffix("0.jsonsnapshot") is None
+
+
+def test_disk_usage_counts_files_and_a_missing_shape_has_none() -> None:
+    disk = _disk()
+    assert disk_bytes(disk, "/s") == 0
+    disk.make_directory("/s/log")
+    with disk.open_writable(snapshot_path("/s", 0)) as file:
+        file.write_at(0, b"12345")
+    assert disk_bytes(disk, "/s") == 5
+
+
+def test_dropped_shapes_wait_in_the_trash_under_names_of_their_own() -> None:
+    disk = _disk()
+    for _ in range(2):
+        disk.make_directory(shape_directory("/r", "abcdef") + "/log")
+        assert move_to_trash(disk, "/r", "abcdef")
+    assert not move_to_trash(disk, "/r", "abcdef")
+    assert disk.names("/r/.trash") == ["abcdef", "abcdef.1"]
+    assert empty_trash(disk, "/r", count_max=1) == 1
+    assert empty_trash(disk, "/r", count_max=9) == 1
+    assert empty_trash(disk, "/r", count_max=9) == 0
+    assert empty_trash(disk, "/elsewhere", count_max=9) == 0

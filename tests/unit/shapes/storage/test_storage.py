@@ -1,0 +1,363 @@
+"""A shape's storage: what is written can be read, from memory, from files and from both."""
+
+import errno
+
+import pytest
+
+from tests.support.shape_log import (
+    HANDLE,
+    ROOT,
+    SMALL,
+    create_storage,
+    follow,
+    make_entry,
+    messages_of,
+    open_storage,
+    read_messages,
+)
+from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import (
+    Closed,
+    Corrupt,
+    DiskFull,
+    InvalidRequest,
+    InvalidSetting,
+    NotFound,
+    StoreError,
+    Unavailable,
+)
+from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END, Offset
+from varve.shapes.storage.chunk_index import ChunkIndexFile
+from varve.shapes.storage.entry import INSERT, Entry
+from varve.shapes.storage.layout import index_path, log_path
+from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.storage import ShapeStorage
+
+
+def _disk() -> MemoryFileSystem:
+    return MemoryFileSystem(ManualClock())
+
+
+def _filled(count: int, disk: MemoryFileSystem | None = None) -> ShapeStorage:
+    storage = create_storage(disk or _disk())
+    for tx in range(1, count + 1):
+        storage.append([make_entry(tx)])
+    return storage
+
+
+def test_a_new_shape_ends_with_its_snapshot() -> None:
+    storage = create_storage(_disk())
+    assert storage.latest == SNAPSHOT_END
+    assert storage.persisted == SNAPSHOT_END
+    assert read_messages(storage) == []
+    assert not storage.is_dirty
+    assert storage.is_snapshot_complete
+
+
+def test_what_is_committed_is_read_at_once_and_after_a_flush() -> None:
+    entries = [make_entry(tx) for tx in range(1, 30)]
+    storage = create_storage(_disk())
+    for count, entry in enumerate(entries, 1):
+        storage.append([entry])
+        assert read_messages(storage) == messages_of(entries[:count])
+        assert follow(storage) == messages_of(entries[:count])
+    storage.flush()
+    assert storage.persisted == storage.latest == Offset(29, 0)
+    assert read_messages(storage) == messages_of(entries)
+
+
+def test_every_range_is_exact() -> None:
+    entries = [make_entry(tx, op) for tx in range(1, 12) for op in (0, 2)]
+    storage = create_storage(_disk())
+    for tx in range(1, 12):
+        storage.append([entry for entry in entries if entry.offset.tx == tx])
+    for start in [SNAPSHOT_END, *(Offset(tx, op) for tx in range(1, 13) for op in (0, 1, 2))]:
+        for end in [Offset(tx, op) for tx in range(1, 13) for op in (0, 1, 2)]:
+            expected = messages_of([e for e in entries if start < e.offset <= end])
+            assert read_messages(storage, start, end) == expected
+
+
+def test_nothing_of_a_transaction_is_seen_before_its_commit() -> None:
+    storage = create_storage(_disk())
+    storage.append([make_entry(1)])
+    parts = [[make_entry(2, op) for op in range(n, n + 6)] for n in (0, 6, 12)]
+    for part in parts:
+        storage.append(part, is_commit=False)
+        assert storage.latest == Offset(1, 0)
+        assert read_messages(storage) == messages_of([make_entry(1)])
+    storage.flush()
+    assert storage.persisted == Offset(1, 0)
+    assert read_messages(storage) == messages_of([make_entry(1)])
+    storage.commit()
+    assert storage.is_dirty
+    assert read_messages(storage) == messages_of([make_entry(1), *parts[0], *parts[1], *parts[2]])
+    storage.flush()
+    assert storage.persisted == storage.latest == storage.last_seen == Offset(2, 17)
+
+
+def test_entries_that_are_stored_already_are_left_out() -> None:
+    storage = _filled(5)
+    storage.append([make_entry(tx) for tx in range(1, 9)])
+    assert storage.latest == Offset(8, 0)
+    storage.append([make_entry(3)])
+    assert storage.latest == Offset(8, 0)
+    assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 9)])
+
+
+def test_entries_out_of_order_are_refused_and_change_nothing() -> None:
+    storage = create_storage(_disk(), StorageSettings())
+    storage.append([make_entry(tx) for tx in range(1, 6)])
+    with pytest.raises(InvalidRequest, match="6_0"):
+        storage.append([make_entry(7), make_entry(6)])
+    with pytest.raises(InvalidRequest, match="no Entry"):
+        storage.append([make_entry(6), None])  # type: ignore[list-item]  # the kernel is to notice
+    storage.append([make_entry(6)])
+    assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 7)])
+
+
+def test_a_fault_behind_entries_that_were_taken_ends_writing() -> None:
+    storage = _filled(1)
+    wrong = Entry(Offset(9, 0), b"", ord("x"), b"")
+    with pytest.raises(InvalidRequest, match="9_0"):
+        storage.append([*(make_entry(tx) for tx in range(2, 9)), wrong])
+    assert storage.failure is not None
+    with pytest.raises(InvalidRequest):
+        storage.append([make_entry(10)])
+    assert read_messages(storage) == messages_of([make_entry(1)])
+
+
+def test_a_chunk_closes_with_the_entry_that_reaches_its_size() -> None:
+    disk = _disk()
+    settings = StorageSettings(chunk_bytes=100)
+    storage = create_storage(disk, settings)
+    json = b'"' + b"x" * 110 + b'"'
+    for tx in (1, 2, 3):
+        storage.append([Entry(Offset(tx, 0), b"test_key", INSERT, json)])
+    with disk.open(index_path(storage.directory, "latest.0")) as file:
+        found = [(chunk.start, chunk.end) for chunk in ChunkIndexFile(file).complete()]
+    # The reference's (0, 150), (150, 300), (300, 450), and four bytes of checksum for each entry.
+    assert found == [(0, 154), (154, 308), (308, 462)]
+
+
+def test_chunk_ends_lead_through_snapshot_and_log() -> None:
+    storage = create_storage(_disk())
+    assert storage.chunk_end(BEFORE_ALL) == Offset(0, 0)
+    assert storage.chunk_end(Offset(0, 0)) is None
+    for tx in range(1, 60):
+        storage.append([make_entry(tx)])
+    ends = []
+    place = storage.chunk_end(Offset(0, 0))
+    while place is not None:
+        ends.append(place)
+        place = storage.chunk_end(place)
+    assert len(ends) > 4
+    assert storage.chunk_end(SNAPSHOT_END) == storage.chunk_end(Offset(0, 5)) == ends[0]
+    assert storage.chunk_end(Offset(1, 0)) == ends[0]
+    storage.close()
+    reopened = open_storage(storage.file_system)
+    assert [reopened.chunk_end(end) for end in ends] == [*ends[1:], None]
+
+
+def test_snapshot_chunks_are_read_one_by_one_or_together_with_the_log() -> None:
+    storage = ShapeStorage.create(_disk(), ROOT, HANDLE, SMALL, ManualClock())
+    writer = SnapshotWriter(storage.snapshot)
+    rows = [b'{"row":"%d","pad":"%s"}' % (n, b"x" * 60) for n in range(7)]
+    for row in rows[:4]:
+        writer.add(row)
+    assert storage.chunk_end(Offset(0, 3)) == Offset(0, 4)
+    for row in rows[4:]:
+        writer.add(row)
+    last = writer.finish(b'{"end":1}')
+    storage.append([make_entry(1)])
+    assert last == 2
+    pieces = [read_messages(storage, BEFORE_ALL, Offset(0, 0))]
+    pieces += [read_messages(storage, Offset(0, n), Offset(0, n + 1)) for n in range(last)]
+    assert sum(map(len, pieces)) == 8
+    every = [message for piece in pieces for message in piece]
+    assert read_messages(storage, BEFORE_ALL, LAST) == every + messages_of([make_entry(1)])
+    assert read_messages(storage, Offset(0, last), Offset(0, last + 1)) == []
+    assert storage.chunk_end(Offset(0, last)) is None
+    assert read_messages(storage, Offset(0, last), LAST) == messages_of([make_entry(1)])
+
+
+def test_a_flush_is_due_one_period_after_the_first_byte() -> None:
+    clock = ManualClock(1000)
+    storage = create_storage(_disk(), StorageSettings(flush_ms=500), clock=clock)
+    assert storage.due_ms is None
+    storage.append([make_entry(1)])
+    clock.advance(300)
+    storage.append([make_entry(2)])
+    assert storage.due_ms == 1500
+    assert not storage.flush_due(1499)
+    assert storage.flush_due(1500)
+    assert storage.due_ms is None
+    assert storage.persisted == Offset(2, 0)
+    assert not storage.flush_due(9999)
+
+
+def test_a_closed_chunk_is_due_at_once() -> None:
+    clock = ManualClock(1000)
+    storage = create_storage(_disk(), StorageSettings(chunk_bytes=50), clock=clock)
+    storage.append([make_entry(1, size=30)])
+    assert storage.due_ms == 2000
+    storage.append([make_entry(2, size=30)])
+    assert storage.due_ms == 1000
+
+
+def test_a_reader_knows_whether_the_tail_has_all_it_asks_for() -> None:
+    storage = _filled(1)
+    assert storage.is_in_memory(SNAPSHOT_END)
+    assert not storage.is_in_memory(Offset(0, 0))
+    storage.flush()
+    assert not storage.is_in_memory(SNAPSHOT_END)
+    assert storage.is_in_memory(Offset(1, 0))
+
+
+def test_a_closed_shape_reads_on_and_takes_no_writes() -> None:
+    storage = _filled(5)
+    storage.close()
+    storage.close()
+    assert storage.persisted == Offset(5, 0)
+    assert len(read_messages(storage)) == 5
+    with pytest.raises(Closed):
+        storage.append([make_entry(6)])
+
+
+def test_an_opened_shape_has_everything_and_goes_on_with_the_same_chunks() -> None:
+    disk = _disk()
+    one_by_one = _filled(60)
+    storage = _filled(20, disk)
+    for start in (21, 41):
+        storage.close()
+        storage = open_storage(disk)
+        before = messages_of([make_entry(tx) for tx in range(1, start)])
+        assert read_messages(storage) == follow(storage) == before
+        for tx in range(start, start + 20):
+            storage.append([make_entry(tx)])
+    for one in (one_by_one, storage):
+        one.flush()
+        assert read_messages(one) == messages_of([make_entry(tx) for tx in range(1, 61)])
+    for path in (index_path, log_path):
+        name = path(storage.directory, "latest.0")
+        assert disk.read(name) == one_by_one.file_system.read(name)
+
+
+def test_a_shape_without_a_complete_snapshot_cannot_be_opened() -> None:
+    disk = _disk()
+    ShapeStorage.create(disk, ROOT, HANDLE, SMALL, ManualClock())
+    with pytest.raises(NotFound, match="never finished"):
+        open_storage(disk)
+
+
+def test_a_handle_is_used_once() -> None:
+    disk = _disk()
+    create_storage(disk)
+    with pytest.raises(InvalidRequest, match="exists"):
+        create_storage(disk)
+
+
+def test_a_dropped_shape_is_not_found_any_more_and_streams_in_flight_go_on() -> None:
+    storage = _filled(20)
+    storage.flush()
+    stream = storage.read(SNAPSHOT_END, LAST)
+    next(stream)
+    assert storage.drop()
+    assert not storage.drop()
+    assert storage.is_dropped
+    assert sum(1 for _ in stream) > 0
+    for call in (
+        lambda: storage.read(SNAPSHOT_END, LAST),
+        lambda: storage.read(BEFORE_ALL, LAST),
+        lambda: storage.chunk_end(SNAPSHOT_END),
+        lambda: storage.append([make_entry(99)]),
+        storage.commit,
+        storage.flush,
+        lambda: storage.compaction_target(0),
+    ):
+        with pytest.raises(NotFound):
+            call()
+
+
+def test_a_shape_whose_directory_went_is_gone_and_one_that_lost_a_file_is_corrupt() -> None:
+    disk = _disk()
+    storage = _filled(20, disk)
+    storage.flush()
+    path = log_path(storage.directory, "latest.0")
+    disk.rename(path, path + ".away")
+    with pytest.raises(Corrupt, match="missing"):
+        storage.read(SNAPSHOT_END, LAST)
+    disk.remove_tree(storage.directory)
+    with pytest.raises(NotFound, match="gone"):
+        storage.read(SNAPSHOT_END, LAST)
+
+
+def test_a_changed_byte_of_the_log_is_never_given_to_a_client() -> None:
+    disk = _disk()
+    storage = _filled(20, disk)
+    storage.close()
+    with disk.open_writable(log_path(storage.directory, "latest.0")) as file:
+        byte = file.read_at(70, 1)[0]
+        file.write_at(70, bytes([byte ^ 4]))
+    with pytest.raises(Corrupt, match="entry at"):
+        read_messages(open_storage(disk))
+
+
+def test_an_entry_larger_than_a_block_is_one_piece() -> None:
+    storage = create_storage(_disk())
+    entries = [make_entry(1), make_entry(2, size=5000), make_entry(3)]
+    for entry in entries:
+        storage.append([entry])
+    for _ in range(2):
+        assert max(map(len, storage.read(SNAPSHOT_END, LAST))) >= 4900
+        assert read_messages(storage) == messages_of(entries)
+        storage.flush()
+
+
+def test_pieces_are_bounded() -> None:
+    settings = StorageSettings(buffer_bytes=1 << 20, read_bytes=300)
+    storage = create_storage(_disk(), settings)
+    storage.append([make_entry(tx) for tx in range(1, 60)])
+    for _ in range(2):
+        assert max(map(len, storage.read(SNAPSHOT_END, LAST))) <= 300
+        assert len(read_messages(storage)) == 59
+        storage.flush()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.EIO, Unavailable), (errno.ENOSPC, DiskFull)])
+def test_a_failed_call_at_any_step_ends_writing_and_reading_goes_on(
+    code: int, kind: type[StoreError]
+) -> None:
+    disk = FaultyFileSystem(ManualClock())
+    create_storage(disk)
+    first = disk.steps + 1
+    step = first
+    while True:
+        disk = FaultyFileSystem(ManualClock())
+        storage = create_storage(disk)
+        disk.fail_at(step, OSError(code, "broken"))
+        try:
+            storage.append([make_entry(tx) for tx in range(1, 8)])
+            storage.flush()
+            storage.append([make_entry(8)])
+            storage.flush()
+        except kind:
+            assert isinstance(storage.failure, kind)
+            with pytest.raises(kind):
+                storage.append([make_entry(9)])
+            with pytest.raises(kind):
+                storage.flush()
+            seen = messages_of([make_entry(tx) for tx in range(1, storage.latest.tx + 1)])
+            assert read_messages(storage) == (seen if storage.latest != SNAPSHOT_END else [])
+            storage.close()
+            step += 1
+            continue
+        break
+    assert step > first + 5
+
+
+@pytest.mark.parametrize("name", ["chunk_bytes", "buffer_bytes", "flush_ms", "read_bytes"])
+def test_settings_are_positive(name: str) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        StorageSettings(**{name: 0})
