@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 from varve.foundation.errors import NotFound, StoreError
 from varve.foundation.metrics import MetricTable
+from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.report import CompactionReport, Outcome
 from varve.shapes.definition import Definition
 from varve.shapes.health import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
@@ -107,8 +108,9 @@ class FakeEngine:
         self.by_handle.pop(shape.handle, None)
         self.tell([shape.handle])
 
-    def compact(self, shape: FakeShape) -> dict[str, Any]:
-        return {"entries": len(shape.log)}
+    def compact(self, shape: FakeShape) -> CompactionReport:
+        balance = Balance(entries_in=len(shape.log))
+        return CompactionReport(shape.handle, 0, Outcome.DONE, shape.latest, 0, None, balance)
 
     def subset(self, shape: FakeShape, subset: Subset) -> SubsetResult:
         if self.refuses is not None:

@@ -27,7 +27,7 @@ class Stage:
         self.server = server
         self.clock = services.clock
         self.client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{server.port}", timeout=10, trust_env=False
+            base_url=f"http://127.0.0.1:{server.port}", timeout=10, trust_env=False, verify=False
         )
 
     async def get(self, **query: Any) -> httpx.Response:

@@ -53,6 +53,7 @@ COMMANDS = {
     "audit": _Entry("audit", "Show every removal on record, and hold it against the disk."),
     "tier": _Entry("tier", "Copy segments to object storage, and account for what is there."),
     "dedup": _Entry("dedup", "Copy topics without their duplicates, exactly once."),
+    "shape": _Entry("shape", "Serve filtered views of topics to apps over HTTP."),
     "job": _Entry("job", "Query and rework the cold tier on Spark, here or on a cluster."),
     "demo": _Entry("demo", "Write a keyed stream, crash it, recover, compact, show the segments."),
 }

@@ -15,12 +15,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import varve
 from varve.broker.broker import Broker
 from varve.broker.timers import LoopTimers
 from varve.cli.serve_settings import ServePlan
+from varve.cli.serve_signals import take_signals
 from varve.embedded import Store
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
@@ -31,9 +32,6 @@ from varve.kafka_server.server import Server
 from varve.kernels import append_inspect, batch_build, cell_join
 
 logger = logging.getLogger(__name__)
-
-KILLED: Final = 137
-_SAME_SIGNAL_SECONDS: Final = 0.2
 
 
 def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
@@ -73,7 +71,8 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
     )
     server = Server(broker, plan.server, make_security=guards)
     endpoint = HttpEndpoint(_pages(server, store))
-    end = _take_signals(loop, reload=lambda: broker.offload(_reload, guards))
+    end = take_signals(loop)
+    loop.add_signal_handler(signal.SIGHUP, lambda: broker.offload(_reload, guards))
     await server.start()
     guards.warn_of_nobody(broker.credentials)
     try:
@@ -148,27 +147,6 @@ def _reload(guards: Guards) -> None:
     """Reads certificates and users again; what cannot be used stays as it was and is logged."""
     if not guards.reload():
         logger.info("certificates and users were read again")
-
-
-def _take_signals(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> asyncio.Event:
-    end = asyncio.Event()
-    first_at = 0.0
-
-    def note(number: int) -> None:
-        nonlocal first_at
-        if end.is_set():
-            # Whoever ends a group of processes often tells each of them twice.
-            if loop.time() - first_at < _SAME_SIGNAL_SECONDS:
-                return
-            logger.warning("stopped at once", extra={"signal": signal.Signals(number).name})
-            os._exit(KILLED)
-        first_at = loop.time()
-        end.set()
-
-    for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, note, one)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    return end
 
 
 def _pages(server: Server, store: Store) -> dict[str, Callable[[], Any]]:

@@ -1,0 +1,165 @@
+"""The life of a server of shapes: open the engine, listen, wait for the end, stop in order.
+
+Crash      the first signal stops in order. A second one ends the process at once, as a crash would:
+           the next start goes on where the shapes are durable.
+Threads    the loop is the main thread; the engine's workers have their own.
+"""
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import random
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from varve.cli.serve_signals import take_signals
+from varve.cli.shape_feeds import FeedMaker, TopicOptions
+from varve.disk import RealFileSystem
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import InvalidSetting
+from varve.foundation.settings import parse_settings
+from varve.http.access import Access, read_shapes
+from varve.http.server import HttpServer
+from varve.http.services import Services
+from varve.http.settings import HttpSettings
+from varve.kernels import json_split
+from varve.shapes.engine import Engine
+from varve.shapes.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from varve.embedded import Store
+    from varve.kafka_client.address import ServerAddress
+
+logger = logging.getLogger(__name__)
+
+_HTTP_PREFIX: Final = "shapes.http."
+
+
+@dataclass(frozen=True, slots=True)
+class ShapePlan:
+    """Everything a server is told before it starts."""
+
+    host: str
+    port: int
+    data: Path
+    access: Access
+    can_delete: bool
+    topics: Mapping[str, TopicOptions]
+    engine: EngineSettings
+    http: HttpSettings
+
+
+def make_plan(
+    *,
+    listen: str,
+    data: Path,
+    token: str | None,
+    admin_token: str | None,
+    shapes_file: Path | None,
+    can_delete: bool,
+    topics: Mapping[str, TopicOptions],
+    given: Mapping[str, str],
+) -> ShapePlan:
+    """Checks what was given; raises InvalidSetting."""
+    host, port = _parse_address(listen)
+    for name, one in (("--token", token), ("--admin-token", admin_token)):
+        if one == "":
+            raise InvalidSetting(f"{name} is empty; is a variable not set?")
+    shapes = None if shapes_file is None else read_shapes(shapes_file)
+    of_http = {name: value for name, value in given.items() if name.startswith(_HTTP_PREFIX)}
+    of_engine = {name: value for name, value in given.items() if name not in of_http}
+    return ShapePlan(
+        host=host,
+        port=port,
+        data=data,
+        access=Access(token=token, admin_token=admin_token, shapes=shapes),
+        can_delete=can_delete,
+        topics=topics,
+        engine=parse_settings(EngineSettings, of_engine, "--set"),
+        http=parse_settings(HttpSettings, of_http, "--set"),
+    )
+
+
+def _parse_address(listen: str) -> tuple[str, int]:
+    host, found, port = listen.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port[:6]) <= 65535
+    if not found or not host or not is_port:
+        raise InvalidSetting(f"--listen {listen!r:.120} is no address; write HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str], None]) -> None:
+    """Serves until a signal; raises what keeps it from starting."""
+    began = time.monotonic()
+    _allow_files()
+    files = RealFileSystem()
+    clock = SystemClock()
+    maker = FeedMaker(source, plan.topics, str(plan.data / "tables"), files=files, clock=clock)
+    engine = Engine(
+        str(plan.data),
+        maker.make,
+        fs=files,
+        clock=clock,
+        random=random.Random(),
+        settings=plan.engine,
+    )
+    with engine.open(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(plan, engine, began, tell))
+    logger.info("stopped")
+
+
+def _allow_files() -> None:
+    """As many files as the system lets the process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[str], None]) -> None:
+    services = Services.make(
+        engine,
+        plan.http,
+        plan.access,
+        can_delete=plan.can_delete,
+        clock=SystemClock(),
+        draws=random.Random(),
+    )
+    server = HttpServer(services, host=plan.host, port=plan.port)
+    end = take_signals(asyncio.get_running_loop())
+    await server.start()
+    try:
+        _warn_of_everybody(plan)
+        shown = f"[{plan.host}]" if ":" in plan.host else plan.host
+        count = len(engine.shapes())
+        tell(
+            f"varve serves shapes at http://{shown}:{server.port}/v1/shape; "
+            f"{count} shape{'' if count == 1 else 's'}; "
+            f"started in {time.monotonic() - began:.2f} s"
+        )
+        await services.slow.run_in_engine(json_split.warm)
+        # What was imported and loaded is looked at no more.
+        gc.freeze()
+        gc.enable()
+        await end.wait()
+        logger.info("stopping", extra={"waiting": services.waiters.count})
+    finally:
+        await server.stop()
+
+
+def _warn_of_everybody(plan: ShapePlan) -> None:
+    try:
+        is_local = ipaddress.ip_address(plan.host).is_loopback
+    except ValueError:
+        is_local = plan.host == "localhost"
+    if not is_local and plan.access.token is None:
+        logger.warning(
+            "everybody who reaches this address may read every topic: give --token, --shapes-file",
+            extra={"listen": plan.host},
+        )

@@ -1,0 +1,116 @@
+"""`varve shape serve`: shapes of topics, for apps, over HTTP."""
+
+import gc
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from varve.cli.dedup_options import Broker, ClientFile, ClientSettings, Directories, make_place
+from varve.cli.serve_logging import LogFormat, LogLevel
+from varve.cli.store_access import parse_setting
+
+
+def command(
+    directories: Directories = [],  # noqa: B006, typer reads it once
+    broker: Broker = None,
+    settings: ClientSettings = [],  # noqa: B006
+    file: ClientFile = None,
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="PATH", help="Where the shapes are kept; made if need be."),
+    ] = Path("varve-shapes"),
+    listen: Annotated[
+        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where apps connect to.")
+    ] = "127.0.0.1:8080",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            envvar="VARVE_SHAPE_TOKEN",
+            metavar="TOKEN",
+            help="What clients must send, as a bearer token or as `secret`; else all may read.",
+            show_default=False,
+        ),
+    ] = None,
+    admin_token: Annotated[
+        str | None,
+        typer.Option(
+            "--admin-token",
+            envvar="VARVE_SHAPE_ADMIN_TOKEN",
+            metavar="TOKEN",
+            help="What list, show, compact, delete and metrics want instead.",
+            show_default=False,
+        ),
+    ] = None,
+    shapes_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--shapes-file",
+            metavar="FILE",
+            help="JSON or TOML: the shapes that may be asked for, by name; else any.",
+        ),
+    ] = None,
+    no_delete: Annotated[
+        bool, typer.Option("--no-delete", help="Nobody may delete a shape over HTTP.")
+    ] = False,
+    key_columns: Annotated[
+        list[str],
+        typer.Option(
+            "--key-column",
+            metavar="TOPIC=NAME",
+            help="The column of keys that are no JSON objects; at first `key`. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    debezium: Annotated[
+        list[str],
+        typer.Option(
+            "--debezium",
+            metavar="TOPIC[=TRANSACTIONS]",
+            help="A topic of Debezium's change events, and the topic of its transactions if their "
+            "changes are to be seen together. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    given: Annotated[
+        list[str],
+        typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting; may be repeated."),
+    ] = [],  # noqa: B006
+    log_format: Annotated[LogFormat, typer.Option(help="How the log looks.")] = LogFormat.TEXT,
+    log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
+) -> None:
+    """Serve shapes of topics to apps over HTTP: a snapshot, then changes.
+
+    Topics come from a broker, varve's or any Kafka, or from log directories that nobody else has
+    open. Apps ask at http://HOST:PORT/v1/shape, for instance with the npm package
+    @electric-sql/client; docs/shapes-http.md tells how. A stop by SIGTERM or Ctrl-C answers what
+    was asked; a second one ends the process at once.
+
+    \b
+    Examples:
+      varve shape serve -b localhost:9092 --data shapes
+      varve shape serve --dir data --listen 0.0.0.0:8080 --token s3cret --shapes-file shapes.toml
+      varve shape serve -b kafka:9092 --debezium db.public.orders=db.transaction
+    """
+    from varve.cli.serve_logging import set_up_logging
+    from varve.cli.shape_feeds import parse_topics
+    from varve.cli.shape_run import make_plan, serve
+
+    # Imports make many objects and little garbage; it is switched on again when the server listens.
+    gc.disable()
+    try:
+        place = make_place(directories, broker, settings, file, data)
+        plan = make_plan(
+            listen=listen,
+            data=data,
+            token=token,
+            admin_token=admin_token,
+            shapes_file=shapes_file,
+            can_delete=not no_delete,
+            topics=parse_topics(key_columns, debezium),
+            given=dict(map(parse_setting, given)),
+        )
+        set_up_logging(log_format, log_level)
+        with place.open() as opened:
+            serve(plan, opened, typer.echo)
+    finally:
+        gc.enable()
