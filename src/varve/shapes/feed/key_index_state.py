@@ -1,0 +1,211 @@
+"""The state of a topic in an open store, found by its key indexes before a value is read.
+
+Closed segments tell by their key indexes which records are the latest of their keys; only batches
+that hold such a record are read. The active segment, segments without an index and what is in the
+cold tier alone are read whole.
+
+Invariant  records come in the order of their offsets. Of those that are left out a later one of the
+           same key comes.
+Threads    one; the cleaner may replace segments meanwhile, which are then read whole as they are.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.cleaner import NO_TOPIC_ID
+from varve.cleaning.key_index import Table
+from varve.cleaning.key_indexes import KeyIndexes
+from varve.cleaning.key_plan import KeyPlan, plan_keys
+from varve.cleaning.segment_keys import SegmentKeys
+from varve.commit_log import Log
+from varve.commit_log.names import LOG
+from varve.commit_log.segment import Segment
+from varve.embedded import Store
+from varve.foundation.errors import Corrupt
+from varve.foundation.settings import LONG_MAX
+from varve.records import Batch, RecordColumns
+from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.replay_state import read_range, state_records
+from varve.shapes.feed.resuming import look_at_bounds
+from varve.shapes.feed.state import StateRecord
+
+_BUFFER_BYTES: Final = 32 << 20
+_GAP_BYTES: Final = 256 << 10
+"""Fewer bytes between two wanted batches are read through."""
+_RUN_BYTES: Final = 4 << 20
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of a log; `keep` flags the records of an indexed segment, None reads all."""
+
+    start: int
+    end: int
+    segment: Segment | None = None
+    batches: Table | None = None
+    keep: Flags | None = None
+
+
+class KeyIndexState:
+    """Reads the latest records of a topic whose store is open."""
+
+    how = "key indexes"
+
+    def __init__(self, store: Store, source: EmbeddedSource) -> None:
+        self._store = store
+        self._source = source
+        self._bounds = look_at_bounds(source)
+        self._parts = {
+            number: self._plan(number, *bounds) for number, bounds in self._bounds.items()
+        }
+
+    @property
+    def resume_offsets(self) -> Mapping[int, int]:
+        return {number: end for number, (_, end) in self._bounds.items()}
+
+    @property
+    def record_count(self) -> int | None:
+        parts = [part for parts in self._parts.values() for part in parts]
+        return sum(
+            part.end - part.start if part.keep is None else int(part.keep.sum()) for part in parts
+        )
+
+    def read(self) -> Iterator[Sequence[StateRecord]]:
+        for number, parts in self._parts.items():
+            for part in parts:
+                yield from self._read_part(number, part)
+
+    # Planning
+
+    def _plan(self, number: int, start: int, end: int) -> list[_Part]:
+        topic = self._store.topic(self._source.topic)
+        log = topic.partition(number).log
+        topic_id = NO_TOPIC_ID if topic.id is None else topic.id.bytes
+        indexes = KeyIndexes(self._store.fs, log, topic_id=topic_id, buffer_bytes=_BUFFER_BYTES)
+        parts: list[_Part] = []
+        with suppress(FileNotFoundError):  # segments were replaced under way: all is read
+            found = _find_indexed(log, indexes, end)
+            plan = plan_keys([keys for _, _, keys in found], buffer_bytes=_BUFFER_BYTES)
+            parts = [_indexed_part(*one, plan, place) for place, one in enumerate(found)]
+        return _fill_gaps(parts, start, end)
+
+    # Reading
+
+    def _read_part(self, number: int, part: _Part) -> Iterator[Sequence[StateRecord]]:
+        if part.segment is None:
+            yield from read_range(self._source, number, part.start, part.end)
+            return
+        try:
+            yield from _KeptReader(part, log_start=self._bounds[number][0]).read()
+        except (FileNotFoundError, _Replaced):
+            # Once more and whole: what came before is given again, and in order.
+            yield from read_range(self._source, number, part.start, part.end)
+
+
+class _Replaced(Exception):
+    """The data file is another one than the plan was made for."""
+
+
+class _KeptReader:
+    """Reads what is kept of one indexed segment."""
+
+    def __init__(self, part: _Part, *, log_start: int) -> None:
+        assert part.segment is not None
+        assert part.batches is not None
+        assert part.keep is not None
+        self._segment = part.segment
+        self._keep = part.keep
+        self._log_start = log_start
+        self._where = part.segment.path(LOG)
+        counts = part.batches["count"].astype(np.int64)
+        firsts = np.concatenate(([0], np.cumsum(counts)))
+        sums = np.concatenate(([0], np.cumsum(part.keep)))
+        wanted = sums[firsts[1:]] > sums[firsts[:-1]]
+        self._batches = part.batches[wanted]
+        self._firsts = firsts[:-1][wanted]
+
+    def read(self) -> Iterator[list[StateRecord]]:
+        file = self._segment.file()
+        for start, end in self._runs():
+            first, last = self._batches[start], self._batches[end - 1]
+            position = int(first["position"])
+            data = file.read_at(position, int(last["position"]) + int(last["size"]) - position)
+            for number in range(start, end):
+                yield self._records(data, position, number)
+
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        """Wanted batches [start, end) that are near enough to be read at once."""
+        starts = self._batches["position"].astype(np.int64)
+        ends = starts + self._batches["size"]
+        begin = 0
+        for number in range(1, len(starts) + 1):
+            is_last = number == len(starts)
+            if is_last or (
+                starts[number] - ends[number - 1] > _GAP_BYTES
+                or ends[number] - starts[begin] > _RUN_BYTES
+            ):
+                yield begin, number
+                begin = number
+
+    def _records(self, data: bytes, position: int, number: int) -> list[StateRecord]:
+        known = self._batches[number]
+        try:
+            batch = Batch(data, self._where, position=int(known["position"]) - position)
+            is_same = batch.is_valid_crc()
+        except Corrupt as error:
+            raise _Replaced(str(error)) from error
+        header = batch.header
+        base = self._segment.base_offset + int(known["base"])
+        if not is_same or (header.base_offset, header.records_count) != (base, known["count"]):
+            raise _Replaced(self._where)
+        first = int(self._firsts[number])
+        flags = self._keep[first : first + header.records_count]
+        columns = batch.columns()
+        chosen = flags & (columns.offsets >= self._log_start)
+        return state_records(RecordColumns(columns.payload, columns.table[chosen]), LONG_MAX)
+
+
+def _find_indexed(
+    log: Log, indexes: KeyIndexes, end: int
+) -> list[tuple[Segment, int, SegmentKeys]]:
+    """Closed segments that end at or before an offset and have an index, with their ends."""
+    view = log.view
+    ends = [one.base_offset for one in view.closed[1:]] + [view.active.base_offset]
+    found = []
+    for segment, segment_end in zip(view.closed, ends, strict=True):
+        keys = indexes.find(segment, segment_end) if segment_end <= end else None
+        if keys is not None:
+            found.append((segment, segment_end, keys))
+    return found
+
+
+def _indexed_part(
+    segment: Segment, end: int, keys: SegmentKeys, plan: KeyPlan, place: int
+) -> _Part:
+    flags = np.unpackbits(plan.bits_of(place, plan.keep), bitorder="little") != 0
+    with keys.open() as index:
+        batches = index.batches()
+    return _Part(segment.base_offset, end, segment, batches, flags[: keys.record_count])
+
+
+def _fill_gaps(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
+    """The parts, and between them what no index tells of."""
+    filled: list[_Part] = []
+    at = start
+    for part in parts:
+        if part.end <= at:
+            continue
+        if part.start > at:
+            filled.append(_Part(at, part.start))
+        filled.append(part)
+        at = part.end
+    if at < end:
+        filled.append(_Part(at, end))
+    return filled

@@ -1,0 +1,109 @@
+"""A feed over a store in the same process, which can be crashed and opened again.
+
+Invariant  a crash keeps what a killed process keeps: all bytes that were handed to the system.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import varve
+from varve.disk import FileSystem, RealFileSystem
+from varve.embedded import Store
+from varve.foundation.clock import ManualClock
+from varve.shapes.feed.change import Change, Transaction
+from varve.shapes.feed.decoder import Decoder
+from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.order import Gate
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.state import StateReader
+from varve.shapes.feed.topic_feed import TopicFeed
+
+TOPIC: Final = "orders"
+_POLLS_MAX: Final = 10_000
+
+
+class FeedBench:
+    """A topic and its feed."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        partitions: int = 1,
+        settings: dict[str, str | int] | None = None,
+        decoder: Decoder | None = None,
+        make_gate: Callable[["FeedBench"], Gate] | None = None,
+        fs: FileSystem | None = None,
+    ) -> None:
+        self.path = path
+        self.clock = ManualClock()
+        self.fs = fs or RealFileSystem()
+        self.store: Store = varve.open(path / "store", maintain=False)
+        self.topic = self.store.create_topic(TOPIC, partitions=partitions, settings=settings)
+        self.decoder = decoder or PlainDecoder()
+        self.signature = "plain key"
+        self.make_state: Callable[[EmbeddedSource], StateReader] = ReplayState
+        self._make_gate = make_gate
+        self.feed = self.make_feed()
+
+    def make_feed(self) -> TopicFeed:
+        source = EmbeddedSource(self.store, TOPIC, wait=lambda seconds: None)
+        return TopicFeed(
+            source,
+            self.decoder,
+            lambda: self.make_state(source),
+            directory=str(self.path / "tables"),
+            fs=self.fs,
+            clock=self.clock,
+            signature=self.signature,
+            gate=None if self._make_gate is None else self._make_gate(self),
+        )
+
+    def open(self) -> str | None:
+        """Opens the feed, and takes a reset for carried out."""
+        reason = self.feed.open()
+        if reason is not None:
+            self.feed.checkpoint(self.feed.mark())
+        return reason
+
+    def crash(self) -> str | None:
+        """Forgets what is in memory, and opens the feed again."""
+        self.feed.close()
+        self.feed = self.make_feed()
+        return self.feed.open()
+
+    def put(self, key: str, row: dict[str, Any] | None, *, partition: int | None = None) -> None:
+        value = None if row is None else json.dumps(row).encode()
+        self.topic.append(key=key.encode(), value=value, partition=partition)
+
+    def poll(self, count: int = 1000) -> list[Transaction]:
+        return self.feed.poll(max_records=count, wait_ms=0)
+
+    def poll_all(self, count: int = 1000) -> list[Transaction]:
+        """Polls until nothing more comes."""
+        given: list[Transaction] = []
+        for _ in range(_POLLS_MAX):
+            had = self.feed.counts.records
+            given += self.poll(count)
+            if self.feed.counts.records == had and self.feed.is_caught_up:
+                return given
+        raise AssertionError("the feed does not come to an end")
+
+    def changes(self) -> list[Change]:
+        return [change for one in self.poll_all() for change in one.changes]
+
+    def rows(self) -> dict[str, Row]:
+        with self.feed.view() as view:
+            return dict(view.rows())
+
+    def close(self) -> None:
+        self.feed.close()
+        self.store.close()
+
+
+def row_key_of(key: str) -> str:
+    return f'"public"."{TOPIC}"/"{key}"'
