@@ -91,7 +91,7 @@ def _read(version: Block, after: Offset, until: Offset) -> list[bytes]:
 
 
 @given(st.lists(changes, min_size=1, max_size=40), st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_a_reader_of_any_versions_of_the_log_ends_with_the_rows(
     drawn: list[Any], data: st.DataObject
 ) -> None:
@@ -123,7 +123,7 @@ def _flagged(version: Block, count: int) -> Block:
 
 
 @given(st.lists(changes, min_size=1, max_size=60))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_ten_rounds_equal_one(drawn: list[Any]) -> None:
     entries = _entries(drawn)
     once = _compact(_block(entries))
@@ -137,7 +137,7 @@ def test_ten_rounds_equal_one(drawn: list[Any]) -> None:
 
 
 @given(st.lists(changes, min_size=1, max_size=60))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_what_stays_is_bounded_by_the_keys_and_equals_the_model(drawn: list[Any]) -> None:
     entries = _entries(drawn)
     compacted = _decode(_compact(_block(entries)))
@@ -180,7 +180,7 @@ def _stripped(entry: Entry) -> Any:
 
 
 @given(st.lists(changes, min_size=1, max_size=80), st.integers(1200, 6000), st.booleans())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_in_parts_it_is_the_same(drawn: list[Any], memory_bytes: int, is_split: bool) -> None:
     block = _block(_entries(drawn))
     fs = MemoryFileSystem(ManualClock())

@@ -1,0 +1,399 @@
+"""Compaction of a shape's log: what stays, whom it disturbs, when it runs."""
+
+import errno
+import os
+from random import Random
+
+import pytest
+
+from tests.support.compaction_bench import HANDLE, ROOT, SMALL, CompactionBench
+from tests.support.shape_messages import UPDATE, make_entry, read_messages
+from varve.disk import FaultyFileSystem, MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt, Unavailable, Unbalanced
+from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.compact import Compactor
+from varve.shapes.compaction.report import Outcome, read_reports
+from varve.shapes.compaction.schedule import CompactionSchedule
+from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.layout import log_directory, log_path
+from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.storage import ShapeStorage
+
+
+@pytest.fixture
+def bench() -> CompactionBench:
+    return CompactionBench(MemoryFileSystem(ManualClock()))
+
+
+def _log_files(bench: CompactionBench) -> list[str]:
+    names = bench.fs.names(log_directory(bench.storage.directory))
+    return [name for name in names if name.startswith("log.")]
+
+
+def test_readers_at_every_offset_end_with_the_rows(bench: CompactionBench) -> None:
+    for _ in range(6):
+        bench.change(30)
+        assert bench.compact().outcome is Outcome.DONE
+        bench.check()
+    bench.storage.close()
+    bench.check(bench.reopen(bench.fs))
+
+
+def test_one_update_of_a_row_stays(bench: CompactionBench) -> None:
+    for number in range(200):
+        bench.put("row", a=number, **{f"c{number % 3}": number})
+    report = bench.compact()
+    assert report.boundary is not None
+    messages = list(read_messages(bench.storage, SNAPSHOT_END, report.boundary))
+    assert [message["headers"] for message in messages] == [
+        {"operation": "insert", "relation": ["public", "rows"]},
+        {"operation": "update", "relation": ["public", "rows"]},
+    ]
+    assert report.balance.entries_out == 2
+    bench.check()
+
+
+def test_rows_that_come_and_go_leave_one_delete(bench: CompactionBench) -> None:
+    for number in range(100):
+        bench.put("row", a=number)
+        bench.remove("row")
+    bench.put("other", a=1)
+    for _ in range(30):
+        bench.put("filler", text="x" * 30)
+    report = bench.compact()
+    assert report.balance.deletes == 1
+    assert report.balance.superseded == 199
+    bench.check()
+
+
+def test_h1_a_second_compaction_lets_the_newest_value_win(bench: CompactionBench) -> None:
+    for number in range(3):
+        for step in range(40):
+            bench.put("row", a=f"{number} {step}")
+        bench.compact()
+    assert bench.storage.manifest.compacted is not None
+    bench.check()
+
+
+def test_h2_more_updates_of_a_row_than_sixteen_bits_count() -> None:
+    settings = StorageSettings(chunk_bytes=1 << 18)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), storage_settings=settings)
+    count = 70_000
+    bench.storage.append(
+        [make_entry(Offset(tx, 0), UPDATE, "row", {"a": tx}) for tx in range(1, count + 1)]
+    )
+    report = bench.compact()
+    assert report.balance.merged > 65_536
+    assert report.balance.updates == 1
+    state = bench.follow(bench.storage, SNAPSHOT_END, {})
+    assert state == {"row": {"a": count}}
+
+
+def test_h5_replaced_files_are_removed(bench: CompactionBench) -> None:
+    for _ in range(3):
+        bench.change(40)
+        bench.compact()
+    manifest = bench.storage.manifest
+    assert sorted(_log_files(bench)) == sorted(
+        f"log.{suffix}.{kind}.bin" for suffix in manifest.suffixes for kind in ("chunk", "jsonfile")
+    )
+
+
+def test_h7_shapes_have_scratch_files_of_their_own() -> None:
+    settings = CompactionSettings(keep_chunks=0, stale_share=0, memory_bytes=1024)
+    fs = FaultyFileSystem(ManualClock())
+    bench = CompactionBench(fs, settings=settings)
+    bench.change(60)
+    bench.compact()
+    scratch = [step.path for step in fs.trace if "/.tmp/" in step.path]
+    assert scratch
+    assert all(path.startswith(f"{ROOT}/.tmp/{HANDLE}") for path in scratch)
+    assert not fs.exists(f"{ROOT}/.tmp/{HANDLE}")
+    bench.check()
+
+
+def test_h8_control_messages_stay_as_they_are(bench: CompactionBench) -> None:
+    bench.control("first")
+    bench.change(20)
+    bench.control("second")
+    bench.change(40)
+    for _ in range(2):
+        report = bench.compact()
+        messages = list(read_messages(bench.storage, SNAPSHOT_END, LAST))
+        controls = [message for message in messages if "control" in message["headers"]]
+        assert [message["headers"]["control"] for message in controls] == ["first", "second"]
+        assert [message["headers"]["lsn"] for message in controls] == ["1", "22"]
+        bench.change(40)
+    assert report.balance.controls == 2
+
+
+def test_newest_chunks_and_what_is_not_durable_are_left_alone(bench: CompactionBench) -> None:
+    assert bench.compact(is_forced=False).outcome is Outcome.NOTHING
+    bench.change(60)
+    assert bench.storage.persisted < bench.storage.latest
+    report = bench.compactor.compact(bench.storage, now_ms=1)
+    assert report.boundary is None or report.boundary <= bench.storage.persisted
+    bench.check()
+
+
+def test_a_log_of_which_little_would_go_is_left_alone() -> None:
+    settings = CompactionSettings(keep_chunks=0, stale_share=0.5)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
+    for number in range(40):
+        bench.put(f"row {number}", a=1)
+    files = _log_files(bench)
+    report = bench.compact(is_forced=False)
+    assert report.outcome is Outcome.NOT_WORTH
+    assert report.balance.stale_share == 0
+    assert _log_files(bench) == files
+    for number in range(40):
+        bench.put("row 1", a=number)
+        bench.put("row 2", a=number)
+    assert bench.compact(is_forced=False).outcome is Outcome.DONE
+
+
+def test_a_reader_in_flight_reads_on_in_the_old_files(bench: CompactionBench) -> None:
+    bench.change(80)
+    bench.storage.flush()
+    before = list(read_messages(bench.storage, SNAPSHOT_END, LAST))
+    lease = bench.storage.lease()
+    pieces = bench.storage.read(SNAPSHOT_END, LAST)
+    old = _log_files(bench)
+    bench.compact()
+    assert set(old) < set(_log_files(bench))
+    assert b"".join(pieces).count(b'"headers"') == len(before)
+    lease.release()
+    assert not set(old) & set(_log_files(bench))
+
+
+def test_chunk_ends_of_a_compacted_log_are_places_of_its_own(bench: CompactionBench) -> None:
+    for number in range(60):
+        bench.put(f"row {number}", a="x" * 20)
+    seen: set[Offset] = set()
+    for _ in range(3):
+        report = bench.compact()
+        assert report.boundary is not None
+        place, ends = SNAPSHOT_END, []
+        while place < report.boundary:
+            place = bench.storage.chunk_end(place) or LAST
+            ends.append(place)
+        assert ends[-1] == report.boundary
+        assert len(ends) > 3
+        assert not seen & set(ends[:-1])
+        assert not {end.op for end in ends[:-1]} & {0}
+        seen |= set(ends)
+        for number in range(12):
+            bench.put("row 1", a=number)
+    bench.check()
+
+
+def test_a_chunk_ends_within_a_transaction_only_if_that_is_large() -> None:
+    bench = CompactionBench(
+        MemoryFileSystem(ManualClock()),
+        settings=CompactionSettings(keep_chunks=0, stale_share=0),
+    )
+    offsets = [*(Offset(1, 2 * op) for op in range(9)), *(Offset(2, 2 * op) for op in range(60))]
+    entries = [
+        make_entry(offset, UPDATE, f"row {number}", {"a": number})
+        for number, offset in enumerate(offsets)
+    ]
+    bench.storage.append(entries)
+    report = bench.compact()
+    ends, place = [], SNAPSHOT_END
+    while report.boundary is not None and place < report.boundary:
+        place = bench.storage.chunk_end(place) or LAST
+        ends.append(place)
+    assert ends[0].tx == 1
+    assert ends[0].op > 1000
+    assert all(end in offsets for end in ends[1:])
+    assert len(ends) > 2
+
+
+def test_a_broken_entry_is_found_and_nothing_changed(bench: CompactionBench) -> None:
+    bench.change(80)
+    bench.storage.flush()
+    manifest, files = bench.storage.manifest, _log_files(bench)
+    path = log_path(bench.storage.directory, manifest.latest)
+    with bench.fs.open_writable(path) as file:
+        file.write_at(40, b"\xff")
+    with pytest.raises(Corrupt, match="CRC-32C"):
+        bench.compact()
+    assert (bench.storage.manifest, _log_files(bench)) == (manifest, files)
+
+
+@pytest.mark.parametrize(
+    "json",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"key":"k"}',
+        b'{"key":"k","value":1,"headers":{"operation":"update"}',
+        b'{"key":"k","value":{},"headers":{}}',
+        b'{"key":"k","value":{"a":},"headers":{"operation":"update"}}',
+        b'{"key":"k","value":{"a":"},"headers":{"operation":"update"}}',
+        b'{"key":"k","value":[[[,"headers":{"operation":"update"}}',
+        b'{"key":"k","value":{},"more":1,"headers":{"operation":"update"}}',
+        b'{"key":"k","value":{"a" :1},"headers":{"operation":"update"}}',
+    ],
+)
+def test_what_is_no_message_is_refused(bench: CompactionBench, json: bytes) -> None:
+    whole = make_entry(Offset(1, 0), UPDATE, "k", {"a": 1})
+    broken = [Entry(Offset(tx, 0), b"k", UPDATE, json) for tx in range(2, 50)]
+    fillers = [make_entry(Offset(tx, 0), UPDATE, "k", {"a": 1}) for tx in range(50, 90)]
+    bench.storage.append([whole, *broken, *fillers])
+    with pytest.raises(Corrupt, match="no message"):
+        bench.compact()
+
+
+def test_a_full_disk_leaves_the_shape_as_it_was() -> None:
+    fs = FaultyFileSystem(ManualClock())
+    bench = CompactionBench(fs)
+    bench.change(120)
+    bench.storage.flush()
+    files = _log_files(bench)
+    fs.fail_at(fs.steps + 1, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    with pytest.raises(OSError, match="No space"):
+        bench.compact()
+    assert _log_files(bench) == files
+    bench.check()
+    assert bench.compact().outcome is Outcome.DONE
+    bench.check()
+
+
+def test_reports_are_kept_and_bounded() -> None:
+    settings = CompactionSettings(keep_chunks=0, stale_share=0, reports_max=3)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
+    made = []
+    for _ in range(5):
+        bench.change(40)
+        made.append(bench.compact().to_json())
+    kept = read_reports(bench.fs, bench.storage.directory)
+    assert kept == made[-3:]
+    assert kept[-1]["suffix"] == bench.storage.manifest.compacted
+    with bench.fs.open_writable(f"{bench.storage.directory}/metadata/compactions.json") as file:
+        file.truncate(5)
+    with pytest.raises(Corrupt, match="no reports"):
+        read_reports(bench.fs, bench.storage.directory)
+
+
+def test_figures_that_do_not_add_up_are_refused() -> None:
+    balance = Balance(entries_in=3, merged=1, keys=1, updates=1, entries_out=1, bytes_out=9)
+    with pytest.raises(Unbalanced, match="add up"):
+        balance.check("here")
+    balance.superseded = 1
+    balance.check("here")
+    balance.controls_in = 1
+    with pytest.raises(Unbalanced):
+        balance.check("here")
+
+
+def test_a_shape_is_compacted_once_at_a_time(bench: CompactionBench) -> None:
+    bench.change(60)
+    bench.storage.flush()
+    target = bench.storage.compaction_target
+
+    def again(keep_chunks: int) -> tuple[Offset, int] | None:
+        with pytest.raises(Unavailable, match="being compacted"):
+            bench.compactor.compact(bench.storage, now_ms=2)
+        return target(keep_chunks)
+
+    bench.storage.compaction_target = again  # type: ignore[method-assign]  # a hook into the middle
+    assert bench.compact().outcome is Outcome.DONE
+
+
+def _schedule(
+    bench: CompactionBench, settings: CompactionSettings
+) -> tuple[CompactionSchedule, list[Exception]]:
+    errors: list[Exception] = []
+    schedule = CompactionSchedule(
+        Compactor(settings, Random(3)),
+        lambda: [bench.storage],
+        failed=lambda storage, error: errors.append(error),
+        random=Random(4),
+    )
+    return schedule, errors
+
+
+def test_a_shape_is_looked_at_once_a_period(bench: CompactionBench) -> None:
+    settings = CompactionSettings(keep_chunks=1, stale_share=0.1)
+    schedule, errors = _schedule(bench, settings)
+    bench.change(100)
+    bench.storage.flush()
+    moments = []
+    for now_ms in range(0, 6_000_000, 10_000):
+        if schedule.run_once(now_ms):
+            moments.append(now_ms)
+            bench.change(60)
+            bench.storage.flush()
+    gaps = [later - earlier for earlier, later in zip([0, *moments], moments, strict=False)]
+    assert 5 <= len(moments) <= 15
+    assert all(300_000 <= gap <= 910_000 for gap in gaps)
+    assert len(set(gaps)) > 3
+    assert errors == []
+    bench.check(sample=20)
+
+
+def test_what_is_not_worth_it_is_read_again_when_twice_as_much_is_there() -> None:
+    settings = CompactionSettings(keep_chunks=0, stale_share=0.5, period_ms=10, jitter=0)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
+    schedule, _ = _schedule(bench, settings)
+    schedule.run_once(0)
+    reads = 0
+    calls: list[int] = []
+    target = bench.storage.compaction_target
+
+    def counted(keep_chunks: int) -> tuple[Offset, int] | None:
+        calls.append(keep_chunks)
+        return target(keep_chunks)
+
+    bench.storage.compaction_target = counted  # type: ignore[method-assign]  # counts the calls
+    for number in range(200):
+        bench.put(f"row {number}", a=1)
+        bench.storage.flush()
+        before = bench.storage.manifest
+        calls.clear()
+        assert schedule.run_once(10 * number + 10) == []
+        reads += len(calls) > 1
+        assert bench.storage.manifest == before
+    assert 3 <= reads <= 10
+
+
+def test_a_failure_is_told_and_others_go_on() -> None:
+    clock = ManualClock()
+    broken, sound = (CompactionBench(MemoryFileSystem(clock), seed=seed) for seed in (1, 2))
+    for bench in (broken, sound):
+        bench.change(80)
+        bench.storage.flush()
+    with broken.fs.open_writable(log_path(broken.storage.directory, "latest.0")) as file:
+        file.write_at(60, b"\xff")
+    sound.storage.handle = "9999-1"
+    told: list[tuple[ShapeStorage, Exception]] = []
+    schedule = CompactionSchedule(
+        Compactor(SMALL, Random(3)),
+        lambda: [broken.storage, sound.storage],
+        failed=lambda storage, error: told.append((storage, error)),
+        random=Random(4),
+    )
+    schedule.run_once(0)
+    reports = schedule.run_once(1_000_000)
+    assert [report.handle for report in reports] == ["9999-1"]
+    assert [storage for storage, _ in told] == [broken.storage]
+    assert isinstance(told[0][1], Corrupt)
+
+
+def test_numbers_keep_their_digits(bench: CompactionBench) -> None:
+    message = (
+        b'{"key":"k","value":{"id":"k","n":%d.000e+07},"headers":{"operation":"update","lsn":"1"}}'
+    )
+    bench.storage.append([Entry(Offset(tx, 0), b"k", UPDATE, message % tx) for tx in range(1, 80)])
+    report = bench.compact()
+    assert report.boundary is not None
+    body = b"".join(bench.storage.read(SNAPSHOT_END, report.boundary))
+    assert body == (
+        b'{"key":"k","value":{"id":"k","n":%d.000e+07},"headers":{"operation":"update"}}'
+        % report.boundary.tx
+    )
