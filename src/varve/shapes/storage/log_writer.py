@@ -118,7 +118,8 @@ class LogWriter:
             status, count, data, json_bytes = encode_entries(
                 entries,
                 start=start,
-                json_room=self._settings.chunk_bytes - self._chunk_json_bytes,
+                # A chunk may be overfull when it was begun under another setting.
+                json_room=max(1, self._settings.chunk_bytes - self._chunk_json_bytes),
                 byte_room=self._settings.buffer_bytes - self._buffered_bytes,
                 last=kernel_offset(self.last_seen),
             )

@@ -244,6 +244,17 @@ def test_an_opened_shape_has_everything_and_goes_on_with_the_same_chunks() -> No
         assert disk.read(name) == one_by_one.file_system.read(name)
 
 
+def test_a_chunk_that_is_overfull_under_new_settings_closes_with_the_next_entry() -> None:
+    disk = _disk()
+    storage = create_storage(disk, StorageSettings(chunk_bytes=10_000))
+    storage.append([make_entry(tx) for tx in range(1, 21)])
+    storage.close()
+    storage = open_storage(disk, SMALL)
+    storage.append([make_entry(21), make_entry(22)])
+    assert storage.chunk_end(SNAPSHOT_END) == Offset(21, 0)
+    assert read_messages(storage) == messages_of([make_entry(tx) for tx in range(1, 23)])
+
+
 def test_a_shape_without_a_complete_snapshot_cannot_be_opened() -> None:
     disk = _disk()
     ShapeStorage.create(disk, ROOT, HANDLE, SMALL, ManualClock())

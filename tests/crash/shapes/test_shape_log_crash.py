@@ -1,0 +1,213 @@
+"""A shape's log after a crash at any step is a prefix that ends with a transaction, and goes on.
+
+Carries G3 of shapes: at least what was flushed is there, and the source's replay fills the rest.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.shape_log import (
+    LogModel,
+    compact_plainly,
+    create_storage,
+    follow,
+    make_entry,
+    messages_of,
+    open_storage,
+    read_messages,
+)
+from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import NotFound
+from varve.shapes.offset import LAST, Offset
+from varve.shapes.storage.entry import Entry
+from varve.shapes.storage.layout import index_path, log_directory, log_path
+from varve.shapes.storage.recovery import find_log_end
+from varve.shapes.storage.storage import ShapeStorage
+
+MODES = [
+    (CrashMode.KEEP_ALL, 0),
+    (CrashMode.LOSE_UNSYNCED, 0),
+    (CrashMode.RANDOM, 1),
+]
+TRANSACTIONS = [[make_entry(tx, op) for op in range(1 + tx % 4)] for tx in range(1, 40)]
+
+
+class Run:
+    """A storage and its model, side by side."""
+
+    def __init__(self, disk: FaultyFileSystem) -> None:
+        self.disk = disk
+        self.model = LogModel()
+        self.is_created = False
+        self.storage: ShapeStorage | None = None
+
+    @property
+    def shape(self) -> ShapeStorage:
+        assert self.storage is not None
+        return self.storage
+
+    def create(self) -> None:
+        self.storage = create_storage(self.disk)
+        self.is_created = True
+
+    def reopen(self) -> None:
+        self.shape.close()
+        self.model.flush()
+        self.storage = open_storage(self.disk)
+
+    def append(self, start: int, end: int) -> None:
+        for transaction in TRANSACTIONS[start:end]:
+            # A crash within the call may leave the transaction visible or not.
+            self.model.append(transaction)
+            self.shape.append(transaction)
+            self.model.commit()
+
+    def append_in_parts(self, at: int) -> None:
+        entries = [Entry(Offset(at, op), b"k", ord("u"), b'{"n":"%d"}' % op) for op in range(30)]
+        self.model.append(entries)
+        for start in range(0, 30, 5):
+            self.shape.append(entries[start : start + 5], is_commit=False)
+        self.shape.flush()
+        self.shape.commit()
+        self.model.commit()
+
+    def flush(self) -> None:
+        self.shape.flush()
+        self.model.flush()
+
+
+def _write(run: Run) -> None:
+    """Small and large transactions, fragments, flushes, chunk ends, restarts."""
+    run.create()
+    run.append(0, 3)
+    run.flush()
+    run.append(3, 12)
+    run.flush()
+    run.append_in_parts(13)
+    run.reopen()
+    run.append(13, 15)
+    run.flush()
+
+
+def _compact(run: Run) -> None:
+    """Two compactions with appends between, and a restart."""
+    run.create()
+    run.append(0, 8)
+    run.flush()
+    compact_plainly(run.shape, 0, now_ms=1)
+    run.append(8, 13)
+    run.flush()
+    compact_plainly(run.shape, 1, now_ms=2)
+    run.append(13, 14)
+    run.reopen()
+    run.append(14, 15)
+    run.flush()
+
+
+def _judge(run: Run, disk: FaultyFileSystem, what: str) -> None:
+    try:
+        storage = open_storage(disk)
+    except NotFound:
+        assert not run.is_created, what
+        return
+    possible = [*run.model.committed, *run.model.pending]
+    # A transaction in flight is durable as a whole or not at all.
+    ends = {e.offset for e in run.model.committed} | {e.offset for e in run.model.pending[-1:]}
+    left = [entry for entry in possible if entry.offset <= storage.latest]
+    assert len(left) >= run.model.durable_count, what
+    assert not left or left[-1].offset in ends, what
+    assert read_messages(storage) == follow(storage) == messages_of(left), what
+    replayed = [entry for entry in [*possible, make_entry(900)] if entry.offset.tx > 0]
+    storage.append(replayed)
+    assert read_messages(storage) == messages_of([*possible, make_entry(900)]), what
+    storage.flush()
+    _check_files(storage)
+    storage.close()
+    storage = open_storage(disk)
+    for start in (Offset(1, 0), Offset(7, 1), Offset(13, 3)):
+        expected = messages_of([e for e in replayed if e.offset > start])
+        assert read_messages(storage, start, LAST) == expected, what
+    assert follow(storage) == messages_of(replayed), what
+
+
+def _check_files(storage: ShapeStorage) -> None:
+    """Only named files are left, and the log is whole entries to its last byte."""
+    names = storage.file_system.names(log_directory(storage.directory))
+    suffixes = {name.split(".", 1)[1].rsplit(".", 2)[0] for name in names if name[:4] == "log."}
+    assert suffixes <= storage.manifest.suffixes
+    path = log_path(storage.directory, storage.manifest.latest)
+    with storage.file_system.open(path) as file:
+        last, end, _ = find_log_end(file, 0, Offset(0, 0), LAST)
+        assert (last, end) == (storage.latest, file.size())
+
+
+def _steps(work: Callable[[Run], None]) -> int:
+    disk = FaultyFileSystem(ManualClock())
+    work(Run(disk))
+    return disk.steps
+
+
+@pytest.mark.parametrize("work", [_write, _compact])
+def test_a_crash_at_any_step_leaves_a_prefix_that_goes_on(work: Callable[[Run], None]) -> None:
+    for step in range(1, _steps(work) + 1):
+        disk = FaultyFileSystem(ManualClock())
+        disk.crash_at(step)
+        run = Run(disk)
+        with pytest.raises(PowerLoss):
+            work(run)
+        for mode, seed in MODES:
+            what = f"{mode} {seed} at {disk.trace[-1]}"
+            _judge(run, disk.after_crash(mode, seed * 1009 + step), what)
+
+
+def test_a_crash_within_recovery_changes_nothing() -> None:
+    run = Run(FaultyFileSystem(ManualClock()))
+    _write(run)
+    run.append(15, 19)
+    torn = run.disk.after_crash(CrashMode.RANDOM, 5)
+    storage = open_storage(torn.after_crash(CrashMode.KEEP_ALL))
+    before = storage.file_system.steps  # type: ignore[attr-defined]  # the faulty one counts
+    storage.commit()
+    steps = storage.file_system.steps - before  # type: ignore[attr-defined]
+    for step in range(1, steps + 1):
+        disk = torn.after_crash(CrashMode.KEEP_ALL)
+        disk.crash_at(step)
+        with pytest.raises(PowerLoss):
+            open_storage(disk).commit()
+        for mode, seed in MODES:
+            _judge(run, disk.after_crash(mode, seed), f"{mode} {seed} at {step} of recovery")
+
+
+def test_recovery_counts_the_json_of_the_open_chunk_exactly() -> None:
+    disk = FaultyFileSystem(ManualClock())
+    storage, twin = create_storage(disk), create_storage(FaultyFileSystem(ManualClock()))
+    for tx in range(1, 60):
+        storage.append([make_entry(tx)])
+        twin.append([make_entry(tx)])
+        storage.flush()
+        disk = disk.after_crash(CrashMode.LOSE_UNSYNCED)
+        storage = open_storage(disk)
+    twin.flush()
+    for path in (index_path, log_path):
+        name = path(storage.directory, "latest.0")
+        assert disk.read(name) == twin.file_system.read(name)
+
+
+def test_what_was_not_durable_never_comes_back_when_the_source_gives_something_else() -> None:
+    disk = FaultyFileSystem(ManualClock())
+    storage = create_storage(disk)
+    kept = [make_entry(tx) for tx in range(1, 6)]
+    storage.append(kept)
+    storage.flush()
+    storage.append([make_entry(tx) for tx in range(6, 60)])
+    disk = disk.after_crash(CrashMode.KEEP_ALL)
+    for last in (100, 101):
+        storage = open_storage(disk)
+        kept.append(make_entry(last))
+        storage.append(kept[-1:])
+        storage.flush()
+        _check_files(storage)
+        disk = disk.after_crash(CrashMode.KEEP_ALL)
+    assert follow(open_storage(disk)) == messages_of(kept)
