@@ -1,0 +1,336 @@
+"""Expressions to closures over a row's values, in SQL's logic of true, false and unknown.
+
+Invariant  a closure never raises for what a row holds: what cannot be computed is unknown, as null.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import DecimalException
+from functools import lru_cache
+from operator import eq, ge, gt, le, lt, ne
+from typing import Final
+
+from varve.foundation.errors import InvalidRequest
+from varve.shapes.query.expression import (
+    And,
+    Arithmetic,
+    Call,
+    Cast,
+    Column,
+    Compare,
+    Distinct,
+    Extract,
+    In,
+    Is,
+    Like,
+    Literal,
+    Negate,
+    Node,
+    Not,
+    Or,
+    Parameter,
+    children,
+    rebuild,
+    render,
+)
+from varve.shapes.query.functions import absolute, as_number, cast_value, compute, joined, member
+from varve.shapes.query.like import Matcher, compile_like
+from varve.shapes.query.value import (
+    RowValues,
+    Untyped,
+    Value,
+    compare,
+    find_boolean,
+    find_json,
+    is_equal,
+    key_of,
+    readings,
+    show,
+)
+
+Evaluation = Callable[[RowValues], Value]
+
+_ORDERS: Final = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+_DIGITS_MAX: Final = 1000
+"""Of numbers that are worked out when a filter is read."""
+_NO_ROW: Final = RowValues({})
+
+
+def compile_node(node: Node) -> Evaluation:
+    """What the node is for a row."""
+    match node:
+        case Column(name):
+            return lambda values: values[name]
+        case Literal(value):
+            return lambda values: value
+        case Parameter(number):
+            raise InvalidRequest(f"parameter ${number} has no value: give params[{number}]")
+        case Compare(operator, left, right):
+            return _comparison(operator, left, right)
+        case Distinct(left, right):
+            return _distinct(compile_node(left), compile_node(right))
+        case And(items):
+            return _and([compile_truth(item) for item in items])
+        case Or(items):
+            return _or([compile_truth(item) for item in items])
+        case Not(item):
+            return _not(compile_truth(item))
+        case Is(item, word):
+            return _is(item, word)
+        case In(item, choices):
+            return _in(compile_node(item), choices)
+        case Like():
+            return _like(node)
+        case Arithmetic(operator, left, right):
+            return _arithmetic(operator, compile_node(left), compile_node(right))
+        case Negate(item):
+            return _arithmetic("-", lambda values: 0, compile_node(item))
+        case Call(name, arguments):
+            return _call(name, [compile_node(argument) for argument in arguments])
+        case Cast(item, type):
+            held = compile_node(item)
+            return lambda values: cast_value(held(values), type)
+        case Extract(operator, item, place):
+            return _extract(operator, compile_node(item), compile_node(place))
+
+
+def compile_truth(node: Node) -> Evaluation:
+    """Whether the node is true for a row: True, False or None."""
+    held = compile_node(node)
+    if isinstance(node, Compare | Distinct | And | Or | Not | Is | In | Like):
+        return held
+    return lambda values: as_truth(held(values))
+
+
+def fold(node: Node) -> Node:
+    """A value that depends on nothing is worked out at once; raises InvalidRequest without one."""
+    if not isinstance(node, Arithmetic | Negate | Cast):
+        return node
+    literals = [child.value for child in children(node) if isinstance(child, Literal)]
+    if len(literals) < len(list(children(node))):
+        return node
+    value = compile_node(node)(_NO_ROW)
+    if value is None and None not in literals:
+        raise InvalidRequest(f"{render(node):.80} has no value")
+    is_long = isinstance(value, int) and abs(value) >= 10**_DIGITS_MAX
+    return node if is_long else Literal(value)
+
+
+def bind(node: Node, values: Mapping[int, str | int]) -> Node:
+    """The node with its parameters filled in."""
+    if isinstance(node, Parameter):
+        value = values.get(node.number)
+        if value is None:
+            raise InvalidRequest(
+                f"parameter ${node.number} has no value: give params[{node.number}]"
+            )
+        return Literal(Untyped(value) if isinstance(value, str) else value)
+    if isinstance(node, Column | Literal):
+        return node
+    return fold(rebuild(node, lambda child: bind(child, values)))
+
+
+def as_truth(value: Value) -> bool | None:
+    """A value where a condition is asked for; what is no boolean is unknown."""
+    if value is None or isinstance(value, bool):
+        return value
+    return find_boolean(value) if type(value) is Untyped else None
+
+
+def _comparison(operator: str, left: Node, right: Node) -> Evaluation:
+    order = _ORDERS[operator]
+    if isinstance(left, Literal) and not isinstance(right, Literal):
+        flipped = operator.translate(str.maketrans("<>", "><")) if operator != "<>" else operator
+        return _comparison(flipped, right, left)
+    held = compile_node(left)
+    if isinstance(right, Literal):
+        return _with_literal(order, held, right.value)
+    other = compile_node(right)
+    if operator in ("=", "<>"):
+        return lambda values: _negated(operator == "<>", is_equal(held(values), other(values)))
+
+    def ordered(values: RowValues) -> bool | None:
+        result = compare(held(values), other(values))
+        return None if result is None else bool(order(result, 0))
+
+    return ordered
+
+
+def _with_literal(
+    order: Callable[[Value, Value], bool], held: Evaluation, literal: Value
+) -> Evaluation:
+    """A comparison with what is known beforehand: one look-up by the type of the other side."""
+    if literal is None:
+        return lambda values: None
+    by_type = readings(literal)
+
+    def compared(values: RowValues) -> bool | None:
+        value = held(values)
+        kind = type(value)
+        if kind is dict or kind is list or (kind is Untyped and kind not in by_type):
+            return _uncommon(order, value, literal)
+        expected = by_type.get(kind)
+        return None if expected is None else order(value, expected)
+
+    return compared
+
+
+def _uncommon(order: Callable[[Value, Value], bool], value: Value, literal: Value) -> bool | None:
+    if order is eq or order is ne:
+        return _negated(order is ne, is_equal(value, literal))
+    result = compare(value, literal)
+    return None if result is None or isinstance(value, dict | list) else bool(order(result, 0))
+
+
+def _negated(is_negated: bool, truth: bool | None) -> bool | None:
+    return truth if truth is None else truth != is_negated
+
+
+def _distinct(left: Evaluation, right: Evaluation) -> Evaluation:
+    def distinct(values: RowValues) -> bool:
+        first, second = left(values), right(values)
+        if first is None or second is None:
+            return first is not second
+        return is_equal(first, second) is not True
+
+    return distinct
+
+
+def _and(items: Sequence[Evaluation]) -> Evaluation:
+    def all_true(values: RowValues) -> bool | None:
+        result: bool | None = True
+        for item in items:
+            truth = item(values)
+            if truth is False:
+                return False
+            if truth is None:
+                result = None
+        return result
+
+    return all_true
+
+
+def _or(items: Sequence[Evaluation]) -> Evaluation:
+    def any_true(values: RowValues) -> bool | None:
+        result: bool | None = False
+        for item in items:
+            truth = item(values)
+            if truth is True:
+                return True
+            if truth is None:
+                result = None
+        return result
+
+    return any_true
+
+
+def _not(item: Evaluation) -> Evaluation:
+    return lambda values: _negated(True, item(values))
+
+
+def _is(item: Node, word: str) -> Evaluation:
+    if word == "NULL":
+        held = compile_node(item)
+        return lambda values: held(values) is None
+    truth, expected = compile_truth(item), word == "TRUE"
+    return lambda values: truth(values) is expected
+
+
+def _in(held: Evaluation, choices: Sequence[Node]) -> Evaluation:
+    literals = [choice.value for choice in choices if isinstance(choice, Literal)]
+    if len(literals) < len(choices) or any(isinstance(item, list | dict) for item in literals):
+        return _in_any(held, [compile_node(choice) for choice in choices])
+    by_type: dict[type, set[object]] = {}
+    counts: dict[type, int] = {}
+    for literal in literals:
+        for kind, reading in readings(literal).items() if literal is not None else ():
+            by_type.setdefault(kind, set()).add(key_of(reading))
+            counts[kind] = counts.get(kind, 0) + 1
+
+    def chosen(values: RowValues) -> bool | None:
+        value = held(values)
+        if value is None:
+            return None
+        kind = type(value)
+        if kind in by_type and key_of(value) in by_type[kind]:
+            return True
+        if kind is Untyped:
+            return _any_equal(value, literals)
+        return False if counts.get(kind) == len(literals) else None
+
+    return chosen
+
+
+def _in_any(held: Evaluation, choices: Sequence[Evaluation]) -> Evaluation:
+    return lambda values: _any_equal(held(values), [choice(values) for choice in choices])
+
+
+def _any_equal(value: Value, choices: Sequence[Value]) -> bool | None:
+    result: bool | None = False
+    for choice in choices:
+        truth = is_equal(value, choice)
+        if truth:
+            return True
+        if truth is None:
+            result = None
+    return result
+
+
+def _like(node: Like) -> Evaluation:
+    item, pattern = compile_node(node.item), compile_node(node.pattern)
+    is_blind = node.operator == "ILIKE"
+    matcher = lru_cache(1)(compile_like)
+
+    def matches(values: RowValues) -> bool | None:
+        text, wanted = item(values), pattern(values)
+        if not isinstance(text, str) or not isinstance(wanted, str):
+            return None
+        if is_blind:
+            text, wanted = text.lower(), wanted.lower()
+        found: Matcher | None = matcher(str(wanted), node.escape)
+        return None if found is None else found(text)
+
+    return matches
+
+
+def _arithmetic(operator: str, left: Evaluation, right: Evaluation) -> Evaluation:
+    if operator == "||":
+        return lambda values: joined(left(values), right(values))
+
+    def computed(values: RowValues) -> Value:
+        first, second = as_number(left(values)), as_number(right(values))
+        if first is None or second is None:
+            return None
+        try:
+            return compute(operator, first, second)
+        except (DecimalException, ZeroDivisionError):
+            return None
+
+    return computed
+
+
+def _call(name: str, arguments: Sequence[Evaluation]) -> Evaluation:
+    if name == "coalesce":
+        return lambda values: next(
+            (value for item in arguments if (value := item(values)) is not None), None
+        )
+    (held,) = arguments
+    if name == "abs":
+        return lambda values: absolute(as_number(held(values)))
+    change: Callable[[str], Value] = {"lower": str.lower, "upper": str.upper, "length": len}[name]
+
+    def changed(values: RowValues) -> Value:
+        value = held(values)
+        return change(value) if isinstance(value, str) else None
+
+    return changed
+
+
+def _extract(operator: str, item: Evaluation, place: Evaluation) -> Evaluation:
+    def extracted(values: RowValues) -> Value:
+        value, step = item(values), place(values)
+        if isinstance(value, str):
+            value = find_json(value)
+        held = member(value, step)
+        return show(held) if operator == "->>" else held
+
+    return extracted

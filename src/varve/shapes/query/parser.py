@@ -1,0 +1,345 @@
+"""SQL text to expressions: sqlglot reads PostgreSQL, and what filters may hold is taken over.
+
+Invariant  what is not named here is refused with its own text; nothing is passed over in silence.
+           Texts, their tokens and their depth are bounded before they are looked at closely.
+"""
+
+import re
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from sqlglot import TokenType, exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import SqlglotError
+
+from varve.foundation.errors import InvalidRequest
+from varve.shapes.query.evaluation import fold
+from varve.shapes.query.expression import (
+    PREDICATES,
+    And,
+    Arithmetic,
+    Call,
+    Cast,
+    Column,
+    Compare,
+    Distinct,
+    Extract,
+    In,
+    Is,
+    Like,
+    Literal,
+    Negate,
+    Node,
+    Not,
+    Or,
+    Parameter,
+    children,
+    render,
+)
+from varve.shapes.query.value import Untyped, parse_number
+
+TEXT_BYTES_MAX: Final = 64 << 10
+TOKENS_MAX: Final = 10_000
+DEPTH_MAX: Final = 16
+"""Parentheses within parentheses, as written and as normalised."""
+_SHOWN_MAX: Final = 80
+_NUMBER: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.I | re.A)
+
+_COMPARISONS: Final[dict[type[exp.Expr], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_ARITHMETIC: Final[dict[type[exp.Expr], str]] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.DPipe: "||",
+}
+_FUNCTIONS: Final[dict[type[exp.Expr], str]] = {
+    exp.Lower: "lower",
+    exp.Upper: "upper",
+    exp.Length: "length",
+    exp.Abs: "abs",
+}
+_TYPES: Final[dict[exp.DType, str]] = {
+    exp.DType.SMALLINT: "smallint",
+    exp.DType.INT: "integer",
+    exp.DType.BIGINT: "bigint",
+    exp.DType.DECIMAL: "numeric",
+    exp.DType.FLOAT: "real",
+    exp.DType.DOUBLE: "double precision",
+    exp.DType.TEXT: "text",
+    exp.DType.VARCHAR: "text",
+    exp.DType.BOOLEAN: "boolean",
+    exp.DType.JSON: "jsonb",
+    exp.DType.JSONB: "jsonb",
+}
+
+
+class _FilterSql(Postgres):
+    """PostgreSQL without strings between dollars, as which sqlglot reads `($1,$2)`."""
+
+    class Tokenizer(Postgres.Tokenizer):
+        HEREDOC_STRINGS: ClassVar[list[str | tuple[str, str]]] = []
+        SINGLE_TOKENS: ClassVar[dict[str, TokenType]] = {
+            **Postgres.Tokenizer.SINGLE_TOKENS,
+            "$": TokenType.PARAMETER,
+        }
+
+    class Parser(Postgres.Parser):  # type: ignore[misc, valid-type]  # sqlglot names it by a variable
+        def _warn_unsupported(self) -> None:
+            """What sqlglot would keep as a text that it cannot read is refused."""
+            self.raise_error("Unexpected token")
+
+
+def parse_expression(text: str) -> Node:
+    """The condition that a text holds, parameters still open; raises InvalidRequest."""
+    if len(text.encode(errors="surrogatepass")) > TEXT_BYTES_MAX:
+        raise InvalidRequest(f"the filter is longer than {TEXT_BYTES_MAX} bytes")
+    node = _condition(_Reader().read(_parse(text)), text)
+    if _depth(render(node)) > DEPTH_MAX:
+        raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {_shorten(text)}")
+    return node
+
+
+def parse_identifier(text: str) -> str:
+    """A column's name as SQL spells it: in quotes as it is, else in small letters."""
+    name = text.strip()
+    if len(name) >= 2 and name[0] == name[-1] == '"':
+        inner = name[1:-1]
+        if inner and '"' not in inner.replace('""', ""):
+            return inner.replace('""', '"')
+    elif re.fullmatch(r"[^\W\d][\w$]*", name):
+        return name.lower()
+    raise InvalidRequest(
+        f"{_shorten(text)!r} is no column: a name has letters, digits and _, "
+        'or stands in double quotes, in which " is written twice'
+    )
+
+
+def _parse(text: str) -> exp.Expr:
+    dialect = _FilterSql()
+    try:
+        tokens = dialect.tokenize(text)
+        if len(tokens) > TOKENS_MAX:
+            raise InvalidRequest(f"the filter has {len(tokens)} words; at most {TOKENS_MAX} may be")
+        depth = 0
+        for token in tokens:
+            depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
+            depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
+            if depth > DEPTH_MAX:
+                raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
+        found = dialect.parser().parse_into(exp.Condition, tokens, text)
+    except SqlglotError as error:
+        raise InvalidRequest(f"no filter: {_shorten(text)}: {_fault(error)}") from None
+    except RecursionError:
+        raise InvalidRequest(f"the filter nests too deep: {_shorten(text)}") from None
+    if len(found) != 1 or found[0] is None:
+        raise InvalidRequest("the filter is empty" if not found else "a filter is one condition")
+    return found[0]
+
+
+def _fault(error: SqlglotError) -> str:
+    """Where sqlglot stopped, in a line."""
+    faults = [fault for fault in getattr(error, "errors", []) if fault.get("highlight")]
+    if not faults:
+        return "the text ends within quotes" if "okeniz" in str(error) else "cannot be read"
+    return f"{faults[0]['description'].rstrip('.')} near {_shorten(faults[0]['highlight'])!r}"
+
+
+def _depth(text: str) -> int:
+    """How deep parentheses nest in a text that was rendered."""
+    depth = deepest = 0
+    for character in re.sub(r"'[^']*'|\"[^\"]*\"", "", text):
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
+
+def _refuse(part: exp.Expr, why: str = "is not supported in a filter") -> InvalidRequest:
+    return InvalidRequest(f"{_shorten(part.sql(dialect='postgres'))!r} {why}")
+
+
+def _condition(node: Node, text: str) -> Node:
+    """The node, if it can be true or false."""
+    is_value = isinstance(node, Arithmetic | Negate) or (
+        isinstance(node, Literal) and not isinstance(node.value, bool | Untyped | None)
+    )
+    if is_value or (isinstance(node, Call) and node.name != "coalesce"):
+        raise InvalidRequest(f"{_shorten(text)!r} is a value and no condition: compare it")
+    return node
+
+
+class _Reader:
+    """Walks what sqlglot read."""
+
+    def __init__(self) -> None:
+        self._methods: dict[type[exp.Expr], Callable[[exp.Expr], Node]] = {
+            exp.Paren: lambda part: self.read(part.this),
+            exp.Column: self._column,
+            exp.Literal: self._literal,
+            exp.Boolean: lambda part: Literal(bool(part.this)),
+            exp.Null: lambda part: Literal(None),
+            exp.Parameter: self._parameter,
+            exp.And: lambda part: And(self._chain(part, exp.And)),
+            exp.Or: lambda part: Or(self._chain(part, exp.Or)),
+            exp.Not: lambda part: Not(self._truth(part.this)),
+            exp.Is: self._is,
+            exp.In: self._in,
+            exp.Between: self._between,
+            exp.NullSafeEQ: lambda part: Not(self._distinct(part)),
+            exp.NullSafeNEQ: self._distinct,
+            exp.Like: lambda part: self._like(part, "\\"),
+            exp.ILike: lambda part: self._like(part, "\\"),
+            exp.Escape: self._escape,
+            exp.Neg: lambda part: fold(Negate(self._scalar(part.this))),
+            exp.Cast: self._cast,
+            exp.Coalesce: self._coalesce,
+            exp.JSONExtract: lambda part: self._extract(part, "->"),
+            exp.JSONExtractScalar: lambda part: self._extract(part, "->>"),
+        }
+
+    def read(self, part: exp.Expr) -> Node:
+        kind = type(part)
+        if kind in _COMPARISONS:
+            return Compare(
+                _COMPARISONS[kind], self._scalar(part.this), self._scalar(part.expression)
+            )
+        if kind in _ARITHMETIC:
+            left, right = self._scalar(part.this), self._scalar(part.expression)
+            return fold(Arithmetic(_ARITHMETIC[kind], left, right))
+        if kind in _FUNCTIONS:
+            if len(set(part.args) - {name for name, held in part.args.items() if not held}) > 1:
+                raise _refuse(part, "has arguments that are not supported in a filter")
+            return Call(_FUNCTIONS[kind], (self._scalar(part.this),))
+        method = self._methods.get(kind)
+        if method is None:
+            raise _refuse(part)
+        return method(part)
+
+    def _scalar(self, part: exp.Expr) -> Node:
+        """An operand of a comparison or a function."""
+        node = self.read(part)
+        if isinstance(node, PREDICATES) and not isinstance(part, exp.Paren):
+            raise _refuse(part, "stands within another condition: put it in parentheses")
+        return node
+
+    def _truth(self, part: exp.Expr) -> Node:
+        return _condition(self.read(part), part.sql(dialect="postgres"))
+
+    def _chain(self, part: exp.Expr, kind: type[exp.Connector]) -> tuple[Node, ...]:
+        """The operands of a chain of AND or OR, which sqlglot nests to the left."""
+        parts = []
+        while isinstance(part.unnest(), kind):
+            part = part.unnest()
+            parts.append(part.expression)
+            part = part.this
+        items: list[Node] = []
+        for node in map(self._truth, (part, *reversed(parts))):
+            # Operands in parentheses and BETWEEN are chains of their own.
+            is_chain = isinstance(node, And if kind is exp.And else Or)
+            items.extend(children(node) if is_chain else [node])
+        return tuple(items)
+
+    def _column(self, part: exp.Expr) -> Node:
+        name = part.this
+        if part.args.get("table") or not isinstance(name, exp.Identifier):
+            raise _refuse(part, "names a table: a filter knows the columns of its own alone")
+        return Column(name.name if name.quoted else name.name.lower())
+
+    def _literal(self, part: exp.Expr) -> Node:
+        if part.is_string:
+            return Literal(Untyped(part.name))
+        number = parse_number(part.name) if _NUMBER.fullmatch(part.name) else None
+        if number is None or abs(number) == float("inf"):
+            raise _refuse(part, "is no number")
+        return Literal(number)
+
+    def _parameter(self, part: exp.Expr) -> Node:
+        number = part.name
+        if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 1 << 31:
+            raise _refuse(part, "is no parameter: they are $1, $2 and so on")
+        return Parameter(int(number))
+
+    def _is(self, part: exp.Expr) -> Node:
+        what = part.expression
+        if isinstance(what, exp.Null):
+            word = "NULL"
+        elif isinstance(what, exp.Boolean):
+            word = "TRUE" if what.this else "FALSE"
+        else:
+            raise _refuse(part)
+        found = Is(self.read(part.this), word)
+        return Not(found) if part.args.get("negate") else found
+
+    def _in(self, part: exp.Expr) -> Node:
+        others = {name for name, held in part.args.items() if held} - {"this", "expressions"}
+        if others or not part.expressions:
+            raise _refuse(part, "needs a list of values in parentheses")
+        choices = tuple([self._scalar(item) for item in part.expressions])
+        return In(self._scalar(part.this), choices)
+
+    def _between(self, part: exp.Expr) -> Node:
+        if part.args.get("symmetric"):
+            raise _refuse(part)
+        item = self._scalar(part.this)
+        low, high = self._scalar(part.args["low"]), self._scalar(part.args["high"])
+        return And((Compare(">=", item, low), Compare("<=", item, high)))
+
+    def _distinct(self, part: exp.Expr) -> Node:
+        return Distinct(self._scalar(part.this), self._scalar(part.expression))
+
+    def _like(self, part: exp.Expr, escape: str) -> Node:
+        operator = "ILIKE" if isinstance(part, exp.ILike) else "LIKE"
+        item, pattern = self._scalar(part.this), self._scalar(part.expression)
+        found = Like(operator, item, pattern, escape)
+        return Not(found) if part.args.get("negate") else found
+
+    def _escape(self, part: exp.Expr) -> Node:
+        held = part.expression
+        if not isinstance(held, exp.Literal) or not held.is_string or len(held.name) > 1:
+            raise _refuse(part, "escapes by something else than one character in quotes")
+        if not isinstance(part.this, exp.Like | exp.ILike):
+            raise _refuse(part)
+        return self._like(part.this, held.name)
+
+    def _cast(self, part: exp.Expr) -> Node:
+        type = part.args["to"]
+        name = _TYPES.get(type.this)
+        others = {name for name, held in part.args.items() if held} - {"this", "to"}
+        if name is None or type.expressions or others:
+            raise _refuse(part, f"casts to a type that filters lack: {_type_names()}")
+        return fold(Cast(self._scalar(part.this), name))
+
+    def _coalesce(self, part: exp.Expr) -> Node:
+        return Call("coalesce", tuple([self.read(item) for item in (part.this, *part.expressions)]))
+
+    def _extract(self, part: exp.Expr, operator: str) -> Node:
+        place = part.expression
+        if isinstance(place, exp.JSONPath):
+            step = place.expressions[-1]
+            if len(place.expressions) != 2 or not isinstance(
+                step, exp.JSONPathKey | exp.JSONPathSubscript
+            ):
+                raise _refuse(part)
+            is_name = isinstance(step, exp.JSONPathKey)
+            held: Node = Literal(Untyped(step.this) if is_name else int(step.this))
+        else:
+            held = self._scalar(place)
+        if not isinstance(held, Literal | Parameter):
+            raise _refuse(part, "needs a name in quotes or a number behind the arrow")
+        return Extract(operator, self._scalar(part.this), held)
+
+
+def _type_names() -> str:
+    return ", ".join(sorted(set(_TYPES.values())))

@@ -1,0 +1,177 @@
+"""Values that expressions are made of, read from the JSON of a row.
+
+A value is None (SQL's null), a bool, a number (int or Decimal, exact), a text, or what a JSON array
+or object holds. `Untyped` is a literal or parameter in quotes: it takes the type of what it meets.
+
+Invariant  values of different types compare as unknown, never as an error; nothing here raises for
+           what a row may hold.
+"""
+
+import json
+import re
+from collections.abc import Hashable, Mapping
+from decimal import Context, Decimal, DecimalException
+from typing import Any, Final
+
+from varve.shapes.feed.row import Row, decode_text, split_texts
+
+Value = Any
+"""None, bool, int, Decimal, str, Untyped, list or dict; closures pass them on unlooked at."""
+
+ARITHMETIC: Final = Context(prec=60)
+"""Numbers with a fraction are added, multiplied and divided to so many digits."""
+_INTEGER_DIGITS_MAX: Final = 4000
+_EXPONENT_SHOWN_MAX: Final = 400
+_NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.I | re.A)
+_TRUE: Final = frozenset({"t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"})
+_FALSE: Final = frozenset({"f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"})
+
+
+class Untyped(str):
+    """A literal in quotes, or a parameter."""
+
+    __slots__ = ()
+
+
+class RowValues(dict[str, Value]):
+    """The values of a row's columns, each read when it is first asked for."""
+
+    __slots__ = ("_row",)
+
+    def __init__(self, row: Row) -> None:
+        super().__init__()
+        self._row = row
+
+    def __missing__(self, name: str) -> Value:
+        text = self._row.get(name)
+        value = self[name] = None if text is None else decode_value(text)
+        return value
+
+
+def decode_value(text: bytes) -> Value:
+    """The value of a column's JSON text."""
+    first = text[0]
+    if first == 0x22:
+        return decode_text(text)
+    if first == 0x6E:
+        return None
+    if first == 0x74 or first == 0x66:
+        return first == 0x74
+    if first == 0x7B or first == 0x5B:
+        return json.loads(text, parse_int=parse_number, parse_float=parse_number)
+    return parse_number(text.decode())
+
+
+def parse_number(text: str) -> int | Decimal:
+    """The number that a text spells, which it is known to do."""
+    if len(text) <= _INTEGER_DIGITS_MAX:
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    try:
+        return Decimal(text)
+    except DecimalException:
+        # The exponent is beyond what a Decimal holds.
+        sign = "-" if text.lstrip().startswith("-") else ""
+        return Decimal(0) if "e-" in text.lower() else Decimal(f"{sign}Infinity")
+
+
+def find_number(text: str) -> int | Decimal | None:
+    """The number that a text spells, if it does."""
+    return parse_number(text.strip()) if _NUMBER.fullmatch(text) else None
+
+
+def find_boolean(text: str) -> bool | None:
+    """The boolean that a text spells as PostgreSQL reads it, if it does."""
+    word = text.strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def find_json(text: str) -> Value:
+    """What a JSON text holds; None when it is no JSON, or null."""
+    try:
+        (found,) = split_texts([text.encode()])
+    except UnicodeEncodeError:
+        return None
+    if found is None:
+        return None
+    return decode_value(text.strip().encode() if isinstance(found, dict) else found)
+
+
+def show(value: Value) -> str | None:
+    """A value as text, as a cast to text gives it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**_INTEGER_DIGITS_MAX else str(Decimal(value))
+    if isinstance(value, Decimal):
+        is_short = value.is_finite() and abs(value.adjusted()) <= _EXPONENT_SHOWN_MAX
+        return format(value, "f") if is_short else str(value)
+    return show_json(value)
+
+
+def show_json(value: Value) -> str:
+    """A value as JSON text."""
+    if isinstance(value, dict):
+        members = [f"{json.dumps(name)}: {show_json(item)}" for name, item in value.items()]
+        return "{" + ", ".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join([show_json(item) for item in value]) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return "null" if value is None else str(show(value))
+
+
+def key_of(value: Value) -> Hashable:
+    """Equal for equal values and for no others: numbers by worth, and true is no 1."""
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, list):
+        return ("array", tuple([key_of(item) for item in value]))
+    if isinstance(value, dict):
+        return ("object", frozenset([(name, key_of(item)) for name, item in value.items()]))
+    return str(value) if type(value) is Untyped else value
+
+
+def readings(literal: Value) -> Mapping[type, Value]:
+    """What a literal is beside a value of each type; types that it cannot be are missing."""
+    if type(literal) is Untyped:
+        found: dict[type, Value] = {str: str(literal), Untyped: str(literal)}
+        number, truth = find_number(literal), find_boolean(literal)
+        if number is not None:
+            found |= {int: number, Decimal: number}
+        if truth is not None:
+            found[bool] = truth
+        if literal.lstrip()[:1] in ("{", "["):
+            held = find_json(literal)
+            found |= {} if held is None else {type(held): held}
+        return found
+    if type(literal) in (int, Decimal):
+        return {int: literal, Decimal: literal}
+    return {type(literal): literal}
+
+
+def compare(left: Value, right: Value) -> int | None:
+    """Below 0, 0 or above 0 as left is less, equal or greater; None when that is unknown."""
+    if left is None or right is None:
+        return None
+    if type(left) is Untyped and type(right) is not Untyped:
+        left = readings(left).get(type(right))
+    else:
+        right = readings(right).get(type(left))
+    if left is None or right is None:
+        return None
+    if isinstance(left, dict | list):
+        return 0 if key_of(left) == key_of(right) else None
+    return int(left > right) - int(left < right)
+
+
+def is_equal(left: Value, right: Value) -> bool | None:
+    """Whether two values are the same; unlike an order this is known of arrays and objects."""
+    if isinstance(left, dict | list) and isinstance(right, dict | list):
+        return key_of(left) == key_of(right)
+    order = compare(left, right)
+    return None if order is None else order == 0
