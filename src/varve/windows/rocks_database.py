@@ -7,10 +7,12 @@ Invariant  block cache, filters, indexes and write buffers of all databases of o
 Crash      a killed process keeps what was flushed, and of later batches a prefix. RocksDB would
            take a directory without its CURRENT file for a new database; here it is `Corrupt` when
            it has data.
-Threads    one thread at a time per database. RocksDB flushes and compacts in threads of its own.
+Threads    one thread at a time per database, any for an engine. RocksDB flushes and compacts in
+           threads of its own.
 """
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -40,6 +42,8 @@ MEMTABLE_BYTES: Final = 16 << 20
 _MEMTABLE_BLOOM_RATIO: Final = 0.02
 """Ten bits for each of the 200 000 short entries that fill a memtable; every open database has
 one at all times, so it is not made larger."""
+_CROWDED_BLOOM_RATIO: Final = 0.01
+"""Where more databases are open than may fill their memtables: most of them rest."""
 _ARENA_BLOCK_BYTES: Final = 64 << 10
 _BLOOM_BITS: Final = 10
 _KEYS_PER_READ: Final = 1_000
@@ -124,8 +128,9 @@ class RocksScan:
 class RocksDatabase:
     """One open database and the scans that have not ended."""
 
-    def __init__(self, path: str, rocks: Rdict) -> None:
+    def __init__(self, path: str, rocks: Rdict, on_close: Callable[[], None]) -> None:
         self.path = path
+        self._on_close = on_close
         self._rocks: Rdict | None = rocks
         self._is_dirty = False
         self._scans: weakref.WeakSet[RocksScan] = weakref.WeakSet()
@@ -172,6 +177,7 @@ class RocksDatabase:
         rocks, self._rocks = self._rocks, None
         if rocks is None:
             return
+        self._on_close()
         end_scans(self._scans, self.path)
         self._call(rocks.close, "close")
 
@@ -205,6 +211,9 @@ class RocksDatabases:
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             memory_bytes // 2, False, self._cache
         )
+        self._full_memtable_count = memory_bytes // 2 // MEMTABLE_BYTES
+        self._lock = threading.Lock()
+        self._open_count = 0  # guarded by _lock
 
     def open(self, path: str, *, must_exist: bool = False) -> RocksDatabase:
         _check_directory(path, must_exist)
@@ -213,7 +222,12 @@ class RocksDatabases:
             rocks.set_write_options(_without_log())
         except Exception as error:
             raise _open_failure(error, path) from error
-        return RocksDatabase(path, rocks)
+        self._count(1)
+        return RocksDatabase(path, rocks, on_close=lambda: self._count(-1))
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._open_count += change
 
     def memory_in_use_bytes(self) -> int:
         """Blocks, filters and write buffers of all open databases."""
@@ -231,7 +245,10 @@ class RocksDatabases:
         options.set_write_buffer_manager(self._buffers)
         options.set_arena_block_size(_ARENA_BLOCK_BYTES)
         options.set_memtable_whole_key_filtering(True)
-        options.set_memtable_prefix_bloom_ratio(_MEMTABLE_BLOOM_RATIO)
+        is_crowded = self._open_count >= self._full_memtable_count
+        options.set_memtable_prefix_bloom_ratio(
+            _CROWDED_BLOOM_RATIO if is_crowded else _MEMTABLE_BLOOM_RATIO
+        )
         options.set_manifest_preallocation_size(_MANIFEST_PREALLOCATION_BYTES)
         options.set_keep_log_file_num(1)
         options.set_max_log_file_size(_INFO_LOG_BYTES)

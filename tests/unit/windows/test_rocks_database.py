@@ -33,6 +33,25 @@ def test_databases_stay_within_one_budget_and_flush_by_it(tmp_path: Path) -> Non
     assert engine.memory_in_use_bytes() < BUDGET_BYTES
 
 
+def test_databases_that_rest_have_small_filters(tmp_path: Path) -> None:
+    """The first four may fill their buffers of 16 MiB within the budget, the others may not."""
+    engine = RocksDatabases()
+    used = [engine.memory_in_use_bytes()]
+    databases = []
+    for count in (4, 20):
+        while len(databases) < count:
+            databases.append(engine.open(str(tmp_path / str(len(databases)))))
+        used.append(engine.memory_in_use_bytes())
+    first, later = (used[1] - used[0]) / 4, (used[2] - used[1]) / 16
+    assert 300 << 10 < first < 600 << 10
+    assert later < 280 << 10
+    for database in databases:
+        database.close()
+    with_room = engine.open(str(tmp_path / "0"))
+    assert engine.memory_in_use_bytes() > 300 << 10
+    with_room.close()
+
+
 def test_no_logs_pile_up_over_openings(tmp_path: Path) -> None:
     engine = RocksDatabases(memory_bytes=BUDGET_BYTES)
     for number in range(4):
