@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_GARBAGE_THRESHOLDS: Final = (50_000, 20, 100)
 _HTTP_PREFIX: Final = "shapes.http."
 
 
@@ -144,8 +145,9 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
             f"started in {time.monotonic() - began:.2f} s"
         )
         await services.slow.run_in_engine(json_split.warm)
-        # What was imported and loaded is looked at no more.
+        # What was imported and loaded is looked at no more, and rows hold no cycles.
         gc.freeze()
+        gc.set_threshold(*_GARBAGE_THRESHOLDS)
         gc.enable()
         await end.wait()
         logger.info("stopping", extra={"waiting": services.waiters.count})

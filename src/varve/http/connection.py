@@ -13,6 +13,8 @@ from varve.http.exchange import TRANSPORT
 from varve.http.settings import HttpSettings
 
 _WRITE_BUFFER_BYTES: Final = 64 << 10
+_JOINED_BYTES_MAX: Final = 64 << 10
+_CONTINUE: Final = b"HTTP/1.1 100 "
 _TOO_LARGE: Final = b"\r\n".join(
     (
         b"HTTP/1.1 431 Request Header Fields Too Large",
@@ -22,6 +24,36 @@ _TOO_LARGE: Final = b"\r\n".join(
         b"",
     )
 )
+
+
+class HeadJoiner:
+    """A transport that sends the head of an answer with its first piece: one call, one packet."""
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head is None or data.startswith(_CONTINUE):
+            self._transport.write(data)
+        elif not self._head:
+            self._head = data
+        else:
+            head, self._head = self._head, None
+            self._transport.write(head + data if len(data) <= _JOINED_BYTES_MAX else head)
+            if len(data) > _JOINED_BYTES_MAX:
+                self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = None
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
@@ -67,6 +99,9 @@ def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
             # The task of the request begins after this, and finds it.
             extensions: Any = {TRANSPORT: self.transport}
             self.scope["extensions"] = extensions
+            if self.scope["method"] != "HEAD":
+                joined: Any = HeadJoiner(self.transport)
+                self.cycle.transport = joined
 
         def _arm(self) -> None:
             self._disarm()

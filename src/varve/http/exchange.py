@@ -119,6 +119,8 @@ class Exchange:
             return len(body)
         try:
             await self._start(answer, [])
+            # Clients of events see that the stream is open before there is one.
+            await self._send({"type": "http.response.body", "body": b"", "more_body": True})
             if self.method == "HEAD":
                 await self._send({"type": "http.response.body", "body": b""})
                 return 0
