@@ -17,7 +17,6 @@ from varve.shapes.feed.row import (
     changed_columns,
     encode_text,
     join_row,
-    removed_columns,
 )
 from varve.shapes.key_columns import KeyColumns
 from varve.shapes.offset import Offset
@@ -79,7 +78,7 @@ class MessageForm:
     def update(self, key: bytes, row: Row, previous: Row, key_columns: Row) -> bytes | None:
         """A row that changed, without its end; None if nothing changed that the shape shows."""
         changed = self._shown(changed_columns(row, previous))
-        removed = sorted(self._shown(removed_columns(row, previous)))
+        removed = () if previous.keys() <= row.keys() else self._removed(row, previous)
         if not changed and not removed:
             return None
         if self._is_full:
@@ -92,6 +91,9 @@ class MessageForm:
         for name in removed:
             told[name] = NULL
         return b'{"key":%b,"value":%b%b' % (key, join_row(told), tail)
+
+    def _removed(self, row: Row, previous: Row) -> Collection[str]:
+        return sorted(self._shown(previous.keys() - row.keys()))
 
     def delete(self, key: bytes, previous: Row | None, key_columns: Row) -> bytes:
         """A row that went, without its end; `previous` is None where it is not known."""

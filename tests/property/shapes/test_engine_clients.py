@@ -102,9 +102,9 @@ class _World:
                         self.stage.engine.compact(shape)
             case ("drop", number):
                 handle = self.clients[number].handle
-                shape = None if handle is None else self.stage.engine.find(handle)
-                if shape is not None:
-                    self.stage.engine.drop(shape, DropReason.DELETED)
+                found = None if handle is None else self.stage.engine.find(handle)
+                if found is not None:
+                    self.stage.engine.drop(found, DropReason.DELETED)
 
     def check(self) -> None:
         for client, parameters in zip(self.clients, SHAPES, strict=True):
