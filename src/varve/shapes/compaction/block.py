@@ -121,8 +121,10 @@ def compact_block(block: Block, secret: Secret, path: str) -> CompactedBlock:
             f"{path}: the entry at offset {block.take(np.array([number])).last} holds no message "
             "of a shape: drop the shape"
         )
+    # A view keeps all of `out`: not worth it for little of it.
+    stayed = out[:size] if 2 * size > out.size else out[:size].copy()
     return CompactedBlock(
-        Block(out[:size].copy(), starts),
+        Block(stayed, starts),
         int(counts[Action.MERGED]),
         int(counts[Action.SUPERSEDED]),
         keys,
