@@ -33,18 +33,20 @@ class PlainDecoder:
 
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
         texts = [text for record in records for text in record if text is not None]
-        found = iter(split_texts(texts)) if texts else iter(())
+        found = iter(split_texts(texts))
         decoded = []
         for key, value in records:
-            columns = None if key is None else self._key_columns(key, next(found))
+            columns = None if key is None else key_columns_of(key, next(found), self.key_column)
             members = None if value is None else _value_columns(value, next(found))
             decoded.append(_decoded(columns, members))
         return decoded
 
-    def _key_columns(self, key: bytes, split: Row | bytes | None) -> Row:
-        if isinstance(split, dict) and split:
-            return split
-        return {self.key_column: encode_text(_key_text(key))}
+
+def key_columns_of(key: bytes, split: Row | bytes | None, column: str) -> Row:
+    """The members of a key that is an object, else one column with its text."""
+    if isinstance(split, dict) and split:
+        return split
+    return {column: encode_text(_key_text(key))}
 
 
 def _decoded(key_columns: Row | None, members: Row | None) -> Decoded:

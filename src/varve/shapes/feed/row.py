@@ -40,6 +40,8 @@ def split_rows(texts: Sequence[bytes]) -> list[Row | None]:
 
 def split_texts(texts: Sequence[bytes]) -> list[Row | bytes | None]:
     """Of each text the members of its object, else the squeezed JSON value, else None."""
+    if not texts:
+        return []
     data = texts[0] if len(texts) == 1 else b"".join(texts)
     ends = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in texts], out=ends[1:])

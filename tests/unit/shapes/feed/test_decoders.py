@@ -1,0 +1,183 @@
+"""Records become rows: plain ones, and those of Debezium."""
+
+import json
+from typing import Any
+
+import pytest
+
+from varve.foundation.errors import InvalidSetting
+from varve.shapes.feed.debezium_decoder import UNAVAILABLE, DebeziumDecoder, find_transaction_end
+from varve.shapes.feed.decoder import RecordKind, SourceTransaction, complete
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.row import changed_columns, join_row, removed_columns, split_row
+from varve.shapes.feed.row_key import row_key, row_key_prefix
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _envelope(op: str, after: Any = None, **more: Any) -> dict[str, Any]:
+    return {"before": None, "after": after, "source": {"table": "items"}, "op": op, **more}
+
+
+def _wrapped(payload: Any) -> bytes:
+    return _json({"schema": {"type": "struct", "optional": False}, "payload": payload})
+
+
+def test_a_plain_record_is_the_row_of_its_key() -> None:
+    decoded = PlainDecoder().decode(b"a", b'{"x": 1.50, "y": [1, {"z": " "}]}')
+    assert decoded.kind is RecordKind.UPSERT
+    assert decoded.key_columns == {"key": b'"a"'}
+    assert decoded.row == {"key": b'"a"', "x": b"1.50", "y": b'[1,{"z":" "}]'}
+
+
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [
+        (b" [1, 2] ", b"[1,2]"),
+        (b"12.0", b"12.0"),
+        (b"null", b"null"),
+        (b"no json", b'"no json"'),
+        (b"{", b'"{"'),
+        (b"", b'""'),
+        (b"\xff", b'"base64:/w=="'),
+    ],
+)
+def test_a_value_that_is_no_object_stands_in_one_column(value: bytes, column: bytes) -> None:
+    assert PlainDecoder().decode(b"a", value).row == {"key": b'"a"', "value": column}
+
+
+def test_the_key_wins_over_a_member_of_its_name() -> None:
+    assert PlainDecoder("id").decode(b"7", b'{"id":8,"a":1}').row == {"id": b'"7"', "a": b"1"}
+    assert PlainDecoder().decode(b'{"id": 7}', b'{"id":8}').row == {"id": b"7"}
+
+
+def test_different_text_keys_never_look_alike() -> None:
+    keys = [b"\xff", b"/w==", b"base64:/w==", b"base64:YmFzZTY0Oi93PT0=", b"", b"{}", b"1", b'"1"']
+    decoder, prefix = PlainDecoder(), row_key_prefix("t")
+    names = {row_key(prefix, decoder.decode(key, b"1").key_columns) for key in keys}
+    assert len(names) == len(keys)
+
+
+def test_records_without_key_or_value() -> None:
+    decoder = PlainDecoder()
+    skipped, deleted = decoder.decode_many([(None, b"{}"), (b"a", None)])
+    assert (skipped.kind, skipped.reason) == (RecordKind.SKIPPED, "the record has no key")
+    assert (deleted.kind, deleted.row) == (RecordKind.DELETE, None)
+    with pytest.raises(InvalidSetting):
+        PlainDecoder("")
+
+
+def test_many_records_are_decoded_as_each_alone() -> None:
+    records = [(b"a", b'{"x":1}'), (None, b"1"), (b'{"i":1}', None), (b"b", b"\xff"), (b"", b"")]
+    decoder = PlainDecoder()
+    assert decoder.decode_many(records) == [decoder.decode(*record) for record in records]
+    assert decoder.decode_many([]) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        ({"id": b"1"}, '"public"."t"/"1"'),
+        ({"id": b'"a/b\\n"'}, '"public"."t"/"a//b\n"'),
+        ({"id": b'""'}, '"public"."t"/""'),
+        ({"b": b"null", "a": b'"x"'}, '"public"."t"/"x"/_'),
+        ({"id": b'"\\ud800"'}, '"public"."t"/"\\ud800"'),
+    ],
+)
+def test_the_key_of_a_row(columns: dict[str, bytes], name: str) -> None:
+    assert row_key(row_key_prefix("t"), columns) == name
+
+
+def test_rows_tell_what_changed_and_what_is_gone() -> None:
+    row, previous = {"a": b"1", "b": b"2"}, {"b": b"3", "c": b"4"}
+    assert changed_columns(row, previous) == ["a", "b"]
+    assert set(removed_columns(row, previous)) == {"c"}
+    assert not removed_columns(row, row)
+
+
+def test_rows_are_joined_in_the_order_asked_for() -> None:
+    row = split_row(b'{"a":1,"\\ud800":2,"c \\"":"\\u0041"}')
+    assert row is not None
+    assert join_row(row) == b'{"a":1,"\\ud800":2,"c \\"":"\\u0041"}'
+    assert join_row(row, ['c "', "missing", "a"]) == b'{"c \\"":"\\u0041","a":1}'
+
+
+@pytest.mark.parametrize("wrap", [_json, _wrapped])
+@pytest.mark.parametrize("op", ["c", "r", "u"])
+def test_debezium_gives_the_row_after_the_change(op: str, wrap: Any) -> None:
+    envelope = _envelope(op, {"id": 1, "name": "x"})
+    decoded = DebeziumDecoder().decode(wrap({"id": 1}), wrap(envelope))
+    assert decoded.kind is RecordKind.UPSERT
+    assert decoded.key_columns == {"id": b"1"}
+    assert decoded.row == {"id": b"1", "name": b'"x"'}
+
+
+@pytest.mark.parametrize("wrap", [_json, _wrapped])
+def test_debezium_deletes_by_operation_and_by_tombstone(wrap: Any) -> None:
+    decoder, key = DebeziumDecoder(), wrap({"id": 1})
+    for value in (wrap(_envelope("d")), None, _wrapped(None)):
+        assert decoder.decode(key, value).kind is RecordKind.DELETE
+    assert decoder.decode(key, wrap(_envelope("d"))).key_columns == {"id": b"1"}
+
+
+def test_debezium_truncates_and_passes_messages_and_schema_changes_on() -> None:
+    decoder = DebeziumDecoder()
+    assert decoder.decode(None, _json(_envelope("t"))).kind is RecordKind.TRUNCATE
+    assert decoder.decode(_json({"prefix": "p"}), _json({"op": "m"})).kind is RecordKind.NOTHING
+    ddl = _wrapped({"source": {}, "ddl": "ALTER TABLE items", "tableChanges": []})
+    assert decoder.decode(_json({"databaseName": "d"}), ddl).kind is RecordKind.SCHEMA_CHANGE
+
+
+@pytest.mark.parametrize(
+    "value", [b"{}", b"1", b"\xff", b'{"op":"x"}', b'{"op":"c","after":null}', b'{"a":1}']
+)
+def test_debezium_skips_other_forms_with_a_reason(value: bytes) -> None:
+    decoded = DebeziumDecoder().decode(b'{"id":1}', value)
+    assert (decoded.kind, decoded.reason) == (
+        RecordKind.SKIPPED,
+        "the value is no Debezium envelope",
+    )
+    no_key = DebeziumDecoder().decode(None, _json(_envelope("c", {"id": 1})))
+    assert (no_key.kind, no_key.reason) == (RecordKind.SKIPPED, "the record has no key")
+
+
+def test_debezium_keeps_values_that_the_source_left_out() -> None:
+    after = {"id": 1, "a": UNAVAILABLE, "b": "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", "c": 2}
+    after["d"] = [UNAVAILABLE]
+    decoded = DebeziumDecoder().decode(b'{"id":1}', _json(_envelope("u", after)))
+    assert decoded.unavailable == {"a", "b", "d"}
+    previous = {"id": b"1", "a": b'"old"', "b": b"null", "c": b"1"}
+    assert complete(decoded, previous) == {"id": b"1", "a": b'"old"', "b": b"null", "c": b"2"}
+    assert complete(decoded, None) == {"id": b"1", "c": b"2"}
+
+
+def test_debezium_tells_the_source_transaction_and_its_end() -> None:
+    mark = {"id": "571:5", "total_order": 3, "data_collection_order": 1}
+    value = _json(_envelope("c", {"id": 1}, transaction=mark))
+    decoded = DebeziumDecoder().decode(b'{"id":1}', value)
+    assert decoded.transaction == SourceTransaction("571:5", 3, 1)
+    counts = [{"data_collection": "public.items", "event_count": 2}]
+    end = {"status": "END", "id": "571:5", "event_count": 2, "data_collections": counts}
+    for text in (_json(end), _wrapped(end)):
+        found = find_transaction_end(text)
+        assert found is not None
+        assert (found.id, found.counts) == ("571:5", {"public.items": 2})
+    others: list[Any] = [
+        {"status": "BEGIN"},
+        {"status": "END"},
+        {**end, "data_collections": [1]},
+        5,
+    ]
+    for other in others:
+        assert find_transaction_end(_json(other)) is None
+    assert find_transaction_end(None) is None
+
+
+def test_debezium_decodes_many_as_each_alone() -> None:
+    key, row = b'{"id":1}', {"id": 1}
+    values = [_json(_envelope("c", row)), None, _wrapped(_envelope("u", row)), b"x", b"null"]
+    decoder = DebeziumDecoder()
+    records = [(key, value) for value in values] + [(None, b"1")]
+    assert decoder.decode_many(records) == [decoder.decode(*record) for record in records]
