@@ -23,6 +23,7 @@ class Follower {
     this.stream = new ShapeStream({
       ...options,
       signal: this.ending.signal,
+      backoffOptions: { initialDelay: 20, maxDelay: 500, multiplier: 1.3 },
       fetchClient: (url, init) => this.fetch(url, init),
       onError: (error) => {
         this.errors.push(String(error))

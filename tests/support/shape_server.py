@@ -81,6 +81,15 @@ class ShapeServer:
         self._process.stdout.close()
         self._process = None
 
+    def ask_handle(self, **definition: str) -> str:
+        """The handle of a shape, which is made where there is none."""
+        answer = httpx.get(
+            self.url, params={**definition, "offset": "-1"}, timeout=_PATIENCE_SECONDS
+        )
+        assert answer.status_code == 200, answer.text
+        handle: str = answer.headers["electric-handle"]
+        return handle
+
     def rotate(self, handle: str) -> None:
         """Deletes the shape; its clients are sent to another one."""
         answer = httpx.delete(self.url, params={"handle": handle})

@@ -1,0 +1,57 @@
+"""A broker and a server of shapes per session, and the clients that follow them."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_server import ServerMaker, ServerProcess
+from tests.support.npm_clients import NpmClients
+from tests.support.shape_server import ShapeServer
+from tests.support.shape_topic import ShapeTopic
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerMaker() as maker, maker.start(tmp_path_factory.mktemp("broker")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shape_server(
+    broker: ServerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShapeServer]:
+    with ShapeServer(broker.bootstrap, tmp_path_factory.mktemp("shapes")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(broker: ServerProcess, tmp_path: Path) -> Iterator[ShapeServer]:
+    """A server that a test may kill."""
+    with ShapeServer(broker.bootstrap, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def npm() -> Iterator[NpmClients]:
+    with NpmClients() as clients:
+        yield clients
+
+
+@pytest.fixture
+def make_topic(broker: ServerProcess) -> Callable[..., ShapeTopic]:
+    """Makes a topic of this broker that no other test has."""
+
+    def make(*, partition_count: int = 1) -> ShapeTopic:
+        name = f"parcels{next(_numbers)}"
+        return ShapeTopic(broker.bootstrap, name, partition_count=partition_count)
+
+    return make
+
+
+@pytest.fixture
+def topic(make_topic: Callable[..., ShapeTopic]) -> ShapeTopic:
+    return make_topic()
