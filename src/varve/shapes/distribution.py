@@ -8,7 +8,8 @@ Threads    one at a time, under the lock of the topic's shapes.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.row import Row
@@ -19,15 +20,25 @@ from varve.shapes.shape import Shape
 from varve.shapes.storage.entry import Entry
 
 Outbox = dict[Shape, list[Entry]]
+Route = tuple[MessageForm, list[Shape]]
+"""A way in which a row is told, and the shapes that it is told to so."""
+
+_ROUTES_MAX: Final = 1 << 16
+_COLUMNS_MAX: Final = 8
 
 
 class Distribution:
-    """Who gets what of one topic: its shapes by their filters."""
+    """Who gets what of one topic: its shapes by their filters.
+
+    Rows alike in the columns that filters look at have the same routes, which are remembered.
+    """
 
     def __init__(self) -> None:
         self._index: FilterIndex[Shape] = FilterIndex()
         self._shapes: set[Shape] = set()
-        self._columns: Counter[str] = Counter()
+        self._column_counts: Counter[str] = Counter()
+        self._columns: tuple[str, ...] = ()
+        self._routes: dict[tuple[bytes | None, ...], list[Route]] = {}
         self._start_max = BEFORE_ALL
 
     def __len__(self) -> int:
@@ -38,16 +49,24 @@ class Distribution:
         where = shape.definition.where
         self._index.add(shape, where)
         self._shapes.add(shape)
-        self._columns.update(() if where is None else where.columns)
         self._start_max = max(self._start_max, shape.start)
+        self._count_columns(shape, 1)
 
     def remove(self, shape: Shape) -> None:
-        if shape not in self._shapes:
-            return
+        if shape in self._shapes:
+            self._shapes.remove(shape)
+            self._index.remove(shape)
+            self._count_columns(shape, -1)
+
+    def _count_columns(self, shape: Shape, count: int) -> None:
         where = shape.definition.where
-        self._shapes.remove(shape)
-        self._index.remove(shape)
-        self._columns -= Counter(() if where is None else where.columns)
+        for name in () if where is None else where.columns:
+            self._column_counts[name] += count
+            if not self._column_counts[name]:
+                del self._column_counts[name]
+        if len(self._columns) != len(self._column_counts):
+            self._columns = tuple(self._column_counts)
+        self._routes.clear()
 
     def shapes(self) -> list[Shape]:
         return list(self._shapes)
@@ -56,85 +75,83 @@ class Distribution:
         """Puts the entries of one transaction behind those that are in the outbox."""
         changes = transaction.changes
         if len(changes) == 1:
-            for shapes, entry in self._entries(changes[0], is_last=True):
-                for shape in shapes:
-                    entries = outbox.get(shape)
-                    if entries is None:
-                        outbox[shape] = [entry]
-                    else:
-                        entries.append(entry)
+            self._tell(changes[0], outbox, is_last=True)
             return
-        last: dict[Shape, Change] = {}
+        last: dict[Shape, Offset] = {}
         for change in changes:
-            for shapes, entry in self._entries(change, is_last=False):
+            for shape in self._tell(change, outbox, is_last=False):
+                last[shape] = change.offset
+        for shape, offset in last.items():
+            outbox[shape][-1] = _as_last(outbox[shape][-1], offset)
+
+    def _tell(self, change: Change, outbox: Outbox, *, is_last: bool) -> Sequence[Shape]:
+        """Puts one change into the outbox; gives whom it concerns."""
+        offset, text, key_columns, row, previous, is_uncertain, _ = change
+        key = message_key(text)
+        end = ending(offset, is_last=is_last)
+        told: list[Shape] = []
+        for routes, operation in self._groups(row, previous, is_uncertain=is_uncertain):
+            for form, shapes in routes:
+                if operation == UPDATE and row is not None and previous is not None:
+                    json = form.update(key, row, previous, key_columns, end)
+                    if json is None:
+                        continue
+                elif operation == INSERT and row is not None:
+                    json = form.insert(key, row, key_columns, end)
+                else:
+                    json = form.delete(key, None if is_uncertain else previous, key_columns, end)
+                entry = Entry(offset, text.encode(), operation, json)
+                if offset <= self._start_max:
+                    shapes = [shape for shape in shapes if offset > shape.start]
                 for shape in shapes:
-                    outbox.setdefault(shape, []).append(entry)
-                    last[shape] = change
-        for shape, change in last.items():
-            outbox[shape][-1] = _as_last(outbox[shape][-1], change.offset)
-
-    def _entries(self, change: Change, *, is_last: bool) -> list[tuple[list[Shape], Entry]]:
-        """The change as it is told, each way with the shapes that it goes to."""
-        made: list[tuple[list[Shape], Entry]] = []
-        is_after_starts = change.offset > self._start_max
-        key = None
-        for shapes, operation in self._groups(change):
-            by_form: dict[MessageForm, list[Shape]] = {}
-            for shape in shapes:
-                if is_after_starts or change.offset > shape.start:
-                    if shape.form in by_form:
-                        by_form[shape.form].append(shape)
+                    if shape in outbox:
+                        outbox[shape].append(entry)
                     else:
-                        by_form[shape.form] = [shape]
-            for form, told in by_form.items():
-                if key is None:
-                    key = message_key(change.key)
-                body = _body(change, operation, form, key)
-                if body is not None:
-                    json = body + ending(change.offset, is_last=is_last)
-                    made.append((told, Entry(change.offset, change.key.encode(), operation, json)))
-        return made
+                        outbox[shape] = [entry]
+                told += shapes
+        return told
 
-    def _groups(self, change: Change) -> Sequence[tuple[Collection[Shape], int]]:
-        """The shapes that the change concerns, by what it is to them."""
-        row, previous = change.row, change.previous
-        now: Collection[Shape] = () if row is None else self._index.matches(row)
-        if change.is_uncertain:
-            return (now, INSERT), (self._shapes.difference(now), DELETE)
+    def _groups(
+        self, row: Row | None, previous: Row | None, *, is_uncertain: bool
+    ) -> Sequence[tuple[list[Route], int]]:
+        """The routes of a change, by what it is to the shapes there."""
+        now = [] if row is None else self._find_routes(row)
+        if is_uncertain:
+            known = {shape for _, shapes in now for shape in shapes}
+            return (now, INSERT), (_group(self._shapes - known), DELETE)
         if previous is None:
             return ((now, INSERT),)
+        was = self._find_routes(previous)
         if row is None:
-            return ((self._index.matches(previous), DELETE),)
-        if not self._is_filtered_anew(row, previous):
+            return ((was, DELETE),)
+        if now is was:
             return ((now, UPDATE),)
-        was = self._index.matches(previous)
-        if now == was:
-            return ((now, UPDATE),)
-        inside, before = set(now), set(was)
+        inside = {shape for _, shapes in now for shape in shapes}
+        before = {shape for _, shapes in was for shape in shapes}
         return (
-            (inside & before, UPDATE),
-            (inside - before, INSERT),
-            (before - inside, DELETE),
+            (_group(inside & before), UPDATE),
+            (_group(inside - before), INSERT),
+            (_group(before - inside), DELETE),
         )
 
-    def _is_filtered_anew(self, row: Row, previous: Row) -> bool:
-        """Whether a column changed that some filter looks at."""
-        columns = self._columns
-        if len(columns) > len(row) + len(previous):
-            return True
-        return any(row.get(name) != previous.get(name) for name in columns)
+    def _find_routes(self, row: Row) -> list[Route]:
+        """To whom a row belongs; the same list for rows alike."""
+        if len(self._columns) > _COLUMNS_MAX:
+            return _group(self._index.matches(row))
+        alike = tuple([row.get(name) for name in self._columns])
+        routes = self._routes.get(alike)
+        if routes is None:
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            routes = self._routes[alike] = _group(self._index.matches(row))
+        return routes
 
 
-def _body(change: Change, operation: int, form: MessageForm, key: bytes) -> bytes | None:
-    row, previous = change.row, change.previous
-    if operation == UPDATE:
-        assert row is not None
-        assert previous is not None
-        return form.update(key, row, previous, change.key_columns)
-    if operation == INSERT:
-        assert row is not None
-        return form.insert(key, row, change.key_columns)
-    return form.delete(key, None if change.is_uncertain else previous, change.key_columns)
+def _group(shapes: Iterable[Shape]) -> list[Route]:
+    by_form: dict[MessageForm, list[Shape]] = {}
+    for shape in shapes:
+        by_form.setdefault(shape.form, []).append(shape)
+    return list(by_form.items())
 
 
 def _as_last(entry: Entry, offset: Offset) -> Entry:

@@ -8,15 +8,15 @@ Threads    any; a form keeps no state but texts of its topic.
 
 import json
 from collections.abc import Collection
+from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
 from varve.shapes.definition import SCHEMA, Replica
 from varve.shapes.feed.row import (
     NULL,
     Row,
-    changed_columns,
-    encode_text,
     join_row,
+    name_prefix,
 )
 from varve.shapes.key_columns import KeyColumns
 from varve.shapes.offset import Offset
@@ -47,6 +47,7 @@ class MessageForm:
             operation: b',"headers":{"operation":"%b","relation":%b' % (name, relation)
             for operation, name in _NAMES.items()
         }
+        self._update_headers = self._headers[UPDATE]
 
     def snapshot_row(self, key: str, row: Row) -> bytes:
         """A row of a snapshot."""
@@ -70,38 +71,62 @@ class MessageForm:
             return join_row(row)
         return join_row(self._columns_of(row, self._key_columns.get(key, row)))
 
-    def insert(self, key: bytes, row: Row, key_columns: Row) -> bytes:
-        """A row that came in, without the end that `ending` gives."""
+    def insert(self, key: bytes, row: Row, key_columns: Row, end: bytes) -> bytes:
+        """A row that came in; `end` is what `ending` gives."""
         value = self._selected(row, key_columns)
-        return b'{"key":%b,"value":%b%b' % (key, value, self._headers[INSERT])
+        return b"".join((b'{"key":', key, b',"value":', value, self._headers[INSERT], end))
 
-    def update(self, key: bytes, row: Row, previous: Row, key_columns: Row) -> bytes | None:
-        """A row that changed, without its end; None if nothing changed that the shape shows."""
-        changed = self._shown(changed_columns(row, previous))
+    def update(
+        self, key: bytes, row: Row, previous: Row, key_columns: Row, end: bytes
+    ) -> bytes | None:
+        """A row that changed; None if nothing changed that the shape shows."""
+        # Many are made: each step that can be left out is.
+        ask = previous.get
+        changed: Collection[str] = [name for name, text in row.items() if ask(name) != text]
+        if self._columns is not None:
+            changed = self._shown(changed)
         removed = () if previous.keys() <= row.keys() else self._removed(row, previous)
         if not changed and not removed:
             return None
         if self._is_full:
-            told = self._columns_of(row, key_columns)
-            old = {name: previous.get(name, NULL) for name in (*changed, *removed)}
-            tail = b',"old_value":%b%b' % (join_row(old), self._headers[UPDATE])
-        else:
-            told = key_columns | {name: row[name] for name in changed}
-            tail = self._headers[UPDATE]
-        for name in removed:
-            told[name] = NULL
-        return b'{"key":%b,"value":%b%b' % (key, join_row(told), tail)
+            return self._full_update(key, row, previous, key_columns, (*changed, *removed), end)
+        parts = [name_prefix(name) + text for name, text in key_columns.items()]
+        parts += [name_prefix(name) + row[name] for name in changed]
+        parts += [name_prefix(name) + NULL for name in removed]
+        value = b",".join(parts)
+        return b"".join((b'{"key":', key, b',"value":{', value, b"}", self._update_headers, end))
+
+    def _full_update(
+        self,
+        key: bytes,
+        row: Row,
+        previous: Row,
+        key_columns: Row,
+        changed: Collection[str],
+        end: bytes,
+    ) -> bytes:
+        told = self._columns_of(row, key_columns)
+        old = {name: previous.get(name, NULL) for name in changed}
+        for name in changed:
+            told.setdefault(name, NULL)
+        return b'{"key":%b,"value":%b,"old_value":%b%b%b' % (
+            key,
+            join_row(told),
+            join_row(old),
+            self._update_headers,
+            end,
+        )
 
     def _removed(self, row: Row, previous: Row) -> Collection[str]:
         return sorted(self._shown(previous.keys() - row.keys()))
 
-    def delete(self, key: bytes, previous: Row | None, key_columns: Row) -> bytes:
-        """A row that went, without its end; `previous` is None where it is not known."""
+    def delete(self, key: bytes, previous: Row | None, key_columns: Row, end: bytes) -> bytes:
+        """A row that went; `previous` is None where it is not known."""
         if self._is_full and previous is not None:
             value = self._selected(previous, key_columns)
         else:
             value = join_row(key_columns)
-        return b'{"key":%b,"value":%b%b' % (key, value, self._headers[DELETE])
+        return b"".join((b'{"key":', key, b',"value":', value, self._headers[DELETE], end))
 
     def _shown(self, names: Collection[str]) -> Collection[str]:
         columns = self._columns
@@ -121,13 +146,10 @@ class MessageForm:
 
 def ending(offset: Offset, *, is_last: bool) -> bytes:
     """The end of a message of the log: where it stands, and whether its transaction ends there."""
-    if is_last:
-        return b',"lsn":"%d","op_position":%d,"txids":[%d],"last":true}}' % (
-            offset.tx,
-            offset.op,
-            offset.tx,
-        )
-    return b',"lsn":"%d","op_position":%d,"txids":[%d]}}' % (offset.tx, offset.op, offset.tx)
+    tx = b"%d" % offset.tx
+    op = b"%d" % offset.op if offset.op else b"0"
+    last = b'],"last":true}}' if is_last else b"]}}"
+    return b"".join((b',"lsn":"', tx, b'","op_position":', op, b',"txids":[', tx, last))
 
 
 def snapshot_end(position: Offset) -> bytes:
@@ -141,4 +163,4 @@ def snapshot_end(position: Offset) -> bytes:
 
 def message_key(key: str) -> bytes:
     """A row's key as the messages have it, a JSON string."""
-    return encode_text(key)
+    return encode_basestring(key).encode()
