@@ -337,6 +337,28 @@ def test_a_shape_is_looked_at_once_a_period(bench: CompactionBench) -> None:
     bench.check(sample=20)
 
 
+def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole() -> None:
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), storage_settings=StorageSettings())
+    settings = CompactionSettings()
+    schedule, errors = _schedule(bench, settings)
+    schedule.run_once(0)
+    for number in range(900):
+        bench.put("row", a=number)
+    assert schedule.run_once(1_000_000) == []
+    for number in range(900):
+        bench.put("row", a=number)
+    (report,) = schedule.run_once(2_000_000)
+    assert report.boundary == bench.storage.latest
+    assert report.balance.entries_out == 2
+    assert bench.storage.live_bytes == 0
+    assert errors == []
+    assert schedule.run_once(3_000_000) == []
+    bench.check(sample=20)
+    bench.put("row", a="last")
+    bench.storage.close()
+    bench.check(bench.reopen(bench.fs), sample=20)
+
+
 def test_what_is_not_worth_it_is_read_again_when_twice_as_much_is_there() -> None:
     settings = CompactionSettings(keep_chunks=0, stale_share=0.5, period_ms=10, jitter=0)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)

@@ -38,7 +38,7 @@ class Compactor:
     def compact(
         self, storage: ShapeStorage, *, now_ms: int, is_forced: bool = False
     ) -> CompactionReport:
-        """Compact one shape; forced, however little would go.
+        """Compact one shape; forced, all of it and however little would go.
 
         Raises Unavailable while the same shape is being compacted, Corrupt when its files are
         broken, and OSError when the new files cannot be written: the shape is then as before.
@@ -72,7 +72,7 @@ def compact_shape(
 ) -> CompactionReport:
     """One compaction, by a caller who sees to it that there is no other of this shape."""
     balance = Balance()
-    target = storage.compaction_target(settings.keep_chunks)
+    target = _choose(storage, settings, is_forced)
     if target is None:
         return _report(storage, now_ms, Outcome.NOTHING, balance)
     with storage.lease(), ExitStack() as stack:
@@ -95,6 +95,17 @@ def compact_shape(
     record_report(storage.file_system, storage.directory, report, reports_max=settings.reports_max)
     storage.install(CompactedLog(boundary=target[0], position=target[1], suffix=suffix))
     return report
+
+
+def _choose(
+    storage: ShapeStorage, settings: CompactionSettings, is_forced: bool
+) -> tuple[Offset, int] | None:
+    """How far to go: to the newest chunks, or to the end of a log that has none so old."""
+    target = None if is_forced else storage.compaction_target(settings.keep_chunks)
+    if target is None and (is_forced or storage.live_bytes >= settings.whole_bytes):
+        storage.close_chunk()
+        target = storage.compaction_target(0)
+    return target
 
 
 def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list[Range]:

@@ -63,8 +63,11 @@ class CompactionSchedule:
             self._wanted_bytes.pop(handle, None)
 
     def _look(self, storage: ShapeStorage, now_ms: int) -> CompactionReport | None:
-        target = storage.compaction_target(self._compactor.settings.keep_chunks)
-        if target is None or target[1] < self._wanted_bytes.get(storage.handle, 0):
+        settings = self._compactor.settings
+        target = storage.compaction_target(settings.keep_chunks)
+        size = storage.live_bytes if target is None else target[1]
+        wanted = self._wanted_bytes.get(storage.handle, 0)
+        if size < (max(wanted, settings.whole_bytes) if target is None else wanted):
             return None
         report = self._compactor.compact(storage, now_ms=now_ms)
         with self._lock:

@@ -35,6 +35,14 @@ class CompactionSettings:
         at_least=0,
         is_own=True,
     )
+    whole_bytes: int = setting(
+        256 << 10,
+        "A log without a chunk that is old enough is compacted as a whole when it is this large.",
+        "shapes.compaction.whole.bytes",
+        at_least=0,
+        is_own=True,
+        long=True,
+    )
     stale_share: float = setting(
         0.5,
         "A log is compacted when at least this part of its entries would go.",

@@ -167,6 +167,17 @@ class LogOwner:
 
     # Compaction
 
+    def close_chunk(self) -> None:
+        with self._flush_lock:
+            with self._lock:
+                writer = self._writer or self._start_locked()
+                self._check_locked()
+                if writer.last_seen == self.record.committed:
+                    with self._failing_locked():
+                        writer.close_chunk()
+                    self._publish_locked(writer, self.record.committed)
+            self._flush_held()
+
     def compaction_target(self, keep_chunks: int) -> tuple[Offset, int] | None:
         with self._lock:
             if self._writer is None:

@@ -143,16 +143,22 @@ class LogWriter:
         self.tail.extend(self._pending)
         self._pending = []
 
+    def close_chunk(self) -> None:
+        """End the open chunk behind the last entry, however small it is. Raises OSError."""
+        if self._is_chunk_open:
+            self._close_chunk()
+            self.write_out()
+
     def write_out(self) -> None:
         """Hand the buffer to the files; a new tail begins. Raises OSError."""
-        if not self._buffers:
-            return
         if self._halves:
             index = self._index_file or self._open(index_path)
             self._index_file = index
             index.write_at(self.half_count * HALF_BYTES, *self._halves)
             self.half_count += len(self._halves)
             self._halves = []
+        if not self._buffers:
+            return
         log = self._log_file or self._open(log_path)
         self._log_file = log
         log.write_at(self.log_end, *self._buffers)

@@ -226,6 +226,18 @@ class ShapeStorage:
 
     # Compaction
 
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the live log's file."""
+        return self._log.record.log_end
+
+    def close_chunk(self) -> None:
+        """End the open chunk, so that it may be compacted, and make all durable.
+
+        Within a transaction that is not committed the chunk stays open.
+        """
+        self._log.close_chunk()
+
     def compaction_target(self, keep_chunks: int) -> tuple[Offset, int] | None:
         """Last offset and end byte of what may be compacted in the live log; None: nothing.
 

@@ -1,0 +1,52 @@
+"""A chunk that is closed before it is full."""
+
+from tests.support.compaction_bench import CompactionBench
+from tests.support.shape_messages import UPDATE, make_entry
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.shapes.offset import SNAPSHOT_END, Offset
+
+
+def _bench() -> CompactionBench:
+    return CompactionBench(MemoryFileSystem(ManualClock()))
+
+
+def test_an_open_chunk_is_closed_behind_the_last_entry_and_durable() -> None:
+    bench = _bench()
+    bench.put("row", a=1)
+    assert bench.storage.chunk_end(SNAPSHOT_END) is None
+    bench.storage.close_chunk()
+    assert bench.storage.chunk_end(SNAPSHOT_END) == Offset(1, 0)
+    assert bench.storage.persisted == Offset(1, 0)
+    assert bench.storage.compaction_target(0) == (Offset(1, 0), bench.storage.live_bytes)
+    bench.check()
+
+
+def test_a_chunk_is_closed_when_all_its_entries_are_flushed() -> None:
+    bench = _bench()
+    bench.put("row", a=1)
+    bench.storage.flush()
+    bench.storage.close_chunk()
+    bench.storage.close_chunk()
+    bench.put("row", a=2)
+    bench.storage.flush()
+    assert bench.storage.chunk_end(SNAPSHOT_END) == Offset(1, 0)
+    assert bench.storage.chunk_end(Offset(1, 0)) is None
+    bench.check()
+    bench.storage.close()
+    reopened = bench.reopen(bench.fs)
+    assert reopened.chunk_end(SNAPSHOT_END) == Offset(1, 0)
+    bench.check(reopened)
+
+
+def test_nothing_is_closed_where_there_is_nothing_or_within_a_transaction() -> None:
+    bench = _bench()
+    bench.storage.close_chunk()
+    assert bench.storage.compaction_target(0) is None
+    bench.put("row", a=1)
+    bench.storage.append([make_entry(Offset(2, 0), UPDATE, "row", {"a": 2})], is_commit=False)
+    bench.storage.close_chunk()
+    assert bench.storage.compaction_target(0) is None
+    bench.storage.append([make_entry(Offset(2, 2), UPDATE, "row", {"a": 3})])
+    bench.storage.close_chunk()
+    assert bench.storage.chunk_end(SNAPSHOT_END) == Offset(2, 2)
