@@ -11,7 +11,7 @@ Threads    `open`, `poll`, `mark` and `close` are for one thread, `checkpoint` f
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from varve.disk import FileSystem
@@ -291,6 +291,11 @@ class TopicFeed:
     def position(self) -> Offset:
         """Everything at or before it was given."""
         return self._get().table.position
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """The offset behind the last record given, by partition."""
+        return dict(self._positions)
 
     @property
     def newest_tx(self) -> int:

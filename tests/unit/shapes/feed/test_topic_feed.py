@@ -10,7 +10,7 @@ from tests.support.feed_bench import FeedBench, row_key_of
 from varve.foundation.errors import Closed
 from varve.records import build_batch
 from varve.records.record import Record as LogRecord
-from varve.shapes.feed.change import Change
+from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.decoder import Decoded, Record, RecordKind
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.key_index_state import KeyIndexState
@@ -224,7 +224,7 @@ class _Marked:
     def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
         return self.decode_many([(key, value)])[0]
 
-    def decode_many(self, records: list[Record]) -> list[Decoded]:  # type: ignore[override]
+    def decode_many(self, records: list[Record]) -> list[Decoded]:
         plain = PlainDecoder().decode_many(records)
         kinds = {b"truncate": RecordKind.TRUNCATE, b"schema": RecordKind.SCHEMA_CHANGE}
         return [
@@ -268,7 +268,7 @@ def test_several_partitions_have_one_order_that_stays(tmp_path: Path) -> None:
     bench.open()
     for number in range(30):
         bench.put(f"k{number % 7}", {"n": number})
-    given = []
+    given: list[Transaction] = []
     while not bench.feed.is_caught_up or len(given) < 30:
         given += bench.poll(4)
     offsets = [change.offset for one in given for change in one.changes]

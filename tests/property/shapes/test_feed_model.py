@@ -1,0 +1,207 @@
+"""A feed against a model, under any sequence of writes, polls, flushes, checkpoints and crashes.
+
+A shape follows it as the engine has it: it drops what it has, it is durable at times of its own,
+and a checkpoint follows its flush.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.memory_source import MemorySource
+from varve.disk import RealFileSystem
+from varve.foundation.clock import ManualClock
+from varve.shapes.feed.change import Change
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.offset import Offset
+
+_KEYS = st.integers(0, 3)
+_WRITES = st.one_of(
+    st.tuples(st.just("put"), _KEYS),
+    st.tuples(st.just("put"), _KEYS),
+    st.tuples(st.just("delete"), _KEYS),
+)
+_POLLS = st.tuples(st.just("poll"), st.integers(1, 9))
+_TURN = st.tuples(
+    st.lists(_WRITES, max_size=4),
+    st.lists(_POLLS, max_size=2),
+    st.sampled_from(["nothing", "flush", "flush", "checkpoint", "grow"]),
+    st.lists(_WRITES, max_size=3),
+    st.sampled_from(["nothing", "compact"]),
+    st.sampled_from(["nothing", "crash"]),
+)
+_TURNS = st.lists(_TURN, min_size=1, max_size=8)
+
+
+def _steps(turns: list[Any]) -> Iterator[tuple[str, int]]:
+    """Writes, polls, something durable, writes, and at times a compaction and a crash."""
+    for writes, polls, durable, more, compact, crash in turns:
+        yield from [*writes, *polls, (durable, 0), *more, (compact, 0), (crash, 0)]
+
+
+_PARTITIONS_MAX = 3
+
+
+def _is_in(row: Row | None) -> bool:
+    """The filter of the shape: rows with odd numbers."""
+    return row is not None and int(row["n"]) % 2 == 1
+
+
+class _Shape:
+    """What a client of a filtered shape has, and what of it is durable."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.seen = Offset(0, 0)
+        self._durable: tuple[dict[str, Row], Offset] = ({}, self.seen)
+
+    def take(self, change: Change) -> None:
+        if change.offset <= self.seen:
+            return
+        if _is_in(change.row):
+            assert change.row is not None
+            self.rows[change.key] = change.row
+        elif change.is_uncertain or _is_in(change.previous):
+            self.rows.pop(change.key, None)
+        else:
+            return
+        self.seen = change.offset
+
+    def flush(self) -> None:
+        self._durable = (dict(self.rows), self.seen)
+
+    def crash(self) -> None:
+        rows, self.seen = self._durable
+        self.rows = dict(rows)
+
+    def begin(self, feed: TopicFeed) -> None:
+        """Starts anew from the table."""
+        with feed.view() as view:
+            self.rows = {key: row for key, row in view.rows() if _is_in(row)}
+            self.seen = view.position
+        self.flush()
+
+
+class _Run:
+    def __init__(self, path: str, partitions: int) -> None:
+        self.source = MemorySource(partitions=partitions)
+        self.shape = _Shape()
+        self._path = path
+        self._clock = ManualClock()
+        self._number = 0
+        self._first_count = partitions
+        self._offsets: dict[bytes, Offset] = {}
+        self.feed = self._make()
+        self._open()
+
+    def _make(self) -> TopicFeed:
+        return TopicFeed(
+            self.source,
+            PlainDecoder(),
+            lambda: ReplayState(self.source),
+            directory=f"{self._path}/tables",
+            fs=RealFileSystem(),
+            clock=self._clock,
+            signature="plain key",
+        )
+
+    def _open(self) -> None:
+        if self.feed.open() is not None:
+            self.shape.begin(self.feed)
+            self.feed.checkpoint(self.feed.mark())
+
+    def step(self, name: str, value: int) -> None:
+        match name:
+            case "put":
+                self._number += 1
+                self._append(value, b'{"n":%d}' % self._number)
+            case "delete":
+                self._append(value, None)
+            case "poll":
+                self.poll(value)
+            case "flush":
+                self.shape.flush()
+            case "checkpoint":
+                mark = self.feed.mark()
+                self.shape.flush()
+                self.feed.checkpoint(mark)
+            case "compact":
+                for number in range(len(self.source.logs)):
+                    self.source.compact(number)
+            case "crash":
+                self.shape.crash()
+                self.feed.close()
+                self.feed = self._make()
+                self._open()
+            case "grow":
+                if len(self.source.logs) < _PARTITIONS_MAX:
+                    self.source.add_partition()
+                    self._clock.advance(30_000)
+
+    def _append(self, key: int, value: bytes | None) -> None:
+        # A key stays in its partition, so that its records have an order.
+        self.source.append(key % self._first_count, b"%d" % key, value)
+
+    def poll(self, count: int) -> None:
+        last = self.feed.position
+        for transaction in self.feed.poll(max_records=count, wait_ms=0):
+            assert transaction.reset is None
+            for change in transaction.changes:
+                assert change.offset > last
+                last = change.offset
+                self._note(change)
+                self.shape.take(change)
+        assert self.feed.position >= last
+
+    def _note(self, change: Change) -> None:
+        """A record has the same offset whenever it is given."""
+        if change.row is not None:
+            assert self._offsets.setdefault(change.row["n"], change.offset) == change.offset
+
+    def finish(self) -> None:
+        for _ in range(200):
+            self.poll(7)
+            if self.feed.is_caught_up and self.feed.lag == 0 and self._is_read():
+                break
+        rows = {
+            f'"public"."orders"/"{key.decode()}"': value
+            for key, value in self.source.state().items()
+        }
+        with self.feed.view() as view:
+            table = {key: b'{"n":' + row["n"] + b"}" for key, row in view.rows()}
+        assert table == rows
+        held = {key: b'{"n":' + row["n"] + b"}" for key, row in self.shape.rows.items()}
+        assert held == {key: value for key, value in rows.items() if int(value[5:-1]) % 2}
+        self.feed.close()
+
+    def _is_read(self) -> bool:
+        return all(
+            self.source.bounds(number)[1] == offset
+            for number, offset in self.feed.positions.items()
+        )
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(turns=_TURNS, partitions=st.integers(1, 2))
+def test_a_shape_behind_a_feed_ends_with_the_state_of_the_topic(
+    turns: list[Any], partitions: int
+) -> None:
+    path = tempfile.mkdtemp()
+    try:
+        run = _Run(path, partitions)
+        for name, value in _steps(turns):
+            run.step(name, value)
+        run.finish()
+    finally:
+        shutil.rmtree(path)
