@@ -12,7 +12,6 @@ Threads    one; the cleaner may replace segments meanwhile, which are then read 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -178,9 +177,9 @@ def _find_indexed(
 ) -> list[tuple[Segment, int, SegmentKeys]]:
     """Closed segments that end at or before an offset and have an index, with their ends."""
     view = log.view
+    ends = [one.base_offset for one in (*view.closed, view.active)][1:]
     found = []
-    for segment, following in pairwise([*view.closed, view.active]):
-        segment_end = following.base_offset
+    for segment, segment_end in zip(view.closed, ends, strict=True):
         keys = indexes.find(segment, segment_end) if segment_end <= end else None
         if keys is not None:
             found.append((segment, segment_end, keys))
