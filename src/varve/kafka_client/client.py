@@ -263,12 +263,13 @@ class ServerClient:
             if found is None:
                 found = open_connection(self.address, host, port)
                 self._connections[host, port] = found
-                self._is_known = True
             return found
 
     def _ask(self, connection: Connection, requests: Sequence[Message], kind: type[R]) -> list[R]:
         try:
-            return connection.ask_all(requests, kind)
+            answers = connection.ask_all(requests, kind)
+            self._is_known = True
+            return answers
         except Unavailable:
             self._connections = {
                 key: one for key, one in self._connections.items() if one is not connection

@@ -47,6 +47,13 @@ _VERSION_ENDS: Final = {
 """From these on topics have ids alone, partitions join a transaction unasked (KIP-890), or only
 brokers may ask."""
 
+_UNASKED: Final = (ApiVersionsResponse, SaslHandshakeResponse, SaslAuthenticateResponse)
+"""Answers that a broker gives before it knows who asks."""
+_HINT: Final = (
+    "; it may want TLS or a login: set security.protocol to SSL, SASL_SSL or SASL_PLAINTEXT, and "
+    "for a login sasl.mechanism, sasl.username and sasl.password"
+)
+
 
 class Connection:
     """Opened by `open_connection`; a context manager that closes it."""
@@ -55,6 +62,8 @@ class Connection:
         self.name = name
         self._stream = stream
         self._number = 0
+        self._is_answered = False
+        """Whether a request was answered that not everybody may make."""
         self._versions: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
@@ -103,7 +112,11 @@ class Connection:
             frames = [self._receive() for _ in requests]
         except OSError as error:
             self.close()
-            raise Unavailable(f"{self.name}: {type(requests[0]).__name__}: {error}") from error
+            hint = "" if self._is_answered or isinstance(error, TimeoutError) else _HINT
+            raise Unavailable(
+                f"{self.name}: {type(requests[0]).__name__}: {error}{hint}"
+            ) from error
+        self._is_answered |= kind not in _UNASKED
         return [
             self._decode(frame, requests[0], kind, version, number)
             for number, frame in enumerate(frames, first)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -73,9 +74,14 @@ def test_a_client_without_rights_is_told_so(server: SecureServer) -> None:
         read(server, "SASL_PLAINTEXT", security_protocol="SASL_PLAINTEXT", **login)
 
 
-def test_a_client_that_does_not_speak_tls_is_not_waited_for(server: SecureServer) -> None:
-    with pytest.raises(Unavailable):
-        read(server, "SSL", request_timeout_ms="2000")
+@pytest.mark.parametrize("listener", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_client_without_tls_or_a_login_is_told_so_at_once(
+    server: SecureServer, listener: str
+) -> None:
+    began = monotonic()
+    with pytest.raises(Unavailable, match=r"may want TLS or a login: set security\.protocol"):
+        read(server, listener, request_timeout_ms="30000")
+    assert monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
