@@ -191,8 +191,8 @@ class Gate:
                 raise Closed(f"{self._log.topic_partition}: its ids are being opened: try again")
             checked = self._log.check(batch)
             if self._log.is_repeated(checked):
-                return self._log.append_checked(checked, waits=self._waits)
-            arrived = self._read(checked, self._store)
+                return self._repeat(checked, self._store)
+            arrived = self._read(checked, self._store, self._log.end_offset)
             now_ms = self._place.clock.now_ms()
             try:
                 self._follow_others(now_ms)
@@ -209,19 +209,36 @@ class Gate:
             self.counts += counts
             return result
 
+    def _repeat(self, checked: CheckedBatch, store: IdStore) -> AppendResult:
+        """A batch that was sent before: one of duplicates alone is told the original again.
+
+        Where nobody remembers the original any more it is told where the batch stands.
+        """
+        assert self._judging is not None
+        result = self._log.append_checked(checked, waits=self._waits)
+        arrived = self._read(checked, store, result.base_offset)
+        try:
+            # By the stream time of now it may be late.
+            judged = self._judging.judge(arrived.ids, self._place.clock.now_ms(), NO_STREAM_TIME_MS)
+        except StoreError as error:
+            raise self._failed(error) from error
+        if judged.counts.duplicates < len(arrived.ids):
+            return result
+        return result._replace(base_offset=int(judged.witness_offsets[0]))
+
     @property
     def _waits(self) -> bool:
         """Who syncs every append does so for many at once, later."""
         return not self._log.settings.syncs_every_append
 
-    def _read(self, checked: CheckedBatch, store: IdStore) -> _Arrived:
+    def _read(self, checked: CheckedBatch, store: IdStore, base_offset: int) -> _Arrived:
+        """The batch with the offsets that it has, or is to have."""
         batch = Batch(checked.data, self._where)
         try:
             columns = batch.columns()
             ids = fold_chunk([columns], self.rules.by, store.secret)
         except Corrupt as error:
             raise InvalidRecord(str(error)) from error
-        base_offset = self._log.end_offset
         offsets = ids.offsets + (base_offset - batch.header.base_offset)
         ids = Arrivals(ids.words, ids.kinds, ids.times, offsets)
         return _Arrived(checked, batch, columns, ids, base_offset)

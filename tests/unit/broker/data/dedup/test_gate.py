@@ -98,6 +98,28 @@ def test_an_idempotent_producer_goes_on_after_duplicates_alone(kit: BrokerKit, l
     assert keys_in(kit.log(TOPIC)) == ["a", "b", "c"]
 
 
+def test_a_retry_of_duplicates_alone_is_answered_with_the_original_again(
+    kit: BrokerKit, log: Log
+) -> None:
+    send(kit, ("a", 0), ("b", 0), **producer(0))
+    copies, mixed = (("b", 1), ("a", 2)), (("a", 3), ("c", 3))
+    assert send(kit, *copies, **producer(2)) == (NONE, 1)
+    assert send(kit, *copies, **producer(2)) == (NONE, 1)
+    assert send(kit, *mixed, **producer(4)) == send(kit, *mixed, **producer(4)) == (NONE, 4)
+    # The stream has gone on: by now it would be late.
+    send(kit, ("d", LATENESS_MS + 100), **producer(6))
+    assert send(kit, *copies, **producer(2)) == (NONE, 1)
+    assert send(kit, ("a", 0), ("b", 0), **producer(0)) == (NONE, 0)
+    end = log.end_offset
+    kit.restart(is_crash=True)
+    assert send(kit, *copies, **producer(2)) == (NONE, 1)
+    # Nobody remembers the original any more.
+    kit.advance(100 * LATENESS_MS)
+    send(kit, ("e", 100 * LATENESS_MS), **producer(7))
+    assert send(kit, *copies, **producer(2)) == (NONE, 2)
+    assert kit.log(TOPIC).end_offset == end + 1
+
+
 def test_what_the_log_refuses_is_not_remembered(kit: BrokerKit, log: Log) -> None:
     send(kit, ("a", 0), **producer(0))
     assert send(kit, ("b", 0), **producer(5))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

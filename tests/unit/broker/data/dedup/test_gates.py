@@ -1,7 +1,9 @@
 """The life of the ids of a topic: with its settings, its restarts, its troubles and its end."""
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,9 +20,11 @@ from tests.support.gate_bench import (
     states_on,
 )
 from varve.broker.data.dedup.log_ids import LogIds
+from varve.cli.serve_run import _pages
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, InvalidSetting, Unavailable
 from varve.foundation.metrics import exposition
+from varve.kafka_server.server import Server
 from varve.windows.database import Put
 from varve.windows.memory_database import MemoryDatabase
 from varve.wire import ErrorCode
@@ -310,6 +314,28 @@ def test_a_checkpoint_that_fails_closes_the_gate_for_a_moment(
     kit.advance(1_100)
     assert kit.broker.gates.states() == {"open": 1}
     assert send(kit, ("a", 1)) == (NONE, 0)
+
+
+def test_health_tells_of_a_gate_that_is_closed(
+    kit: BrokerKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(kit)
+    send(kit, ("a", 0))
+    health = _pages(cast(Server, SimpleNamespace(broker=kit.broker)), kit.store)["/health"]
+    well = kit.run(health())
+    assert (well.status, json.loads(well.body)["healthy"]) == (200, True)
+
+    def refuse(self: MemoryDatabase) -> None:
+        raise Unavailable("the disk is tired")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDatabase, "flush", refuse)
+        kit.advance(60_000)
+        ill = kit.run(health())
+    assert ill.status == 503
+    assert json.loads(ill.body)["dedup"] == {"orders-0": "the disk is tired"}
+    kit.advance(1_100)
+    assert kit.run(health()).status == 200
 
 
 def test_damaged_ids_are_restored_from_the_log(
