@@ -120,7 +120,7 @@ class _Runs:
     def restore_ids(self, partition: Partition) -> float:
         def run() -> None:
             for columns in partition.columns(isolation="read_committed"):
-                found = decode_entries(columns.keys_column(), columns.values_column(), "changelog")
+                found = decode_entries(columns, "changelog")
                 store.restore(found)
             store.checkpoint(partition.offsets().end)
 

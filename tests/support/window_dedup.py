@@ -8,7 +8,7 @@ from pathlib import Path
 
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
-from varve.records import Batch, build_batch_from_columns
+from varve.records import Batch, RecordColumns, build_batch_from_columns
 from varve.records.columns import BinaryColumn
 from varve.windows.database import Databases
 from varve.windows.dedup.entries import decode_entries, encode_entries
@@ -59,6 +59,13 @@ def to_arrivals(arrivals: Sequence[Arrival]) -> Arrivals:
         offset_deltas=[one.offset - base for one in arrivals],
     )
     return fold_chunk([Batch(batch).columns()], parse_id_source("key"), SECRET)
+
+
+def to_changelog(entries: Arrivals) -> RecordColumns:
+    """Entries as the records of the changelog that a task reads."""
+    made = encode_entries(entries)
+    batch = build_batch_from_columns(made.keys, made.values, made.timestamps)
+    return Batch(batch).columns()
 
 
 @dataclass
@@ -186,8 +193,8 @@ class DedupBench:
     def _restore(self) -> None:
         self.store = self._open()
         for entries in self.changelog[self.store.changelog_offset or 0 :]:
-            columns = encode_entries(entries)
-            self.store.restore(decode_entries(columns.keys, columns.values, "changelog"))
+            if len(entries):
+                self.store.restore(decode_entries(to_changelog(entries), "changelog"))
         self.store.maintain(self.stream_time)
 
     def _open(self) -> IdStore:

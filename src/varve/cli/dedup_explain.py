@@ -35,6 +35,9 @@ _DISK_BYTES: Final = 48
 _CHANGELOG_BYTES: Final = 50
 """Of an entry in the changelog, uncompressed."""
 
+_BY_LAST_RULES: Final = ", if the rules were those of the last commit"
+"""Policies and the lateness may have been others when the record was read; nobody notes that."""
+
 
 def command(
     name: Annotated[
@@ -81,7 +84,8 @@ def command(
 
     With a NAME and --offset: what the record of the input was found to be, and of a duplicate which
     record was kept in its place. The changelog tells, for as long as it remembers; the input is
-    read up to the record where that alone tells whether it was late.
+    read up to the record where that alone tells whether it was late. Lateness and policies are
+    those of the last commit: a run before it may have had others.
 
     With a NAME alone, or with --window in place of it: how ids are laid out in segments of time,
     how long they are remembered, and what disk and memory that takes at --rate records a second.
@@ -224,17 +228,19 @@ def explain_in_words(found: "Explanation") -> str:
         case Verdict.LATE:
             return (
                 f"{at}: late, more than {tell_span(rules.lateness_ms)} behind the newest record "
-                f"before it, and not compared; {fates[rules.late]}"
+                f"before it, and not compared; {fates[rules.late]}{_BY_LAST_RULES}"
             )
         case Verdict.FUTURE:
             return (
                 f"{at}: more than {tell_span(rules.max_future_ms)} in the future when it was read, "
-                f"and not compared; {fates[rules.future]}"
+                f"and not compared; {fates[rules.future]}{_BY_LAST_RULES}"
             )
         case Verdict.MISSING:
-            return f"{at}: without a time, and not compared; {fates[rules.missing]}"
+            fate = f"{fates[rules.missing]}{_BY_LAST_RULES}"
+            return f"{at}: without a time, and not compared; {fate}"
         case Verdict.NO_ID:
-            return f"{at}: without an id ({rules.by}), and not compared; {fates[rules.null]}"
+            fate = f"{fates[rules.null]}{_BY_LAST_RULES}"
+            return f"{at}: without an id ({rules.by}), and not compared; {fate}"
         case _:
             return (
                 f"{at}: nobody remembers; the changelog has let go what it knew of that time, so "

@@ -119,6 +119,10 @@ def test_a_record_is_explained(place: Path) -> None:
     assert "2s later, within 10m" in told["text"]
     sentence = run("dedup", "explain", "once", "-d", str(place), "--offset", "5").stdout
     assert "late, more than 5m behind the newest record" in sentence
+    # Policies may have been others when it was read: what is told of its fate says by which.
+    assert sentence.rstrip().endswith("if the rules were those of the last commit")
+    assert explain(4)["text"].endswith("if the rules were those of the last commit")
+    assert "last commit" not in explain(0)["text"] + told["text"]
 
 
 def test_a_plan_needs_no_store(place: Path) -> None:

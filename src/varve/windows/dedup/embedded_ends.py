@@ -32,6 +32,7 @@ from varve.windows.dedup.ends import (
     DedupTopics,
     TaskCommit,
     TopicIds,
+    check_own_topics,
     check_partitions,
     longer_retention,
 )
@@ -81,6 +82,8 @@ class EmbeddedEnds:
     def prepare(self) -> int:
         topics = self.topics
         count = self._store.topic(topics.input).partition_count
+        names = {one.name for one in self._store.topics()}
+        check_own_topics(topics, names, place=self.place, has_entries=self._has_entries)
         for name in topics.written:
             try:
                 found = self._store.topic(name)
@@ -95,6 +98,11 @@ class EmbeddedEnds:
         if altered:
             self._store.alter_topic(topics.changelog, altered)
         return count
+
+    def _has_entries(self) -> bool:
+        """Whether anything was ever written to the changelog."""
+        partitions = self._store.topic(self.topics.changelog).partitions
+        return any(one.log.end_offset for one in partitions)
 
     def partition_count(self, topic: str) -> int:
         return self._store.topic(topic).partition_count

@@ -7,7 +7,7 @@ Threads    each partition has one user at a time; different partitions may be us
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -119,6 +119,26 @@ def check_partitions(topics: DedupTopics, topic: str, count: int, *, wanted: int
     raise InvalidRequest(
         f"topic {topic} has {count} partitions and the input {topics.input} has {wanted}, but "
         f"each record keeps the number of its partition: {remedy}"
+    )
+
+
+def check_own_topics(
+    topics: DedupTopics, found: Collection[str], *, place: str, has_entries: Callable[[], bool]
+) -> None:
+    """Raises InvalidRequest where one of changelog and progress was deleted without the other.
+
+    A changelog that never had an entry may be alone: it is made first. It is not made anew by
+    itself: without its ids duplicates of what was kept would pass.
+    """
+    changelog, progress = topics.changelog, topics.progress
+    has_changelog, has_progress = changelog in found, progress in found
+    if has_changelog == has_progress or (has_changelog and not has_entries()):
+        return
+    lost, left = (progress, changelog) if has_changelog else (changelog, progress)
+    raise InvalidRequest(
+        f"{place}: the deduplication {topics.name} has topic {left}, but topic {lost} was deleted: "
+        f"begin anew with another --name, or delete {left} as well to copy {topics.input} to "
+        f"{topics.output} from its start again"
     )
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt
 from varve.kernels.window_ids import LONG
+from varve.records import RecordColumns
 from varve.records.columns import BinaryColumn
 from varve.windows.dedup.ids import Arrivals, Numbers
 
@@ -42,21 +43,30 @@ def encode_entries(news: Arrivals) -> EntryColumns:
     return EntryColumns(_column(keys), _column(values), news.times)
 
 
-def decode_entries(keys: BinaryColumn, values: BinaryColumn, where: str) -> Arrivals:
-    """The ids, times and offsets of records; raises Corrupt, naming `where`, for others."""
-    key_rows = _rows(keys, _KEY, f"{where}: a key")
-    value_rows = _rows(values, _VALUE, f"{where}: a value")
+def decode_entries(columns: RecordColumns, where: str) -> Arrivals:
+    """The ids, times and offsets of records; raises Corrupt for others.
+
+    `where` names topic and partition.
+    """
+    key_rows = _rows(columns.keys_column(), _KEY, columns, where, "key")
+    value_rows = _rows(columns.values_column(), _VALUE, columns, where, "value")
     times = key_rows["time"].astype(np.int64)
     offsets = value_rows.astype(np.int64)
     kinds = key_rows["kind"].copy()
     is_wrong = (kinds > LONG) | (times < 0) | (key_rows["seq"] != 0) | (offsets < 0)
     if is_wrong.any():
-        index = int(is_wrong.argmax())
-        raise Corrupt(
-            f"{where}: record {index} of {len(kinds)} is no entry of a deduplication: kind "
-            f"{int(kinds[index])}, time {int(times[index])}, offset {int(offsets[index])}"
-        )
+        row = int(is_wrong.argmax())
+        fields = f"kind {int(kinds[row])}, time {int(times[row])}, offset {int(offsets[row])}"
+        raise _foreign(columns, row, where, fields)
     return Arrivals(key_rows["words"].astype(np.uint64), kinds, times, offsets)
+
+
+def _foreign(columns: RecordColumns, row: int, where: str, what: str) -> Corrupt:
+    return Corrupt(
+        f"{where}, offset {int(columns.offsets[row])}: the record is no entry of a deduplication "
+        f"({what}): another program writes to this topic; end that, and begin anew with another "
+        "--name"
+    )
 
 
 def _column(rows: npt.NDArray[np.generic]) -> BinaryColumn:
@@ -67,13 +77,17 @@ def _column(rows: npt.NDArray[np.generic]) -> BinaryColumn:
 
 
 def _rows(
-    column: BinaryColumn, dtype: np.dtype[np.void] | np.dtype[np.int64], what: str
+    column: BinaryColumn,
+    dtype: np.dtype[np.void] | np.dtype[np.int64],
+    columns: RecordColumns,
+    where: str,
+    what: str,
 ) -> npt.NDArray[np.void]:
     wrong = np.flatnonzero(column.sizes != dtype.itemsize)
     if wrong.size:
-        raise Corrupt(
-            f"{what} of an entry has {int(column.sizes[wrong[0]])} bytes, not {dtype.itemsize}"
-        )
+        row = int(wrong[0])
+        sizes = f"its {what} has {int(column.sizes[row])} bytes, not {dtype.itemsize}"
+        raise _foreign(columns, row, where, sizes)
     places = column.starts[:, None] + np.arange(dtype.itemsize)
     rows: npt.NDArray[np.void] = column.data[places].view(dtype)[:, 0]
     return rows

@@ -218,7 +218,7 @@ class DedupInsight:
         for columns, _ in self._ends.read_changelog(partition, start):
             if not len(columns):
                 continue
-            entries = decode_entries(columns.keys_column(), columns.values_column(), where)
+            entries = decode_entries(columns, where)
             is_same = (entries.words == arrival.words[0]).all(axis=1)
             for place in np.flatnonzero(is_same & (entries.kinds == arrival.kinds[0])).tolist():
                 found.append(Remembered(int(entries.times[place]), int(entries.offsets[place])))

@@ -18,7 +18,7 @@ from typing import Final
 
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, StoreError, Unavailable
+from varve.foundation.errors import Closed, NotFound, StoreError, Unavailable
 from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
 from varve.kafka_client.topics import alter_topic, find_or_create_topic
@@ -31,6 +31,7 @@ from varve.windows.dedup.ends import (
     DedupTopics,
     TaskCommit,
     TopicIds,
+    check_own_topics,
     check_partitions,
     longer_retention,
 )
@@ -90,6 +91,8 @@ class ServerEnds:
     def prepare(self) -> int:
         topics = self.topics
         count = len(self._admin.topic(topics.input).leaders)
+        own = [one for one in (topics.changelog, topics.progress) if self._has_topic(one)]
+        check_own_topics(topics, own, place=self.place, has_entries=self._has_entries)
         for name in topics.written:
             found = find_or_create_topic(
                 self._admin, name, partitions=count, settings=self._settings[name]
@@ -100,6 +103,22 @@ class ServerEnds:
         if altered:
             alter_topic(self._admin, topics.changelog, altered)
         return count
+
+    def _has_topic(self, name: str) -> bool:
+        try:
+            self._admin.topic(name)
+        except NotFound:
+            return False
+        return True
+
+    def _has_entries(self) -> bool:
+        """Whether anything was ever written to the changelog."""
+        topic = self.topics.changelog
+        ends = (
+            self._admin.find_offset(topic, partition, LATEST, is_committed=False)
+            for partition in range(self.partition_count(topic))
+        )
+        return any(ends)
 
     def partition_count(self, topic: str) -> int:
         return len(self._admin.topic(topic).leaders)

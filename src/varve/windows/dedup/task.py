@@ -215,7 +215,7 @@ class Task:
         where = f"{self._ends.topics.changelog}-{self.partition}"
         for columns, following in self._ends.read_changelog(self.partition, offset):
             if len(columns):
-                store.restore(decode_entries(columns.keys_column(), columns.values_column(), where))
+                store.restore(decode_entries(columns, where))
                 self._new_entries += len(columns)
                 self._tell(restored=following, restore_end=end)
         self._changelog_end = end

@@ -12,6 +12,7 @@ from varve.windows.dedup.rules import LatePolicy, NullPolicy
 from varve.windows.dedup.verdict import Counts
 
 CHANGELOG = f"{OUTPUT}-dedup-changelog"
+PROGRESS = f"{OUTPUT}-dedup-progress"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MEMORY = WINDOW + LATENESS
@@ -195,3 +196,21 @@ def test_d54_numbers_of_partitions() -> None:
     bench.store.add_partitions(SOURCE, 4)
     with pytest.raises(InvalidRequest, match=r"has 3 partitions and the input in has 4"):
         bench.run()
+
+
+def test_d55_own_topics_that_were_deleted() -> None:
+    """D55 Changelog and progress belong together: where one of them was deleted the run is refused;
+    where both were, the deduplication begins anew.
+    """
+    for lost, left in ((CHANGELOG, PROGRESS), (PROGRESS, CHANGELOG)):
+        bench = ContractBench.of([(b"x", T), (b"x", T + 1)])
+        bench.store.delete_topic(lost, at_once=True)
+        refusal = rf"/d: the deduplication out has topic {left}, but topic {lost} was deleted: .*"
+        with pytest.raises(InvalidRequest, match=rf"{refusal} another --name, or delete {left}"):
+            bench.run()
+        assert lost not in {one.name for one in bench.store.topics()}
+        assert bench.run(name="anew") == Counts(kept=1, duplicates=1)
+        bench.store.delete_topic(left, at_once=True)
+        bench.lose_state()
+        assert bench.run() == Counts(kept=1, duplicates=1)
+        assert bench.passed() == [0, 0, 0]

@@ -11,9 +11,10 @@ from tests.support.window_dedup import (
     Judged,
     make_rules,
     to_arrivals,
+    to_changelog,
 )
 from varve.foundation.errors import Corrupt
-from varve.records.columns import BinaryColumn
+from varve.records import Batch, Record, build_batch
 from varve.windows.dedup.entries import decode_entries, encode_entries
 from varve.windows.dedup.id_store import IdStore, Remembered
 from varve.windows.dedup.judge import Judge
@@ -178,7 +179,7 @@ def test_entries_of_the_changelog_are_read_as_they_were_written() -> None:
     key = columns.keys.data[:29].tobytes()
     assert key == b"id" + bytes(14) + bytes([2]) + bytes([0, 0, 0, 0, 0, 0, 1, 2]) + bytes(4)
     assert columns.values.data[:8].tobytes() == bytes([0, 0, 0, 0, 0, 0, 0, 7])
-    found = decode_entries(columns.keys, columns.values, "t-0")
+    found = decode_entries(to_changelog(news), "t-0")
     assert found.words.tolist() == news.words.tolist()
     assert found.kinds.tolist() == news.kinds.tolist()
     assert found.times.tolist() == news.times.tolist()
@@ -191,21 +192,22 @@ GOOD_KEY = bytes(16) + bytes([2]) + (5).to_bytes(8, "big") + bytes(4)
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        (GOOD_KEY[:-1], bytes(8), "a key of an entry has 28 bytes, not 29"),
-        (None, bytes(8), "a key of an entry has -1 bytes"),
-        (GOOD_KEY, b"", "a value of an entry has 0 bytes, not 8"),
+        (GOOD_KEY[:-1], bytes(8), "its key has 28 bytes, not 29"),
+        (None, bytes(8), "its key has -1 bytes"),
+        (GOOD_KEY, b"", "its value has 0 bytes, not 8"),
         (GOOD_KEY[:16] + bytes([18]) + GOOD_KEY[17:], bytes(8), "kind 18"),
         (GOOD_KEY[:17] + b"\xff" * 8 + bytes(4), bytes(8), "time -1"),
         (GOOD_KEY[:-1] + b"\1", bytes(8), "no entry"),
         (GOOD_KEY, b"\xff" * 8, "offset -1"),
     ],
 )
-def test_records_that_are_no_entries_are_corrupt(
+def test_records_that_are_no_entries_are_named_with_a_remedy(
     key: bytes | None, value: bytes | None, what: str
 ) -> None:
-    good = BinaryColumn.of([GOOD_KEY, key]), BinaryColumn.of([bytes(8), value])
-    with pytest.raises(Corrupt, match=f"t-0: .*{what}"):
-        decode_entries(*good, "t-0")
+    records = [Record(GOOD_KEY, bytes(8)), Record(key, value)]
+    columns = Batch(build_batch(records, base_offset=40)).columns()
+    with pytest.raises(Corrupt, match=rf"^t-0, offset 41: .*{what}.* begin anew with .*--name$"):
+        decode_entries(columns, "t-0")
 
 
 def test_entries_may_come_again_and_in_any_order() -> None:

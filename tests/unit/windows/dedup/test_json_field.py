@@ -39,3 +39,11 @@ def test_what_is_nested_too_deeply_has_no_id() -> None:
 def test_a_field_with_bytes_that_are_no_utf8_is_no_id() -> None:
     assert JsonField("a").find(b'{"a":"\xff"}') is None
     assert JsonField("a").find(b'{"a":"x","b":"\xff"}') == b"x"
+
+
+def test_numbers_beyond_doubles_are_one_id_and_integers_end_at_4300_digits() -> None:
+    field = JsonField("a")
+    assert field.find(b'{"a":1e400}') == field.find(b'{"a":1e500}') == b'"Infinity"'
+    assert field.find(b'{"a":%s}' % (b"7" * 4_300)) == b"7" * 4_300
+    assert field.find(b'{"a":%s}' % (b"7" * 4_301)) is None
+    assert field.find(b'{"a":1,"b":%s}' % (b"7" * 4_301)) is None

@@ -35,6 +35,11 @@ from varve.windows import Deduplicator
 from varve.windows.dedup.rules import LatePolicy
 from varve.windows.dedup.task import TaskSettings, TaskState
 from varve.windows.memory_database import MemoryDatabases
+from varve.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 
 RULES = rules_of()
 PARTITIONS = 3
@@ -65,6 +70,24 @@ class Bench:
             on_progress=self.told.append,
             **given,  # type: ignore[arg-type]  # a dict of tests
         )
+
+    def create(self, topic: str) -> None:
+        if isinstance(self.place, Store):
+            self.place.create_topic(topic, partitions=PARTITIONS)
+            return
+        client = ServerClient(self.place, threading.Event().wait)
+        find_or_create_topic(client, topic, partitions=PARTITIONS)
+        client.close()
+
+    def delete(self, topic: str) -> None:
+        if isinstance(self.place, Store):
+            self.place.delete_topic(topic, at_once=True)
+            return
+        client = ServerClient(self.place, threading.Event().wait)
+        request = DeleteTopicsRequest([DeleteTopicState(topic)], [topic], 5_000)
+        (found,) = client.ask_controller(request, DeleteTopicsResponse).responses
+        assert found.error_code == 0
+        client.close()
 
     def fill(self, count: int, seed: int = 0) -> dict[int, list[Record]]:
         made = {}
@@ -126,6 +149,26 @@ def test_all_partitions_come_out_without_duplicates(bench: Bench) -> None:
         counts = [one.counts.total for one in dedup.states()]
     assert counts == [120] * PARTITIONS, "counts are those of a life"
     bench.check({one: records[one] + more[one] for one in records})
+
+
+@pytest.mark.parametrize("lost", ["changelog", "progress"])
+def test_an_own_topic_that_was_deleted_is_not_made_anew(bench: Bench, lost: str) -> None:
+    bench.fill(20)
+    with bench.open() as dedup:
+        dedup.run_once()
+    bench.delete(f"{OUTPUT}-dedup-{lost}")
+    with pytest.raises(InvalidRequest, match=rf"but topic {OUTPUT}-dedup-{lost} was deleted"):
+        bench.open()
+    assert f"{OUTPUT}-dedup-{lost}" not in {one.name for one in bench.store.topics()}
+
+
+def test_a_first_start_that_was_cut_off_is_begun_again(bench: Bench) -> None:
+    """The changelog is made first; before its first entry nothing is lost without the progress."""
+    records = bench.fill(20)
+    bench.create(f"{OUTPUT}-dedup-changelog")
+    with bench.open() as dedup:
+        dedup.run_once()
+    bench.check(records)
 
 
 def test_an_input_is_followed_until_the_stop(bench: Bench) -> None:
