@@ -1,0 +1,108 @@
+"""Messages are what the specification shows, and keep the text of values."""
+
+import json
+
+from varve.shapes.definition import Replica
+from varve.shapes.feed.row import Row
+from varve.shapes.messages import FormKey, MessageForm, ending, message_key, snapshot_end
+from varve.shapes.offset import Offset
+
+KEY = '"public"."items"/"1"'
+COLUMNS: Row = {"id": b'"1"'}
+ROW: Row = {"id": b'"1"', "title": b'"x"', "n": b"1.50"}
+END = ending(Offset(27, 0), is_last=True)
+
+
+def _form(columns: set[str] | None = None, replica: Replica = Replica.DEFAULT) -> MessageForm:
+    return MessageForm("items", FormKey(None if columns is None else frozenset(columns), replica))
+
+
+def test_an_insert_has_the_whole_row_and_its_place() -> None:
+    text = _form().insert(message_key(KEY), ROW, COLUMNS, END)
+    assert json.loads(text) == {
+        "key": KEY,
+        "value": {"id": "1", "title": "x", "n": 1.5},
+        "headers": {
+            "operation": "insert",
+            "relation": ["public", "items"],
+            "lsn": "27",
+            "op_position": 0,
+            "txids": [27],
+            "last": True,
+        },
+    }
+    assert b'"n":1.50' in text
+
+
+def test_an_update_has_the_key_and_what_changed() -> None:
+    text = _form().update(message_key(KEY), ROW, ROW | {"title": b'"y"'}, COLUMNS, END)
+    assert text is not None
+    assert json.loads(text)["value"] == {"id": "1", "title": "x"}
+    assert "old_value" not in json.loads(text)
+
+
+def test_a_column_that_went_away_is_null() -> None:
+    text = _form().update(message_key(KEY), ROW, ROW | {"gone": b"1"}, COLUMNS, END)
+    assert text is not None
+    assert json.loads(text)["value"] == {"id": "1", "gone": None}
+
+
+def test_a_full_update_has_the_row_and_what_it_was() -> None:
+    previous: Row = {"id": b'"1"', "title": b'"y"', "gone": b"1"}
+    form = _form(replica=Replica.FULL)
+    text = form.update(message_key(KEY), ROW, previous, COLUMNS, END)
+    assert text is not None
+    message = json.loads(text)
+    assert message["value"] == {"id": "1", "title": "x", "n": 1.5, "gone": None}
+    assert message["old_value"] == {"title": "y", "n": None, "gone": 1}
+
+
+def test_an_update_of_columns_that_are_not_shown_is_none() -> None:
+    form = _form({"title"})
+    assert form.update(message_key(KEY), ROW, ROW | {"n": b"2"}, COLUMNS, END) is None
+    assert form.update(message_key(KEY), ROW, ROW | {"gone": b"2"}, COLUMNS, END) is None
+    text = form.update(message_key(KEY), ROW, ROW | {"title": b"2"}, COLUMNS, END)
+    assert text is not None
+    assert json.loads(text)["value"] == {"id": "1", "title": "x"}
+
+
+def test_a_delete_has_the_key_or_in_full_the_row_that_was() -> None:
+    default = json.loads(_form().delete(message_key(KEY), ROW, COLUMNS, END))
+    assert default["value"] == {"id": "1"}
+    assert default["headers"]["operation"] == "delete"
+    full = _form(replica=Replica.FULL)
+    assert json.loads(full.delete(message_key(KEY), ROW, COLUMNS, END))["value"]["n"] == 1.5
+    assert json.loads(full.delete(message_key(KEY), None, COLUMNS, END))["value"] == {"id": "1"}
+
+
+def test_key_columns_are_told_whatever_columns_are_asked_for() -> None:
+    form = _form({"title"})
+    assert json.loads(form.insert(message_key(KEY), ROW, COLUMNS, END))["value"] == {
+        "id": "1",
+        "title": "x",
+    }
+    assert json.loads(form.snapshot_row(KEY, ROW))["value"] == {"id": "1", "title": "x"}
+
+
+def test_a_row_of_a_snapshot_has_no_place() -> None:
+    assert json.loads(_form().snapshot_row(KEY, ROW))["headers"] == {
+        "operation": "insert",
+        "relation": ["public", "items"],
+    }
+    marked = json.loads(_form().subset_row(KEY, ROW, mark=7))
+    assert marked["headers"]["snapshot_mark"] == 7
+
+
+def test_only_the_last_message_of_a_transaction_says_so() -> None:
+    assert b"last" not in ending(Offset(5, 2), is_last=False)
+    assert ending(Offset(5, 2), is_last=True).endswith(b'"op_position":2,"txids":[5],"last":true}}')
+
+
+def test_a_snapshot_ends_with_what_it_has_seen() -> None:
+    assert json.loads(snapshot_end(Offset(9, 0)))["headers"] == {
+        "control": "snapshot-end",
+        "xmin": "10",
+        "xmax": "10",
+        "xip_list": [],
+    }
+    assert json.loads(snapshot_end(Offset(0, 0)))["headers"]["xmin"] == "1"

@@ -1,0 +1,73 @@
+"""Handles are given once, whatever happens to the clock or the file."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Unavailable
+from varve.shapes.definition import define
+from varve.shapes.offset import Offset
+from varve.shapes.registry import FILE_NAME, Registry
+
+
+def test_a_shape_is_listed_once_its_snapshot_is_complete(tmp_path: Path) -> None:
+    registry = Registry.open(str(tmp_path), ManualClock())
+    handle = registry.add(define("t"))
+    assert registry.shapes() == []
+    registry.complete(handle, Offset(7, 0))
+    registry.close()
+    (shape,) = Registry.open(str(tmp_path), ManualClock()).shapes()
+    assert (shape.handle, shape.comparable, shape.start) == (
+        handle,
+        define("t").comparable,
+        Offset(7, 0),
+    )
+
+
+def test_shapes_without_a_snapshot_are_forgotten_at_the_start(tmp_path: Path) -> None:
+    registry = Registry.open(str(tmp_path), ManualClock())
+    handle = registry.add(define("t"))
+    assert registry.remove_incomplete() == [handle]
+    assert registry.remove_incomplete() == []
+    registry.add(define("t"))
+
+
+def test_a_handle_is_never_given_again_h23(tmp_path: Path) -> None:
+    clock = ManualClock()
+    registry = Registry.open(str(tmp_path), clock)
+    seen = set()
+    for _ in range(3):
+        handle = registry.add(define("t"))
+        seen.add(handle)
+        registry.remove([handle])
+        clock.advance(-3_600_000)
+    registry.close()
+    seen.add(Registry.open(str(tmp_path), clock).add(define("t")))
+    assert len(seen) == 4
+    assert all(handle[:4].isdigit() for handle in seen)
+
+
+def test_one_definition_has_one_row(tmp_path: Path) -> None:
+    registry = Registry.open(str(tmp_path), ManualClock())
+    registry.add(define("t"))
+    with pytest.raises(Unavailable, match="UNIQUE"):
+        registry.add(define("t"))
+    assert len(registry.remove_incomplete()) == 1
+
+
+def test_a_file_that_is_no_database_is_moved_aside(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"not a database at all" * 100)
+    registry = Registry.open(str(tmp_path), ManualClock())
+    assert registry.shapes() == []
+    registry.add(define("t"))
+    assert [path.name for path in tmp_path.glob("*.unreadable-*")] != []
+
+
+def test_a_registry_of_another_version_is_moved_aside(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    assert Registry.open(str(tmp_path), ManualClock()).shapes() == []
+    assert len(list(tmp_path.glob("*.unreadable-*"))) == 1
