@@ -177,9 +177,9 @@ def _find_indexed(
 ) -> list[tuple[Segment, int, SegmentKeys]]:
     """Closed segments that end at or before an offset and have an index, with their ends."""
     view = log.view
-    ends = [one.base_offset for one in (*view.closed, view.active)][1:]
+    bases = [*(one.base_offset for one in view.closed), view.active.base_offset]
     found = []
-    for segment, segment_end in zip(view.closed, ends, strict=True):
+    for segment, segment_end in zip(view.closed, bases[1:], strict=True):
         keys = indexes.find(segment, segment_end) if segment_end <= end else None
         if keys is not None:
             found.append((segment, segment_end, keys))

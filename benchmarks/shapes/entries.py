@@ -1,0 +1,51 @@
+"""Entries like those of a feed: updates of some rows in turn, each a transaction."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from varve.disk import RealFileSystem
+from varve.foundation.clock import SystemClock
+from varve.shapes.offset import Offset
+from varve.shapes.storage.entry import UPDATE, Entry
+from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.storage import ShapeStorage
+
+HANDLE = "benchmark-1"
+TURN = 500
+"""Entries of one turn of a feed."""
+
+
+def make_entries(count: int, *, row_bytes: int, row_count: int) -> list[Entry]:
+    """Updates with messages of about `row_bytes`, of `row_count` rows in turn."""
+    entries = []
+    for number in range(count):
+        row = number % row_count
+        key = f'"public"."items"/"{row}"'
+        quoted = json.dumps(key)
+        head = f'{{"key":{quoted},"value":{{"id":"{row}","n":{number},"text":"'
+        tail = (
+            '"},"headers":{"operation":"update","relation":["public","items"],'
+            f'"lsn":"{number + 1}","op_position":0,"txids":[{number + 1}],"last":true}}}}'
+        )
+        filling = "x" * max(0, row_bytes - len(head) - len(tail))
+        message = f"{head}{filling}{tail}".encode()
+        entries.append(Entry(Offset(number + 1, 0), key.encode(), UPDATE, message))
+    return entries
+
+
+def create_storage(root: Path, settings: StorageSettings | None = None) -> ShapeStorage:
+    """A new shape with an empty snapshot."""
+    storage = ShapeStorage.create(
+        RealFileSystem(), str(root), HANDLE, settings or StorageSettings(), SystemClock()
+    )
+    SnapshotWriter(storage.snapshot).finish()
+    return storage
+
+
+def append_all(storage: ShapeStorage, entries: Sequence[Entry]) -> None:
+    """As a feed does, a turn at a time, each a commit; durable in the end."""
+    for start in range(0, len(entries), TURN):
+        storage.append(entries[start : start + TURN])
+    storage.flush()
