@@ -110,7 +110,16 @@ class FakeEngine:
 
     def compact(self, shape: FakeShape) -> CompactionReport:
         balance = Balance(entries_in=len(shape.log))
-        return CompactionReport(shape.handle, 0, Outcome.DONE, shape.latest, 0, None, balance)
+        return CompactionReport(
+            handle=shape.handle,
+            started_ms=0,
+            outcome=Outcome.DONE,
+            boundary=shape.latest,
+            position=0,
+            suffix=None,
+            snapshot_rows=1,
+            balance=balance,
+        )
 
     def subset(self, shape: FakeShape, subset: Subset) -> SubsetResult:
         if self.refuses is not None:

@@ -15,12 +15,15 @@ from varve.cli.store_access import parse_setting
 from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock
+from varve.shapes.feed.debezium_decoder import DebeziumDecoder
 from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.server_source import ServerSource
 from varve.shapes.feed.source import TopicSource
-from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.feed.topic_feed import OpenState, TopicFeed
 
 if TYPE_CHECKING:
     from varve.kafka_client.address import ServerAddress
@@ -34,13 +37,11 @@ class TopicOptions:
 
     key_column: str = KEY_COLUMN
     is_debezium: bool = False
-    transactions: str | None = None
-    """The topic that tells where Debezium's transactions end."""
 
     @property
     def signature(self) -> str:
         form = "debezium" if self.is_debezium else "plain"
-        return f"{form} {self.key_column} {self.transactions or ''}".rstrip()
+        return f"{form} {self.key_column}"
 
 
 def parse_topics(key_columns: Sequence[str], debezium: Sequence[str]) -> dict[str, TopicOptions]:
@@ -51,10 +52,8 @@ def parse_topics(key_columns: Sequence[str], debezium: Sequence[str]) -> dict[st
         if not column:
             raise typer.BadParameter(f"{text!r:.120} names no column; write TOPIC=NAME")
         found[topic] = TopicOptions(key_column=column)
-    for text in debezium:
-        topic, _, transactions = text.partition("=")
-        before = found.get(topic, TopicOptions())
-        found[topic] = replace(before, is_debezium=True, transactions=transactions or None)
+    for topic in debezium:
+        found[topic] = replace(found.get(topic, TopicOptions()), is_debezium=True)
     return found
 
 
@@ -79,23 +78,28 @@ class FeedMaker:
     def make(self, topic: str) -> TopicFeed:
         """Raises NotFound where there is no such topic."""
         options = self._topics.get(topic, TopicOptions())
-        source = self._source(topic)
+        source, open_state = self._source(topic)
         return TopicFeed(
             source,
-            self._decoder(options),
-            lambda: ReplayState(source),
+            _make_decoder(options),
+            open_state,
             directory=self._directory,
             fs=self._files,
             clock=self._clock,
             signature=options.signature,
         )
 
-    def _source(self, topic: str) -> TopicSource:
+    def _source(self, topic: str) -> tuple[TopicSource, OpenState]:
+        """Where records come from, and how the latest of each key are found at first."""
+        wait = time.sleep  # noqa: TID251, a command waits in real time
         if isinstance(self._place, Store):
-            return EmbeddedSource(self._place, topic, wait=time.sleep)  # noqa: TID251, real time
-        from varve.shapes.feed.server_source import ServerSource
+            store, embedded = self._place, EmbeddedSource(self._place, topic, wait=wait)
+            return embedded, lambda: KeyIndexState(store, embedded)
+        server = ServerSource(self._place, topic, wait=wait)
+        return server, lambda: ReplayState(server)
 
-        return ServerSource(self._place, topic, wait=time.sleep)  # noqa: TID251
 
-    def _decoder(self, options: TopicOptions) -> Decoder:
-        return PlainDecoder(options.key_column)
+def _make_decoder(options: TopicOptions) -> Decoder:
+    if options.is_debezium:
+        return DebeziumDecoder(options.key_column)
+    return PlainDecoder(options.key_column)

@@ -66,9 +66,8 @@ def command(
         list[str],
         typer.Option(
             "--debezium",
-            metavar="TOPIC[=TRANSACTIONS]",
-            help="A topic of Debezium's change events, and the topic of its transactions if their "
-            "changes are to be seen together. Repeatable.",
+            metavar="TOPIC",
+            help="A topic of change events as Debezium writes them. Repeatable.",
         ),
     ] = [],  # noqa: B006
     given: Annotated[
@@ -89,7 +88,7 @@ def command(
     Examples:
       varve shape serve -b localhost:9092 --data shapes
       varve shape serve --dir data --listen 0.0.0.0:8080 --token s3cret --shapes-file shapes.toml
-      varve shape serve -b kafka:9092 --debezium db.public.orders=db.transaction
+      varve shape serve -b kafka:9092 --debezium db.public.orders
     """
     from varve.cli.serve_logging import set_up_logging
     from varve.cli.shape_feeds import parse_topics

@@ -70,7 +70,7 @@ class HttpServer:
         """Answers what waits, lets the rest end in time, closes."""
         self._services.waiters.stop()
         if self._server is not None and self._task is not None:
-            self._server.should_exit = True
+            self._server.end()
             await self._task
         self._services.close()
 
@@ -93,7 +93,21 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals alone."""
+    """Leaves signals alone, and looks once a second or when it is to end."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._end = asyncio.Event()
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._end.set()
+
+    async def main_loop(self) -> None:
+        # A tick of uvicorn is a tenth of a second; every tenth renews the date in the headers.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._end.wait(), 1)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

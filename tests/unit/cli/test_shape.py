@@ -1,0 +1,196 @@
+"""The commands of `varve shape`, against a server in this process and in one of its own."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import varve
+from tests.support.fake_shapes import FakeEngine, message
+from tests.support.shape_door import open_stage
+from varve.cli.main import app
+from varve.cli.shape_feeds import TopicOptions, parse_topics
+from varve.cli.shape_run import make_plan
+from varve.foundation.errors import InvalidSetting
+from varve.http.access import Access
+
+
+class Running:
+    """A door in front of a fake engine, in a thread."""
+
+    def __init__(self, access: Access) -> None:
+        self.engine = FakeEngine()
+        self.url = ""
+        self._access = access
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        assert self._is_ready.wait(10)
+
+    async def _run(self) -> None:
+        self._end = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        async with open_stage(self._access) as stage:
+            self.engine = stage.engine
+            self.url = f"http://127.0.0.1:{stage.server.port}"
+            self._is_ready.set()
+            await self._end.wait()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    running = Running(Access())
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Running]:
+    running = Running(Access(token="t0k", admin_token="adm"))
+    yield running
+    running.close()
+
+
+def run(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["shape", *arguments], env={"COLUMNS": "150"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_a_shape_is_made_shown_listed_compacted_and_deleted(server: Running) -> None:
+    at = ("--url", server.url)
+    handle = run("create", "orders", "--where", "a = $1", "-p", "x", *at).stdout.strip()
+    told = json.loads(run("create", "orders", "--full", "--columns", "key,a", "--json", *at).stdout)
+    assert told["handle"] != handle
+    listed = run("list", *at).stdout.splitlines()
+    assert listed[0].split()[:3] == ["handle", "topic", "snapshot"]
+    assert any(line.startswith(handle) for line in listed)
+    shown = run("show", handle, *at).stdout
+    assert "orders" in shown
+    assert json.loads(run("show", handle, "--json", *at).stdout)["where"] == "\"a\" = 'x'"
+    assert "done" in run("compact", handle, *at).stdout
+    assert run("delete", handle, *at).stdout == f"deleted {handle}\n"
+    assert "there is no such shape" in run("delete", handle, *at, code=1).stderr
+    left = [json.loads(line) for line in run("list", "orders", "--json", *at).stdout.splitlines()]
+    assert [(one["columns"], one["replica"]) for one in left] == [(["key", "a"], "full")]
+    assert "no shapes" in run("list", "nothing", *at).stderr
+
+
+def test_tail_prints_rows_and_then_changes(server: Running) -> None:
+    at = ("--url", server.url)
+    assert run("tail", "items", "--once", *at).stdout == '+ 1 {"id": 1}\n'
+    shape = next(one for one in server.engine.shapes() if one.definition.topic == "items")
+    server.engine.add(
+        shape,
+        b'{"key":"1","value":{"id":1,"a":"\xc3\xa4"},"headers":{"operation":"update"}}',
+        b'{"key":"1","value":{"id":1},"headers":{"operation":"delete"}}',
+    )
+    lines = run("tail", "items", "--limit", "3", *at).stdout.splitlines()
+    assert lines == ['+ 1 {"id": 1}', '~ 1 {"id": 1, "a": "ä"}', '- 1 {"id": 1}']
+    told = [
+        json.loads(one)
+        for one in run("tail", "items", "--once", "--json", *at).stdout.split("\n")[:-1]
+    ]
+    assert told[-1]["headers"]["control"] == "up-to-date"
+
+
+def test_tail_begins_anew_when_its_shape_goes(server: Running) -> None:
+    at = ("--url", server.url)
+    run("create", "gone", *at)
+    shape = next(one for one in server.engine.shapes() if one.definition.topic == "gone")
+    threading.Timer(0.3, server.engine.drop, [shape]).start()
+    result = run("tail", "gone", "--now", "--limit", "1", *at)
+    assert result.stdout == '+ 1 {"id": 1}\n'
+    assert "beginning anew" in result.stderr
+
+
+def test_what_the_server_refuses_is_told_in_a_line(server: Running, guarded: Running) -> None:
+    wrong = run("create", "orders", "--where", "a = $2", "--url", server.url, code=1).stderr
+    assert wrong.startswith("error: ")
+    assert "where" in wrong or "params" in wrong
+    assert "missing" in run("create", "missing", "--url", server.url, code=1).stderr
+    assert "no server of shapes" in run("list", "--url", "http://127.0.0.1:1", code=1).stderr
+    assert "no address" in run("list", "--url", "nowhere", code=1).stderr
+    assert "wants a token" in run("list", "--url", guarded.url, code=1).stderr
+    assert "wants a token" in run("list", "--url", guarded.url, "--token", "t0k", code=1).stderr
+    run("create", "orders", "--url", guarded.url, "--token", "t0k")
+    run("list", "--url", guarded.url, "--token", "adm")
+
+
+def test_what_is_said_of_single_topics() -> None:
+    found = parse_topics(["a=id", "b=no"], ["b", "c"])
+    assert found == {
+        "a": TopicOptions("id"),
+        "b": TopicOptions("no", is_debezium=True),
+        "c": TopicOptions(is_debezium=True),
+    }
+    assert len({one.signature for one in found.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"listen": "8080"}, "no address"),
+        ({"listen": "localhost:x"}, "no address"),
+        ({"token": ""}, "--token is empty"),
+        ({"given": {"shapes.http.long.poll.ms": "0"}}, "long.poll.ms"),
+        ({"given": {"shapes.nothing": "1"}}, "shapes.nothing"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(changed: dict[str, Any], told: str) -> None:
+    plan: dict[str, Any] = {
+        "listen": "127.0.0.1:0",
+        "data": Path("x"),
+        "token": None,
+        "admin_token": None,
+        "shapes_file": None,
+        "can_delete": True,
+        "topics": {},
+        "given": {},
+    }
+    with pytest.raises(InvalidSetting, match=told):
+        make_plan(**{**plan, **changed})
+
+
+def test_a_directory_is_served_until_a_signal_and_again(tmp_path: Path) -> None:
+    with varve.open(tmp_path / "data", maintain=False) as store:
+        topic = store.create_topic("items", partitions=2)
+        topic.append_many([(b"%d" % number, b'{"n":%d}' % number) for number in range(50)])
+    command = [sys.executable, "-m", "varve", "shape", "serve", "--dir", str(tmp_path / "data")]
+    command += ["--data", str(tmp_path / "shapes"), "--listen", "127.0.0.1:0", "-s", "shapes.max=9"]
+    seen = []
+    for _ in range(2):
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("varve serves shapes at http://127.0.0.1:"), process.communicate()
+        url = line.split()[4].removesuffix("/v1/shape;")
+        rows = run("tail", "items", "--once", "--where", "n < 40", "--url", url).stdout
+        handle = run("create", "items", "--where", "n < 40", "--url", url).stdout
+        seen.append((sorted(rows.splitlines()), handle))
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=30)
+        assert process.returncode == 0, log
+        assert "stopped" in log
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) == 40
+    assert os.path.exists(tmp_path / "shapes" / "registry.sqlite")
+
+
+def test_a_message_of_the_fake_is_json() -> None:
+    assert json.loads(message(b"1", 1))["key"] == "1"
