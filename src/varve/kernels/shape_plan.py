@@ -120,8 +120,10 @@ def is_same(first: int, second: int, size: int) -> bool:
 @kernel
 def plan_entries(
     buffer: Bytes, starts: Numbers, k0: Any, k1: Any, actions: Actions, links: Numbers
-) -> int:
-    """Decide on every entry, in the order of their offsets; gives the number of keys.
+) -> tuple[int, int]:
+    """Decide on every entry, in the order of their offsets.
+
+    Gives the number of keys, and how many of them have a row at the end.
 
     `links` leads from each update that is merged to the next one of its run, and from the last, the
     one to fold into, back to the first. Pass the secret of the hash as np.uint64.
@@ -179,12 +181,15 @@ def plan_entries(
                 inserts[group] = -1
             else:
                 inserts[group] = index
+    alive = 0
     for group in range(groups):
         if deletes[group] >= 0:
             actions[deletes[group]] = _KEEP
         if inserts[group] >= 0:
             actions[inserts[group]] = _KEEP
         tail = tails[group]
+        if tail >= 0 or inserts[group] >= 0:
+            alive += 1
         if tail < 0:
             continue
         at = heads[group]
@@ -193,7 +198,7 @@ def plan_entries(
             actions[at] = _MERGED
             at = links[at]
         actions[tail] = _KEEP if heads[group] == tail else _FOLD
-    return groups
+    return groups, alive
 
 
 @kernel

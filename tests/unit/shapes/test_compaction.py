@@ -281,7 +281,7 @@ def test_reports_are_kept_and_bounded() -> None:
 
 
 def test_figures_that_do_not_add_up_are_refused() -> None:
-    balance = Balance(entries_in=3, merged=1, keys=1, updates=1, entries_out=1, bytes_out=9)
+    balance = Balance(entries_in=3, merged=1, keys=1, rows=1, updates=1, entries_out=1, bytes_out=9)
     with pytest.raises(Unbalanced, match="add up"):
         balance.check("here")
     balance.superseded = 1
@@ -364,24 +364,39 @@ def test_what_is_not_worth_it_is_read_again_when_twice_as_much_is_there() -> Non
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
     schedule, _ = _schedule(bench, settings)
     schedule.run_once(0)
-    reads = 0
-    calls: list[int] = []
-    target = bench.storage.compaction_target
-
-    def counted(keep_chunks: int) -> tuple[Offset, int] | None:
-        calls.append(keep_chunks)
-        return target(keep_chunks)
-
-    bench.storage.compaction_target = counted  # type: ignore[method-assign]  # counts the calls
+    outcomes = []
     for number in range(200):
         bench.put(f"row {number}", a=1)
         bench.storage.flush()
         before = bench.storage.manifest
-        calls.clear()
-        assert schedule.run_once(10 * number + 10) == []
-        reads += len(calls) > 1
+        outcomes += [report.outcome for report in schedule.run_once(10 * number + 10)]
         assert bench.storage.manifest == before
-    assert 3 <= reads <= 10
+    assert 3 <= len(outcomes) <= 10
+    assert set(outcomes) == {Outcome.NOT_WORTH}
+
+
+def test_a_shape_with_more_dead_keys_than_rows_is_to_be_made_anew() -> None:
+    settings = CompactionSettings(excess_entries=20)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
+    for number in range(30):
+        bench.put(f"row {number}", a=1)
+        bench.put(f"row {number}", a=2)
+    for number in range(30):
+        bench.remove(f"row {number}")
+        bench.put(f"row {number}", a=1)
+        bench.put(f"row {number}", a=2)
+    report = bench.compact()
+    assert report.balance.entries_out == 90
+    assert report.rows_min == 30
+    assert not report.is_to_be_made_anew(settings)
+    for number in range(30):
+        bench.remove(f"row {number}")
+    report = bench.compact()
+    assert (report.balance.rows, report.balance.deletes) == (0, 30)
+    assert report.is_to_be_made_anew(settings)
+    small = bench.compact(is_forced=False)
+    assert small.outcome is Outcome.NOTHING
+    assert not small.is_to_be_made_anew(settings)
 
 
 def test_a_failure_is_told_and_others_go_on() -> None:

@@ -17,7 +17,8 @@ class Balance:
     """Counts of entries, but for the bytes, which are those of the log files.
 
     `merged` updates went into a later one; `superseded` entries were made void by an insert or
-    delete of their key. `inserts`, `updates`, `deletes` and `controls` are what stayed.
+    delete of their key. So many `rows` of the `keys` are there at the end. `inserts`, `updates`,
+    `deletes` and `controls` are what stayed.
     """
 
     entries_in: int = 0
@@ -26,6 +27,7 @@ class Balance:
     merged: int = 0
     superseded: int = 0
     keys: int = 0
+    rows: int = 0
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
@@ -38,14 +40,20 @@ class Balance:
         """The part of all entries that went."""
         return (self.merged + self.superseded) / self.entries_in if self.entries_in else 0.0
 
+    @property
+    def entries_left(self) -> int:
+        """What stays, or would stay if it was written."""
+        return self.entries_in - self.merged - self.superseded
+
     def check(self, place: str) -> None:
         """Raises Unbalanced, naming the place, unless all adds up."""
         stayed = self.inserts + self.updates + self.deletes + self.controls
         rules = (
-            self.entries_in == self.entries_out + self.merged + self.superseded,
+            self.entries_out == self.entries_left,
             self.entries_out == stayed,
             self.controls_in == self.controls,
             self.keys <= self.entries_out - self.controls <= ENTRIES_OF_KEY_MAX * self.keys,
+            self.keys - self.rows <= self.deletes,
             self.entries_out == 0 or self.bytes_out > 0,
         )
         if not all(rules):

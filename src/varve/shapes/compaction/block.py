@@ -83,12 +83,13 @@ EMPTY = Block(np.empty(0, np.uint8), np.empty(0, np.int64))
 
 
 class CompactedBlock(NamedTuple):
-    """What stays of a block; `keys` counts the different keys in it."""
+    """What stays of a block; `keys` counts the different keys in it, `rows` those not deleted."""
 
     block: Block
     merged: int
     superseded: int
     keys: int
+    rows: int
 
 
 def index_block(data: Bytes, path: str, position: int, last: Offset = BEFORE_ALL) -> Block:
@@ -108,7 +109,7 @@ def compact_block(block: Block, secret: Secret, path: str) -> CompactedBlock:
     count = block.starts.size
     actions = np.zeros(count, np.uint8)
     links = np.zeros(count, np.int64)
-    keys = plan_entries(
+    keys, rows = plan_entries(
         block.data, block.starts, np.uint64(secret[0]), np.uint64(secret[1]), actions, links
     )
     counts = np.bincount(actions, minlength=len(Action))
@@ -128,6 +129,7 @@ def compact_block(block: Block, secret: Secret, path: str) -> CompactedBlock:
         int(counts[Action.MERGED]),
         int(counts[Action.SUPERSEDED]),
         keys,
+        rows,
     )
 
 

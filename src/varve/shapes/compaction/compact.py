@@ -157,4 +157,13 @@ def _report(
     suffix: str | None = None,
 ) -> CompactionReport:
     boundary, position = target or (None, 0)
-    return CompactionReport(storage.handle, now_ms, outcome, boundary, position, suffix, balance)
+    return CompactionReport(
+        storage.handle,
+        now_ms,
+        outcome,
+        boundary,
+        position,
+        suffix,
+        storage.snapshot.rows,
+        balance,
+    )

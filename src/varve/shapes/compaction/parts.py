@@ -55,6 +55,7 @@ def compact_ranges(
         stayed = _compact(joined, secret, ranges[0].file.path, balance)
         count_block(stayed.block, balance)
         balance.keys += stayed.keys
+        balance.rows += stayed.rows
         yield stayed.block
         return
     count = min(PARTS_MAX, math.ceil(total / max(1, memory_bytes // 2)))
@@ -125,7 +126,7 @@ class _Part:
 
     def compact(self, secret: Secret, window: int, balance: Balance) -> None:
         """A row that changed more often than memory holds shrinks window by window."""
-        stayed = CompactedBlock(EMPTY, 0, 0, 0)
+        stayed = CompactedBlock(EMPTY, 0, 0, 0, 0)
         for block in read_blocks([Range(self._input, self._input_size)], window):
             joined = join_blocks([stayed.block, block]) if stayed.keys else block
             stayed = _compact(joined, secret, self._input.path, balance)
@@ -134,6 +135,7 @@ class _Part:
             self._output.write_at(0, memoryview(stayed.block.data))
         self._output_size = stayed.block.data.size
         balance.keys += stayed.keys
+        balance.rows += stayed.rows
 
 
 class _Cursor:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from varve.disk import FileSystem, write_atomically
 from varve.foundation.errors import Corrupt
 from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.offset import Offset
 from varve.shapes.storage.layout import metadata_directory
 
@@ -42,16 +43,27 @@ class CompactionReport:
     boundary: Offset | None
     position: int
     suffix: str | None
+    snapshot_rows: int
     balance: Balance
 
     @property
-    def delete_share(self) -> float:
-        """The part of what stayed that are deletes: they stay for readers of old, never go.
+    def client_entries(self) -> int:
+        """What a new client reads up to the boundary: the snapshot and what stayed of the log."""
+        return self.snapshot_rows + self.balance.entries_left
 
-        Where it is large a shape made anew is smaller than this one can become.
+    @property
+    def rows_min(self) -> int:
+        """So many rows the shape has at least: those of the log, and those that it never names."""
+        return self.balance.rows + max(0, self.snapshot_rows - self.balance.keys)
+
+    def is_to_be_made_anew(self, settings: CompactionSettings) -> bool:
+        """Whether what is gone outweighs what is there, so that only a new snapshot helps.
+
+        Deletes, and rows of the snapshot that were deleted, cannot leave a shape: readers of old
+        may hold the rows, and new ones get the snapshot.
         """
-        out = self.balance.entries_out
-        return self.balance.deletes / out if out else 0.0
+        limit = settings.excess_factor * self.rows_min + settings.excess_entries
+        return self.outcome is not Outcome.NOTHING and self.client_entries > limit
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,6 +72,7 @@ class CompactionReport:
             "outcome": str(self.outcome),
             "boundary": None if self.boundary is None else str(self.boundary),
             "suffix": self.suffix,
+            "snapshot_rows": self.snapshot_rows,
             "balance": self.balance.to_json(),
         }
 

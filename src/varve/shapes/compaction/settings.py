@@ -59,6 +59,22 @@ class CompactionSettings:
         is_own=True,
         long=True,
     )
+    excess_factor: int = setting(
+        4,
+        "A shape is to be made anew when snapshot and log have more entries than so many times its "
+        "rows, and the excess below. Less than 4 may find fault with a log of living rows only.",
+        "shapes.compaction.excess.factor",
+        at_least=4,
+        is_own=True,
+    )
+    excess_entries: int = setting(
+        100_000,
+        "So many entries more than that are no reason yet.",
+        "shapes.compaction.excess.entries",
+        at_least=0,
+        is_own=True,
+        long=True,
+    )
     reports_max: int = setting(
         50,
         "The reports of so many compactions are kept beside each log.",
