@@ -127,14 +127,18 @@ class LogWriter:
                 raise _misfit(entries[start + count], EntryStatus(status), self._directory)
             if not self._is_chunk_open:
                 self._open_chunk(entries[start].offset)
-            taken = entries if count == len(entries) else entries[start : start + count]
-            self._take(taken, memoryview(data), json_bytes)
+            self._buffers.append(memoryview(data))
+            self._buffered_bytes += data.size
+            self._chunk_json_bytes += json_bytes
+            self.last_seen = entries[start + count - 1].offset
             if self._chunk_json_bytes >= self._settings.chunk_bytes:
                 self._close_chunk()
                 self.write_out()
                 has_closed = True
             elif self._buffered_bytes >= self._settings.buffer_bytes:
                 self.write_out()
+            else:
+                self._pending += entries[start:] if start else entries
             start += count
         return has_closed
 
@@ -197,13 +201,6 @@ class LogWriter:
             if file is not None:
                 file.close()
         self._index_file = self._log_file = None
-
-    def _take(self, entries: list[Entry], data: memoryview, json_bytes: int) -> None:
-        self._pending.extend(entries)
-        self._buffers.append(data)
-        self._buffered_bytes += len(data)
-        self._chunk_json_bytes += json_bytes
-        self.last_seen = entries[-1].offset
 
     def _open_chunk(self, first: Offset) -> None:
         self._halves.append(encode_half(Half(first, self.position)))

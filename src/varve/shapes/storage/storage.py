@@ -244,7 +244,8 @@ class ShapeStorage:
         Leaves out the newest complete chunks, the open one and all that is not durable. Files of a
         compacted log may be written afterwards only, since this recovers a log just opened.
         """
-        return self._log.compaction_target(keep_chunks)
+        with self._generations.lease():
+            return self._log.compaction_target(keep_chunks)
 
     def install(self, compacted: CompactedLog) -> None:
         """Put a compacted log, whose files are durable, in the place of what it was made from.

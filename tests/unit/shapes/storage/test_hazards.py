@@ -278,3 +278,29 @@ def test_readers_see_a_growing_prefix_while_another_thread_writes_and_swaps() ->
         reader.join(30)
         assert not reader.is_alive()
     assert faults == []
+
+
+def test_flushes_of_another_thread_beside_appends_keep_what_they_promise() -> None:
+    disk = FaultyFileSystem(ManualClock())
+    storage = create_storage(disk, SMALL)
+    promised, is_over = list[Offset](), threading.Event()
+
+    def flush() -> None:
+        while not is_over.is_set():
+            committed = storage.latest
+            storage.flush()
+            promised.append(committed)
+
+    flusher = threading.Thread(target=flush)
+    flusher.start()
+    for tx in range(1, 300):
+        storage.append([make_entry(tx, op) for op in range(1 + tx % 3)])
+    is_over.set()
+    flusher.join(30)
+    assert not flusher.is_alive()
+    assert storage.persisted >= promised[-1]
+    reopened = open_storage(disk.after_crash(CrashMode.LOSE_UNSYNCED))
+    assert reopened.latest >= promised[-1]
+    left = [make_entry(tx, op) for tx in range(1, 300) for op in range(1 + tx % 3)]
+    left = [entry for entry in left if entry.offset <= reopened.latest]
+    assert follow(reopened) == read_messages(reopened) == messages_of(left)
