@@ -57,6 +57,7 @@ class Journal:
         """Reads what is whole, and cuts what is not."""
         directory = posixpath.dirname(self._path) or "."
         self._fs.make_directory(directory)
+        self._fs.sync_directory(posixpath.dirname(directory) or ".")
         with self._fs.open_writable(self._path) as file:
             data = file.read_at(0, file.size())
             self.ranges = decode_ranges(data)

@@ -10,7 +10,7 @@ Threads    one.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from varve.foundation.errors import Unavailable
@@ -22,6 +22,7 @@ from varve.shapes.feed.source import TopicSource
 _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
 """How many offsets a range covers that is noted for records which may have been given before."""
+_HELD_WAIT_MS: Final = 20
 _REPLAY_LOOKS: Final = 20
 _REPLAY_WAIT_MS: Final = 500
 
@@ -51,6 +52,10 @@ class Gate(Protocol):
 
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
         """How many entries of a buffer may be taken; at least so many, if they are ready."""
+        ...
+
+    def taken(self, entries: Sequence[Entry]) -> None:
+        """Is told of entries that were taken."""
         ...
 
 
@@ -157,6 +162,8 @@ class RecordOrder:
                     return taken
                 raise
             self._replay.popleft()
+            if self._gate is not None:
+                self._gate.taken(entries)
             taken.append(Taken(wanted, entries))
             count += len(entries)
         return taken
@@ -193,7 +200,11 @@ class RecordOrder:
         }
         if not asked:
             return
-        wait_ms = wait_ms if len(asked) == len(self._buffers) else 0
+        if len(asked) < len(self._buffers):
+            wait_ms = 0
+        elif any(not buffer.is_empty for buffer in self._buffers.values()):
+            # An end comes by another topic, which the wait does not see.
+            wait_ms = min(wait_ms, _HELD_WAIT_MS)
         found = self._source.read(asked, max_bytes=_READ_BYTES, wait_ms=wait_ms)
         for number, offset in asked.items():
             read = found.get(number)
@@ -232,6 +243,8 @@ class RecordOrder:
         if count == 0 and not buffer.is_empty:
             return None
         start, end, entries = buffer.take(count)
+        if self._gate is not None:
+            self._gate.taken(entries)
         if start == end:
             return None
         first_tx = self.next_tx if self._uses_journal else start + 1

@@ -1,0 +1,152 @@
+"""Keeps the records of a source transaction together until all of them are there.
+
+Debezium writes the end of each transaction to a topic of its own, with the number of records by
+collection. A partition's records of one transaction stand together, so a record of another one ends
+it too.
+
+Invariant  the records of one transaction that a partition holds are taken at once, unless they are
+           more than a limit, or their end does not come within a time: both are counted.
+Crash      ends are read again from the first one that is still needed.
+Threads    one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from varve.foundation.clock import Clock
+from varve.shapes.feed.counts import FeedCounts
+from varve.shapes.feed.debezium_decoder import find_transaction_end
+from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, split_records
+from varve.shapes.feed.source import TopicSource
+
+RECORDS_MAX: Final = 100_000
+PATIENCE_MS: Final = 5_000
+_ENDS_MAX: Final = 100_000
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class _End:
+    """The end of a transaction: where it stands, and how many records are still to come."""
+
+    offset: int
+    missing: int
+
+
+class SourceTransactions:
+    """The gate of a topic that Debezium writes; `source` reads its transaction topic."""
+
+    def __init__(
+        self,
+        source: TopicSource,
+        topic: str,
+        counts: FeedCounts,
+        clock: Clock,
+        *,
+        records_max: int = RECORDS_MAX,
+        patience_ms: int = PATIENCE_MS,
+    ) -> None:
+        """`topic` is that of the records: its name ends with the collection's."""
+        self._source = source
+        self._topic = topic
+        self._counts = counts
+        self._clock = clock
+        self._records_max = records_max
+        self._patience_ms = patience_ms
+        self._next_offset = 0
+        self._ends: dict[str, _End] = {}
+        self._held_since: dict[str, int] = {}
+        self._held: dict[PartitionBuffer, tuple[str, int]] = {}
+
+    @property
+    def position(self) -> int:
+        """The first end that is still needed, or where to read on."""
+        return min((one.offset for one in self._ends.values()), default=self._next_offset)
+
+    def open(self, position: int) -> None:
+        start, end = self._source.bounds(0)
+        self._next_offset = min(max(start, position), end)
+        self._ends.clear()
+        self._held_since.clear()
+        self._held.clear()
+
+    def look(self) -> None:
+        """Reads the ends that have come."""
+        found = self._source.read({0: self._next_offset}, max_bytes=_READ_BYTES, wait_ms=0)
+        read = found.get(0)
+        if read is None:
+            return
+        for columns in read.columns:
+            offsets, _, records = split_records(columns)
+            for offset, (_, value) in zip(offsets, records, strict=True):
+                self._note(offset, value)
+        self._next_offset = read.next_offset
+
+    def _note(self, offset: int, value: bytes | None) -> None:
+        end = find_transaction_end(value)
+        if end is None:
+            return
+        count = sum(
+            count
+            for name, count in end.counts.items()
+            if self._topic == name or self._topic.endswith(f".{name}")
+        )
+        if count:
+            self._ends[end.id] = _End(offset, count)
+        while len(self._ends) > _ENDS_MAX:
+            self._ends.pop(next(iter(self._ends)))
+
+    def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
+        """How many entries may be taken: whole transactions, at least so many if they are there."""
+        ready = 0
+        for id, size, is_followed in _groups(buffer.look()):
+            if ready >= count:
+                break
+            if id is not None and not is_followed and not self._may_go(id, size, buffer):
+                break
+            ready += size
+        return ready
+
+    def taken(self, entries: Sequence[Entry]) -> None:
+        """Notes what was taken, so that ends which are used up go."""
+        for id, size, _ in _groups(entries):
+            if id is None:
+                continue
+            self._held_since.pop(id, None)
+            self._held = {buffer: one for buffer, one in self._held.items() if one[0] != id}
+            end = self._ends.get(id)
+            if end is not None:
+                end.missing -= size
+                if end.missing <= 0:
+                    del self._ends[id]
+
+    def _may_go(self, id: str, size: int, buffer: PartitionBuffer) -> bool:
+        """Whether the last transaction that a partition has is complete, or is not waited for."""
+        self._held[buffer] = (id, size)
+        end = self._ends.get(id)
+        if end is not None and self._held_count(id) >= end.missing:
+            return True
+        now_ms = self._clock.now_ms()
+        waited_ms = now_ms - self._held_since.setdefault(id, now_ms)
+        is_over = size >= self._records_max or waited_ms >= self._patience_ms
+        self._counts.unfinished += is_over
+        return is_over
+
+    def _held_count(self, id: str) -> int:
+        return sum(size for held, size in self._held.values() if held == id)
+
+
+def _groups(entries: Sequence[Entry]) -> Iterator[tuple[str | None, int, bool]]:
+    """Runs of one transaction: its id, how many entries, and whether others follow."""
+    taken = 0
+    for id, run in groupby(entries, key=_id_of):
+        size = sum(1 for _ in run)
+        taken += size
+        yield id, size, taken < len(entries)
+
+
+def _id_of(entry: Entry) -> str | None:
+    transaction = entry[3].transaction
+    return None if transaction is None else transaction.id

@@ -1,0 +1,169 @@
+"""What a feed has after `kill -9`, and with a journal that is torn, lost or cut."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.feed_writer import make_feed, make_source
+from tests.support.memory_source import MemorySource
+from varve.disk import CrashMode, FaultyFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import PowerLoss
+from varve.shapes.feed.change import Change
+from varve.shapes.feed.journal import RANGE_BYTES, Journal, Range, decode_ranges
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.topic_feed import TopicFeed
+
+_ROOT = Path(__file__).parents[3]
+_RANGES = [Range(0, 0, 5, 1), Range(1, 0, 2, 6), Range(0, 5, 9, 8)]
+
+
+def test_a_torn_journal_keeps_the_ranges_that_are_whole() -> None:
+    data = b"".join(one.encode() for one in _RANGES)
+    for size in range(len(data) + 1):
+        assert decode_ranges(data[:size]) == _RANGES[: size // RANGE_BYTES]
+
+
+def test_a_damaged_range_ends_the_journal() -> None:
+    data = b"".join(one.encode() for one in _RANGES)
+    for position in range(RANGE_BYTES, 2 * RANGE_BYTES):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x10
+        assert decode_ranges(bytes(damaged)) == _RANGES[:1]
+
+
+def _use_journal(fs: FaultyFileSystem, synced: list[Range]) -> None:
+    """Opens a journal, adds to it and cuts it; `synced` has what must be there from then on."""
+    journal = Journal(fs, "tables/orders.journal")
+    journal.open()
+    for one in _RANGES:
+        journal.append([one])
+        synced.append(one)
+    synced[:] = _RANGES[1:]
+    journal.restart(6)
+
+
+def test_a_power_loss_at_any_step_keeps_what_was_synced() -> None:
+    for mode in CrashMode:
+        for step in range(1, 100):
+            fs = FaultyFileSystem(ManualClock(), seed=step)
+            fs.crash_at(step)
+            synced: list[Range] = []
+            is_over = False
+            try:
+                _use_journal(fs, synced)
+                is_over = True
+            except PowerLoss:
+                pass
+            again = Journal(fs.after_crash(mode, step), "tables/orders.journal")
+            again.open()
+            assert set(synced) <= set(again.ranges)
+            assert again.ranges in [_RANGES[:count] for count in range(4)] + [_RANGES[1:]]
+            if is_over:
+                break
+        assert is_over
+
+
+def _poll_all(feed: TopicFeed) -> list[Change]:
+    changes: list[Change] = []
+    while not feed.is_caught_up:
+        for transaction in feed.poll(max_records=11, wait_ms=0):
+            changes += transaction.changes
+    return changes
+
+
+def _small() -> MemorySource:
+    source = MemorySource(partitions=2)
+    for number in range(20):
+        source.append(number % 2, b"%d" % (number % 4), b'{"n":%d}' % number)
+    return source
+
+
+def test_a_journal_that_is_lost_behind_the_table_is_begun_anew(tmp_path: Path) -> None:
+    source = _small()
+    feed = make_feed(source, str(tmp_path))
+    feed.open()
+    _poll_all(feed)
+    feed.checkpoint(feed.mark())
+    position = feed.position
+    feed.close()
+    (tmp_path / "orders.journal").unlink()
+    source.append(1, b"1", b'{"n":100}')
+    again = make_feed(source, str(tmp_path))
+    assert again.open() is None
+    (only,) = _poll_all(again)
+    assert only.offset.tx == position.tx + 1
+    again.close()
+
+
+def test_a_journal_cut_in_the_middle_does_not_go_on_from_the_table(tmp_path: Path) -> None:
+    source = _small()
+    feed = make_feed(source, str(tmp_path))
+    feed.open()
+    feed.checkpoint(feed.mark())
+    _poll_all(feed)
+    feed.close()
+    path = tmp_path / "orders.journal"
+    path.write_bytes(path.read_bytes()[RANGE_BYTES:])
+    reason = make_feed(source, str(tmp_path)).open()
+    assert reason is not None
+    assert "the journal begins at" in reason
+
+
+def _state_up_to(source: MemorySource, positions: dict[int, int]) -> dict[str, Row]:
+    cut = MemorySource(partitions=len(positions))
+    for number, end in positions.items():
+        cut.logs[number] = [one for one in source.logs[number] if one[0] < end]
+    return {
+        f'"public"."orders"/"{key.decode()}"': {
+            "key": b'"' + key + b'"',
+            "n": value[len('{"n":') : -1],
+        }
+        for key, value in cut.state().items()
+    }
+
+
+def _feed_until_killed(path: Path, seed: int, *, kill_after: int) -> list[str]:
+    lines = []
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.feed_writer", str(path), str(seed)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+    ) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if len(lines) == kill_after:
+                process.send_signal(signal.SIGKILL)
+        watchdog.cancel()
+    return [line for line in lines if line.endswith("\n")]
+
+
+@pytest.mark.parametrize("kill_after", [21, 60])
+def test_a_killed_feed_has_rows_and_positions_of_one_moment(
+    tmp_path: Path, kill_after: int
+) -> None:
+    lines = _feed_until_killed(tmp_path, kill_after, kill_after=kill_after)
+    done = max(int(line.split()[1]) for line in lines if line.startswith("done"))
+    asked = max(int(line.split()[1]) for line in lines if line.startswith("asked"))
+    source = make_source(kill_after)
+    feed = make_feed(source, str(tmp_path))
+    assert feed.open() is None
+    assert done <= feed.position.tx
+    assert feed.position.tx <= max(asked, done) + 2 * 7
+    with feed.view() as view:
+        assert dict(view.rows()) == _state_up_to(source, dict(feed.positions))
+    _poll_all(feed)
+    with feed.view() as view:
+        assert dict(view.rows()) == _state_up_to(source, dict(feed.positions))
+    assert feed.lag == 0
+    feed.close()

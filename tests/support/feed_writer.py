@@ -1,0 +1,57 @@
+"""A process that feeds a table from a topic of known records, until it is killed.
+
+Prints a line for each checkpoint that it asks for, and one for each that is done.
+"""
+
+import random
+import sys
+from typing import Final
+
+from tests.support.memory_source import MemorySource
+from varve.disk import RealFileSystem
+from varve.foundation.clock import ManualClock
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.topic_feed import TopicFeed
+
+RECORD_COUNT: Final = 4000
+PARTITIONS: Final = 2
+
+
+def make_source(seed: int) -> MemorySource:
+    """A topic of the seed's records."""
+    source = MemorySource(partitions=PARTITIONS, batch_records=20)
+    chosen = random.Random(seed)
+    for number in range(RECORD_COUNT):
+        key = chosen.randrange(50)
+        value = None if chosen.random() < 0.2 else b'{"n":%d}' % number
+        source.append(key % PARTITIONS, b"%d" % key, value)
+    return source
+
+
+def make_feed(source: MemorySource, directory: str) -> TopicFeed:
+    empty = MemorySource(partitions=PARTITIONS)
+    return TopicFeed(
+        source,
+        PlainDecoder(),
+        lambda: ReplayState(empty),  # begins with nothing, so that all is fed
+        directory=directory,
+        fs=RealFileSystem(),
+        clock=ManualClock(),
+        signature="plain key",
+    )
+
+
+def main(directory: str, seed: int) -> None:
+    feed = make_feed(make_source(seed), directory)
+    feed.open()
+    while True:
+        feed.poll(max_records=7, wait_ms=0)
+        mark = feed.mark()
+        print("asked", feed.position.tx, flush=True)
+        feed.checkpoint(mark)
+        print("done", feed.position.tx, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

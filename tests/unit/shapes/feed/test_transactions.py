@@ -1,0 +1,170 @@
+"""Records of one source transaction become one transaction of the shapes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.memory_source import MemorySource
+from varve.disk import RealFileSystem
+from varve.foundation.clock import ManualClock
+from varve.shapes.feed.change import Transaction
+from varve.shapes.feed.counts import FeedCounts
+from varve.shapes.feed.debezium_decoder import DebeziumDecoder
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.feed.transactions import SourceTransactions
+from varve.shapes.offset import Offset
+
+
+class _Bench:
+    def __init__(self, path: Path, partitions: int = 1) -> None:
+        self.path = path
+        self.clock = ManualClock()
+        self.counts = FeedCounts()
+        self.source = MemorySource("db.public.items", partitions=partitions)
+        self.ends = MemorySource("db.transaction")
+        self.feed = self._open()
+
+    def _open(self) -> TopicFeed:
+        gate = SourceTransactions(
+            self.ends, self.source.topic, self.counts, self.clock, records_max=50
+        )
+        feed = TopicFeed(
+            self.source,
+            DebeziumDecoder(),
+            lambda: ReplayState(self.source),
+            directory=str(self.path / "tables"),
+            fs=RealFileSystem(),
+            clock=self.clock,
+            signature="debezium",
+            gate=gate,
+        )
+        if feed.open() is not None:
+            feed.checkpoint(feed.mark())
+        return feed
+
+    def crash(self) -> None:
+        self.feed.close()
+        self.feed = self._open()
+
+    def put(self, key: int, n: int, transaction: str | None, partition: int = 0) -> None:
+        mark = None
+        if transaction is not None:
+            mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
+        value: dict[str, Any] = {
+            "before": None,
+            "after": {"id": key, "n": n},
+            "op": "c",
+            "transaction": mark,
+        }
+        self.source.append(partition, json.dumps({"id": key}).encode(), json.dumps(value).encode())
+
+    def end(self, transaction: str, count: int) -> None:
+        collections = [
+            {"data_collection": "public.items", "event_count": count},
+            {"data_collection": "public.others", "event_count": 9},
+        ]
+        value = {"status": "END", "id": transaction, "data_collections": collections}
+        self.ends.append(0, b"{}", json.dumps(value).encode())
+
+    def poll(self) -> list[Transaction]:
+        given: list[Transaction] = []
+        for _ in range(5):
+            given += self.feed.poll(max_records=100, wait_ms=0)
+        return given
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[_Bench]:
+    made = _Bench(tmp_path)
+    yield made
+    made.feed.close()
+
+
+def _numbers(given: list[Transaction]) -> list[list[int]]:
+    return [
+        [int(change.row["n"]) for change in one.changes if change.row is not None] for one in given
+    ]
+
+
+def test_a_transaction_is_given_when_its_end_and_all_its_records_are_there(
+    bench: _Bench,
+) -> None:
+    bench.put(1, 1, "7:1")
+    bench.end("7:1", 2)
+    assert bench.poll() == []
+    bench.put(2, 2, "7:1")
+    (only,) = bench.poll()
+    assert [one.offset for one in only.changes] == [Offset(1, 0), Offset(1, 2)]
+    assert bench.feed.position == Offset(2, 0)
+    assert bench.feed.is_caught_up
+
+
+def test_a_record_of_another_transaction_ends_the_one_before(bench: _Bench) -> None:
+    bench.put(1, 1, "a")
+    bench.put(2, 2, "a")
+    bench.put(3, 3, "b")
+    assert _numbers(bench.poll()) == [[1, 2]]
+    bench.put(4, 4, None)
+    assert _numbers(bench.poll()) == [[3], [4]]
+
+
+def test_transactions_keep_their_offsets_over_a_crash(bench: _Bench) -> None:
+    bench.put(1, 1, "a")
+    bench.put(2, 2, "a")
+    bench.end("a", 2)
+    given = bench.poll()
+    bench.put(3, 3, "b")
+    bench.crash()
+    assert bench.poll() == given
+    bench.end("b", 1)
+    given += bench.poll()
+    assert _numbers(given) == [[1, 2], [3]]
+    bench.crash()
+    assert bench.poll() == given
+
+
+def test_ends_that_came_before_a_checkpoint_are_known_after_it(bench: _Bench) -> None:
+    bench.put(1, 1, "a")
+    bench.end("a", 2)
+    assert bench.poll() == []
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.crash()
+    bench.put(2, 2, "a")
+    assert _numbers(bench.poll()) == [[1, 2]]
+
+
+def test_a_transaction_whose_end_stays_away_is_given_in_the_end(bench: _Bench) -> None:
+    bench.put(1, 1, "a")
+    assert bench.poll() == []
+    bench.clock.advance(5_000)
+    assert _numbers(bench.poll()) == [[1]]
+    assert bench.counts.unfinished > 0
+
+
+def test_a_transaction_that_is_too_long_is_given_in_parts(bench: _Bench) -> None:
+    for number in range(60):
+        bench.put(number, number, "a")
+    given: list[Transaction] = []
+    for _ in range(40):
+        given += bench.feed.poll(max_records=10, wait_ms=0)
+    assert sum(len(one.changes) for one in given) >= 50
+    bench.crash()
+    again: list[Transaction] = []
+    for _ in range(40):
+        again += bench.feed.poll(max_records=10, wait_ms=0)
+    assert again[: len(given)] == given
+
+
+def test_parts_in_several_partitions_are_transactions_of_their_own(tmp_path: Path) -> None:
+    bench = _Bench(tmp_path, partitions=2)
+    bench.put(1, 1, "a", partition=0)
+    bench.put(2, 2, "a", partition=1)
+    bench.put(3, 3, "a", partition=1)
+    bench.end("a", 3)
+    assert sorted(_numbers(bench.poll())) == [[1], [2, 3]]
+    assert bench.counts.unfinished == 0
+    bench.feed.close()
