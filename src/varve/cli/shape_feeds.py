@@ -15,6 +15,7 @@ from varve.cli.store_access import parse_setting
 from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest, NotFound
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
 from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.embedded_source import EmbeddedSource
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from varve.kafka_client.address import ServerAddress
 
 KEY_COLUMN: Final = "key"
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,19 @@ class FeedMaker:
 
     def make(self, topic: str) -> TopicFeed:
         """Raises NotFound where there is no such topic."""
+        if topic in _INTERNAL:
+            raise NotFound(f"topic {topic} is the broker's own: it has no shapes")
         options = self._topics.get(topic, TopicOptions())
         source, open_state = self._source(topic)
+        try:
+            source.partition_count()
+        except InvalidRequest as error:
+            # Names that no topic can have are refused in other words than those of none.
+            source.close()
+            raise NotFound(f"there is no topic {topic!r:.260}") from error
+        except BaseException:
+            source.close()
+            raise
         return TopicFeed(
             source,
             _make_decoder(options),

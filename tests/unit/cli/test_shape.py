@@ -15,12 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 import varve
-from tests.support.fake_shapes import FakeEngine, message
+from tests.support.fake_shapes import FakeEngine
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
-from varve.cli.shape_feeds import TopicOptions, parse_topics
+from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
 from varve.cli.shape_run import make_plan
-from varve.foundation.errors import InvalidSetting
+from varve.disk import RealFileSystem
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import InvalidSetting, NotFound
 from varve.http.access import Access
 
 
@@ -192,5 +194,12 @@ def test_a_directory_is_served_until_a_signal_and_again(tmp_path: Path) -> None:
     assert os.path.exists(tmp_path / "shapes" / "registry.sqlite")
 
 
-def test_a_message_of_the_fake_is_json() -> None:
-    assert json.loads(message(b"1", 1))["key"] == "1"
+@pytest.mark.parametrize("name", ["nothing", "no/topic", "..", "__consumer_offsets"])
+def test_a_topic_that_is_not_there_has_no_feed(tmp_path: Path, name: str) -> None:
+    with varve.open(tmp_path / "data", maintain=False) as store:
+        maker = FeedMaker(
+            store, {}, str(tmp_path / "tables"), files=RealFileSystem(), clock=SystemClock()
+        )
+        with pytest.raises(NotFound, match="topic"):
+            maker.make(name)
+    assert not (tmp_path / "tables").exists()
