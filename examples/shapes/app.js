@@ -3,6 +3,7 @@
 import { Shape, ShapeStream } from "@electric-sql/client"
 
 const COLUMNS = ["key", "state", "town", "grams", "scans"]
+const NUMBERS = ["grams", "scans"]
 const FILTERS = ["all", "waiting", "moving", "arrived"]
 const asked = new URLSearchParams(location.search)
 const page = Object.fromEntries(
@@ -12,12 +13,13 @@ const body = document.querySelector("tbody")
 
 let ending = new AbortController()
 let lines = new Map()
-let changeCount = 0
+let changeCount
 
 function follow(filter) {
   ending.abort()
   ending = new AbortController()
   lines = new Map()
+  changeCount = undefined
   body.replaceChildren()
   for (const button of page.filters.children) {
     button.setAttribute("aria-pressed", button.textContent === filter)
@@ -43,16 +45,18 @@ function follow(filter) {
 }
 
 function show(rows) {
+  let changed = 0
   for (const [key, line] of lines) {
     if (rows.has(key)) continue
     line.remove()
     lines.delete(key)
-    changeCount += 1
+    changed += 1
   }
   for (const [key, row] of rows) {
     if (!lines.has(key)) lines.set(key, insertLine(row.key))
-    fill(lines.get(key), row)
+    if (fill(lines.get(key), row)) changed += 1
   }
+  changeCount = changeCount === undefined ? 0 : changeCount + changed // the snapshot is no change
   page.rows.textContent = rows.size
   page.changes.textContent = changeCount
 }
@@ -60,10 +64,16 @@ function show(rows) {
 function insertLine(name) {
   const line = document.createElement("tr")
   line.dataset.key = name
-  line.append(...COLUMNS.map(() => document.createElement("td")))
+  line.append(...COLUMNS.map((column) => makeCell("td", column)))
   const next = [...body.children].find((other) => comparesBefore(name, other.dataset.key))
   body.insertBefore(line, next ?? null)
   return line
+}
+
+function makeCell(tag, column) {
+  const cell = document.createElement(tag)
+  if (NUMBERS.includes(column)) cell.className = "number"
+  return cell
 }
 
 function comparesBefore(name, other) {
@@ -71,16 +81,17 @@ function comparesBefore(name, other) {
 }
 
 function fill(line, row) {
-  COLUMNS.forEach((column, place) => {
-    const cell = line.children[place]
-    const text = String(row[column] ?? "")
-    if (cell.textContent === text) return
-    changeCount += 1
-    cell.textContent = text
-    if (column === "state") cell.dataset.state = text
-    cell.classList.toggle("number", typeof row[column] === "number")
-    flash(cell)
-  })
+  const changed = COLUMNS.map((column, place) => fillCell(line.children[place], column, row[column]))
+  return changed.includes(true)
+}
+
+function fillCell(cell, column, value) {
+  const text = String(value ?? "")
+  if (cell.textContent === text) return false
+  cell.textContent = text
+  if (column === "state") cell.dataset.state = text
+  flash(cell)
+  return true
 }
 
 function flash(cell) {
@@ -96,7 +107,7 @@ function tell(text, kind = "") {
 
 document.querySelector("thead tr").append(
   ...COLUMNS.map((column) => {
-    const head = document.createElement("th")
+    const head = makeCell("th", column)
     head.textContent = column
     return head
   }),

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 HERE = Path(__file__).parent
 TOPIC = "parcels"
 STATES = ("waiting", "moving", "arrived")
-TOWNS = ("Ulm", "Åbo", "Split", "Oran", "Cork", "水戸")
+TOWNS = ("Ulm", "Åbo", "Split", "Oran", "Cork", "Kraków")
 PARCEL_COUNT = 20
 PATIENCE_SECONDS = 30
 
@@ -131,13 +131,13 @@ class LiveTable:
         with ExitStack() as stack:
             root = stack.enter_context(tempfile.TemporaryDirectory())
             data, shapes = f"{root}/data", f"{root}/shapes"
-            listen = ("--listen", "127.0.0.1:0")
-            broker = Command("serve", data, *listen, "--log-level", "warning")
+            options = ("--listen", "127.0.0.1:0", "--log-level", "warning")
+            broker = Command("serve", data, *options)
             self.bootstrap = stack.enter_context(broker).address
             admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
             created = admin.create_topics([NewTopic(TOPIC, 1, 1)])
             created[TOPIC].result(PATIENCE_SECONDS)
-            served = Command("shape", "serve", "-b", self.bootstrap, "--data", shapes, *listen)
+            served = Command("shape", "serve", "-b", self.bootstrap, "--data", shapes, *options)
             self.shape_url = f"http://{stack.enter_context(served).address}/v1/shape"
             page = stack.enter_context(Page()).address
             self.page_url = f"http://{page}/?{urlencode({'shapes': self.shape_url})}"

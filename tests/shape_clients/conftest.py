@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -28,10 +27,12 @@ def shape_server(
         yield server
 
 
-@pytest.fixture
-def own_server(broker: ServerProcess, tmp_path: Path) -> Iterator[ShapeServer]:
-    """A server that a test may kill."""
-    with ShapeServer(broker.bootstrap, tmp_path) as server:
+@pytest.fixture(scope="session")
+def mortal_server(
+    broker: ServerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShapeServer]:
+    """A server that tests may kill, and must start again."""
+    with ShapeServer(broker.bootstrap, tmp_path_factory.mktemp("mortal")) as server:
         yield server
 
 

@@ -1,7 +1,6 @@
 """Requests of every kind, made from the OpenAPI document: each answer is one that it tells of."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -35,12 +34,14 @@ EXAMPLE_COUNT: Final = 40
 AIMS: Final = st.sampled_from(["anywhere", "at the topic", "at the shape"])
 
 
-@pytest.fixture
-def hasty_server(broker: ServerProcess, tmp_path: Path) -> Iterator[ShapeServer]:
+@pytest.fixture(scope="module")
+def hasty_server(
+    broker: ServerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShapeServer]:
     """A server that lets live requests wait for a moment only."""
     times = ("long.poll.ms", "events.ms")
     given = [f"--set=shapes.http.{name}=50" for name in times]
-    with ShapeServer(broker.bootstrap, tmp_path, *given) as server:
+    with ShapeServer(broker.bootstrap, tmp_path_factory.mktemp("hasty"), *given) as server:
         yield server
 
 

@@ -94,7 +94,7 @@ class Storm:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("partition_count", [1, 3])
 def test_a_storm_leaves_every_client_with_the_topics_state(
-    own_server: ShapeServer,
+    mortal_server: ShapeServer,
     make_topic: Callable[..., ShapeTopic],
     npm: NpmClients,
     partition_count: int,
@@ -103,7 +103,7 @@ def test_a_storm_leaves_every_client_with_the_topics_state(
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            storm = Storm(own_server, topic, npm, stack)
+            storm = Storm(mortal_server, topic, npm, stack)
             draws = random.Random(partition_count)
             others = [storm.change, storm.compact, storm.rotate, storm.join, storm.settle]
             steps = [draws.choice(others) for _ in range(STEP_COUNT)] + [storm.kill] * KILL_COUNT

@@ -2,24 +2,26 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import AsyncExitStack
+from typing import Final
 
 import pytest
 
-from tests.support.kafka_server import ServerProcess
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_follower import Follower, Pace
 from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 
+SLOW: Final = Pace(piece_bytes=8_192, rest_seconds=2.0)
+SLOW_COUNT: Final = 100
+PINNED_MAX_BYTES: Final = 4 << 20
 MODES = pytest.mark.parametrize("is_sse", [False, True], ids=["long-poll", "sse"])
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("ending", ["kill", "stop"])
 def test_a_restart_in_the_middle_goes_unnoticed(
-    own_server: ShapeServer, make_topic: Callable[..., ShapeTopic], npm: NpmClients, ending: str
+    mortal_server: ShapeServer, make_topic: Callable[..., ShapeTopic], npm: NpmClients
 ) -> None:
     topics = [make_topic(partition_count=count) for count in (1, 3)]
     traffics = [Traffic(topic) for topic in topics]
@@ -29,24 +31,25 @@ def test_a_restart_in_the_middle_goes_unnoticed(
         for is_sse in (False, True):
             name = f"{topic.name}-{is_sse}"
             names[name] = topic
-            npm.follow(name, url=own_server.url, params={"table": topic.name}, liveSse=is_sse)
+            npm.follow(name, url=mortal_server.url, params={"table": topic.name}, liveSse=is_sse)
     for name, topic in names.items():
         npm.wait(topic.rows(), name)
-    for traffic in traffics:
-        traffic.change(50)
-    own_server.kill() if ending == "kill" else own_server.stop()
-    for traffic in traffics:
-        traffic.change(50)
-    own_server.start()
-    for name, topic in names.items():
-        npm.wait(topic.rows(), name)
-    for traffic in traffics:
-        traffic.change(50)
-    for name, topic in names.items():
-        npm.wait(topic.rows(), name)
-        facts = npm.facts(name)
-        assert facts["errors"] == []
-        assert facts["refetches"] == 0, "the shape outlives its server"
+    for end in (mortal_server.kill, mortal_server.stop):
+        for traffic in traffics:
+            traffic.change(50)
+        end()
+        for traffic in traffics:
+            traffic.change(50)
+        mortal_server.start()
+        for name, topic in names.items():
+            npm.wait(topic.rows(), name)
+        for traffic in traffics:
+            traffic.change(50)
+        for name, topic in names.items():
+            npm.wait(topic.rows(), name)
+            facts = npm.facts(name)
+            assert facts["errors"] == []
+            assert facts["refetches"] == 0, "the shape outlives its server"
     npm.stop(*names)
 
 
@@ -88,7 +91,7 @@ def test_compaction_in_the_middle_goes_unnoticed(
     handle = npm.facts(name)["handle"]
     for _ in range(3):
         traffic.change(300)
-        shape_server.compact(handle)
+        assert shape_server.compact(handle)["outcome"] == "done"
         traffic.change(10)
         npm.wait(topic.rows(), name)
     npm.follow(late, url=shape_server.url, params=table, liveSse=is_sse)
@@ -99,6 +102,29 @@ def test_compaction_in_the_middle_goes_unnoticed(
         assert facts["refetches"] == 0
         assert facts["errors"] == []
     npm.stop(name, late)
+
+
+def test_a_row_that_changed_often_costs_a_new_client_little_after_compaction(
+    shape_server: ShapeServer, topic: ShapeTopic
+) -> None:
+    topic.put("one", {"count": 0})
+    topic.flush()
+    handle = shape_server.ask_handle(table=topic.name)
+
+    async def receive_bytes() -> int:
+        table = {"table": topic.name}
+        async with Follower(shape_server.host, shape_server.port, table) as one:
+            await one.wait_rows(topic.rows())
+            assert one.handle == handle
+            return one.received_bytes
+
+    few = asyncio.run(receive_bytes())
+    for count in range(1, 3_001):
+        topic.put("one", {"count": count})
+    topic.flush()
+    assert asyncio.run(receive_bytes()) > 100 * few
+    shape_server.compact(handle)
+    assert asyncio.run(receive_bytes()) < 2 * few
 
 
 @pytest.mark.node
@@ -125,29 +151,30 @@ def test_a_slow_client_arrives_and_holds_up_nobody(
 
 
 def test_clients_that_do_not_read_cost_the_server_little_memory(
-    broker: ServerProcess, topic: ShapeTopic, tmp_path: Path
+    mortal_server: ShapeServer, topic: ShapeTopic
 ) -> None:
     for number in range(40):
-        topic.put(f"{number}", {"text": f"{number}" * 100_000})
+        topic.put(f"{number}", {"text": f"{number:02}" * 100_000})
     topic.flush()
-    size = sum(len(row["text"]) for row in topic.state.values())
+    table = {"table": topic.name}
 
-    async def run(server: ShapeServer) -> None:
-        table = {"table": topic.name}
-        pace = Pace(piece_bytes=8_192, rest_seconds=2.0)
-        async with Follower(server.host, server.port, table) as quick:
-            await quick.wait_rows(topic.rows())
-            before = server.rss_bytes()
-            slow = [Follower(server.host, server.port, table, pace=pace) for _ in range(40)]
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            quick = Follower(mortal_server.host, mortal_server.port, table)
+            await (await stack.enter_async_context(quick)).wait_rows(topic.rows())
+            before = mortal_server.rss_bytes()
+            slow = [
+                Follower(mortal_server.host, mortal_server.port, table, pace=SLOW)
+                for _ in range(SLOW_COUNT)
+            ]
             for one in slow:
-                await one.__aenter__()
+                await stack.enter_async_context(one)
             topic.put("last", {"text": "end"})
             topic.flush()
             await quick.wait_rows(topic.rows(), 10)
-            assert server.rss_bytes() - before < 40 * size / 4
-            assert not any(one.is_current for one in slow)
             for one in slow:
-                await one.__aexit__()
+                await one.wait_begun()
+            assert mortal_server.rss_bytes() - before < SLOW_COUNT * PINNED_MAX_BYTES
+            assert not any(one.rows for one in slow)
 
-    with ShapeServer(broker.bootstrap, tmp_path) as server:
-        asyncio.run(run(server))
+    asyncio.run(run())

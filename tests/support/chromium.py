@@ -50,6 +50,7 @@ class Chromium:
         assert program is not None
         self.troubles: list[str] = []
         self._count = 0
+        self._is_loaded = True
         self._told: queue.Queue[bytes] = queue.Queue()
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
@@ -79,8 +80,12 @@ class Chromium:
         return session
 
     def open(self, url: str) -> None:
+        """Returns when the page and its scripts are loaded."""
+        self._is_loaded = False
         told = self._order("Page.navigate", url=url)
         assert "errorText" not in told, f"{url}: {told['errorText']}"
+        while not self._is_loaded:
+            self._note(self._take())
 
     def evaluate(self, expression: str) -> Any:
         """What an expression of JavaScript, or the promise that it is, comes to."""
@@ -110,19 +115,24 @@ class Chromium:
         if self._session:
             order["sessionId"] = self._session
         os.write(self._orders, json.dumps(order).encode() + b"\0")
-        while True:
-            line = self._told.get(timeout=2 * _PATIENCE_SECONDS)
-            assert line, "the browser has ended"
-            told = json.loads(line)
-            if told.get("id") == self._count:
-                assert "error" not in told, f"{method}: {told['error']}"
-                result: dict[str, Any] = told["result"]
-                return result
+        while (told := self._take()).get("id") != self._count:
             self._note(told)
+        assert "error" not in told, f"{method}: {told['error']}"
+        result: dict[str, Any] = told["result"]
+        return result
+
+    def _take(self) -> dict[str, Any]:
+        """The next answer or event."""
+        line = self._told.get(timeout=2 * _PATIENCE_SECONDS)
+        assert line, "the browser has ended"
+        told: dict[str, Any] = json.loads(line)
+        return told
 
     def _note(self, event: dict[str, Any]) -> None:
         given = event.get("params", {})
         match event.get("method"):
+            case "Page.loadEventFired":
+                self._is_loaded = True
             case "Runtime.exceptionThrown":
                 self.troubles.append(json.dumps(given["exceptionDetails"]))
             case "Log.entryAdded" if given["entry"]["level"] == "error":

@@ -46,6 +46,8 @@ class Connection:
         self._port = port
         self._pace = pace
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.has_begun = asyncio.Event()
+        """Set with the first piece of a body."""
 
     async def get(self, target: str, headers: Mapping[str, str]) -> Answer:
         """Raises OSError or EOFError where the connection ends first; the next call opens one."""
@@ -108,6 +110,7 @@ class Connection:
         while size:
             piece = await reader.readexactly(min(size, self._pace.piece_bytes))
             size -= len(piece)
+            self.has_begun.set()
             yield piece
             await asyncio.sleep(self._pace.rest_seconds)
 
@@ -164,6 +167,11 @@ class Follower:
                 waiting.cancel()
                 if self._task.done():
                     self._task.result()
+
+    async def wait_begun(self, seconds: float = _PATIENCE_SECONDS) -> None:
+        """Returns when a slow client has read a piece of its first answer."""
+        async with asyncio.timeout(seconds):
+            await self._connection.has_begun.wait()
 
     async def _follow(self) -> None:
         while True:
