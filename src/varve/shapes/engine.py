@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from varve.disk import FileSystem, Lock
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, Corrupt, Unavailable
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest, NotFound, Unavailable
 from varve.foundation.worker import WorkerHealth
 from varve.shapes import metrics
 from varve.shapes.catalog import Catalog
@@ -247,7 +247,10 @@ class Engine:
             return found
         if found is not None:
             self._end_topic(found, is_durable=False)
-        topic = self._topics.connect(name)
+        try:
+            topic = self._topics.connect(name)
+        except InvalidRequest as error:
+            raise NotFound(f"there is no topic {name!r:.260}: {error}") from error
         if self._running is not None:
             self._running.start_topic(topic)
         return topic
@@ -354,18 +357,22 @@ class Engine:
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""
         report = self._compactor.compact(shape.open(), now_ms=self._clock.now_ms(), is_forced=True)
-        self._count_compactions([report])
+        self._note_compactions([report])
         return report
 
     def run_compaction(self, now_ms: int) -> None:
         """Compacts the logs whose time has come."""
-        self._count_compactions(self._schedule.run_once(now_ms))
+        self._note_compactions(self._schedule.run_once(now_ms))
 
-    def _count_compactions(self, reports: Iterable[CompactionReport]) -> None:
+    def _note_compactions(self, reports: Iterable[CompactionReport]) -> None:
+        """Counts them, and drops shapes in which what is gone outweighs what is there."""
         for report in reports:
             self.metrics.table.add(metrics.COMPACTIONS, 1, report.outcome)
             self.metrics.table.add(metrics.COMPACTED_ENTRIES, report.balance.entries_in)
             self.metrics.table.add(metrics.REMAINING_ENTRIES, report.balance.entries_out)
+            shape = self.find(report.handle)
+            if shape is not None and report.is_to_be_made_anew(self._compactor.settings):
+                self.drop(shape, DropReason.OUTGROWN)
 
     def _open_storages(self) -> list[ShapeStorage]:
         found = [shape.find_storage() for shape in self.shapes() if shape.is_snapshot_complete]

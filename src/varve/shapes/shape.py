@@ -32,6 +32,7 @@ class DropReason(StrEnum):
     SNAPSHOT_FAILED = "snapshot_failed"
     STORAGE_FAILED = "storage_failed"
     EVICTED = "evicted"
+    OUTGROWN = "outgrown"
 
 
 class Shape:

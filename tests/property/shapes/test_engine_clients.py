@@ -4,9 +4,6 @@ Clients read in the middle of everything, hold offsets over crashes and compacti
 only when they are told to.
 """
 
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +11,12 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Follower, Row, Stage
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
 
-_MEMORY = "/dev/shm"
-"""Where there is one: power is not lost here, so no sync need reach a disk."""
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 ROWS = st.fixed_dictionaries(
     {"n": st.integers(0, 3)}, optional={"t": st.sampled_from(["x", "y"]), "u": st.booleans()}
@@ -119,9 +115,8 @@ class _World:
 def test_every_client_ends_with_the_rows_of_the_topic(
     partitions: int, steps: list[tuple[Any, ...]]
 ) -> None:
-    note(f"steps={steps}")
-    path = Path(tempfile.mkdtemp(dir=_MEMORY if os.path.isdir(_MEMORY) else None))
-    try:
+    note(f"{steps=}")
+    with memory_directory() as path:
         world = _World(path, partitions)
         try:
             for step in steps:
@@ -129,5 +124,3 @@ def test_every_client_ends_with_the_rows_of_the_topic(
             world.check()
         finally:
             world.stage.close()
-    finally:
-        shutil.rmtree(path)
