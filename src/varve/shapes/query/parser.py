@@ -42,6 +42,7 @@ TEXT_BYTES_MAX: Final = 64 << 10
 TOKENS_MAX: Final = 10_000
 DEPTH_MAX: Final = 16
 """Parentheses within parentheses, as written and as normalised."""
+_LEVELS_MAX: Final = 48
 _SHOWN_MAX: Final = 80
 _NUMBER: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.I | re.A)
 
@@ -102,6 +103,8 @@ def parse_expression(text: str) -> Node:
     """The condition that a text holds, parameters still open; raises InvalidRequest."""
     if len(text.encode(errors="surrogatepass")) > TEXT_BYTES_MAX:
         raise InvalidRequest(f"the filter is longer than {TEXT_BYTES_MAX} bytes")
+    if not text.strip() or "\0" in text:
+        raise InvalidRequest("the filter is empty, or holds a null byte")
     node = _condition(_Reader().read(_parse(text)), text)
     if _depth(render(node)) > DEPTH_MAX:
         raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {_shorten(text)}")
@@ -141,7 +144,7 @@ def _parse(text: str) -> exp.Expr:
     except RecursionError:
         raise InvalidRequest(f"the filter nests too deep: {_shorten(text)}") from None
     if len(found) != 1 or found[0] is None:
-        raise InvalidRequest("the filter is empty" if not found else "a filter is one condition")
+        raise InvalidRequest(f"a filter is one condition: {_shorten(text)}")
     return found[0]
 
 
@@ -184,6 +187,7 @@ class _Reader:
     """Walks what sqlglot read."""
 
     def __init__(self) -> None:
+        self._depth = 0
         self._methods: dict[type[exp.Expr], Callable[[exp.Expr], Node]] = {
             exp.Paren: lambda part: self.read(part.this),
             exp.Column: self._column,
@@ -210,6 +214,14 @@ class _Reader:
         }
 
     def read(self, part: exp.Expr) -> Node:
+        if self._depth == _LEVELS_MAX:
+            raise InvalidRequest(f"the filter has more than {_LEVELS_MAX} levels of operators")
+        self._depth += 1
+        node = self._read(part)
+        self._depth -= 1
+        return node
+
+    def _read(self, part: exp.Expr) -> Node:
         kind = type(part)
         if kind in _COMPARISONS:
             return Compare(

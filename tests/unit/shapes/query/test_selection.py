@@ -1,0 +1,105 @@
+"""Columns, orders and subsets, and what the index of filters evaluates."""
+
+import pytest
+
+from varve.foundation.errors import InvalidRequest
+from varve.shapes.feed.row import Row
+from varve.shapes.query.columns import Columns
+from varve.shapes.query.filter_index import FilterIndex
+from varve.shapes.query.subset import Subset
+from varve.shapes.query.where import Where
+
+ROWS: list[tuple[str, Row]] = [
+    ("1", {"id": b"1", "n": b"2", "t": b'"b"'}),
+    ("2", {"id": b"2", "n": b"10", "t": b'"a"'}),
+    ("3", {"id": b"3", "n": b"null", "t": b'"a"'}),
+    ("4", {"id": b"4", "n": b"2.0", "t": b'"c"'}),
+]
+
+
+def _keys(**query: object) -> list[str]:
+    return [key for key, _ in Subset.parse(**query).run(ROWS)]  # type: ignore[arg-type]  # by name
+
+
+def test_columns_are_named_as_in_sql() -> None:
+    columns = Columns.parse(' id,"Na""me, x" ,FOO,id')
+    assert columns.names == ("id", 'Na"me, x', "foo")
+    assert Columns.parse(columns.sql) == columns
+    columns.require(["id"], "key columns")
+    with pytest.raises(InvalidRequest, match="key columns 'key'"):
+        columns.require(["id", "key"], "key columns")
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "a,", "a,,b", "a b", '"a', '""', "1a", "a;b", '"' * 9999]
+)
+def test_broken_columns_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Columns.parse(text)
+
+
+def test_a_subset_filters_orders_and_cuts() -> None:
+    assert _keys() == ["1", "2", "3", "4"]
+    assert _keys(where="t = $1", params={1: "a"}) == ["2", "3"]
+    assert _keys(order_by="n") == ["1", "4", "2", "3"]
+    assert _keys(order_by="n desc") == ["3", "2", "1", "4"]
+    assert _keys(order_by="n DESC NULLS LAST, id desc") == ["2", "4", "1", "3"]
+    assert _keys(order_by='"t" asc nulls first, id desc') == ["3", "2", "1", "4"]
+    assert _keys(order_by="n", limit=2, offset=1) == ["4", "2"]
+    assert _keys(order_by="n", offset=3) == ["3"]
+    assert _keys(order_by="missing") == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": 1},
+        {"offset": 1},
+        {"order_by": "n", "limit": 0},
+        {"order_by": "n", "offset": -1},
+        {"order_by": "n + 1"},
+        {"order_by": "n, "},
+        {"order_by": "lower(n)"},
+        {"order_by": "n desc asc"},
+        {"where": "a = (select 1)"},
+        {"where": "secret = 1", "queryable": ["id"]},
+        {"order_by": "secret", "queryable": ["id"]},
+    ],
+)
+def test_a_subset_that_cannot_be_is_refused(query: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        _keys(**query)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_evaluated"),
+    [
+        ("a = 'x'", False),
+        ("a in ('x', 'y') and b > 3", False),
+        ("a = 1 or b = 2", False),
+        ("a > 1 and a <= 5 and lower(b) = 'x'", False),
+        ("done", False),
+        ("a > 1 or b = 2", True),
+        ("a <> 1", True),
+        ("a like 'x%'", True),
+    ],
+)
+def test_filters_that_an_index_serves(text: str, is_evaluated: bool) -> None:
+    index: FilterIndex[str] = FilterIndex()
+    index.add("shape", Where.parse(text))
+    assert index.evaluated_count == is_evaluated
+    index.remove("shape")
+    index.remove("shape")
+    assert index.evaluated_count == len(index) == 0
+
+
+def test_an_item_has_its_last_filter() -> None:
+    index: FilterIndex[str] = FilterIndex()
+    index.add("shape", Where.parse("a = 1"))
+    index.add("shape", Where.parse("a = 2"))
+    index.add("other", Where.parse("a = 2"))
+    assert index.matches({"a": b"1"}) == []
+    assert index.matches({"a": b"2.0"}) == ["shape", "other"]
+    index.add("shape", None)
+    assert index.matches({}) == ["shape"]
+    assert "shape" in index
