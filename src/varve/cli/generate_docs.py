@@ -1,8 +1,10 @@
-"""Writes the pages derived from declarations: docs/configuration.md, docs/cli.md, docs/metrics.md.
+"""Writes the pages derived from declarations: docs/configuration.md, docs/cli.md, docs/metrics.md,
+and the OpenAPI document docs/shapes-openapi.json.
 
 `python -m varve.cli.generate_docs` writes them, with `--check` it fails when a page is stale.
 """
 
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -27,11 +29,16 @@ from varve.cli.main import LazyGroup, app
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.foundation.metrics import Metric, declared_metrics
 from varve.foundation.settings import LONG_MAX, SettingDeclaration, Settings, declared
+from varve.http import metrics as http_metrics
+from varve.http.openapi import make_document
+from varve.http.settings import HttpSettings
 from varve.kafka_server import metrics as server_metrics
 from varve.kafka_server.settings import ServerSettings
 from varve.kafka_server.tls_settings import TlsSettings
 from varve.object_store import AzureSettings, GcsSettings, S3Settings
 from varve.object_store import metrics as object_store_metrics
+from varve.shapes import metrics as shape_metrics
+from varve.shapes.settings import EngineSettings
 from varve.tiering import metrics as tiering_metrics
 from varve.tiering.settings import TierSettings
 from varve.windows.dedup import metrics as dedup_metrics
@@ -64,6 +71,10 @@ These are for `varve serve`, which takes those of the store as well: from a file
 Kafka's `server.properties`, from variables such as `VARVE_LISTENERS`, and with `--set name=value`.
 [server.md](server.md) tells more."""
 
+_SHAPES_INTRODUCTION = """\
+These are for `varve shape serve`, given with `--set name=value`.
+[shapes-http.md](shapes-http.md) tells more."""
+
 _COMMANDS_INTRODUCTION = "Every command and subcommand also answers to `--help`."
 
 _METRICS_INTRODUCTION = """\
@@ -92,6 +103,9 @@ _DEDUP_METRICS_INTRODUCTION = """\
 The `metrics` of a `Deduplicator` is a collector of its own; see
 [dedup.md](dedup.md). Labels name the deduplication, its input and the partition."""
 
+_SHAPE_METRICS_INTRODUCTION = """\
+`varve shape serve` shows these at `/metrics`. Counters begin anew when it starts."""
+
 _OBJECT_STORE_METRICS_INTRODUCTION = """\
 The `table` of a `MeasuredObjectStore` is a collector of its own; see
 [object-stores.md](object-stores.md)."""
@@ -117,6 +131,8 @@ def configuration_page() -> str:
     parts += ["### Rights and logins", _settings_table(SecuritySettings)]
     parts += ["### TLS", _settings_table(TlsSettings)]
     parts += ["### Quotas", _settings_table(QuotaSettings)]
+    parts += ["## Shape settings", _SHAPES_INTRODUCTION, _settings_table(EngineSettings)]
+    parts += ["### Shapes over HTTP", _settings_table(HttpSettings)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -140,9 +156,16 @@ def metrics_page() -> str:
     parts += ["## Groups and transactions", _BROKER_METRICS_INTRODUCTION]
     parts.append(_metrics_table(broker_metrics))
     parts += ["## Deduplication", _DEDUP_METRICS_INTRODUCTION, _metrics_table(dedup_metrics)]
+    parts += ["## Shapes", _SHAPE_METRICS_INTRODUCTION, _metrics_table(shape_metrics)]
+    parts += ["### Shapes over HTTP", _metrics_table(http_metrics)]
     parts += ["## Object stores", _OBJECT_STORE_METRICS_INTRODUCTION]
     parts.append(_metrics_table(object_store_metrics))
     return "\n\n".join(parts) + "\n"
+
+
+def openapi_page() -> str:
+    """The document that `/openapi.json` shows, for people who have no server at hand."""
+    return json.dumps(make_document(), indent=2) + "\n"
 
 
 def pages(root: Path) -> dict[Path, Callable[[], str]]:
@@ -151,6 +174,7 @@ def pages(root: Path) -> dict[Path, Callable[[], str]]:
         root / "docs" / "configuration.md": configuration_page,
         root / "docs" / "cli.md": lambda: commands_page(app),
         root / "docs" / "metrics.md": metrics_page,
+        root / "docs" / "shapes-openapi.json": openapi_page,
     }
 
 
