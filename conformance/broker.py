@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -61,9 +62,13 @@ class Broker:
         home: Path,
         settings: Mapping[str, str] | None = None,
         *,
+        doors: Mapping[str, str] | None = None,
         life_seconds: float = LIFE_SECONDS,
     ) -> None:
+        """`doors` are more listeners: security protocols by name."""
         self._toolchain = toolchain
+        self._doors = dict(doors or {})
+        self._door_ports: dict[str, int] = {}
         self._life_seconds = life_seconds
         self._home = home
         self._settings = dict(settings or {})
@@ -87,6 +92,10 @@ class Broker:
     def address(self) -> str:
         """Where clients find the broker while it runs."""
         return f"{LOOPBACK}:{self._port}"
+
+    def door(self, name: str) -> str:
+        """Where one of the other listeners is found while the broker runs."""
+        return f"{LOOPBACK}:{self._door_ports[name]}"
 
     @property
     def process_id(self) -> int:
@@ -158,16 +167,23 @@ class Broker:
         return self._home / "server.properties"
 
     def _write_settings(self) -> None:
-        self._port, controller_port = _free_ports()
+        self._port, controller_port, *ports = _free_ports(2 + len(self._doors))
+        self._door_ports = dict(zip(self._doors, ports, strict=True))
+        served = ",".join(
+            [f"PLAINTEXT://{self.address}", *(f"{one}://{self.door(one)}" for one in self._doors)]
+        )
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._doors}
         settings = {
             **SMALL_BROKER,
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{LOOPBACK}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listeners": f"{served},CONTROLLER://{LOOPBACK}:{controller_port}",
+            "advertised.listeners": served,
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"1@{LOOPBACK}:{controller_port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{protocol}" for name, protocol in protocols.items()
+            ),
             "log.dirs": str(self.data),
             "metadata.log.dir": str(self._home / "metadata"),
             **self._settings,
@@ -200,8 +216,9 @@ def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind((LOOPBACK, 0))
-        second.bind((LOOPBACK, 0))
-        return first.getsockname()[1], second.getsockname()[1]
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in sockets]
