@@ -382,3 +382,16 @@ def test_a_table_directory_that_vanished_is_filled_again(bench: FeedBench, tmp_p
     shutil.rmtree(tmp_path / "tables" / "orders")
     assert bench.crash() == "the table of topic orders is new"
     assert len(bench.rows()) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_log_without_closed_segments_has_a_state_by_key_indexes(
+    tmp_path: Path, count: int
+) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench.make_state = lambda source: KeyIndexState(bench.store, source)
+    for number in range(count):
+        bench.put("a", {"n": number})
+    bench.open()
+    assert len(bench.rows()) == count
+    bench.close()

@@ -1,0 +1,98 @@
+"""A table that begins with a snapshot holds its rows and goes on behind it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.snapshot_topic import SnapshotTopic
+from tests.support.source_topic import SourceTopic
+from varve.cli.shape_states import SnapshotState
+from varve.disk import RealFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import InvalidRequest
+from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.key_index_state import KeyIndexState
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.topic_feed import TopicFeed
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[SnapshotTopic]:
+    topic = SourceTopic(tmp_path, partitions=2, cleanup_policy="compact,delete")
+    yield SnapshotTopic(topic)
+    topic.close()
+
+
+def _source(kit: SnapshotTopic) -> EmbeddedSource:
+    return EmbeddedSource(kit.topic.kit.store, "orders", wait=lambda seconds: None)
+
+
+def test_a_table_begins_with_the_rows_of_a_snapshot(kit: SnapshotTopic, tmp_path: Path) -> None:
+    kit.topic.put(("a", '{"n":1}'), ("b", '{"n":2}'), ("a", '{"n":3}'))
+    kit.topic.put(("c", '{"n":4}'), ("d", '{"n":5}'), ("d", None), partition=1)
+    kit.take()
+    kit.topic.put(("b", '{"n":6}'))
+    source = _source(kit)
+    state = SnapshotState(kit.open(), source)
+    assert state.resume_offsets == {0: 3, 1: 3}
+    assert state.record_count == 3
+    feed = TopicFeed(
+        source,
+        PlainDecoder(),
+        lambda: state,
+        directory=str(tmp_path / "tables"),
+        fs=RealFileSystem(),
+        clock=ManualClock(),
+        signature="plain key",
+    )
+    feed.open()
+    with feed.view() as view:
+        assert {row["key"]: row["n"] for _, row in view.rows()} == {
+            b'"a"': b"3",
+            b'"b"': b"2",
+            b'"c"': b"4",
+        }
+    ((only,),) = [one.changes for one in feed.poll(max_records=10, wait_ms=0)]
+    assert only.previous == {"key": b'"b"', "n": b"2"}
+    feed.close()
+
+
+def test_a_snapshot_that_the_log_no_longer_reaches_is_refused(kit: SnapshotTopic) -> None:
+    kit.topic.put(("a", '{"n":1}'), ("b", '{"n":2}'))
+    kit.take()
+    kit.topic.put(("c", '{"n":3}'), ("d", '{"n":4}'))
+    kit.topic.topic.partition(0).delete_records(3)
+    with pytest.raises(InvalidRequest, match="make a newer snapshot"):
+        SnapshotState(kit.open(), _source(kit))
+
+
+def test_a_snapshot_of_another_topic_is_refused(kit: SnapshotTopic) -> None:
+    kit.topic.put(("a", '{"n":1}'))
+    kit.take()
+    snapshot = kit.open()
+    other = replace(snapshot, document=replace(snapshot.document, topic="payments"))
+    with pytest.raises(InvalidRequest, match="is of topic payments"):
+        SnapshotState(other, _source(kit))
+    anew = replace(snapshot, document=replace(snapshot.document, topic_id="x" * 22))
+    with pytest.raises(InvalidRequest, match="was made anew"):
+        SnapshotState(anew, _source(kit))
+
+
+def test_a_topic_in_the_cold_tier_has_a_state_by_key_indexes(kit: SnapshotTopic) -> None:
+    for number in range(3):
+        kit.topic.put(("a", f'{{"n":{number}}}'), (f"b{number}", '{"n":0}'))
+        kit.topic.roll(0)
+    kit.topic.kit.clean_now(roll=False)
+    kit.topic.copy(0)
+    kit.topic.put(("b0", None))
+    state = KeyIndexState(kit.topic.kit.store, _source(kit))
+    last: dict[bytes | None, bytes | None] = {}
+    for records in state.read():
+        last.update(records)
+    assert {key: value for key, value in last.items() if value is not None} == {
+        b"a": b'{"n":2}',
+        b"b1": b'{"n":0}',
+        b"b2": b'{"n":0}',
+    }
