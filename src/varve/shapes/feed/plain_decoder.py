@@ -32,14 +32,26 @@ class PlainDecoder:
         return self.decode_many([(key, value)])[0]
 
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
-        texts = [text for record in records for text in record if text is not None]
-        found = iter(split_texts(texts))
+        texts = [text for _, text in records if text is not None]
+        texts += [key for key, _ in records if key is not None and _may_be_object(key)]
+        found = split_texts(texts)
+        values = iter(found)
+        keys = iter(found[sum(value is not None for _, value in records) :])
         decoded = []
         for key, value in records:
-            columns = None if key is None else key_columns_of(key, next(found), self.key_column)
-            members = None if value is None else _value_columns(value, next(found))
+            members = None if value is None else _value_columns(value, next(values))
+            if key is None:
+                decoded.append(_NO_KEY)
+                continue
+            split = next(keys) if _may_be_object(key) else None
+            columns = key_columns_of(key, split, self.key_column)
             decoded.append(_decoded(columns, members))
         return decoded
+
+
+def _may_be_object(key: bytes) -> bool:
+    """Whether a key's first byte, past blanks, opens an object."""
+    return key[:1] == b"{" or key[:1].isspace()
 
 
 def key_columns_of(key: bytes, split: Row | bytes | None, column: str) -> Row:
@@ -49,12 +61,12 @@ def key_columns_of(key: bytes, split: Row | bytes | None, column: str) -> Row:
     return {column: encode_text(_key_text(key))}
 
 
-def _decoded(key_columns: Row | None, members: Row | None) -> Decoded:
-    if key_columns is None:
-        return _NO_KEY
+def _decoded(key_columns: Row, members: Row | None) -> Decoded:
     if members is None:
         return Decoded(RecordKind.DELETE, key_columns)
-    return Decoded(RecordKind.UPSERT, key_columns, {**key_columns, **members, **key_columns})
+    row = {**key_columns, **members}
+    row.update(key_columns)
+    return Decoded(RecordKind.UPSERT, key_columns, row)
 
 
 def _key_text(key: bytes) -> str:

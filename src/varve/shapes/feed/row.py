@@ -5,6 +5,7 @@ Invariant  a column's text is valid JSON, keeps its digits and escapes, and has 
 """
 
 import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
@@ -13,7 +14,6 @@ import numpy as np
 
 from varve.kernels.json_members import (
     MEMBER_BYTES_MIN,
-    NAME_HAS_ESCAPES,
     NOT_OBJECT,
     SPAN_FIELD_COUNT,
     VALUE_HAS_BLANKS,
@@ -25,6 +25,7 @@ Row = dict[str, bytes]
 
 NULL: Final = b"null"
 _NAMES_MAX: Final = 1 << 16
+_PLAIN_TEXT: Final = re.compile(r"[ !#-\[\]-~]*")
 
 
 def split_row(data: bytes) -> Row | None:
@@ -48,24 +49,27 @@ def split_texts(texts: Sequence[bytes]) -> list[Row | bytes | None]:
     spans = np.empty((len(data) // MEMBER_BYTES_MIN + len(texts), SPAN_FIELD_COUNT), np.int64)
     counts = np.empty(len(texts), np.int64)
     size = find_members(np.frombuffer(data, np.uint8), ends, spans, counts)
-    members = iter(spans[:size].tolist())
+    # Lists and slices: this is the loop that every record passes.
+    members = spans[:size].tolist()
     names: dict[bytes, str] = {}
     rows: list[Row | bytes | None] = []
+    at = 0
     for count in counts.tolist():
-        if count == NOT_OBJECT:
-            _, _, start, end, flags = next(members)
-            rows.append(_value(data, start, end, flags))
-        elif count < 0:
-            rows.append(None)
-        else:
+        if count >= 0:
             row: Row = {}
-            for _ in range(count):
-                name_start, name_end, start, end, flags = next(members)
+            for name_start, name_end, start, end, flags in members[at : at + count]:
                 name = names.get(spelled := data[name_start:name_end])
                 if name is None:
-                    name = names[spelled] = _name(spelled, flags)
+                    name = names[spelled] = _name(spelled)
                 row[name] = _value(data, start, end, flags) if flags else data[start:end]
             rows.append(row)
+            at += count
+        elif count == NOT_OBJECT:
+            _, _, start, end, flags = members[at]
+            rows.append(_value(data, start, end, flags))
+            at += 1
+        else:
+            rows.append(None)
     return rows
 
 
@@ -85,6 +89,8 @@ def name_prefix(name: str) -> bytes:
 
 def encode_text(text: str) -> bytes:
     """A text as a JSON string; halves of surrogate pairs, which UTF-8 lacks, become escapes."""
+    if _PLAIN_TEXT.fullmatch(text):
+        return b'"%s"' % text.encode()
     try:
         return json.dumps(text, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -111,8 +117,8 @@ def removed_columns(row: Row, previous: Row) -> Collection[str]:
     return previous.keys() - row.keys() if len(previous.keys() & row.keys()) < len(previous) else ()
 
 
-def _name(spelled: bytes, flags: int) -> str:
-    if flags & NAME_HAS_ESCAPES:
+def _name(spelled: bytes) -> str:
+    if b"\\" in spelled:
         decoded: str = json.loads(b'"' + spelled + b'"')
         return decoded
     return spelled.decode()
