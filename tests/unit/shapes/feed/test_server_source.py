@@ -1,0 +1,136 @@
+"""A topic behind a server feeds shapes as one of an open store does."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from varve.disk import RealFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import NotFound
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.client import ServerClient
+from varve.kafka_client.topics import find_or_create_topic
+from varve.records import build_batch
+from varve.records.record import Record
+from varve.shapes.feed.change import Transaction
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.server_source import ServerSource
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.testing import KafkaKit
+from varve.windows.dedup.producing import Producer, join_transaction
+
+
+@pytest.fixture
+def kit() -> Iterator[KafkaKit]:
+    with KafkaKit() as made:
+        yield made
+
+
+def _address(kit: KafkaKit) -> ServerAddress:
+    host, _, port = kit.bootstrap.rpartition(":")
+    return ServerAddress(hosts=((host, int(port)),), timeout_ms=10_000)
+
+
+def _create(kit: KafkaKit, topic: str = "orders", count: int = 1, **settings: str) -> None:
+    client = ServerClient(_address(kit), threading.Event().wait)
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    find_or_create_topic(client, topic, partitions=count, settings=given)
+    client.close()
+
+
+def _source(kit: KafkaKit, topic: str = "orders") -> ServerSource:
+    return ServerSource(_address(kit), topic, wait=threading.Event().wait)
+
+
+def _feed(source: ServerSource, path: Path) -> TopicFeed:
+    return TopicFeed(
+        source,
+        PlainDecoder(),
+        lambda: ReplayState(source),
+        directory=str(path),
+        fs=RealFileSystem(),
+        clock=ManualClock(),
+        signature="plain key",
+    )
+
+
+def _put(kit: KafkaKit, key: str, n: int, partition: int = 0) -> None:
+    value = json.dumps({"n": n}).encode()
+    kit.store.topic("orders").append(key=key.encode(), value=value, partition=partition)
+
+
+def _poll(feed: TopicFeed) -> list[Transaction]:
+    given: list[Transaction] = []
+    for _ in range(4):
+        given += feed.poll(max_records=100, wait_ms=1)
+    return given
+
+
+def test_partitions_behind_a_server_are_read_in_one_order(kit: KafkaKit, tmp_path: Path) -> None:
+    _create(kit, count=3, cleanup_policy="compact,delete")
+    _put(kit, "a", 0, partition=1)
+    source = _source(kit)
+    feed = _feed(source, tmp_path)
+    feed.open()
+    feed.checkpoint(feed.mark())
+    for number in range(9):
+        _put(kit, f"k{number}", number, partition=number % 3)
+    given = _poll(feed)
+    assert sorted(int(one.changes[0].row["n"]) for one in given if one.changes[0].row) == list(
+        range(9)
+    )
+    feed.close()
+    assert feed.open() is None
+    assert _poll(feed) == given
+    assert feed.is_caught_up
+    with feed.view() as view:
+        assert len(dict(view.rows())) == 10
+    kit.store.topic("orders").partition(2).delete_records(3)
+    _put(kit, "a", 10, partition=1)
+    feed.close()
+    reason = feed.open()
+    assert reason is not None
+    assert "begins at 3" in reason
+    feed.close()
+    source.close()
+
+
+def test_open_and_aborted_transactions_are_left_out(kit: KafkaKit, tmp_path: Path) -> None:
+    _create(kit)
+    source = _source(kit)
+    feed = _feed(source, tmp_path)
+    feed.open()
+    log = kit.store.topic("orders").partition(0).log
+    given = []
+    for sequence, is_committed in enumerate([False, True]):
+        record = Record(key=b"a", value=b'{"n":%d}' % sequence, timestamp=1)
+        log.append(join_transaction(build_batch([record]), Producer(7, 0), sequence))
+        given += _poll(feed)
+        log.end_transaction(producer_id=7, producer_epoch=0, committed=is_committed)
+    given += _poll(feed)
+    ((only,),) = [one.changes for one in given]
+    assert only.row == {"key": b'"a"', "n": b"1"}
+    assert feed.is_caught_up
+    feed.close()
+    source.close()
+
+
+def test_deletions_are_kept_as_long_as_the_topic_says(kit: KafkaKit) -> None:
+    _create(kit, cleanup_policy="compact", delete_retention_ms="5000")
+    _create(kit, "plain")
+    compacted, plain = _source(kit), _source(kit, "plain")
+    assert compacted.tombstone_retention_ms() == 5000
+    assert plain.tombstone_retention_ms() is None
+    compacted.close()
+    plain.close()
+
+
+def test_a_topic_that_is_not_there_is_said_to_be_missing(kit: KafkaKit) -> None:
+    source = _source(kit, "nothing")
+    with pytest.raises(NotFound):
+        source.partition_count()
+    source.close()
