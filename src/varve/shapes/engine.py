@@ -25,13 +25,13 @@ from varve.foundation.errors import Closed, Corrupt, InvalidRequest, NotFound, U
 from varve.foundation.worker import WorkerHealth
 from varve.shapes import metrics
 from varve.shapes.catalog import Catalog
-from varve.shapes.compaction.compact import Compactor
+from varve.shapes.compacting import Compacting
 from varve.shapes.compaction.report import CompactionReport
-from varve.shapes.compaction.schedule import CompactionSchedule
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import Definition, define, parse_definition
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.health import EngineHealth, engine_health, topic_health
+from varve.shapes.leftovers import Leftovers
 from varve.shapes.metrics import EngineMetrics
 from varve.shapes.offset import Offset
 from varve.shapes.query.subset import Subset
@@ -40,10 +40,8 @@ from varve.shapes.running import Running
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
-from varve.shapes.storage.layout import list_handles
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.storage import ShapeStorage
-from varve.shapes.storage.trash import empty_trash, move_to_trash
 from varve.shapes.subset_reading import SubsetResult, read_subset
 from varve.shapes.topic_shapes import TopicShapes
 from varve.shapes.topics import Topics
@@ -53,8 +51,6 @@ logger = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
 UNUSED_ROUNDS: Final = 2
 """Rounds of upkeep after which a topic without shapes is read no more."""
-TRASH_COUNT_MAX: Final = 10_000
-"""Directories that one round of upkeep removes."""
 Listener = Callable[[Collection[str]], None]
 """Told the handles of shapes that have news: entries, a snapshot begun, done or failed, an end."""
 
@@ -90,11 +86,14 @@ class Engine:
         self.metrics = EngineMetrics(self._topics.all)
         self._reads = itertools.count(1)
         self._marks = itertools.count(1)
-        self._compactor = Compactor(compaction or CompactionSettings(), random)
-        self._schedule = CompactionSchedule(
-            self._compactor, self._open_storages, failed=self._compaction_failed, random=random
+        self._leftovers = Leftovers(fs, root, self._catalog)
+        self._compacting = Compacting(
+            self._catalog,
+            settings=compaction or CompactionSettings(),
+            random=random,
+            metrics=self.metrics.table,
+            drop=self.drop,
         )
-        self._is_swept = False
         self._is_open = False
         self._running: Running | None = None
         self._directory_lock: Lock | None = None
@@ -121,7 +120,7 @@ class Engine:
         )
         self._is_open = True
         for handle in self._registry.remove_incomplete():
-            self._remove_directory(handle)
+            self._leftovers.discard(handle)
         self._load(self._registry.shapes())
         if maintain:
             self._start()
@@ -332,11 +331,8 @@ class Engine:
 
     def run_upkeep(self, now_ms: int) -> None:
         """Removes what was dropped, directories that no shape owns, and feeds that nobody needs."""
-        if not self._is_swept:
-            self._remove_orphans()
-            self._is_swept = True
         self._end_unused_topics()
-        empty_trash(self._fs, self.root, count_max=TRASH_COUNT_MAX)
+        self._leftovers.run_once()
 
     def _end_unused_topics(self) -> None:
         """The tables of such topics stay, and are used again."""
@@ -356,35 +352,11 @@ class Engine:
 
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""
-        report = self._compactor.compact(shape.open(), now_ms=self._clock.now_ms(), is_forced=True)
-        self._note_compactions([report])
-        return report
+        return self._compacting.compact(shape, self._clock.now_ms())
 
     def run_compaction(self, now_ms: int) -> None:
         """Compacts the logs whose time has come."""
-        self._note_compactions(self._schedule.run_once(now_ms))
-
-    def _note_compactions(self, reports: Iterable[CompactionReport]) -> None:
-        """Counts them, and drops shapes in which what is gone outweighs what is there."""
-        for report in reports:
-            self.metrics.table.add(metrics.COMPACTIONS, 1, report.outcome)
-            self.metrics.table.add(metrics.COMPACTED_ENTRIES, report.balance.entries_in)
-            self.metrics.table.add(metrics.REMAINING_ENTRIES, report.balance.entries_out)
-            shape = self.find(report.handle)
-            if shape is not None and report.is_to_be_made_anew(self._compactor.settings):
-                self.drop(shape, DropReason.OUTGROWN)
-
-    def _open_storages(self) -> list[ShapeStorage]:
-        found = [shape.find_storage() for shape in self.shapes() if shape.is_snapshot_complete]
-        return [storage for storage in found if storage is not None]
-
-    def _compaction_failed(self, storage: ShapeStorage, error: Exception) -> None:
-        logger.error(
-            "compaction of a shape failed", exc_info=error, extra={"handle": storage.handle}
-        )
-        shape = self.find(storage.handle)
-        if shape is not None and storage.failure is not None:
-            self.drop(shape, DropReason.STORAGE_FAILED)
+        self._compacting.run_once(now_ms)
 
     def _checkpoint_due(self) -> None:
         if self._running is not None:
@@ -408,7 +380,7 @@ class Engine:
             if topic is not None:
                 topic.remove(shape)
             if not shape.remove_storage():
-                self._remove_directory(shape.handle)
+                self._leftovers.discard(shape.handle)
         self.metrics.table.add(metrics.DROPPED, len(gone), reason)
         logger.info("shapes dropped", extra={"reason": str(reason), "handles": handles[:20]})
         self._notify(handles)
@@ -440,16 +412,6 @@ class Engine:
             storage.drop()
             raise
         return storage
-
-    def _remove_directory(self, handle: str) -> None:
-        move_to_trash(self._fs, self.root, handle)
-
-    def _remove_orphans(self) -> None:
-        """A shape is in the catalog before its directory is made, so all others are leftovers."""
-        for handle in list_handles(self._fs, self.root):
-            if self._catalog.find(handle) is None:
-                logger.info("directory of no shape is removed", extra={"handle": handle})
-                self._remove_directory(handle)
 
     # The end
 

@@ -114,12 +114,12 @@ class TopicShapes:
                 self._due, self._dirty, self._marked = None, set(), None
                 if reset is not None:
                     self._reset_locked(reset)
+                    # The reason holds until a checkpoint, and would fell the shapes to come too.
+                    self.feed.checkpoint(self.feed.mark())
                 self.newest_tx_at_open = self.feed.newest_tx
                 lost = [one for one in self._distribution.shapes() if self._is_lost(one)]
                 self._drop(lost, DropReason.SOURCE_LOST)
                 self.is_ready = True
-        # A reason to start anew holds until a checkpoint, and would fell the shapes to come too.
-        self._mark(is_forced=True)
 
     def needs_opening(self) -> None:
         """The feed failed for good: it must be opened again, and gives again what came since."""

@@ -1,0 +1,45 @@
+"""What is no shape's any more: directories in the trash, and those that a crash left.
+
+Invariant  a shape is in the catalog before its directory is made; so a directory whose handle is
+           not there is a leftover.
+Crash      what is not removed is found again.
+"""
+
+import logging
+from typing import Final
+
+from varve.disk import FileSystem
+from varve.shapes.catalog import Catalog
+from varve.shapes.storage.layout import list_handles
+from varve.shapes.storage.trash import empty_trash, move_to_trash
+
+logger = logging.getLogger(__name__)
+
+TRASH_COUNT_MAX: Final = 10_000
+"""Directories that one round removes."""
+
+
+class Leftovers:
+    """Removes files that nobody needs; directories are listed once, at the first round."""
+
+    def __init__(self, fs: FileSystem, root: str, catalog: Catalog) -> None:
+        self._fs = fs
+        self._root = root
+        self._catalog = catalog
+        self._is_swept = False
+
+    def discard(self, handle: str) -> None:
+        """Moves a shape's directory to the trash; one that is not there is fine."""
+        move_to_trash(self._fs, self._root, handle)
+
+    def run_once(self) -> None:
+        if not self._is_swept:
+            self._sweep()
+            self._is_swept = True
+        empty_trash(self._fs, self._root, count_max=TRASH_COUNT_MAX)
+
+    def _sweep(self) -> None:
+        for handle in list_handles(self._fs, self._root):
+            if self._catalog.find(handle) is None:
+                logger.info("directory of no shape is removed", extra={"handle": handle})
+                self.discard(handle)

@@ -1,0 +1,115 @@
+"""With its workers an engine goes on by itself: snapshots, changes, checkpoints, ends."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.memory_directory import memory_directory
+from tests.support.shape_engine import Follower, Stage
+from varve.foundation.clock import SystemClock
+from varve.shapes.settings import EngineSettings
+from varve.shapes.shape import DropReason
+
+PATIENCE_SECONDS = 20.0
+SETTINGS = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, pending_rows_max=50)
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with memory_directory() as made:
+        yield made
+
+
+def _open(path: Path) -> Stage:
+    wait = threading.Event().wait
+    return Stage(path, settings=SETTINGS, clock=SystemClock(), wait=wait, maintain=True)
+
+
+def _await(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not come"
+        threading.Event().wait(0.005)
+
+
+def _follow(client: Follower, wanted: int) -> None:
+    def has_all() -> bool:
+        while client.step() and client.offset.tx >= 0:
+            pass
+        return sum(int(row["n"]) for row in client.rows.values()) == wanted
+
+    _await(has_all)
+
+
+def test_clients_follow_producers_over_a_restart(path: Path) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    clients = [Follower(stage, "t"), Follower(stage, "t", where="n >= 0", replica="full")]
+    for number in range(300):
+        stage.put("t", f"k{number % 40}", {"n": number})
+        if number == 150:
+            for client in clients:
+                client.step()
+            stage.restart()
+    wanted = sum(range(260, 300))
+    for client in clients:
+        _follow(client, wanted)
+    _await(lambda: stage.engine.is_caught_up("t"))
+    assert stage.engine.health().status == "active"
+    stage.close()
+
+
+def test_waiting_shapes_are_served_together_and_their_listeners_told(path: Path) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    stage.put("t", "a", {"n": 1})
+    told: set[str] = set()
+    lock = threading.Lock()
+
+    def listen(handles: Collection[str]) -> None:
+        with lock:
+            told.update(handles)
+
+    stage.engine.subscribe(listen)
+    shapes = [
+        stage.engine.find_or_create(stage.engine.define("t", where=f"n = {number}"))
+        for number in range(40)
+    ]
+    _await(lambda: all(shape.is_snapshot_complete for shape in shapes))
+    _await(lambda: {shape.handle for shape in shapes} <= told)
+    stage.close()
+
+
+def test_one_definition_asked_for_by_many_threads_is_one_shape(path: Path) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    handles: list[str] = []
+
+    def ask() -> None:
+        handles.append(stage.engine.find_or_create(stage.engine.define("t")).handle)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(handles)) == 1
+    stage.close()
+
+
+def test_shapes_of_a_topic_that_was_deleted_are_dropped(path: Path) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    shape = stage.engine.find_or_create(stage.engine.define("t"))
+    _await(lambda: shape.is_snapshot_complete)
+    stage.store.delete_topic("t")
+    _await(lambda: shape.drop_reason is DropReason.SOURCE_LOST)
+    _await(lambda: stage.engine.health().topics == [])
+    stage.store.create_topic("t")
+    again = stage.engine.find_or_create(stage.engine.define("t"))
+    _await(lambda: again.is_snapshot_complete)
+    assert again.handle != shape.handle
+    stage.close()
