@@ -60,7 +60,7 @@ class EventStream:
             pieces = await self._services.reader.read(shape, place, end)
             try:
                 if pieces.head:
-                    yield encode_events(pieces.head)
+                    yield encode_events(pieces.take_head())
                 async for piece in pieces.follow():
                     yield encode_events(piece)
             finally:

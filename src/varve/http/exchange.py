@@ -18,6 +18,7 @@ from varve.http.answer import Answer, Refusal, invalid
 TRANSPORT: Final = "varve.transport"
 """The extension of a scope by which a connection can be broken."""
 _FIELDS_MAX: Final = 1000
+_PART_BYTES: Final = 64 << 10
 
 
 class Gone(Exception):
@@ -145,9 +146,8 @@ class Exchange:
                     raise Gone
                 size += len(piece)
                 async with asyncio.timeout(idle_ms / 1000):
-                    await self._send(
-                        {"type": "http.response.body", "body": piece, "more_body": True}
-                    )
+                    await self._send_piece(piece)
+                del piece
             await self._send({"type": "http.response.body", "body": b""})
         except Gone:
             raise
@@ -155,6 +155,20 @@ class Exchange:
             await self._break_off()
             raise Gone from error
         return size
+
+    async def _send_piece(self, piece: bytes) -> None:
+        """In parts: what is sent is copied, and a slow client holds the copy as well."""
+        part = piece if len(piece) <= _PART_BYTES else memoryview(piece)
+        for start in range(0, len(piece), _PART_BYTES):
+            await self._send(
+                {
+                    "type": "http.response.body",
+                    "body": part[start : start + _PART_BYTES],
+                    "more_body": True,
+                }
+            )
+            if self.is_gone:
+                raise Gone
 
     async def _break_off(self) -> None:
         """Ends the connection so that the body is seen to be torn."""

@@ -25,12 +25,13 @@ Begun = tuple[bytes, Iterator[bytes] | None]
 class Pieces:
     """The beginning of a range, and what follows it if that is not all."""
 
-    __slots__ = ("_closing", "_pool", "_rest", "head")
+    __slots__ = ("_closing", "_pool", "_reading", "_rest", "head")
 
     def __init__(self, head: bytes, rest: Iterator[bytes] | None, pool: EnginePool) -> None:
         self.head = head
         self._rest = rest
         self._pool = pool
+        self._reading: asyncio.Future[tuple[bytes, bool]] | None = None
         self._closing: asyncio.Future[None] | None = None
 
     @property
@@ -38,38 +39,40 @@ class Pieces:
         """Whether the beginning is all there is."""
         return self._rest is None
 
-    async def follow(self) -> AsyncIterator[bytes]:
-        """What comes behind the beginning, each piece read while the one before is sent."""
-        rest = self._rest
-        if rest is None:
-            return
-        ahead = asyncio.ensure_future(self._pool.run_in_engine(_take, rest))
-        try:
-            while True:
-                piece, is_last = await ahead
-                if not is_last:
-                    ahead = asyncio.ensure_future(self._pool.run_in_engine(_take, rest))
-                if piece:
-                    yield piece
-                if is_last:
-                    return
-        finally:
-            if ahead.done():
-                await self.close()
-            else:
-                # A thread is in it: it is closed when that is out again.
-                ahead.add_done_callback(self._close_later)
+    def take_head(self) -> bytes:
+        """The beginning, which is let go here: a slow client holds one piece at a time."""
+        head, self.head = self.head, b""
+        return head
 
-    def _close_later(self, ahead: "asyncio.Future[tuple[bytes, bool]]") -> None:
-        if not ahead.cancelled():
-            ahead.exception()
-        self._closing = asyncio.ensure_future(self.close())
+    async def follow(self) -> AsyncIterator[bytes]:
+        """What comes behind the beginning, each piece with a comma before it.
+
+        Nothing is read before it is asked for: a slow client holds one piece.
+        """
+        while self._rest is not None:
+            self._reading = asyncio.ensure_future(self._pool.run_in_engine(_go_on, self._rest))
+            piece, is_last = await asyncio.shield(self._reading)
+            self._reading = None
+            if is_last:
+                self._rest = None
+            if piece:
+                yield piece
+            del piece
 
     async def close(self) -> None:
         """Lets go of files where not all was read."""
+        if self._reading is not None and not self._reading.done():
+            # A thread is in it: it is closed when that is out again.
+            self._reading.add_done_callback(self._close_later)
+            return
         rest, self._rest = self._rest, None
         if rest is not None and hasattr(rest, "close"):
             await self._pool.run_in_engine(_close, rest)
+
+    def _close_later(self, reading: "asyncio.Future[tuple[bytes, bool]]") -> None:
+        if not reading.cancelled():
+            reading.exception()
+        self._closing = asyncio.ensure_future(self.close())
 
 
 class PieceReader:
@@ -130,20 +133,26 @@ class PieceReader:
 def _begin(shape: Shape, start: Offset, end: Offset) -> Begun:
     """The first piece or a little more, and the iterator if there is more."""
     rest = shape.read(start, end)
-    head, is_last = _take(rest)
-    return head, None if is_last else rest
+    parts, is_last = _take(rest)
+    return parts[0] if len(parts) == 1 else b",".join(parts), None if is_last else rest
 
 
-def _take(rest: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Pieces up to about the size of one, joined, and whether they were the last."""
+def _go_on(rest: Iterator[bytes]) -> tuple[bytes, bool]:
+    """The next piece with a comma before it, and whether it is the last."""
+    parts, is_last = _take(rest)
+    return b",".join([b"", *parts]) if parts else b"", is_last
+
+
+def _take(rest: Iterator[bytes]) -> tuple[list[bytes], bool]:
+    """Pieces up to about the size of one, and whether they were the last."""
     parts: list[bytes] = []
     size = 0
     for piece in rest:
         parts.append(piece)
         size += len(piece)
         if size >= PIECE_BYTES:
-            return parts[0] if len(parts) == 1 else b",".join(parts), False
-    return b",".join(parts), True
+            return parts, False
+    return parts, True
 
 
 def _close(rest: Iterator[bytes]) -> None:

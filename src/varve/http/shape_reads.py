@@ -266,9 +266,10 @@ def _body(pieces: Pieces, tail: bytes) -> bytes | AsyncIterator[bytes]:
 
 async def _pieces_of_body(pieces: Pieces, tail: bytes) -> AsyncIterator[bytes]:
     try:
-        yield b"[" + pieces.head
+        yield b"[" + pieces.take_head()
         async for piece in pieces.follow():
-            yield b"," + piece
+            yield piece
+            del piece
         yield b",%s]" % tail if tail else b"]"
     finally:
         await pieces.close()

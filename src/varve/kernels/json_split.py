@@ -46,17 +46,18 @@ def _find_commas(data: Bytes, found: Integers) -> int:
 
 
 def split_messages(joined: bytes) -> list[bytes]:
-    """The texts one by one, without the blanks around them."""
+    """The texts one by one, without the blanks around them; a comma before the first is none."""
     data = np.frombuffer(joined, np.uint8)
     found = np.empty(len(joined) // _TEXT_BYTES_MIN + 1, np.int64)
     count = _find_commas(data, found)
     messages: list[bytes] = []
     start = 0
-    for end in found[:count].tolist():
-        messages.append(joined[start:end].strip())
+    for end in (*found[:count].tolist(), len(joined)):
+        message = joined[start:end].strip()
+        if message:
+            messages.append(message)
         start = end + 1
-    last = joined[start:].strip()
-    return [*messages, last] if last else messages
+    return messages
 
 
 def warm() -> None:
