@@ -19,6 +19,7 @@ from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.report import CompactionReport
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.snapshot_writer import SnapshotWriter
 from varve.shapes.storage.storage import ShapeStorage
@@ -49,6 +50,7 @@ class CompactionBench:
         self.random = random.Random(seed)
         self.state: State = {}
         self.states: dict[Offset, State] = {SNAPSHOT_END: {}}
+        self.entries: list[Entry] = []
         self.tx = 0
 
     def put(self, key: str, **columns: Any) -> None:
@@ -73,11 +75,20 @@ class CompactionBench:
     def _append(self, operation: int, key: str, value: dict[str, Any] | None) -> None:
         self.tx += 1
         entry = make_entry(Offset(self.tx, 0), operation, key, value)
+        self.entries.append(entry)
         self.storage.append([entry])
         if value is not None:
             message = {"key": key, "value": value, "headers": {"operation": _NAMES[operation]}}
             apply_message(self.state, message)
         self.states[entry.offset] = {name: dict(row) for name, row in self.state.items()}
+
+    @property
+    def latest(self) -> Offset:
+        return self.entries[-1].offset if self.entries else SNAPSHOT_END
+
+    def replay(self) -> None:
+        """Give all entries again: those that were lost in a crash are among them."""
+        self.storage.append(self.entries[:])
 
     def compact(self, *, is_forced: bool = True) -> CompactionReport:
         self.storage.flush()

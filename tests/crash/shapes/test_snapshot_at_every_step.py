@@ -1,0 +1,97 @@
+"""A crash at every I/O step of a snapshot: it is complete and readable, or not there at all."""
+
+import errno
+import os
+
+import pytest
+
+from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import NotFound, StoreError, Unavailable
+from varve.shapes.storage.snapshot import Snapshot
+from varve.shapes.storage.snapshot_writer import SnapshotWriter
+
+DIRECTORY = "/shape/log"
+ROWS = [b'{"row":%d}' % number for number in range(40)]
+
+
+def _new_disk() -> FaultyFileSystem:
+    disk = FaultyFileSystem(ManualClock())
+    disk.make_directory(DIRECTORY)
+    for path in ("/", "/shape"):
+        disk.sync_directory(path)
+    return disk
+
+
+def _write(disk: FaultyFileSystem) -> Snapshot:
+    snapshot = Snapshot(disk, DIRECTORY, 150)
+    writer = SnapshotWriter(snapshot)
+    try:
+        for number, row in enumerate(ROWS):
+            writer.add(row)
+            if number % 5 == 0:
+                writer.flush()
+        writer.finish(b'{"end":1}')
+    except OSError as error:
+        writer.abandon(Unavailable(str(error)))
+        raise
+    return snapshot
+
+
+def _read(snapshot: Snapshot) -> list[bytes]:
+    rows, number = [], 0
+    while (pieces := snapshot.read_chunk(number)) is not None:
+        rows += [row for piece in pieces for row in piece.split(b",\n")]
+        number += 1
+    return rows
+
+
+def _steps() -> range:
+    disk = _new_disk()
+    first = disk.steps + 1
+    _write(disk)
+    assert disk.steps - first > 10
+    return range(first, disk.steps + 1)
+
+
+def test_a_crash_at_any_step_leaves_all_or_nothing() -> None:
+    found = 0
+    for step in _steps():
+        for mode in CrashMode:
+            disk = _new_disk()
+            disk.crash_at(step)
+            with pytest.raises(PowerLoss):
+                _write(disk)
+            try:
+                snapshot = Snapshot.open(disk.after_crash(mode, step), DIRECTORY)
+            except NotFound:
+                continue
+            assert _read(snapshot) == [*ROWS, b'{"end":1}']
+            found += 1
+    assert found > 0
+
+
+def test_what_was_finished_survives_any_crash() -> None:
+    for mode in CrashMode:
+        disk = _new_disk()
+        _write(disk)
+        assert _read(Snapshot.open(disk.after_crash(mode, 3), DIRECTORY)) == [*ROWS, b'{"end":1}']
+
+
+def test_readers_of_a_failed_snapshot_get_the_error() -> None:
+    for step in _steps():
+        disk = _new_disk()
+        disk.fail_at(step, OSError(errno.EIO, os.strerror(errno.EIO)))
+        snapshot = Snapshot(disk, DIRECTORY, 150)
+        writer = SnapshotWriter(snapshot)
+        try:
+            for row in ROWS:
+                writer.add(row)
+                writer.flush()
+            writer.finish(b"1")
+        except OSError as error:
+            writer.abandon(Unavailable(str(error)))
+        if snapshot.is_complete:
+            continue
+        with pytest.raises(StoreError):
+            _read(snapshot)
