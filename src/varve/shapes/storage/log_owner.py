@@ -15,18 +15,19 @@ from contextlib import contextmanager
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, Corrupt, InvalidRequest, NotFound, StoreError
-from varve.shapes.offset import Offset
+from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.storage.chunk_cache import ChunkCache
 from varve.shapes.storage.chunk_index import ChunkIndexFile
 from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.compacted_swap import RestCopy, check_compacted, replaced_files
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.failure import storage_failure
 from varve.shapes.storage.layout import LATEST, index_path, log_directory, log_path, new_suffix
-from varve.shapes.storage.log_writer import LogWriter
+from varve.shapes.storage.log_writer import LogWriter, WriterStart
 from varve.shapes.storage.manifest import Manifest, write_manifest
 from varve.shapes.storage.pointer import Pointer
 from varve.shapes.storage.published import Published
-from varve.shapes.storage.recovery import recover
+from varve.shapes.storage.recovery import Trimmed, recover
 from varve.shapes.storage.settings import StorageSettings
 
 
@@ -102,15 +103,23 @@ class LogOwner:
         record = self.record
         with self._failing_locked():
             trimmed = recover(self._file_system, self._directory, record.manifest, record.persisted)
+        return self._begin_locked(trimmed)
+
+    def begin_empty(self) -> None:
+        """Begin to write the log of a shape just made, where there is nothing to recover."""
+        with self._lock:
+            self._begin_locked(Trimmed(WriterStart(SNAPSHOT_END), ChunkCache()))
+
+    def _begin_locked(self, trimmed: Trimmed) -> LogWriter:
         self._writer = LogWriter(
             self._file_system,
             self._directory,
-            record.manifest,
+            self.record.manifest,
             self._settings,
             trimmed.start,
             trimmed.cache,
         )
-        self._publish_locked(self._writer, record.committed)
+        self._publish_locked(self._writer, self.record.committed)
         return self._writer
 
     def _publish_locked(self, writer: LogWriter, committed: Offset) -> None:

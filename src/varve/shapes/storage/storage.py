@@ -65,7 +65,7 @@ class ShapeStorage:
     ) -> "ShapeStorage":
         """Make the directory of a new shape; what a crash left there is wiped. Raises OSError."""
         directory = create_directory(file_system, root, handle)
-        return cls(
+        storage = cls(
             file_system,
             root,
             handle,
@@ -75,6 +75,8 @@ class ShapeStorage:
             pointer=read_pointer(file_system, directory),
             record=Published(Manifest()),
         )
+        storage._log.begin_empty()
+        return storage
 
     @classmethod
     def open(
