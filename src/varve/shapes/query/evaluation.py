@@ -5,7 +5,6 @@ Invariant  a closure never raises for what a row holds: what cannot be computed 
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import DecimalException
-from functools import lru_cache
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final
 
@@ -278,15 +277,18 @@ def _any_equal(value: Value, choices: Sequence[Value]) -> bool | None:
 def _like(node: Like) -> Evaluation:
     item, pattern = compile_node(node.item), compile_node(node.pattern)
     is_blind = node.operator == "ILIKE"
-    matcher = lru_cache(1)(compile_like)
+
+    def compiled(wanted: str) -> Matcher | None:
+        return compile_like(wanted, node.escape, is_case_blind=is_blind)
+
+    held = node.pattern.value if isinstance(node.pattern, Literal) else None
+    known = compiled(held) if isinstance(held, str) else None
 
     def matches(values: RowValues) -> bool | None:
         text, wanted = item(values), pattern(values)
         if not isinstance(text, str) or not isinstance(wanted, str):
             return None
-        if is_blind:
-            text, wanted = text.lower(), wanted.lower()
-        found: Matcher | None = matcher(str(wanted), node.escape)
+        found = known if wanted is held else compiled(wanted)
         return None if found is None else found(text)
 
     return matches

@@ -10,17 +10,18 @@ from collections.abc import Callable
 Matcher = Callable[[str], bool]
 
 
-def compile_like(pattern: str, escape: str) -> Matcher | None:
+def compile_like(pattern: str, escape: str, *, is_case_blind: bool) -> Matcher | None:
     """Whether a text matches; None when the pattern ends with its escape character."""
     pieces = _pieces(pattern, escape)
     if pieces is None:
         return None
+    flags = re.DOTALL | re.IGNORECASE if is_case_blind else re.DOTALL
     if len(pieces) == 1:
-        whole = re.compile(pieces[0], re.DOTALL)
+        whole = re.compile(pieces[0], flags)
         return lambda text: whole.fullmatch(text) is not None
-    first = re.compile(pieces[0], re.DOTALL)
-    middle = [re.compile(piece, re.DOTALL) for piece in pieces[1:-1] if piece]
-    last, last_size = re.compile(pieces[-1], re.DOTALL), _size(pieces[-1])
+    first = re.compile(pieces[0], flags)
+    middle = [re.compile(piece, flags) for piece in pieces[1:-1] if piece]
+    last, last_size = re.compile(pieces[-1], flags), _size(pieces[-1])
 
     def matches(text: str) -> bool:
         found = first.match(text)

@@ -23,8 +23,14 @@ ARITHMETIC: Final = Context(prec=60)
 _INTEGER_DIGITS_MAX: Final = 4000
 _EXPONENT_SHOWN_MAX: Final = 400
 _NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.I | re.A)
-_TRUE: Final = frozenset({"t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"})
-_FALSE: Final = frozenset({"f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"})
+
+
+def _prefixes(word: str, shortest: int = 1) -> set[str]:
+    return {word[:size] for size in range(shortest, len(word) + 1)}
+
+
+_TRUE: Final = frozenset({"1", "on"} | _prefixes("true") | _prefixes("yes"))
+_FALSE: Final = frozenset({"0"} | _prefixes("false") | _prefixes("no") | _prefixes("off", 2))
 
 
 class Untyped(str):
@@ -64,11 +70,8 @@ def decode_value(text: bytes) -> Value:
 
 def parse_number(text: str) -> int | Decimal:
     """The number that a text spells, which it is known to do."""
-    if len(text) <= _INTEGER_DIGITS_MAX:
-        try:
-            return int(text)
-        except ValueError:
-            pass
+    if len(text) <= _INTEGER_DIGITS_MAX and text.lstrip("+-").isdigit():
+        return int(text)
     try:
         return Decimal(text)
     except DecimalException:

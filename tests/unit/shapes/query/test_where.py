@@ -1,5 +1,6 @@
 """Filters: what they accept, what they refuse, how they read a row."""
 
+import json
 import logging
 import sys
 import threading
@@ -184,3 +185,39 @@ def test_literals_of_one_pattern_stay_apart() -> None:
     for index in range(3):
         where = Where.parse(f"a = 'x{index}' and b in ({index}, 7) or \"c'1\" = 'y'")
         assert where.sql == f'("a" = \'x{index}\' AND "b" IN ({index}, 7)) OR "c\'1" = \'y\''
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "is_match"),
+    [
+        ("", "", True),
+        ("", "%", True),
+        ("", "_", False),
+        ("abc", "a%c", True),
+        ("ac", "a%c", True),
+        ("a", "a%a", False),
+        ("aba", "a%a", True),
+        ("a\nb", "a_b", True),
+        ("a.b", "a.b", True),
+        ("axb", "a.b", False),
+        ("50%", "50\\%", True),
+        ("50x", "50\\%", False),
+        ("a\\b", "a\\\\b", True),
+        ("aXbXc", "%X%X%", True),
+        ("aaab", "%a_b", True),
+    ],
+)
+def test_patterns(text: str, pattern: str, is_match: bool) -> None:
+    where = Where.parse("a like $1", {1: pattern})
+    assert where.matches({"a": json.dumps(text).encode()}) == is_match
+    assert Where.parse(where.sql).matches({"a": json.dumps(text).encode()}) == is_match
+
+
+def test_no_pattern_is_slow() -> None:
+    where = Where.parse("a like $1", {1: "%a" * 2000 + "%b"})
+    assert not where.matches({"a": json.dumps("a" * 20_000).encode()})
+
+
+def test_the_case_blind_form_keeps_its_escape() -> None:
+    assert Where.parse("a ilike 'xA%' escape 'A'").matches({"a": b'"X%"'})
+    assert not Where.parse("a ilike 'xA%' escape 'A'").matches({"a": b'"Xa"'})
