@@ -6,6 +6,7 @@ Threads    the loop is the main thread; the engine's workers have their own.
 """
 
 import asyncio
+import ctypes
 import gc
 import ipaddress
 import logging
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _GARBAGE_THRESHOLDS: Final = (50_000, 20, 100)
+_TRIM_SECONDS: Final = 30
 _HTTP_PREFIX: Final = "shapes.http."
 
 
@@ -149,10 +151,20 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
         gc.enable()
+        trimming = asyncio.ensure_future(_trim_memory(services))
         await end.wait()
+        trimming.cancel()
         logger.info("stopping", extra={"waiting": services.waiters.count})
     finally:
         await server.stop()
+
+
+async def _trim_memory(services: Services) -> None:
+    """Gives back what slow clients held: the C library keeps freed pieces between others."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(_TRIM_SECONDS)
+        await services.slow.run_in_engine(trim, 0)
 
 
 def _warn_of_everybody(plan: ShapePlan) -> None:

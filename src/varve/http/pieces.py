@@ -150,7 +150,7 @@ def _take(rest: Iterator[bytes]) -> tuple[list[bytes], bool]:
     for piece in rest:
         parts.append(piece)
         size += len(piece)
-        if size >= PIECE_BYTES:
+        if size >= PIECE_BYTES // 2:
             return parts, False
     return parts, True
 
