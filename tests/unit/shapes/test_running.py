@@ -110,6 +110,7 @@ def test_shapes_of_a_topic_that_was_deleted_are_dropped(path: Path) -> None:
     _await(lambda: stage.engine.health().topics == [])
     stage.store.create_topic("t")
     again = stage.engine.find_or_create(stage.engine.define("t"))
-    _await(lambda: again.is_snapshot_complete)
+    _await(lambda: again.is_snapshot_complete or again.is_dropped)
+    assert not again.is_dropped, (again.drop_reason, again.failure)
     assert again.handle != shape.handle
     stage.close()
