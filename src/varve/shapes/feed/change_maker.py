@@ -22,6 +22,8 @@ from varve.shapes.offset import Offset
 
 _SEEN_MAX: Final = 1 << 20
 """With more keys than this, more records behind a gap are uncertain than need be."""
+_KEYS_MAX: Final = 1 << 16
+"""Keys of rows that are kept in memory, by what records say."""
 _OP_STRIDE: Final = 2
 _DELETE: Final = RecordKind.DELETE
 _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
@@ -90,13 +92,12 @@ class ChangeMaker:
         self._doubts = doubts
         self._prefix = prefix
         self._is_grouped = is_grouped
+        self._keys: dict[bytes, str] = {}
 
     def make(self, taken: Taken) -> Made:
         """Changes of a range, in order; the table has them when it returns."""
-        stop = next(
-            (number for number, one in enumerate(taken.entries) if one[3].kind in _RESETS),
-            None,
-        )
+        kinds = [one[3].kind for one in taken.entries]
+        stop = min((kinds.index(kind) for kind in _RESETS if kind in kinds), default=None)
         if stop is not None:
             return self._make_up_to_reset(taken, stop)
         transactions, changed, size = self._make_changes(taken)
@@ -121,22 +122,16 @@ class ChangeMaker:
     def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, Row | None], int]:
         """Transactions, the rows that changed by key, and the bytes of their records."""
         entries = taken.entries
-        prefix, is_grouped = self._prefix, self._is_grouped
-        keys = [
-            row_key(prefix, decoded.key_columns) if decoded.kind <= _DELETE else ""
-            for _, _, _, decoded in entries
-        ]
+        keys = [self._key_of(decoded) for _, _, _, decoded in entries]
         rows = self._table.find_rows([key for key in keys if key])
         judged = self._doubts.judge(taken, keys)
-        changed: dict[str, Row | None] = {}
-        transactions: list[Transaction] = []
-        groups = _Groups()
         shift = taken.range.first_tx - taken.range.start
+        changed: dict[str, Row | None] = {}
+        changes: list[Change] = []
         size = 0
+        # The loop that every record passes: tuples are made without the detour by their classes.
+        new = tuple.__new__
         for number, (at, timestamp, record_size, decoded) in enumerate(entries):
-            offset = Offset(at + shift, 0)
-            if is_grouped:
-                offset = groups.place(decoded, offset)
             key = keys[number]
             if not key:
                 continue
@@ -147,21 +142,32 @@ class ChangeMaker:
                 continue
             rows[key] = changed[key] = row
             size += record_size
-            change = Change(
-                offset, key, decoded.key_columns, row, previous, is_uncertain, timestamp
-            )
-            if offset.op and transactions and transactions[-1].changes[0].offset.tx == offset.tx:
-                transactions[-1].changes.append(change)
-            else:
-                transactions.append(Transaction([change]))
-        self._count(entries, transactions, judged)
-        return transactions, changed, size
+            offset = new(Offset, (at + shift, 0))
+            columns = decoded.key_columns
+            parts = (offset, key, columns, row, previous, is_uncertain, timestamp)
+            changes.append(new(Change, parts))
+        self._count(entries, len(changes), judged)
+        if self._is_grouped:
+            return _group(changes, entries, shift), changed, size
+        return [new(Transaction, ([one], None)) for one in changes], changed, size
 
-    def _count(
-        self, entries: Sequence[Entry], made: Sequence[Transaction], judged: list[bool] | None
-    ) -> None:
+    def _key_of(self, decoded: Decoded) -> str:
+        """The key of the record's row; empty where it tells of none."""
+        if decoded.kind > _DELETE:
+            return ""
+        columns = decoded.key_columns
+        if len(columns) > 1:
+            return row_key(self._prefix, columns)
+        (text,) = columns.values()
+        key = self._keys.get(text)
+        if key is None:
+            if len(self._keys) >= _KEYS_MAX:
+                self._keys.clear()
+            key = self._keys[text] = row_key(self._prefix, columns)
+        return key
+
+    def _count(self, entries: Sequence[Entry], changes: int, judged: list[bool] | None) -> None:
         counts = self._counts
-        changes = sum(len(one.changes) for one in made)
         others = [one[3].kind for one in entries if one[3].kind > _DELETE]
         skipped = sum(kind is RecordKind.SKIPPED for kind in others)
         counts.records += len(entries)
@@ -172,21 +178,22 @@ class ChangeMaker:
         counts.uncertain += 0 if judged is None else sum(judged)
 
 
-class _Groups:
+def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> list[Transaction]:
     """Gives the records of a source transaction, which stand together, one transaction."""
-
-    def __init__(self) -> None:
-        self._id: str | None = None
-        self._tx = 0
-        self._op = 0
-
-    def place(self, decoded: Decoded, alone: Offset) -> Offset:
-        transaction = decoded.transaction
-        if transaction is None:
-            self._id = None
-            return alone
-        if transaction.id == self._id:
-            self._op += _OP_STRIDE
+    places: dict[int, Offset] = {}
+    id: str | None = None
+    for at, _, _, decoded in entries:
+        found = None if decoded.transaction is None else decoded.transaction.id
+        if found is None or found != id:
+            place = Offset(at + shift, 0)
         else:
-            self._id, self._tx, self._op = transaction.id, alone.tx, 0
-        return Offset(self._tx, self._op)
+            place = Offset(place.tx, place.op + _OP_STRIDE)
+        id, places[at + shift] = found, place
+    transactions: list[Transaction] = []
+    for change in changes:
+        moved = change._replace(offset=places[change.offset.tx])
+        if transactions and transactions[-1].changes[-1].offset.tx == moved.offset.tx:
+            transactions[-1].changes.append(moved)
+        else:
+            transactions.append(Transaction([moved]))
+    return transactions
