@@ -340,15 +340,17 @@ class Engine:
             for topic in self._topics.all():
                 topic.unused_rounds = 0 if topic.shape_count else topic.unused_rounds + 1
                 if topic.unused_rounds >= UNUSED_ROUNDS:
-                    self._end_topic(topic, is_durable=True)
+                    self._end_topic(topic, is_durable=not topic.is_ended)
 
     def _end_topic(self, topic: TopicShapes, *, is_durable: bool) -> None:
         self._topics.remove(topic)
         if self._running is not None:
             self._running.stop_topic(topic)
-        if is_durable:
-            topic.checkpoint_now(self._pool)
-        topic.close()
+        try:
+            if is_durable:
+                topic.checkpoint_now(self._pool)
+        finally:
+            topic.close()
 
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""

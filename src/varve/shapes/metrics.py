@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from prometheus_client import Metric as Family
 
 _TOPIC: Final = ("topic",)
+_OUTCOMES: Final = (
+    "changes",
+    "unchanged",
+    "nothing",
+    "skipped",
+    "uncertain",
+    "unfinished",
+    "resets",
+)
 
 SHAPES = gauge("varve_shapes", "Shapes of a topic.", unit="shapes", labels=_TOPIC)
 READY = gauge(
@@ -47,6 +56,12 @@ ENTRIES = gauge(
     "Entries that the shapes of a topic were given since it was opened.",
     unit="entries",
     labels=_TOPIC,
+)
+RECORDS = gauge(
+    "varve_shapes_feed_records",
+    "Records that a topic's feed has read since it was made, by what they came to.",
+    unit="records",
+    labels=("topic", "outcome"),
 )
 SNAPSHOTS = counter("varve_shapes_snapshots_total", "Snapshots written.", unit="snapshots")
 SNAPSHOT_ROWS = counter(
@@ -98,6 +113,12 @@ class EngineMetrics:
         self._replace(CHANGES, {one.topic: one.changes for one in topics})
         self._replace(ENTRIES, {one.topic: one.entries for one in topics})
         self._replace(LAG, {name: feed.lag for name, feed in feeds})
+        counted = {
+            (name, outcome): float(getattr(feed.counts, outcome))
+            for name, feed in feeds
+            for outcome in _OUTCOMES
+        }
+        self.table.replace(RECORDS, counted)
         self._replace(PENDING_ROWS, {name: feed.overlay_count for name, feed in feeds})
 
     def _replace(self, metric: Metric, values: Mapping[str, int]) -> None:
