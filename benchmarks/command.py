@@ -48,7 +48,14 @@ def run(
         typer.Argument(help="16KiB (all measures in bytes), 10000 (counts) or MEASURE=SIZE,SIZE."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Within 45 seconds; spark 90.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Smaller and fewer: hot_log, compaction and cold_tier within 45 seconds, the "
+            "others in one to two minutes.",
+        ),
+    ] = False,
     measure: Annotated[list[str] | None, typer.Option(help="Run only this measure.")] = None,
     batch_bytes: Annotated[
         str | None, typer.Option(help="Batch sizes where the size is that of a record or a log.")

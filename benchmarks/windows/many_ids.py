@@ -29,7 +29,7 @@ class ManyIdsMeasure:
     size_unit = SizeUnit.COUNT
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (50_000, 200_000) if quick else (100_000, 1_000_000)
+        return (20_000, 100_000) if quick else (100_000, 1_000_000)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:

@@ -42,7 +42,7 @@ class RestoreMeasure:
     size_unit = SizeUnit.COUNT
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (20_000, 100_000) if quick else (100_000, 1_000_000)
+        return (10_000, 40_000) if quick else (100_000, 1_000_000)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:

@@ -21,5 +21,5 @@ WINDOWS = Suite(
         ManyIdsMeasure(),
         ProcessorMeasure(Sessions()),
     ),
-    quick_seconds=75.0,
+    quick_seconds=50.0,
 )

@@ -20,6 +20,7 @@ _SEGMENT_MS: Final = 60_000
 _LONG_MS: Final = 1 << 40
 _VALUE: Final = bytes(16)
 _READ_COUNT_MAX: Final = 10_000
+_QUICK_READ_COUNT_MAX: Final = 2_000
 _FETCH_MS: Final = 30_000
 _ENTRY_BYTES: Final = 80
 
@@ -34,13 +35,13 @@ class WindowMeasure:
     size_unit = SizeUnit.COUNT
 
     def default_sizes(self, *, quick: bool) -> Sequence[int]:
-        return (5_000, 20_000) if quick else (20_000, 200_000)
+        return (2_000, 10_000) if quick else (20_000, 200_000)
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
         workspace.require(size * _ENTRY_BYTES * 8)
         events = make_events(size)
-        step = max(1, size // _READ_COUNT_MAX)
+        step = max(1, size // (_QUICK_READ_COUNT_MAX if scale.is_quick else _READ_COUNT_MAX))
         asked = list(zip(events.ids[::step], events.times[::step], strict=True))
         with (
             workspace.directory("window") as ours,
