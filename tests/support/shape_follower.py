@@ -233,7 +233,8 @@ class Follower:
     def _move(self, offset: str, handle: str) -> None:
         new, old = parse_offset(offset), parse_offset(self.offset)
         assert new >= old or old == BEFORE_ALL, f"{self.offset} went back to {offset}"
-        assert self.handle in ("", handle), f"{self.handle} became {handle} without a refetch"
+        is_same = self.handle == handle or old == BEFORE_ALL
+        assert is_same, f"{self.handle} became {handle} without a refetch"
         self.offset, self.handle = offset, handle
 
     def _apply(self, message: Mapping[str, Any]) -> None:

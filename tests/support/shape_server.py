@@ -4,9 +4,13 @@ Invariant  a server keeps its port over its lives; nobody else can get it in bet
 Crash      `kill` is kill -9: nothing is flushed, closed or answered any more.
 """
 
+import json
+import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,7 +18,8 @@ import httpx
 
 from tests.support.kafka_server import HOST, ReservedPort
 
-_PATIENCE_SECONDS: Final = 60.0
+_SCRIPT: Final = Path(__file__).with_name("shape_forked_server.py")
+_PATIENCE_SECONDS: Final = 120.0
 _SERVES: Final = "varve serves shapes"
 _KIB: Final = 1024
 
@@ -22,64 +27,66 @@ _KIB: Final = 1024
 class ShapeServer:
     """Shapes of the topics of one broker; `options` are further ones of the command."""
 
-    command = (sys.executable, "-m", "varve", "shape", "serve")
-
     def __init__(self, bootstrap: str, data: Path, *options: str) -> None:
-        self._options = ["-b", bootstrap, "--data", str(data / "shapes"), *options]
-        self.log = data / "shapes.log"
         self._reserved = ReservedPort()
         self.host = HOST
         self.port = self._reserved.number
         self.base = f"http://{HOST}:{self.port}"
         self.url = f"{self.base}/v1/shape"
-        self._process: subprocess.Popen[str] | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Starts on the same data and port as before; returns when it serves."""
-        assert self._process is None
-        listen = ["--listen", f"{HOST}:{self.port}"]
+        self.log = data / "shapes.log"
+        given = ["-b", bootstrap, "--data", str(data / "shapes"), "--listen", f"{HOST}:{self.port}"]
+        self._arguments = [*given, *options]
+        self._pid: int | None = None
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                [*self.command, *self._options, *listen],
+            self._forker = subprocess.Popen(
+                [sys.executable, str(_SCRIPT)],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith(_SERVES):
-            code = self._process.wait(_PATIENCE_SECONDS)
-            self._close()
-            raise AssertionError(f"the server ended with {code}: {self.log.read_text()[-2000:]}")
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.start()
+
+    def _read(self) -> None:
+        assert self._forker.stdout is not None
+        for line in self._forker.stdout:
+            self._lines.put(line.strip())
+        self._lines.put("dead with its parent")
+
+    def start(self) -> None:
+        """Starts on the same data and port as before; returns when it serves."""
+        assert self._pid is None
+        assert self._forker.stdin is not None
+        print(json.dumps(self._arguments), file=self._forker.stdin, flush=True)
+        self._pid = int(self._expect("pid ").split()[1])
+        self._expect(_SERVES)
+
+    def _expect(self, start: str) -> str:
+        """The next line that starts so; raises when the server has ended before."""
+        while not (line := self._lines.get(timeout=_PATIENCE_SECONDS)).startswith(start):
+            if line.startswith("dead"):
+                self._pid = None
+                raise AssertionError(f"the server is {line}: {self.log.read_text()[-2000:]}")
+        return line
 
     def kill(self) -> None:
         """Ends the process as a crash does."""
-        self._end(signal.SIGKILL)
+        assert self._end(signal.SIGKILL) == -signal.SIGKILL
 
     def stop(self) -> None:
         """Ends the process in order; raises where it does not end well."""
         code = self._end(signal.SIGTERM)
-        assert code in (0, None), f"the server ended with {code}: {self.log.read_text()[-2000:]}"
+        assert code == 0, f"the server ended with {code}: {self.log.read_text()[-2000:]}"
 
-    def _end(self, number: signal.Signals) -> int | None:
-        if self._process is None:
-            return None
-        self._process.send_signal(number)
-        try:
-            return self._process.wait(_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise AssertionError(f"the server does not end; see {self.log}") from None
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process = None
+    def _end(self, number: signal.Signals) -> int:
+        assert self._pid is not None
+        pid, self._pid = self._pid, None
+        os.kill(pid, number)
+        return int(self._expect("dead ").split()[1])
 
     def ask_handle(self, **definition: str) -> str:
         """The handle of a shape, which is made where there is none."""
@@ -104,17 +111,23 @@ class ShapeServer:
 
     def rss_bytes(self) -> int:
         """Memory that the process has now."""
-        assert self._process is not None
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
                 return int(line.split()[1]) * _KIB
-        raise AssertionError(f"the process {self._process.pid} does not tell its memory")
+        raise AssertionError(f"the process {self._pid} does not tell its memory")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        assert self._forker.stdin is not None
+        assert self._forker.stdout is not None
         try:
-            self.stop()
+            if self._pid is not None:
+                self.stop()
         finally:
+            self._forker.stdin.close()
+            self._forker.wait(_PATIENCE_SECONDS)
+            self._reader.join(_PATIENCE_SECONDS)
+            self._forker.stdout.close()
             self._reserved.__exit__()
