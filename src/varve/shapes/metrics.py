@@ -113,7 +113,7 @@ class EngineMetrics:
         self._replace(CHANGES, {one.topic: one.changes for one in topics})
         self._replace(ENTRIES, {one.topic: one.entries for one in topics})
         self._replace(LAG, {name: feed.lag for name, feed in feeds})
-        counted = {
+        counted: dict[tuple[str, ...], float] = {
             (name, outcome): float(getattr(feed.counts, outcome))
             for name, feed in feeds
             for outcome in _OUTCOMES
