@@ -1,17 +1,22 @@
-"""Tables of shapes that begin with a snapshot of a Spark job, and go on from the log.
+"""Tables of shapes that begin with what Spark's jobs have or read, and go on from the log.
 
 Invariant  a snapshot of another topic, or one whose end the log no longer reaches, is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateRecord
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+
     from varve.jobs.snapshot.read import Snapshot
+    from varve.jobs.tier.address import TierAddress
+
+_COLUMNS: Final = ("key", "value")
 
 
 class SnapshotState:
@@ -32,9 +37,66 @@ class SnapshotState:
         return sum(one.rows for one in self._snapshot.files)
 
     def read(self) -> Iterator[Sequence[StateRecord]]:
-        for batch in self._snapshot.batches(columns=["key", "value"]):
-            keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
-            yield list(zip(keys, values, strict=True))
+        for batch in self._snapshot.batches(columns=_COLUMNS):
+            yield _pairs(batch)
+
+
+class FilesState:
+    """The latest records of a topic, read from the files of a server on this machine.
+
+    What its segments' key indexes tell of the cold tier is planned before a value is read; on the
+    local disk a record is decoded only if it is the latest of its key.
+    """
+
+    how = "files beside the server"
+    record_count: int | None = None
+
+    def __init__(
+        self,
+        source: TopicSource,
+        directories: Sequence[str],
+        *,
+        address: "TierAddress | None" = None,
+    ) -> None:
+        """`directories` are the server's; `address` is that of its cold tier."""
+        self._topic = source.topic
+        self._directories = tuple(directories)
+        self._address = address
+        self._resume_offsets = {
+            number: source.bounds(number)[1] for number in range(source.partition_count())
+        }
+
+    @property
+    def resume_offsets(self) -> Mapping[int, int]:
+        return self._resume_offsets
+
+    def read(self) -> Iterator[Sequence[StateRecord]]:
+        from pyspark.sql.types import StructType
+
+        from varve.jobs.source.arrow_columns import ArrowColumns
+        from varve.jobs.source.columns import make_schema
+        from varve.jobs.source.filters import SourceFilters
+        from varve.jobs.source.options import Mode, SourceOptions
+        from varve.jobs.source.plan import plan_tasks
+        from varve.jobs.source.read import read_task
+
+        options = SourceOptions(
+            topic=self._topic,
+            directories=self._directories,
+            address=self._address,
+            mode=Mode.LATEST,
+            ending=self._resume_offsets,
+        )
+        schema = StructType([one for one in make_schema().fields if one.name in _COLUMNS])
+        filters, columns = SourceFilters(), ArrowColumns(schema)
+        for task in plan_tasks(options, filters):
+            for batch in read_task(task, columns, options, filters):
+                yield _pairs(batch)
+
+
+def _pairs(batch: "pa.RecordBatch") -> list[StateRecord]:
+    keys, values = (batch.column(name).to_pylist() for name in _COLUMNS)
+    return list(zip(keys, values, strict=True))
 
 
 def _resume_offsets(snapshot: "Snapshot", source: TopicSource) -> dict[int, int]:

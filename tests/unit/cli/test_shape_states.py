@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.snapshot_topic import SnapshotTopic
 from tests.support.source_topic import SourceTopic
-from varve.cli.shape_states import SnapshotState
+from varve.cli.shape_states import FilesState, SnapshotState
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
@@ -96,3 +96,23 @@ def test_a_topic_in_the_cold_tier_has_a_state_by_key_indexes(kit: SnapshotTopic)
         b"b1": b'{"n":0}',
         b"b2": b'{"n":0}',
     }
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_the_files_of_a_server_tell_the_latest_records(kit: SnapshotTopic, is_copied: bool) -> None:
+    for number in range(3):
+        kit.topic.put(("a", f'{{"n":{number}}}'), (f"b{number}", '{"n":0}'))
+        kit.topic.roll(0)
+    if is_copied:
+        kit.topic.copy(0)
+    kit.topic.put(("b0", None))
+    kit.topic.put(("c", '{"n":5}'), partition=1)
+    kit.topic.flush()
+    address = kit.topic.options().address
+    state = FilesState(_source(kit), [kit.topic.kit.path], address=address)
+    assert state.resume_offsets == {0: 7, 1: 1}
+    kit.topic.put(("a", '{"n":100}'))
+    kit.topic.flush()
+    found = [record for records in state.read() for record in records]
+    assert dict(found) == {b"a": b'{"n":2}', b"b1": b'{"n":0}', b"b2": b'{"n":0}', b"c": b'{"n":5}'}
+    assert len(found) == 4
