@@ -130,6 +130,18 @@ def test_h8_control_messages_stay_as_they_are(bench: CompactionBench) -> None:
     assert report.balance.controls == 2
 
 
+def test_control_messages_alone_stay_in_parts_as_well() -> None:
+    settings = CompactionSettings(memory_bytes=1024)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
+    for number in range(20):
+        bench.control(f"note {number}")
+    assert bench.compact().balance.controls == 20
+    messages = read_messages(bench.storage, SNAPSHOT_END, LAST)
+    assert [message["headers"]["control"] for message in messages] == [
+        f"note {number}" for number in range(20)
+    ]
+
+
 def test_newest_chunks_and_what_is_not_durable_are_left_alone(bench: CompactionBench) -> None:
     assert bench.compact(is_forced=False).outcome is Outcome.NOTHING
     bench.change(60)

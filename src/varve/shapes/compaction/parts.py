@@ -128,7 +128,7 @@ class _Part:
         """A row that changed more often than memory holds shrinks window by window."""
         stayed = CompactedBlock(EMPTY, 0, 0, 0, 0)
         for block in read_blocks([Range(self._input, self._input_size)], window):
-            joined = join_blocks([stayed.block, block]) if stayed.keys else block
+            joined = join_blocks([stayed.block, block]) if stayed.block.starts.size else block
             stayed = _compact(joined, secret, self._input.path, balance)
         self._input.truncate(0)
         if stayed.block.data.size:
