@@ -19,7 +19,8 @@ from varve.kernels.peeks import peek_little_u64, peek_u8, start_of
 Spans = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 
-DEPTH_MAX: Final = 512
+DEPTH_MAX: Final = 200
+"""Those who walk a value by calls of calls stay within Python's own bound."""
 MEMBER_BYTES_MIN: Final = 4
 """No member is shorter: quotes, colon, value; so a text bounds the spans it needs."""
 SPAN_FIELD_COUNT: Final = 5

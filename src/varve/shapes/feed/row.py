@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Final
 
 import numpy as np
@@ -92,9 +93,9 @@ def encode_text(text: str) -> bytes:
     if _PLAIN_TEXT.fullmatch(text):
         return b'"%s"' % text.encode()
     try:
-        return json.dumps(text, ensure_ascii=False).encode()
+        return encode_basestring(text).encode()
     except UnicodeEncodeError:
-        return json.dumps(text).encode()
+        return encode_basestring_ascii(text).encode()
 
 
 def decode_text(text: bytes) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import NamedTuple
 
-from varve.shapes.query.value import Untyped, Value
+from varve.shapes.query.value import Untyped, Value, show_json
 
 
 class Column(NamedTuple):
@@ -198,6 +198,8 @@ def _literal(value: Value) -> str:
         return "TRUE" if value else "FALSE"
     if isinstance(value, int | Decimal):
         return str(value)
+    if isinstance(value, list | dict):
+        return "CAST(" + _quoted(show_json(value), "'") + " AS jsonb)"
     written = _quoted(value, "'")
     return written if type(value) is Untyped else f"CAST({written} AS text)"
 

@@ -103,7 +103,8 @@ def _compute_integers(operator: str, first: int, second: int) -> int:
 
 
 def absolute(number: int | Decimal | None) -> int | Decimal | None:
-    return number if number is None or number >= 0 else -number
+    # A Decimal's own abs() would round.
+    return number.copy_abs() if isinstance(number, Decimal) else number and abs(number)
 
 
 def member(value: Value, step: Value) -> Value:

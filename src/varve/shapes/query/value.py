@@ -21,6 +21,7 @@ Value = Any
 ARITHMETIC: Final = Context(prec=60)
 """Numbers with a fraction are added, multiplied and divided to so many digits."""
 _INTEGER_DIGITS_MAX: Final = 4000
+_INTEGER_SHOWN_MAX: Final = 10**_INTEGER_DIGITS_MAX
 _EXPONENT_SHOWN_MAX: Final = 400
 _NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.I | re.A)
 
@@ -109,7 +110,7 @@ def show(value: Value) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return str(value) if abs(value) < 10**_INTEGER_DIGITS_MAX else str(Decimal(value))
+        return str(value) if abs(value) < _INTEGER_SHOWN_MAX else str(Decimal(value))
     if isinstance(value, Decimal):
         is_short = value.is_finite() and abs(value.adjusted()) <= _EXPONENT_SHOWN_MAX
         return format(value, "f") if is_short else str(value)
