@@ -7,7 +7,7 @@ Invariant  the signature of a table names all that decides how its rows look; wi
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -16,15 +16,19 @@ from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound
+from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
 from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.key_index_state import KeyIndexState
+from varve.shapes.feed.order import Gate
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.server_source import ServerSource
 from varve.shapes.feed.source import TopicSource
+from varve.shapes.feed.state import StateReader
 from varve.shapes.feed.topic_feed import OpenState, TopicFeed
+from varve.shapes.feed.transactions import SourceTransactions
 
 if TYPE_CHECKING:
     from varve.kafka_client.address import ServerAddress
@@ -39,24 +43,41 @@ class TopicOptions:
 
     key_column: str = KEY_COLUMN
     is_debezium: bool = False
+    transactions: str | None = None
+    """The topic where Debezium tells of the ends of transactions; without it each record is one."""
+    snapshot: str | None = None
+    """Where a snapshot of a Spark job lies that the table begins with."""
 
     @property
     def signature(self) -> str:
         form = "debezium" if self.is_debezium else "plain"
-        return f"{form} {self.key_column}"
+        return " ".join(filter(None, (form, self.key_column, self.transactions)))
 
 
-def parse_topics(key_columns: Sequence[str], debezium: Sequence[str]) -> dict[str, TopicOptions]:
+def parse_topics(
+    key_columns: Sequence[str], debezium: Sequence[str], snapshots: Sequence[str] = ()
+) -> dict[str, TopicOptions]:
     """What was said of single topics; raises BadParameter."""
     found: dict[str, TopicOptions] = {}
-    for text in key_columns:
-        topic, column = parse_setting(text)
-        if not column:
-            raise typer.BadParameter(f"{text!r:.120} names no column; write TOPIC=NAME")
-        found[topic] = TopicOptions(key_column=column)
-    for topic in debezium:
-        found[topic] = replace(found.get(topic, TopicOptions()), is_debezium=True)
+
+    def note(topic: str, **told: Any) -> None:
+        found[topic] = replace(found.get(topic, TopicOptions()), **told)
+
+    for topic, column in map(_parse_pair, key_columns):
+        note(topic, key_column=column)
+    for text in debezium:
+        topic, _, transactions = text.partition("=")
+        note(topic, is_debezium=True, transactions=transactions or None)
+    for topic, url in map(_parse_pair, snapshots):
+        note(topic, snapshot=url)
     return found
+
+
+def _parse_pair(text: str) -> tuple[str, str]:
+    topic, told = parse_setting(text)
+    if not topic or not told:
+        raise typer.BadParameter(f"{text!r:.120} lacks one side; write TOPIC=...")
+    return topic, told
 
 
 class FeedMaker:
@@ -82,7 +103,7 @@ class FeedMaker:
         if topic in _INTERNAL:
             raise NotFound(f"topic {topic} is the broker's own: it has no shapes")
         options = self._topics.get(topic, TopicOptions())
-        source, open_state = self._source(topic)
+        source = self._source(topic)
         try:
             source.partition_count()
         except InvalidRequest as error:
@@ -92,24 +113,51 @@ class FeedMaker:
         except BaseException:
             source.close()
             raise
-        return TopicFeed(
+        counts = FeedCounts()
+        feed = TopicFeed(
             source,
             _make_decoder(options),
-            open_state,
+            self._open_state(source, options),
             directory=self._directory,
             fs=self._files,
             clock=self._clock,
             signature=options.signature,
+            gate=self._gate(topic, options, counts),
         )
+        # What the gate counts belongs to the feed's figures.
+        feed.counts = counts
+        return feed
 
-    def _source(self, topic: str) -> tuple[TopicSource, OpenState]:
-        """Where records come from, and how the latest of each key are found at first."""
+    def _source(self, topic: str) -> EmbeddedSource | ServerSource:
         wait = time.sleep  # noqa: TID251, a command waits in real time
         if isinstance(self._place, Store):
-            store, embedded = self._place, EmbeddedSource(self._place, topic, wait=wait)
-            return embedded, lambda: KeyIndexState(store, embedded)
-        server = ServerSource(self._place, topic, wait=wait)
-        return server, lambda: ReplayState(server)
+            return EmbeddedSource(self._place, topic, wait=wait)
+        return ServerSource(self._place, topic, wait=wait)
+
+    def _open_state(
+        self, source: EmbeddedSource | ServerSource, options: TopicOptions
+    ) -> OpenState:
+        """How the latest record of each key is found when the table is new."""
+        url = options.snapshot
+        if url is not None:
+            return lambda: _open_snapshot(url, source)
+        if isinstance(self._place, Store) and isinstance(source, EmbeddedSource):
+            store, embedded = self._place, source
+            return lambda: KeyIndexState(store, embedded)
+        return lambda: ReplayState(source)
+
+    def _gate(self, topic: str, options: TopicOptions, counts: FeedCounts) -> Gate | None:
+        if options.transactions is None:
+            return None
+        ends = self._source(options.transactions)
+        return SourceTransactions(ends, topic, counts, self._clock)
+
+
+def _open_snapshot(url: str, source: TopicSource) -> StateReader:
+    from varve.cli.shape_states import SnapshotState
+    from varve.jobs.snapshot.read import open_snapshot
+
+    return SnapshotState(open_snapshot(url), source)
 
 
 def _make_decoder(options: TopicOptions) -> Decoder:

@@ -66,8 +66,18 @@ def command(
         list[str],
         typer.Option(
             "--debezium",
-            metavar="TOPIC",
-            help="A topic of change events as Debezium writes them. Repeatable.",
+            metavar="TOPIC[=TRANSACTIONS]",
+            help="A topic of change events as Debezium writes them, and that of its transactions "
+            "if their changes are to be seen together. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    snapshots: Annotated[
+        list[str],
+        typer.Option(
+            "--snapshot",
+            metavar="TOPIC=URL",
+            help="A snapshot of `varve job snapshot` that a topic's rows begin with, in place of "
+            "reading the topic. Repeatable.",
         ),
     ] = [],  # noqa: B006
     given: Annotated[
@@ -88,7 +98,7 @@ def command(
     Examples:
       varve shape serve -b localhost:9092 --data shapes
       varve shape serve --dir data --listen 0.0.0.0:8080 --token s3cret --shapes-file shapes.toml
-      varve shape serve -b kafka:9092 --debezium db.public.orders
+      varve shape serve -b kafka:9092 --debezium db.public.orders=db.transaction
     """
     from varve.cli.serve_logging import set_up_logging
     from varve.cli.shape_feeds import parse_topics
@@ -105,7 +115,7 @@ def command(
             admin_token=admin_token,
             shapes_file=shapes_file,
             can_delete=not no_delete,
-            topics=parse_topics(key_columns, debezium),
+            topics=parse_topics(key_columns, debezium, snapshots),
             given=dict(map(parse_setting, given)),
         )
         set_up_logging(log_format, log_level)

@@ -8,9 +8,9 @@ Threads    the loop's alone; filters are parsed and shapes made in the pool.
 from collections import OrderedDict
 from typing import Final
 
-from varve.foundation.errors import NotFound
+from varve.foundation.errors import NotFound, StoreError
 from varve.http.access import Access, parse_definition
-from varve.http.answer import invalid, must_refetch
+from varve.http.answer import Refusal, invalid, must_refetch
 from varve.http.engine import Engine, Shape
 from varve.http.engine_pool import EnginePool
 from varve.http.shape_request import DefinitionTexts, ShapeRequest
@@ -54,11 +54,16 @@ class Resolver:
             raise must_refetch(shape.handle)
         return shape
 
-    def find_successor(self, shape: Shape) -> str | None:
-        """The handle that a client of a dropped shape is to follow, if there is one already."""
-        other = self._engine.find_by_definition(shape.definition)
-        is_new = other is not None and not other.is_dropped and other.handle != shape.handle
-        return other.handle if other is not None and is_new else None
+    async def refetch(self, shape: Shape) -> Refusal:
+        """What a client of a dropped shape gets: 409 with the handle to follow, made if need be.
+
+        Without a handle where there can be no such shape any more.
+        """
+        try:
+            other = await self._find_or_create(shape.definition)
+        except (Refusal, StoreError):
+            return must_refetch(None)
+        return must_refetch(None if other.handle == shape.handle else other.handle)
 
     async def _find_or_create(self, definition: Definition) -> Shape:
         found = self._engine.find_by_definition(definition)

@@ -11,7 +11,7 @@ from typing import Final
 
 from varve.foundation.errors import NotFound, Unavailable
 from varve.http import headers
-from varve.http.answer import Answer, Refusal, invalid, must_refetch, unavailable
+from varve.http.answer import Answer, Refusal, invalid, unavailable
 from varve.http.engine import EngineHealth, Shape
 from varve.http.event_stream import EventStream
 from varve.http.exchange import Exchange, Gone
@@ -60,7 +60,7 @@ class ShapeReads:
             try:
                 await self._services.quick.run_in_engine(shape.open)
             except NotFound:
-                raise must_refetch(self._services.resolver.find_successor(shape)) from None
+                raise await self._services.resolver.refetch(shape) from None
 
     async def find_end(self, shape: Shape, offset: Offset, last: Offset) -> Offset:
         """Where an answer that begins at an offset ends: with its chunk, or with the last place."""
@@ -70,7 +70,7 @@ class ShapeReads:
             else:
                 end = await self._services.quick.run_in_engine(shape.chunk_end, offset)
         except NotFound:
-            raise must_refetch(self._services.resolver.find_successor(shape)) from None
+            raise await self._services.resolver.refetch(shape) from None
         return last if end is None else end
 
     async def _data(self, request: ShapeRequest, shape: Shape) -> Answer:
@@ -92,10 +92,10 @@ class ShapeReads:
         try:
             pieces = await self._services.reader.read(shape, start, end)
         except NotFound:
-            raise must_refetch(self._services.resolver.find_successor(shape)) from None
+            raise await self._services.resolver.refetch(shape) from None
         if shape.is_dropped:
             await pieces.close()
-            raise must_refetch(self._services.resolver.find_successor(shape))
+            raise await self._services.resolver.refetch(shape)
         return pieces
 
     def _at_once(self, request: ShapeRequest, shape: Shape) -> Answer:
@@ -224,7 +224,7 @@ class ShapeReads:
                 if shape.is_dropped:
                     if shape.failure is not None:
                         raise _snapshot_refusal(shape.failure)
-                    raise must_refetch(self._services.resolver.find_successor(shape))
+                    raise await self._services.resolver.refetch(shape)
                 if exchange.is_gone:
                     raise Gone
                 if waiters.is_stopping or not await waiter.wait(until):

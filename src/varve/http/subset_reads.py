@@ -9,7 +9,7 @@ from typing import Final
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
-from varve.http.answer import Answer, invalid, must_refetch
+from varve.http.answer import Answer, invalid
 from varve.http.engine import Shape, SubsetQuery
 from varve.http.services import Services
 from varve.http.shape_reads import SCHEMA
@@ -33,14 +33,14 @@ class SubsetReads:
         try:
             found = await services.slow.run_in_engine(self._run, shape, request.subset)
         except NotFound:
-            raise must_refetch(services.resolver.find_successor(shape)) from None
+            raise await services.resolver.refetch(shape) from None
         except InvalidRequest as error:
             named = getattr(error, "parameter", "where")
             raise invalid(
                 named if named in _PARAMETERS else "where", str(error), is_subset=True
             ) from None
         if shape.is_dropped:
-            raise must_refetch(services.resolver.find_successor(shape))
+            raise await services.resolver.refetch(shape)
         told = [
             headers.JSON,
             (headers.HANDLE, shape.handle.encode()),

@@ -133,11 +133,11 @@ def test_what_the_server_refuses_is_told_in_a_line(server: Running, guarded: Run
 
 
 def test_what_is_said_of_single_topics() -> None:
-    found = parse_topics(["a=id", "b=no"], ["b", "c"])
+    found = parse_topics(["a=id", "b=no"], ["b", "c=ends"], ["a=s3://bucket/snapshot"])
     assert found == {
-        "a": TopicOptions("id"),
+        "a": TopicOptions("id", snapshot="s3://bucket/snapshot"),
         "b": TopicOptions("no", is_debezium=True),
-        "c": TopicOptions(is_debezium=True),
+        "c": TopicOptions(is_debezium=True, transactions="ends"),
     }
     assert len({one.signature for one in found.values()}) == 3
 

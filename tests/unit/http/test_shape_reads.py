@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from typing import NoReturn
 
 import pytest
 
 from tests.support.fake_shapes import message
 from tests.support.shape_door import Stage, play, until
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.offset import Offset
 
 UP_TO_DATE_0 = {"headers": {"control": "up-to-date", "global_last_seen_lsn": "0"}}
@@ -164,10 +165,27 @@ def test_who_waits_for_a_shape_that_goes_gets_409() -> None:
         stage.engine.drop(shape)
         answer = await asked
         assert answer.status_code == 409
+        again, _ = await stage.begin()
+        assert answer.headers["electric-handle"] == again.handle != shape.handle
+
+    play(scene)
+
+
+def test_where_a_shape_cannot_be_made_again_409_names_none() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
+        await until(lambda: stage.services.waiters.count == 1)
+
+        def gone(definition: object) -> NoReturn:
+            raise NotFound("the topic is gone")
+
+        stage.engine.find_or_create = gone  # type: ignore[method-assign]
+        stage.engine.drop(shape)
+        answer = await asked
+        assert answer.status_code == 409
         assert "electric-handle" not in answer.headers
         assert answer.headers["cache-control"] == "public, max-age=1, must-revalidate"
-        again, _ = await stage.begin()
-        assert again.handle != shape.handle
 
     play(scene)
 
