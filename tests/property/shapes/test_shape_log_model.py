@@ -149,4 +149,4 @@ class ShapeLogMachine(RuleBasedStateMachine):
 
 
 TestShapeLogMachine = ShapeLogMachine.TestCase
-TestShapeLogMachine.settings = machine_settings(60)
+TestShapeLogMachine.settings = machine_settings(40)
