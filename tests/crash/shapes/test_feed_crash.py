@@ -39,7 +39,7 @@ def test_a_damaged_range_ends_the_journal() -> None:
 
 def _use_journal(fs: FaultyFileSystem, synced: list[Range]) -> None:
     """Opens a journal, adds to it and cuts it; `synced` has what must be there from then on."""
-    journal = Journal(fs, "tables/orders.journal")
+    journal = Journal(fs, "tables/orders/journal")
     journal.open()
     for one in _RANGES:
         journal.append([one])
@@ -60,7 +60,7 @@ def test_a_power_loss_at_any_step_keeps_what_was_synced() -> None:
                 is_over = True
             except PowerLoss:
                 pass
-            again = Journal(fs.after_crash(mode, step), "tables/orders.journal")
+            again = Journal(fs.after_crash(mode, step), "tables/orders/journal")
             again.open()
             assert set(synced) <= set(again.ranges)
             assert again.ranges in [_RANGES[:count] for count in range(4)] + [_RANGES[1:]]
@@ -92,7 +92,7 @@ def test_a_journal_that_is_lost_behind_the_table_is_begun_anew(tmp_path: Path) -
     feed.checkpoint(feed.mark())
     position = feed.position
     feed.close()
-    (tmp_path / "orders.journal").unlink()
+    (tmp_path / "orders" / "journal").unlink()
     source.append(1, b"1", b'{"n":100}')
     again = make_feed(source, str(tmp_path))
     assert again.open() is None
@@ -108,7 +108,7 @@ def test_a_journal_cut_in_the_middle_does_not_go_on_from_the_table(tmp_path: Pat
     feed.checkpoint(feed.mark())
     _poll_all(feed)
     feed.close()
-    path = tmp_path / "orders.journal"
+    path = tmp_path / "orders" / "journal"
     path.write_bytes(path.read_bytes()[RANGE_BYTES:])
     reason = make_feed(source, str(tmp_path)).open()
     assert reason is not None

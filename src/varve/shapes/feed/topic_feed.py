@@ -62,16 +62,17 @@ class TopicFeed:
         clock: Clock,
         signature: str,
         gate: Gate | None = None,
+        counts: FeedCounts | None = None,
     ) -> None:
         """`directory` holds the tables of all topics. `signature` tells how rows are made: a table
         of another one is not gone on with. With a `gate` source transactions stay together."""
         self.topic = source.topic
-        self.counts = FeedCounts()
+        self.counts = counts or FeedCounts()
         self._source = source
         self._decoder = decoder
         self._open_state = open_state
-        self._path = f"{directory}/{source.topic}"
-        self._journal = Journal(fs, f"{self._path}.journal")
+        self._path = f"{directory}/{source.topic}/rows"
+        self._journal = Journal(fs, f"{directory}/{source.topic}/journal")
         self._clock = clock
         self._signature = signature
         self._gate = gate
@@ -188,8 +189,9 @@ class TopicFeed:
         must be, too.
         """
         running = self._get()
-        if self._written_tx:
-            self._journal.cut(self._written_tx)
+        written_tx, self._written_tx = self._written_tx, 0
+        if written_tx:
+            self._journal.cut(written_tx)
         self._look_for_partitions(running)
         try:
             if not self._waiting:
@@ -256,8 +258,8 @@ class TopicFeed:
         self._looked_ms = now_ms
         for number in range(len(self._positions), self._source.partition_count()):
             start = self._source.bounds(number)[0]
-            running.order.add_partition(number, start)
             self._positions[number] = start
+            running.order.add_partition(number, start)
 
     # Checkpoints
 
@@ -279,7 +281,7 @@ class TopicFeed:
     def checkpoint(self, mark: int) -> None:
         """Writes the table up to a mark: all that was given before is durable in the shapes."""
         self._get().table.checkpoint(mark)
-        self._written_tx = self._marked_tx.pop(mark, self._written_tx)
+        self._written_tx = self._marked_tx.pop(mark, 0)
 
     # Looking
 

@@ -174,7 +174,7 @@ def test_a_damaged_table_is_made_anew(bench: FeedBench, tmp_path: Path) -> None:
     bench.put("a", {"n": 1})
     bench.open()
     bench.feed.close()
-    (tmp_path / "tables" / "orders" / "CURRENT").write_bytes(b"nonsense\n")
+    (tmp_path / "tables" / "orders" / "rows" / "CURRENT").write_bytes(b"nonsense\n")
     reason = bench.crash()
     assert reason is not None
     assert "damaged" in reason
@@ -394,4 +394,20 @@ def test_a_log_without_closed_segments_has_a_state_by_key_indexes(
         bench.put("a", {"n": number})
     bench.open()
     assert len(bench.rows()) == count
+    bench.close()
+
+
+def test_ranges_that_the_table_has_are_cut_off_the_journal(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, partitions=2)
+    bench.open()
+    path = tmp_path / "tables" / "orders" / "journal"
+    for number in range(40):
+        bench.put(f"k{number}", {"n": number})
+    while not bench.feed.is_caught_up or bench.feed.counts.records < 40:
+        bench.poll(1)
+    assert path.stat().st_size > 0
+    bench.feed.checkpoint(bench.feed.mark())
+    assert bench.crash() is None
+    assert path.stat().st_size == 0
+    assert bench.poll_all() == []
     bench.close()
