@@ -281,7 +281,8 @@ class TopicFeed:
     def checkpoint(self, mark: int) -> None:
         """Writes the table up to a mark: all that was given before is durable in the shapes."""
         self._get().table.checkpoint(mark)
-        self._written_tx = self._marked_tx.pop(mark, 0)
+        for one in [one for one in list(self._marked_tx) if one <= mark]:
+            self._written_tx = self._marked_tx.pop(one)
 
     # Looking
 
