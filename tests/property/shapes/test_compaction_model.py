@@ -18,6 +18,7 @@ from tests.support.shape_messages import (
 )
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import encode_entries
 from varve.shapes.compaction.balance import Balance
 from varve.shapes.compaction.block import Block, compact_block, index_block, join_blocks
@@ -177,6 +178,35 @@ def _stripped(entry: Entry) -> Any:
     message = json.loads(entry.json)
     headers = message["headers"]
     return message | {"headers": {name: headers[name] for name in ("operation", "relation")}}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.sampled_from(b'{}[]",:\\ a1')), max_size=6),
+    st.integers(0, 3),
+    st.integers(0, 200),
+)
+@settings(deadline=None, max_examples=60)
+def test_damaged_messages_are_refused_or_taken_and_never_read_beyond(
+    damage: list[tuple[int, int]], broken: int, cut: int
+) -> None:
+    """What a message says is not believed; whatever it says, its neighbours stay as they are."""
+    entries = [
+        make_entry(
+            Offset(tx, 0), UPDATE, "k", {"id": "k", "n": [tx, {"a": "x"}]}, old_value={"n": 0}
+        )
+        for tx in range(1, 5)
+    ]
+    text = bytearray(entries[broken].json)
+    for position, byte in damage:
+        text[position % len(text)] = byte
+    entries[broken] = entries[broken]._replace(json=bytes(text[: len(text) - cut % len(text)]))
+    entries.append(make_entry(Offset(9, 0), INSERT, "other", {"id": "other"}))
+    try:
+        compacted = _decode(_compact(_block(entries)))
+    except Corrupt:
+        return
+    assert [entry.offset for entry in compacted] == [Offset(4, 0), Offset(9, 0)]
+    assert json.loads(compacted[1].json) == _stripped(entries[4])
 
 
 @given(st.lists(changes, min_size=1, max_size=80), st.integers(1200, 6000), st.booleans())
