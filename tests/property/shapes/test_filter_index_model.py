@@ -24,6 +24,7 @@ _leaves = (
     | st.builds("{} BETWEEN {} AND {}".format, _COLUMNS, _LITERALS, _LITERALS)
     | st.builds("{}".format, _COLUMNS)
     | st.builds("{} IS TRUE".format, _COLUMNS)
+    | st.builds("{} IS NOT DISTINCT FROM {}".format, _COLUMNS, _LITERALS)
     | st.sampled_from(["a = b", "a IS NULL", "a LIKE '%'", "c <> 1", "a -> 'k' = 1"])
 )
 _conditions = st.recursive(

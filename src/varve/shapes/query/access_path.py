@@ -9,7 +9,18 @@ from decimal import Decimal
 from itertools import product
 from typing import Final, NamedTuple
 
-from varve.shapes.query.expression import And, Column, Compare, In, Is, Literal, Node, Or
+from varve.shapes.query.expression import (
+    And,
+    Column,
+    Compare,
+    Distinct,
+    In,
+    Is,
+    Literal,
+    Node,
+    Not,
+    Or,
+)
 from varve.shapes.query.value import Value, key_of, readings
 
 KEYS_MAX: Final = 64
@@ -56,6 +67,8 @@ def _find_equal(node: Node) -> EqualPath | None:
         case Compare("=", Column(name), Literal(value)) | Compare(
             "=", Literal(value), Column(name)
         ):
+            return EqualPath(({name: _keys([value])},), is_exact=True)
+        case Not(Distinct(Column(name), Literal(value))) if value is not None:
             return EqualPath(({name: _keys([value])},), is_exact=True)
         case Column(name) | Is(Column(name), "TRUE"):
             return EqualPath(({name: frozenset({key_of(True)})},), is_exact=True)
