@@ -1,0 +1,149 @@
+"""Who is told what of a change, and how transactions end for each shape."""
+
+import itertools
+import json
+from typing import Any
+
+from varve.shapes.definition import define
+from varve.shapes.distribution import Distribution, Outbox
+from varve.shapes.feed.change import Change, Transaction
+from varve.shapes.feed.row import Row
+from varve.shapes.messages import FormKey, MessageForm
+from varve.shapes.offset import Offset
+from varve.shapes.shape import Shape
+from varve.shapes.storage.storage import ShapeStorage
+
+FORMS: dict[FormKey, MessageForm] = {}
+
+
+def _shape(handle: str, start: int = 0, **parameters: Any) -> Shape:
+    definition = define("t", **parameters)
+    columns = None if definition.columns is None else frozenset(definition.columns)
+    key = FormKey(columns, definition.replica)
+
+    def fail(*arguments: object) -> ShapeStorage:
+        raise AssertionError("no storage here")
+
+    return Shape(
+        handle,
+        definition,
+        FORMS.setdefault(key, MessageForm("t", key)),
+        created_ms=0,
+        start=Offset(start, 0),
+        reads=itertools.count(1),
+        open_storage=fail,
+        storage_failed=fail,
+    )
+
+
+def _row(**columns: Any) -> Row:
+    return {name: json.dumps(value).encode() for name, value in columns.items()}
+
+
+def _change(
+    tx: int, row: Row | None, previous: Row | None, op: int = 0, *, is_uncertain: bool = False
+) -> Change:
+    key = _row(key="a")
+    now = None if row is None else key | row
+    was = None if previous is None else key | previous
+    return Change(Offset(tx, op), '"public"."t"/"a"', key, now, was, is_uncertain, 0)
+
+
+def _tell(distribution: Distribution, *changes: Change) -> dict[str, list[dict[str, Any]]]:
+    outbox: Outbox = {}
+    distribution.tell(Transaction(list(changes)), outbox)
+    return {
+        shape.handle: [json.loads(entry.json) for entry in entries]
+        for shape, entries in outbox.items()
+    }
+
+
+def _operations(told: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+    return {
+        handle: [message["headers"]["operation"] for message in messages]
+        for handle, messages in told.items()
+    }
+
+
+def test_a_filter_makes_inserts_updates_deletes_and_nothing() -> None:
+    distribution = Distribution()
+    for handle, where in (("all-1", None), ("low-1", "n < 5"), ("high", "n >= 5")):
+        distribution.add(_shape(handle, where=where))
+    told = _tell(distribution, _change(1, _row(n=1), None))
+    assert _operations(told) == {"all-1": ["insert"], "low-1": ["insert"]}
+    told = _tell(distribution, _change(2, _row(n=2), _row(n=1)))
+    assert _operations(told) == {"all-1": ["update"], "low-1": ["update"]}
+    told = _tell(distribution, _change(3, _row(n=7), _row(n=2)))
+    assert _operations(told) == {"all-1": ["update"], "low-1": ["delete"], "high": ["insert"]}
+    told = _tell(distribution, _change(4, None, _row(n=7)))
+    assert _operations(told) == {"all-1": ["delete"], "high": ["delete"]}
+
+
+def test_what_stands_in_the_snapshot_is_not_told() -> None:
+    distribution = Distribution()
+    distribution.add(_shape("old-1", start=3))
+    distribution.add(_shape("new-1", start=5, replica="full"))
+    assert _tell(distribution, _change(3, _row(n=1), None)) == {}
+    assert list(_tell(distribution, _change(4, _row(n=1), None))) == ["old-1"]
+    assert sorted(_tell(distribution, _change(6, _row(n=1), None))) == ["new-1", "old-1"]
+
+
+def test_an_uncertain_row_is_told_whole_or_deleted_everywhere() -> None:
+    distribution = Distribution()
+    distribution.add(_shape("low-1", where="n < 5"))
+    distribution.add(_shape("high", where="n >= 5", replica="full"))
+    told = _tell(distribution, _change(1, _row(n=1), _row(n=9), is_uncertain=True))
+    assert _operations(told) == {"low-1": ["insert"], "high": ["delete"]}
+    assert told["high"][0]["value"] == {"key": "a"}
+    told = _tell(distribution, _change(2, None, None, is_uncertain=True))
+    assert _operations(told) == {"low-1": ["delete"], "high": ["delete"]}
+
+
+def test_the_last_message_of_a_transaction_is_the_last_for_each_shape() -> None:
+    distribution = Distribution()
+    distribution.add(_shape("all-1"))
+    distribution.add(_shape("low-1", where="n < 5"))
+    told = _tell(
+        distribution,
+        _change(9, _row(n=1), None),
+        _change(9, _row(n=2), _row(n=1), op=2),
+        _change(9, _row(n=8), _row(n=2), op=4),
+        _change(9, _row(n=9), _row(n=8), op=6),
+    )
+    lasts = {
+        handle: [message["headers"].get("last", False) for message in messages]
+        for handle, messages in told.items()
+    }
+    assert lasts == {"all-1": [False, False, False, True], "low-1": [False, False, True]}
+    assert [message["headers"]["op_position"] for message in told["all-1"]] == [0, 2, 4, 6]
+
+
+def test_shapes_that_tell_alike_share_an_entry() -> None:
+    distribution = Distribution()
+    one, other = _shape("one-1"), _shape("other", where="n > 0")
+    distribution.add(one)
+    distribution.add(other)
+    outbox: Outbox = {}
+    distribution.tell(Transaction([_change(1, _row(n=1), None)]), outbox)
+    assert outbox[one][0] is outbox[other][0]
+
+
+def test_a_shape_that_came_or_went_is_known_at_once() -> None:
+    distribution = Distribution()
+    one, other = _shape("one-1", where="n = 1"), _shape("other", where="n = 1 AND m = 1")
+    distribution.add(one)
+    assert list(_tell(distribution, _change(1, _row(n=1, m=1), None))) == ["one-1"]
+    distribution.add(other)
+    assert sorted(_tell(distribution, _change(2, _row(n=1, m=1), None))) == ["one-1", "other"]
+    distribution.remove(one)
+    distribution.remove(one)
+    assert list(_tell(distribution, _change(3, _row(n=1, m=1), None))) == ["other"]
+    assert len(distribution) == 1
+
+
+def test_filters_over_many_columns_are_asked_each_time() -> None:
+    distribution = Distribution()
+    for number in range(12):
+        distribution.add(_shape(f"s{number:03}", where=f"c{number} = 1"))
+    told = _tell(distribution, _change(1, _row(c3=1, c7=1), _row(c3=1, c8=1)))
+    assert _operations(told) == {"s003": ["update"], "s007": ["insert"], "s008": ["delete"]}
