@@ -91,12 +91,15 @@ class FeedMaker:
         *,
         files: FileSystem,
         clock: Clock,
+        beside: Sequence[str] = (),
     ) -> None:
+        """`beside` are the log directories of the server, where they lie on this machine."""
         self._place = place
         self._topics = topics
         self._directory = directory
         self._files = files
         self._clock = clock
+        self._beside = tuple(beside)
 
     def make(self, topic: str) -> TopicFeed:
         """Raises NotFound where there is no such topic."""
@@ -144,6 +147,8 @@ class FeedMaker:
         if isinstance(self._place, Store) and isinstance(source, EmbeddedSource):
             store, embedded = self._place, source
             return lambda: KeyIndexState(store, embedded)
+        if self._beside:
+            return lambda: _open_files(source, self._beside)
         return lambda: ReplayState(source)
 
     def _gate(self, topic: str, options: TopicOptions, counts: FeedCounts) -> Gate | None:
@@ -158,6 +163,12 @@ def _open_snapshot(url: str, source: TopicSource) -> StateReader:
     from varve.jobs.snapshot.read import open_snapshot
 
     return SnapshotState(open_snapshot(url), source)
+
+
+def _open_files(source: TopicSource, directories: Sequence[str]) -> StateReader:
+    from varve.cli.shape_states import FilesState
+
+    return FilesState(source, directories)
 
 
 def _make_decoder(options: TopicOptions) -> Decoder:

@@ -13,7 +13,7 @@ import logging
 import random
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,7 +30,7 @@ from varve.http.access import Access, read_shapes
 from varve.http.server import HttpServer
 from varve.http.services import Services
 from varve.http.settings import HttpSettings
-from varve.kernels import json_split
+from varve.kernels import json_members, json_split, shape_entries
 from varve.shapes.engine import Engine
 from varve.shapes.settings import EngineSettings
 
@@ -55,6 +55,7 @@ class ShapePlan:
     access: Access
     can_delete: bool
     topics: Mapping[str, TopicOptions]
+    beside: tuple[Path, ...]
     engine: EngineSettings
     http: HttpSettings
 
@@ -68,6 +69,7 @@ def make_plan(
     shapes_file: Path | None,
     can_delete: bool,
     topics: Mapping[str, TopicOptions],
+    beside: Sequence[Path],
     given: Mapping[str, str],
 ) -> ShapePlan:
     """Checks what was given; raises InvalidSetting."""
@@ -85,6 +87,7 @@ def make_plan(
         access=Access(token=token, admin_token=admin_token, shapes=shapes),
         can_delete=can_delete,
         topics=topics,
+        beside=tuple(beside),
         engine=parse_settings(EngineSettings, of_engine, "--set"),
         http=parse_settings(HttpSettings, of_http, "--set"),
     )
@@ -104,7 +107,14 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
     _allow_files()
     files = RealFileSystem()
     clock = SystemClock()
-    maker = FeedMaker(source, plan.topics, str(plan.data / "tables"), files=files, clock=clock)
+    maker = FeedMaker(
+        source,
+        plan.topics,
+        str(plan.data / "tables"),
+        files=files,
+        clock=clock,
+        beside=[str(path) for path in plan.beside],
+    )
     engine = Engine(
         str(plan.data),
         maker.make,
@@ -146,7 +156,7 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
             f"{count} shape{'' if count == 1 else 's'}; "
             f"started in {time.monotonic() - began:.2f} s"
         )
-        await services.slow.run_in_engine(json_split.warm)
+        await services.slow.run_in_engine(_warm)
         # What was imported and loaded is looked at no more, and rows hold no cycles.
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
@@ -157,6 +167,13 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
         logger.info("stopping", extra={"waiting": services.waiters.count})
     finally:
         await server.stop()
+
+
+def _warm() -> None:
+    """Loads what the first rows would wait for, while the first clients find their way."""
+    json_members.warm()
+    shape_entries.warm()
+    json_split.warm()
 
 
 async def _trim_memory(services: Services) -> None:

@@ -80,6 +80,15 @@ def command(
             "reading the topic. Repeatable.",
         ),
     ] = [],  # noqa: B006
+    beside: Annotated[
+        list[Path],
+        typer.Option(
+            "--beside",
+            metavar="PATH",
+            help="With -b: a log directory of that broker on this machine; rows are then taken "
+            "from its files at first, not from the broker. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
     given: Annotated[
         list[str],
         typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting; may be repeated."),
@@ -107,6 +116,8 @@ def command(
     # Imports make many objects and little garbage; it is switched on again when the server listens.
     gc.disable()
     try:
+        if beside and broker is None:
+            raise typer.BadParameter("--beside goes with --bootstrap-server")
         place = make_place(directories, broker, settings, file, data)
         plan = make_plan(
             listen=listen,
@@ -116,6 +127,7 @@ def command(
             shapes_file=shapes_file,
             can_delete=not no_delete,
             topics=parse_topics(key_columns, debezium, snapshots),
+            beside=beside,
             given=dict(map(parse_setting, given)),
         )
         set_up_logging(log_format, log_level)

@@ -161,6 +161,7 @@ def test_a_plan_that_cannot_be_is_refused(changed: dict[str, Any], told: str) ->
         "shapes_file": None,
         "can_delete": True,
         "topics": {},
+        "beside": [],
         "given": {},
     }
     with pytest.raises(InvalidSetting, match=told):
