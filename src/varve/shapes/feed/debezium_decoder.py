@@ -44,8 +44,8 @@ class DebeziumDecoder:
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
         keys = _unwrapped([key for key, _ in records])
         envelopes = _unwrapped([value for _, value in records])
-        rows = _split([_member(envelope, "after") for envelope in envelopes])
-        marks = _split([_member(envelope, "transaction") for envelope in envelopes])
+        rows = _split([_object(envelope, "after") for envelope in envelopes])
+        marks = _split([_object(envelope, "transaction") for envelope in envelopes])
         return [
             self._decoded(record, key, envelope, row, mark)
             for record, key, envelope, row, mark in zip(
@@ -117,6 +117,12 @@ def _unwrapped(texts: Sequence[bytes | None]) -> list[Split]:
 
 def _member(held: Split, name: str) -> bytes | None:
     return held.get(name) if isinstance(held, dict) else None
+
+
+def _object(held: Split, name: str) -> bytes | None:
+    """A member that is an object, which null is not."""
+    text = held.get(name) if isinstance(held, dict) else None
+    return text if text is not None and text[0] == 0x7B else None
 
 
 def _transaction(mark: Split) -> SourceTransaction | None:
