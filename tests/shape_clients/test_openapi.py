@@ -30,7 +30,7 @@ CHECKS: Final = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-EXAMPLE_COUNT: Final = 40
+EXAMPLE_COUNT: Final = 25
 AIMS: Final = st.sampled_from(["anywhere", "at the topic", "at the shape"])
 
 

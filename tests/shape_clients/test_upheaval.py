@@ -15,7 +15,7 @@ from tests.support.shape_traffic import Traffic
 
 SLOW: Final = Pace(piece_bytes=8_192, rest_seconds=2.0)
 SLOW_COUNT: Final = 100
-PINNED_MAX_BYTES: Final = 4 << 20
+PINNED_MAX_BYTES: Final = 2 << 20
 MODES = pytest.mark.parametrize("is_sse", [False, True], ids=["long-poll", "sse"])
 
 
