@@ -11,7 +11,7 @@ Invariant  about one and a half times `memory_bytes` is held, and the tables of 
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Final
 
 import numpy as np
@@ -45,34 +45,53 @@ def compact_ranges(
     scratch: str,
     balance: Balance,
 ) -> Generator[Block]:
-    """What stays of all entries, in order, counted in the balance."""
-    total = sum(piece.size for piece in ranges)
-    balance.bytes_in = total
-    if total <= memory_bytes:
-        blocks = list(_counted(read_blocks(ranges, max(total, 1)), balance))
-        joined = join_blocks(blocks) if len(blocks) > 1 else blocks[0] if blocks else EMPTY
-        blocks.clear()
-        stayed = _compact(joined, secret, ranges[0].file.path, balance)
-        count_block(stayed.block, balance)
-        balance.keys += stayed.keys
-        balance.rows += stayed.rows
-        yield stayed.block
+    """What stays of all entries, in order, counted in the balance.
+
+    The first block comes when it is known what goes; what stays is counted as it is given.
+    """
+    balance.bytes_in = sum(piece.size for piece in ranges)
+    if balance.bytes_in <= memory_bytes:
+        block = _compact_at_once(ranges, secret, balance)
+        count_block(block, balance)
+        yield block
         return
-    count = min(PARTS_MAX, math.ceil(total / max(1, memory_bytes // 2)))
+    with closing(_compact_in_parts(ranges, memory_bytes, secret, fs, scratch, balance)) as blocks:
+        for block in blocks:
+            count_block(block, balance)
+            yield block
+
+
+def _compact_at_once(ranges: Sequence[Range], secret: Secret, balance: Balance) -> Block:
+    blocks = list(_counted(read_blocks(ranges, balance.bytes_in), balance))
+    joined = join_blocks(blocks) if len(blocks) > 1 else blocks[0]
+    blocks.clear()
+    stayed = _compact(joined, secret, ranges[0].file.path, balance)
+    balance.keys += stayed.keys
+    balance.rows += stayed.rows
+    return stayed.block
+
+
+def _compact_in_parts(
+    ranges: Sequence[Range],
+    memory_bytes: int,
+    secret: Secret,
+    fs: FileSystem,
+    scratch: str,
+    balance: Balance,
+) -> Generator[Block]:
+    window = max(WINDOW_BYTES_MIN, memory_bytes // 2)
+    count = min(PARTS_MAX, math.ceil(balance.bytes_in / window))
     with ExitStack() as stack:
         stack.enter_context(_removing_scratch(fs, scratch))
         fs.make_directory(scratch)
         parts = [_Part(fs, f"{scratch}/part.{number}", stack) for number in range(count)]
-        window = max(WINDOW_BYTES_MIN, memory_bytes // 2)
         for block in _counted(read_blocks(ranges, window), balance):
             stayed = _compact(block, secret, ranges[0].file.path, balance)
             for part, divided in zip(parts, divide_block(stayed.block, secret, count), strict=True):
                 part.add(divided)
         for part in parts:
             part.compact(secret, window, balance)
-        for joined in _join([part.output for part in parts], window // count):
-            count_block(joined, balance)
-            yield joined
+        yield from _join([part.output for part in parts], window // count)
 
 
 @contextmanager
