@@ -13,6 +13,7 @@ from varve.records.record import Record as LogRecord
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.decoder import Decoded, Record, RecordKind
 from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.filling import FillProgress
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.offset import Offset
@@ -411,3 +412,20 @@ def test_ranges_that_the_table_has_are_cut_off_the_journal(tmp_path: Path) -> No
     assert path.stat().st_size == 0
     assert bench.poll_all() == []
     bench.close()
+
+
+def test_a_filling_that_was_cut_begins_anew(bench: FeedBench) -> None:
+    for number in range(5):
+        bench.put(f"k{number}", {"n": number})
+
+    def stop(progress: FillProgress) -> None:
+        assert (progress.how, progress.total) == ("reading the topic", 5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.feed.open(stop)
+    assert not bench.feed.is_open
+    told: list[int] = []
+    assert bench.feed.open(lambda progress: told.append(progress.done)) is not None
+    assert told[-1] == 5
+    assert len(bench.rows()) == 5
