@@ -24,8 +24,7 @@ DEPTH_MAX: Final = 200
 MEMBER_BYTES_MIN: Final = 4
 """No member is shorter: quotes, colon, value; so a text bounds the spans it needs."""
 SPAN_FIELD_COUNT: Final = 5
-NAME_HAS_ESCAPES: Final = 1
-VALUE_HAS_BLANKS: Final = 2
+VALUE_HAS_BLANKS: Final = 1
 
 NOT_OBJECT: Final = -1
 """A valid text that is an array, a string, a number, true, false or null."""
@@ -146,27 +145,25 @@ def _escape_end(position: int, end: int) -> int:
 
 
 @inlined
-def _string_end(position: int, end: int) -> tuple[int, int]:
-    """Behind the closing quote of the string whose content starts here, or -1; 1 with escapes."""
-    escapes = 0
+def _string_end(position: int, end: int) -> int:
+    """Behind the closing quote of the string whose content starts here, or -1."""
     while True:
         position = _plain_end(position, end)
         if position >= end:
-            return -1, escapes
+            return -1
         byte = peek_u8(position)
         if byte == 0x22:
-            return position + 1, escapes
+            return position + 1
         if byte == 0x5C:
-            escapes = 1
             position = _escape_end(position, end)
         elif byte < 0x20:
-            return -1, escapes
+            return -1
         elif byte < 0x80:
             position += 1
         else:
             position = _utf8_end(position, end, byte)
         if position < 0:
-            return -1, escapes
+            return -1
 
 
 @inlined
@@ -212,7 +209,7 @@ def _scalar_end(position: int, end: int) -> int:
     """Behind the string, number or word that starts here, or a fault."""
     byte = peek_u8(position)
     if byte == 0x22:
-        after, _ = _string_end(position + 1, end)
+        after = _string_end(position + 1, end)
         return after if after > 0 else _BAD_STRING
     if byte == 0x2D or _is_digit(byte):
         after = _number_end(position, end)
@@ -266,12 +263,12 @@ def _members(base: int, start: int, end: int, stack: Any, spans: Any, row: int) 
                 continue
             if byte != 0x22:
                 return _UNEXPECTED
-            after, escapes = _string_end(position + 1, last)
+            after = _string_end(position + 1, last)
             if after < 0:
                 return _BAD_STRING
             if depth == 1:
                 name_start, name_end = position + 1 - base, after - 1 - base
-                flags = NAME_HAS_ESCAPES if escapes else 0
+                flags = 0
             position = after
             while position < last and _is_blank(peek_u8(position)):
                 position += 1

@@ -6,7 +6,7 @@ Invariant  a column's text is valid JSON, keeps its digits and escapes, and has 
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Final
@@ -106,16 +106,6 @@ def decode_text(text: bytes) -> str | None:
         return text[1:-1].decode()
     decoded: str = json.loads(text)
     return decoded
-
-
-def changed_columns(row: Row, previous: Row) -> list[str]:
-    """Columns of the row that the previous one lacks or spells differently."""
-    return [name for name, text in row.items() if previous.get(name) != text]
-
-
-def removed_columns(row: Row, previous: Row) -> Collection[str]:
-    """Columns of the previous row that the row lacks."""
-    return previous.keys() - row.keys() if len(previous.keys() & row.keys()) < len(previous) else ()
 
 
 def _name(spelled: bytes) -> str:

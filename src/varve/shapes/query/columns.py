@@ -4,7 +4,7 @@ Invariant  names stand in the order of the request, each once; the selection is 
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
@@ -25,14 +25,6 @@ class Columns:
     def parse(cls, text: str) -> "Columns":
         """A list with commas; raises InvalidRequest."""
         return cls([parse_identifier(entry) for entry in split_list(text, "columns")])
-
-    def require(self, names: Collection[str], what: str) -> None:
-        """Raises InvalidRequest unless all the names are selected."""
-        missing = [name for name in names if name not in self.names]
-        if missing:
-            raise InvalidRequest(
-                f"columns leave out {what} {', '.join(missing)!r:.80}: add them to the list"
-            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Columns) and self.names == other.names

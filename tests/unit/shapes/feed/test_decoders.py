@@ -9,7 +9,7 @@ from varve.foundation.errors import InvalidSetting
 from varve.shapes.feed.debezium_decoder import UNAVAILABLE, DebeziumDecoder, find_transaction_end
 from varve.shapes.feed.decoder import RecordKind, SourceTransaction, complete
 from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.row import changed_columns, join_row, removed_columns, split_row
+from varve.shapes.feed.row import join_row, split_row
 from varve.shapes.feed.row_key import row_key, row_key_prefix
 
 
@@ -88,13 +88,6 @@ def test_many_records_are_decoded_as_each_alone() -> None:
 )
 def test_the_key_of_a_row(columns: dict[str, bytes], name: str) -> None:
     assert row_key(row_key_prefix("t"), columns) == name
-
-
-def test_rows_tell_what_changed_and_what_is_gone() -> None:
-    row, previous = {"a": b"1", "b": b"2"}, {"b": b"3", "c": b"4"}
-    assert changed_columns(row, previous) == ["a", "b"]
-    assert set(removed_columns(row, previous)) == {"c"}
-    assert not removed_columns(row, row)
 
 
 def test_rows_are_joined_in_the_order_asked_for() -> None:

@@ -25,9 +25,6 @@ def test_columns_are_named_as_in_sql() -> None:
     columns = Columns.parse(' id,"Na""me, x" ,FOO,id')
     assert columns.names == ("id", 'Na"me, x', "foo")
     assert Columns.parse(columns.sql) == columns
-    columns.require(["id"], "key columns")
-    with pytest.raises(InvalidRequest, match="key columns 'key'"):
-        columns.require(["id", "key"], "key columns")
 
 
 @pytest.mark.parametrize(
