@@ -31,6 +31,9 @@ class Verdict(IntEnum):
     NO_ID = window_spans.NO_ID_FOUND
 
 
+_VERDICT_COUNT: Final = len(Verdict)
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """How many records were what, in the order of Verdict."""
@@ -44,7 +47,7 @@ class Counts:
 
     @classmethod
     def of(cls, verdicts: Verdicts) -> Self:
-        return cls(*np.bincount(verdicts, minlength=len(Verdict)).tolist())
+        return cls(*np.bincount(verdicts, minlength=_VERDICT_COUNT).tolist())
 
     @property
     def total(self) -> int:
