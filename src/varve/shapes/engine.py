@@ -394,6 +394,7 @@ class Engine:
     def _topic_gone(self, topic: TopicShapes) -> None:
         """Called by the feed's own thread; upkeep ends what is left of the topic."""
         topic.end_turns()
+        topic.needs_opening()
         self._drop(
             [one for one in self.shapes() if one.definition.topic == topic.topic],
             DropReason.SOURCE_LOST,

@@ -48,8 +48,9 @@ class Running:
         self._snapshots = ThreadPoolExecutor(
             settings.snapshot_threads, thread_name_prefix="shapes-snapshot"
         )
-        self._feeds: dict[str, Worker] = {}
         self._lock = threading.Lock()
+        self._feeds: dict[str, Worker] = {}  # guarded by _lock
+        self._topics: dict[str, TopicShapes] = {}  # guarded by _lock
         self._flusher = Worker(
             "shapes-checkpoint", lambda now_ms: checkpoint(), settings.checkpoint_ms, clock
         )
@@ -72,6 +73,7 @@ class Running:
         )
         with self._lock:
             self._feeds[topic.topic] = worker
+            self._topics[topic.topic] = topic
         worker.start().wake()
 
     def stop_topic(self, topic: TopicShapes) -> None:
@@ -79,6 +81,7 @@ class Running:
         topic.end_turns()
         with self._lock:
             worker = self._feeds.pop(topic.topic, None)
+            self._topics.pop(topic.topic, None)
         if worker is not None:
             worker.stop()
 
@@ -100,7 +103,9 @@ class Running:
         self._is_stopping.set()
         self._snapshots.shutdown(wait=True, cancel_futures=True)
         with self._lock:
-            workers = list(self._feeds.values())
+            topics, workers = list(self._topics.values()), list(self._feeds.values())
+        for topic in topics:
+            topic.end_turns()
         for worker in (*workers, self._flusher, *self._others):
             worker.stop()
 
@@ -122,6 +127,8 @@ class Running:
             logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})
             self._topic_gone(topic)
         except StoreError as error:
+            if topic.is_ended:
+                return
             if not error.retriable:
                 topic.needs_opening()
             raise

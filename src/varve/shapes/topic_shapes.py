@@ -19,10 +19,11 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Closed, Corrupt
 from varve.shapes.definition import Definition
 from varve.shapes.distribution import Distribution, Outbox
 from varve.shapes.feed.change import Transaction
+from varve.shapes.feed.filling import FillProgress
 from varve.shapes.feed.table import TableView
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.messages import FormKey, MessageForm
@@ -108,7 +109,7 @@ class TopicShapes:
         self.connect()
         with self._checkpoints:
             self.is_ready = False
-            reset = self.feed.open()
+            reset = self.feed.open(self._check_filling)
             with self._lock:
                 # What was marked was of the table before.
                 self._due, self._dirty, self._marked = None, set(), None
@@ -120,6 +121,14 @@ class TopicShapes:
                 lost = [one for one in self._distribution.shapes() if self._is_lost(one)]
                 self._drop(lost, DropReason.SOURCE_LOST)
                 self.is_ready = True
+
+    def _check_filling(self, progress: FillProgress) -> None:
+        """Stops a filling that nobody waits for any more."""
+        if self.is_ended:
+            raise Closed(
+                f"the table of topic {self.topic} was not filled: the engine stopped after "
+                f"{progress.done} records"
+            )
 
     def needs_opening(self) -> None:
         """The feed failed for good: it must be opened again, and gives again what came since."""
@@ -223,10 +232,11 @@ class TopicShapes:
     def _reset_locked(self, reason: str) -> None:
         """All that shapes hold is void; those that only wait for their snapshots stay."""
         gone = self._distribution.shapes()
-        logger.warning(
-            "shapes of a topic start anew",
-            extra={"topic": self.topic, "reason": reason, "shapes": len(gone)},
-        )
+        if gone:
+            logger.warning(
+                "shapes of a topic start anew",
+                extra={"topic": self.topic, "reason": reason, "shapes": len(gone)},
+            )
         for shape in gone:
             self._distribution.remove(shape)
         self._drop(gone, drop_reason(reason))

@@ -21,7 +21,10 @@ def _shape(handle: str, start: int = 0, **parameters: Any) -> Shape:
     columns = None if definition.columns is None else frozenset(definition.columns)
     key = FormKey(columns, definition.replica)
 
-    def fail(*arguments: object) -> ShapeStorage:
+    def open_storage(shape: Shape) -> ShapeStorage:
+        raise AssertionError("no storage here")
+
+    def fail(shape: Shape, error: BaseException) -> None:
         raise AssertionError("no storage here")
 
     return Shape(
@@ -31,7 +34,7 @@ def _shape(handle: str, start: int = 0, **parameters: Any) -> Shape:
         created_ms=0,
         start=Offset(start, 0),
         reads=itertools.count(1),
-        open_storage=fail,
+        open_storage=open_storage,
         storage_failed=fail,
     )
 

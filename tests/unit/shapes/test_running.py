@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,8 @@ import pytest
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.state import StateRecord
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
 
@@ -114,3 +116,24 @@ def test_shapes_of_a_topic_that_was_deleted_are_dropped(path: Path) -> None:
     assert not again.is_dropped, (again.drop_reason, again.failure)
     assert again.handle != shape.handle
     stage.close()
+
+
+def test_an_engine_stops_in_the_middle_of_a_filling(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def read_slowly(state: ReplayState) -> Iterator[Sequence[StateRecord]]:
+        while True:
+            begun.set()
+            release.wait(0.01)
+            yield []
+
+    monkeypatch.setattr(ReplayState, "read", read_slowly)
+    stage = _open(path)
+    stage.store.create_topic("t")
+    shape = stage.engine.find_or_create(stage.engine.define("t"))
+    assert begun.wait(PATIENCE_SECONDS)
+    assert stage.engine.health().status == "starting"
+    stage.close()
+    assert not shape.is_snapshot_started
