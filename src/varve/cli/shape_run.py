@@ -30,7 +30,7 @@ from varve.http.access import Access, read_shapes
 from varve.http.server import HttpServer
 from varve.http.services import Services
 from varve.http.settings import HttpSettings
-from varve.kernels import json_members, json_split, shape_entries
+from varve.kernels import json_members, json_split, shape_entries, shape_fold, shape_plan
 from varve.shapes.engine import Engine
 from varve.shapes.settings import EngineSettings
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_GARBAGE_THRESHOLDS: Final = (50_000, 20, 100)
+_GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
 _TRIM_SECONDS: Final = 30
 _HTTP_PREFIX: Final = "shapes.http."
 
@@ -171,9 +171,8 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
 
 def _warm() -> None:
     """Loads what the first rows would wait for, while the first clients find their way."""
-    json_members.warm()
-    shape_entries.warm()
-    json_split.warm()
+    for kernels in (json_members, shape_entries, json_split, shape_plan, shape_fold):
+        kernels.warm()
 
 
 async def _trim_memory(services: Services) -> None:

@@ -145,8 +145,7 @@ class Exchange:
                 if self.is_gone:
                     raise Gone
                 size += len(piece)
-                async with asyncio.timeout(idle_ms / 1000):
-                    await self._send_piece(piece)
+                await self._send_piece(piece, idle_ms)
                 del piece
             await self._send({"type": "http.response.body", "body": b""})
         except Gone:
@@ -156,17 +155,13 @@ class Exchange:
             raise Gone from error
         return size
 
-    async def _send_piece(self, piece: bytes) -> None:
+    async def _send_piece(self, piece: bytes, idle_ms: int) -> None:
         """In parts: what is sent is copied, and a slow client holds the copy as well."""
-        part = piece if len(piece) <= _PART_BYTES else memoryview(piece)
+        whole = memoryview(piece)
         for start in range(0, len(piece), _PART_BYTES):
-            await self._send(
-                {
-                    "type": "http.response.body",
-                    "body": part[start : start + _PART_BYTES],
-                    "more_body": True,
-                }
-            )
+            body = piece if len(piece) <= _PART_BYTES else whole[start : start + _PART_BYTES]
+            async with asyncio.timeout(idle_ms / 1000):
+                await self._send({"type": "http.response.body", "body": body, "more_body": True})
             if self.is_gone:
                 raise Gone
 
