@@ -35,8 +35,12 @@ class Command:
     """A `varve` command that runs while it is entered; `address` is where it serves."""
 
     def __init__(self, *arguments: str) -> None:
+        # In a session of its own it does not see Ctrl-C: servers end after what needs them.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "varve", *arguments], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "varve", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
