@@ -72,8 +72,8 @@ Kafka's `server.properties`, from variables such as `VARVE_LISTENERS`, and with 
 [server.md](server.md) tells more."""
 
 _SHAPES_INTRODUCTION = """\
-These are for `varve shape serve`, given with `--set name=value`.
-[shapes-http.md](shapes-http.md) tells more."""
+These are for `varve shape serve`, given with `--set name=value`. [shapes.md](shapes.md) and
+[shapes-http.md](shapes-http.md) tell more."""
 
 _COMMANDS_INTRODUCTION = "Every command and subcommand also answers to `--help`."
 
