@@ -87,10 +87,13 @@ class Distribution:
     def _tell(self, change: Change, outbox: Outbox, *, is_last: bool) -> Sequence[Shape]:
         """Puts one change into the outbox; gives whom it concerns."""
         offset, text, key_columns, row, previous, is_uncertain, _ = change
+        groups = self._groups(row, previous, is_uncertain=is_uncertain)
+        if len(groups) == 1 and not groups[0][0]:
+            return ()
         key = message_key(text)
         end = ending(offset, is_last=is_last)
         told: list[Shape] = []
-        for routes, operation in self._groups(row, previous, is_uncertain=is_uncertain):
+        for routes, operation in groups:
             for form, shapes in routes:
                 if operation == UPDATE and row is not None and previous is not None:
                     json = form.update(key, row, previous, key_columns, end)
@@ -124,7 +127,7 @@ class Distribution:
         was = self._find_routes(previous)
         if row is None:
             return ((was, DELETE),)
-        if now is was:
+        if now is was or now == was:
             return ((now, UPDATE),)
         inside = {shape for _, shapes in now for shape in shapes}
         before = {shape for _, shapes in was for shape in shapes}
@@ -136,9 +139,10 @@ class Distribution:
 
     def _find_routes(self, row: Row) -> list[Route]:
         """To whom a row belongs; the same list for rows alike."""
-        if len(self._columns) > _COLUMNS_MAX:
+        columns = self._columns
+        if len(columns) > _COLUMNS_MAX:
             return _group(self._index.matches(row))
-        alike = tuple([row.get(name) for name in self._columns])
+        alike = tuple([row.get(name) for name in columns]) if columns else ()
         routes = self._routes.get(alike)
         if routes is None:
             if len(self._routes) >= _ROUTES_MAX:

@@ -34,6 +34,7 @@ STEPS = st.one_of(
     st.tuples(st.just("crash")),
     st.tuples(st.just("restart")),
     st.tuples(st.just("compact")),
+    st.tuples(st.just("clean")),
     st.tuples(st.just("drop"), st.integers(0, 4)),
 )
 SHAPES: list[dict[str, Any]] = [
@@ -70,7 +71,9 @@ class _World:
             settings=EngineSettings(chunk_bytes=400, turn_records=3),
             compaction=CompactionSettings(keep_chunks=0, stale_share=0.0),
         )
-        self.stage.store.create_topic("t", partitions=partitions)
+        self.stage.store.create_topic(
+            "t", partitions=partitions, settings={"cleanup.policy": "compact"}
+        )
         self.state: dict[str, Row] = {}
         self.clients = [Follower(self.stage, "t", **parameters) for parameters in SHAPES]
 
@@ -96,6 +99,8 @@ class _World:
                 for shape in self.stage.engine.shapes():
                     if shape.is_snapshot_complete:
                         self.stage.engine.compact(shape)
+            case ("clean",):
+                self.stage.store.clean("t", roll=True, at_once=True)
             case ("drop", number):
                 handle = self.clients[number].handle
                 found = None if handle is None else self.stage.engine.find(handle)
