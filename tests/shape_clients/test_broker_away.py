@@ -1,0 +1,39 @@
+"""A broker that goes away and comes back: clients wait, then have exactly the topic's state."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_server import ServerMaker
+from tests.support.npm_clients import NpmClients
+from tests.support.shape_server import ShapeServer
+from tests.support.shape_topic import ShapeTopic
+from tests.support.shape_traffic import Traffic
+
+
+@pytest.mark.node
+def test_clients_and_server_outlive_a_broker_that_comes_back(
+    tmp_path: Path, npm: NpmClients
+) -> None:
+    with ServerMaker() as maker, maker.start(tmp_path / "broker") as broker:
+        (tmp_path / "shapes").mkdir()
+        with ShapeServer(broker.bootstrap, tmp_path / "shapes") as server:
+            topic = ShapeTopic(broker.bootstrap, "away")
+            traffic = Traffic(topic)
+            traffic.add(50)
+            names = ["away-poll", "away-sse"]
+            for name in names:
+                is_sse = name == "away-sse"
+                npm.follow(name, url=server.url, params={"table": "away"}, liveSse=is_sse)
+            npm.wait(topic.rows(), *names)
+            broker.kill()
+            npm.follow("away-late", url=server.url, params={"table": "away"})
+            npm.wait(topic.rows(), *names, "away-late")
+            broker.start()
+            traffic.change(50)
+            npm.wait(topic.rows(), *names, "away-late")
+            for name in [*names, "away-late"]:
+                facts = npm.facts(name)
+                assert facts["errors"] == []
+                assert facts["refetches"] == 0
+            npm.stop(*names, "away-late")
