@@ -5,9 +5,9 @@ Layout     registry.sqlite, .lock, tables/<topic>, <h1h2>/<h3h4>/<handle>/, .tmp
 Invariant  one shape for each definition and one handle for each shape, never given again. A handle
            that was dropped is found no more.
 Crash      shapes with complete snapshots go on where their feeds go on; others are dropped.
-Threads    any. `_creation` is held while a shape is made; `_lock` guards the topics and listeners,
-           and nothing is called under it. Workers run turns, checkpoints, snapshots and upkeep; in
-           an engine without them one thread may call the same methods.
+Threads    any. `_creation` is held while a shape is made or a topic is let go. Workers run turns,
+           checkpoints, snapshots and upkeep; in an engine without them one thread may call the same
+           methods.
 """
 
 import itertools
@@ -32,6 +32,7 @@ from varve.shapes.definition import Definition, define, parse_definition
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.health import EngineHealth, engine_health, topic_health
 from varve.shapes.leftovers import Leftovers
+from varve.shapes.listeners import Listener, Listeners
 from varve.shapes.metrics import EngineMetrics
 from varve.shapes.offset import Offset
 from varve.shapes.query.subset import Subset
@@ -51,8 +52,6 @@ logger = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
 UNUSED_ROUNDS: Final = 2
 """Rounds of upkeep after which a topic without shapes is read no more."""
-Listener = Callable[[Collection[str]], None]
-"""Told the handles of shapes that have news: entries, a snapshot begun, done or failed, an end."""
 
 
 class Engine:
@@ -80,9 +79,8 @@ class Engine:
         )
         self._catalog = Catalog()
         self._creation = threading.Lock()
-        self._lock = threading.Lock()
         self._topics = Topics(self._make_topic)
-        self._listeners: tuple[Listener, ...] = ()  # guarded by _lock
+        self._listeners = Listeners()
         self.metrics = EngineMetrics(self._topics.all)
         self._reads = itertools.count(1)
         self._marks = itertools.count(1)
@@ -114,25 +112,28 @@ class Engine:
             self._registry,
             create_storage=self._create_storage,
             drop=self._drop,
-            notify=self._notify,
+            notify=self._listeners.tell,
             pool=self._pool,
             metrics=self.metrics.table,
         )
         self._is_open = True
-        for handle in self._registry.remove_incomplete():
-            self._leftovers.discard(handle)
-        self._load(self._registry.shapes())
-        if maintain:
-            self._start()
+        try:
+            for handle in self._registry.remove_incomplete():
+                self._leftovers.discard(handle)
+            self._load(self._registry.shapes())
+            if maintain:
+                self._start()
+        except BaseException:
+            self.abandon()
+            raise
         return self
 
     def _load(self, rows: Iterable[RegisteredShape]) -> None:
         by_topic: dict[str, list[Shape]] = {}
         for row in rows:
-            try:
-                definition = parse_definition(row.comparable)
-            except Corrupt as error:
-                logger.warning("shape is dropped", exc_info=error, extra={"handle": row.handle})
+            definition = _find_definition(row)
+            if definition is None or self._catalog.find_by_definition(definition) is not None:
+                # One that cannot be read, or that reads as another one by now.
                 self._registry.remove([row.handle])
                 continue
             shape = self._make_shape(row.handle, definition, row.created_ms, row.start)
@@ -235,7 +236,7 @@ class Engine:
             settings=self.settings,
             clock=self._clock,
             drop=self._drop,
-            notify=self._notify,
+            notify=self._listeners.tell,
             checkpoint_due=self._checkpoint_due,
         )
 
@@ -291,19 +292,7 @@ class Engine:
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Tells a listener of news, from any thread and quickly; gives what ends that."""
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
-
-        def end() -> None:
-            with self._lock:
-                self._listeners = tuple(one for one in self._listeners if one is not listener)
-
-        return end
-
-    def _notify(self, handles: Collection[str]) -> None:
-        if handles:
-            for listener in self._listeners:
-                listener(handles)
+        return self._listeners.add(listener)
 
     # Work that the workers do
 
@@ -385,7 +374,7 @@ class Engine:
                 self._leftovers.discard(shape.handle)
         self.metrics.table.add(metrics.DROPPED, len(gone), reason)
         logger.info("shapes dropped", extra={"reason": str(reason), "handles": handles[:20]})
-        self._notify(handles)
+        self._listeners.tell(handles)
 
     def _storage_failed(self, shape: Shape, error: BaseException) -> None:
         logger.error("storage of a shape failed", exc_info=error, extra={"handle": shape.handle})
@@ -437,8 +426,7 @@ class Engine:
             self._let_go()
 
     def _stop(self) -> None:
-        with self._lock:
-            self._is_open = False
+        self._is_open = False
         if self._running is not None:
             self._running.stop()
             self._running = None
@@ -467,3 +455,11 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _find_definition(row: RegisteredShape) -> Definition | None:
+    try:
+        return parse_definition(row.comparable)
+    except Corrupt as error:
+        logger.warning("shape is dropped", exc_info=error, extra={"handle": row.handle})
+        return None

@@ -1,6 +1,7 @@
 """Shapes in one process: a store, an engine, and clients that follow."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from varve.foundation.metrics import exposition
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
+from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.storage import ShapeStorage
@@ -390,3 +392,17 @@ def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> No
     (again,) = stage.engine.shapes()
     assert len(_messages(again)) == 2
     stage.close()
+
+
+def test_a_definition_that_cannot_be_read_is_dropped_at_the_start(stage: Stage) -> None:
+    kept, lost = stage.create("items"), stage.create("items", where="n = 1")
+    stage.engine.close()
+    connection = sqlite3.connect(Path(stage.engine.root) / FILE_NAME)
+    with connection:
+        connection.execute("UPDATE shapes SET comparable = '{' WHERE handle = ?", (lost.handle,))
+    connection.close()
+    stage.engine = stage._open()
+    assert [one.handle for one in stage.engine.shapes()] == [kept.handle]
+    stage.engine.run_upkeep(0)
+    assert not list(Path(stage.engine.root).glob(f"*/*/{lost.handle}"))
+    assert list(Path(stage.engine.root).glob(f"*/*/{kept.handle}"))
