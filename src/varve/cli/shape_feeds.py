@@ -4,6 +4,7 @@ Invariant  the signature of a table names all that decides how its rows look; wi
            table is made anew.
 """
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from varve.cli.store_access import parse_setting
 from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidRequest, NotFound
+from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
 from varve.shapes.feed.decoder import Decoder
@@ -100,6 +101,11 @@ class FeedMaker:
         self._files = files
         self._clock = clock
         self._beside = tuple(beside)
+        self._end = threading.Event()
+
+    def end(self) -> None:
+        """Nobody waits for a broker any more that is away."""
+        self._end.set()
 
     def make(self, topic: str) -> TopicFeed:
         """Raises NotFound where there is no such topic."""
@@ -132,10 +138,15 @@ class FeedMaker:
         return feed
 
     def _source(self, topic: str) -> EmbeddedSource | ServerSource:
-        wait = time.sleep  # noqa: TID251, a command waits in real time
         if isinstance(self._place, Store):
+            wait = time.sleep  # noqa: TID251, a command waits in real time
             return EmbeddedSource(self._place, topic, wait=wait)
-        return ServerSource(self._place, topic, wait=wait)
+        return ServerSource(self._place, topic, wait=self._wait)
+
+    def _wait(self, seconds: float) -> None:
+        """A pause of a client; raises Unavailable when the server of shapes stops."""
+        if self._end.wait(seconds):
+            raise Unavailable("the server of shapes stops, and waits for no broker any more")
 
     def _open_state(
         self, source: EmbeddedSource | ServerSource, options: TopicOptions

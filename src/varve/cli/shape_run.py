@@ -124,7 +124,10 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
         settings=plan.engine,
     )
     with engine.open(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(plan, engine, began, tell))
+        try:
+            runner.run(_run(plan, engine, began, tell))
+        finally:
+            maker.end()
     logger.info("stopped")
 
 

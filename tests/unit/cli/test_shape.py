@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,12 @@ from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
 from varve.cli.shape_run import make_plan
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import InvalidSetting, NotFound
+from varve.foundation.errors import InvalidSetting, NotFound, Unavailable
 from varve.http.access import Access
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.client import ServerClient
+from varve.kafka_client.topics import find_or_create_topic
+from varve.testing.kafka_kit import KafkaKit
 
 
 class Running:
@@ -204,3 +209,22 @@ def test_a_topic_that_is_not_there_has_no_feed(tmp_path: Path, name: str) -> Non
         with pytest.raises(NotFound, match="topic"):
             maker.make(name)
     assert not (tmp_path / "tables").exists()
+
+
+def test_who_waits_for_a_broker_that_is_away_ends_with_the_server(tmp_path: Path) -> None:
+    with KafkaKit() as kit:
+        host, _, port = kit.bootstrap.rpartition(":")
+        address = ServerAddress(hosts=((host, int(port)),), timeout_ms=10_000)
+        client = ServerClient(address, threading.Event().wait)
+        find_or_create_topic(client, "items", partitions=1, settings={})
+        client.close()
+        maker = FeedMaker(
+            address, {}, str(tmp_path / "tables"), files=RealFileSystem(), clock=SystemClock()
+        )
+        feed = maker.make("items")
+    began = time.monotonic()
+    threading.Timer(0.3, maker.end).start()
+    with pytest.raises(Unavailable, match="stops"):
+        feed.open()
+    assert time.monotonic() - began < address.timeout_ms / 2000
+    feed.close()
