@@ -132,6 +132,7 @@ class Follower:
                 return False
             data = b"[" + b",".join(shape.read(self.offset, end)) + b"]"
         except NotFound:
+            self.refetches += 1
             self.handle = None
             return True
         for message in json.loads(data):

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from random import Random
 
+from varve.foundation.errors import Corrupt
 from varve.foundation.metrics import MetricTable
 from varve.shapes.catalog import Catalog
 from varve.shapes.compaction.compact import Compactor
@@ -72,5 +73,6 @@ class Compacting:
             "compaction of a shape failed", exc_info=error, extra={"handle": storage.handle}
         )
         shape = self._catalog.find(storage.handle)
-        if shape is not None and storage.failure is not None:
+        is_broken = isinstance(error, Corrupt) or storage.failure is not None
+        if shape is not None and is_broken:
             self._drop(shape, DropReason.STORAGE_FAILED)

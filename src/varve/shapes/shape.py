@@ -10,6 +10,7 @@ Threads    any; `_lock` guards opening, closing and dropping. Readers and writer
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 
 from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
@@ -130,12 +131,27 @@ class Shape:
 
     def chunk_end(self, offset: Offset) -> Offset | None:
         """Where the chunk behind a place ends; None if it is open or there is none."""
-        return self.open().chunk_end(offset)
+        with self._dropping_if_corrupt():
+            return self.open().chunk_end(offset)
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""
         self.last_read = next(self._reads)
-        return self.open().read(start, end)
+        with self._dropping_if_corrupt():
+            return self._checked(self.open().read(start, end))
+
+    def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        with self._dropping_if_corrupt():
+            yield from pieces
+
+    @contextmanager
+    def _dropping_if_corrupt(self) -> Iterator[None]:
+        """A shape whose files are damaged would fail its readers for ever: they begin anew."""
+        try:
+            yield
+        except Corrupt as error:
+            self._storage_failed(self, error)
+            raise NotFound(f"shape {self.handle} is damaged and was dropped: {error}") from error
 
     def is_in_memory(self, start: Offset) -> bool:
         """Whether everything behind a place is in memory, so that reading it needs no file."""

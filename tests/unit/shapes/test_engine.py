@@ -406,3 +406,20 @@ def test_a_definition_that_cannot_be_read_is_dropped_at_the_start(stage: Stage) 
     stage.engine.run_upkeep(0)
     assert not list(Path(stage.engine.root).glob(f"*/*/{lost.handle}"))
     assert list(Path(stage.engine.root).glob(f"*/*/{kept.handle}"))
+
+
+def test_a_shape_whose_log_is_damaged_is_dropped_by_its_reader(stage: Stage) -> None:
+    client = Follower(stage, "items")
+    client.catch_up()
+    for number in range(50):
+        stage.put("items", "a", {"n": number})
+    stage.settle("items")
+    stage.restart()
+    handle = stage.engine.shapes()[0].handle
+    (path,) = Path(stage.engine.root).glob(f"*/*/{handle}/log/log.*.jsonfile.bin")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert client.catch_up() == {"a": {"key": "a", "n": 49}}
+    assert client.refetches == 1
+    assert stage.engine.find(handle) is None
