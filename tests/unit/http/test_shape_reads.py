@@ -296,6 +296,17 @@ def test_when_the_server_stops_who_waits_is_answered_at_once() -> None:
     play(scene)
 
 
+def test_h21_a_server_that_stops_calls_no_offset_bogus() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        asked = asyncio.ensure_future(stage.get(offset="7_0", handle=shape.handle))
+        await until(lambda: stage.services.waiters.count == 1)
+        await stage.server.stop()
+        assert (await asked).status_code == 503
+
+    play(scene)
+
+
 def test_a_client_that_leaves_waits_no_more() -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
