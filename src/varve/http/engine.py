@@ -28,8 +28,8 @@ class SubsetQuery:
     order_by: str | None = None
     limit: int | None = None
     offset: int | None = None
-    queryable: str | None = None
-    """The columns it may use, as a comma list; None for all."""
+    queryable: tuple[str, ...] | None = None
+    """The columns it may use; None for all."""
 
 
 class Shape(Protocol):

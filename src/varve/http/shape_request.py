@@ -13,6 +13,7 @@ from varve.foundation.errors import InvalidRequest
 from varve.http.answer import Refusal, invalid
 from varve.http.engine import SubsetQuery
 from varve.shapes.offset import BEFORE_ALL, Offset, parse_offset
+from varve.shapes.query.columns import Columns
 
 NOW: Final = "now"
 _PARAM: Final = re.compile(r"params\[([0-9]{1,5})\]")
@@ -48,7 +49,6 @@ class ShapeRequest:
     is_events: bool
     cursor: str | None
     subset: SubsetQuery | None
-    queryable: str | None
 
     @property
     def is_initial(self) -> bool:
@@ -61,7 +61,7 @@ def parse_request(query: Mapping[str, str], body: bytes | None = None) -> ShapeR
     texts, name = parse_definition_texts(query)
     if texts is None and name is None:
         raise invalid("table", "can't be blank")
-    subset = _parse_subset(query, body)
+    subset = _parse_subset(query, body, _parse_queryable(query))
     offset, is_now = _parse_place(query, is_subset=subset is not None)
     handle = parse_handle(query)
     is_live = _is_on(query, "live")
@@ -83,7 +83,6 @@ def parse_request(query: Mapping[str, str], body: bytes | None = None) -> ShapeR
         is_events=is_events,
         cursor=query.get("cursor"),
         subset=subset,
-        queryable=query.get("queryable_columns"),
     )
 
 
@@ -144,7 +143,28 @@ def _is_on(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "false") != "false"
 
 
-def _parse_subset(query: Mapping[str, str], body: bytes | None) -> SubsetQuery | None:
+def _parse_queryable(query: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The columns that may be used, where the request names them; refuses others in `columns`."""
+    if "queryable_columns" not in query:
+        return None
+    queryable = _parse_columns(query, "queryable_columns")
+    columns = _parse_columns(query, "columns") if "columns" in query else queryable
+    denied = [name for name in columns if name not in queryable]
+    if denied:
+        raise invalid("columns", f"{', '.join(denied):.200} are not among queryable_columns")
+    return queryable
+
+
+def _parse_columns(query: Mapping[str, str], name: str) -> tuple[str, ...]:
+    try:
+        return Columns.parse(query[name]).names
+    except InvalidRequest as error:
+        raise invalid(name, str(error)) from None
+
+
+def _parse_subset(
+    query: Mapping[str, str], body: bytes | None, queryable: tuple[str, ...] | None
+) -> SubsetQuery | None:
     sent: dict[str, Any] = {
         name: query[_SUBSET + name] for name in _SUBSET_NAMES if _SUBSET + name in query
     }
@@ -163,7 +183,7 @@ def _parse_subset(query: Mapping[str, str], body: bytes | None) -> SubsetQuery |
         order_by=order_by,
         limit=limit,
         offset=offset,
-        queryable=query.get("queryable_columns"),
+        queryable=queryable,
     )
 
 

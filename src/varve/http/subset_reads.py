@@ -59,9 +59,16 @@ class SubsetReads:
             order_by=query.order_by,
             limit=query.limit,
             offset=query.offset,
-            queryable=query.queryable,
+            queryable=self._queryable(shape, query),
         )
         return self._services.engine.subset(shape, subset)
+
+    def _queryable(self, shape: Shape, query: SubsetQuery) -> tuple[str, ...] | None:
+        """With an allow-list a query must not tell of columns that the shape leaves out."""
+        shown = shape.definition.columns if self._services.access.shapes is not None else None
+        if shown is None or query.queryable is None:
+            return query.queryable if shown is None else shown
+        return tuple(name for name in query.queryable if name in shown)
 
 
 def encode_subset(found: SubsetResult) -> bytes:

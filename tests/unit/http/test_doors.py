@@ -95,6 +95,19 @@ def test_with_an_allow_list_nothing_else_is_served() -> None:
     play(scene, Access(shapes={"mine": define("items", replica="full")}))
 
 
+def test_with_an_allow_list_a_subset_tells_nothing_of_other_columns() -> None:
+    async def scene(stage: Stage) -> None:
+        url = "/v1/shape?shape=mine&subset__where="
+        assert (await stage.client.get(f"{url}a = 1")).status_code == 200
+        refused = await stage.client.get(f"{url}salary > 1000")
+        assert refused.status_code == 400
+        assert "salary" in refused.text
+        narrower = await stage.client.get(f"{url}a = 1&queryable_columns=id,salary")
+        assert narrower.status_code == 400
+
+    play(scene, Access(shapes={"mine": define("items", columns="id,a")}))
+
+
 @pytest.mark.parametrize("name", ["shapes.json", "shapes.toml"])
 def test_an_allow_list_is_read_from_json_or_toml(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

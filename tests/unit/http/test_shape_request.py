@@ -86,6 +86,17 @@ def test_queryable_columns_are_the_columns_unless_others_are_named() -> None:
     assert (both and both.columns, alone and alone.columns) == ("id", "id,a")
 
 
+def test_other_columns_than_the_queryable_ones_are_refused() -> None:
+    with pytest.raises(Refusal) as caught:
+        _parse(queryable_columns="id,a", columns="id,b")
+    assert caught.value.told["errors"] == {"columns": ["b are not among queryable_columns"]}
+    with pytest.raises(Refusal) as caught:
+        _parse(queryable_columns="id,,a")
+    assert list(caught.value.told["errors"]) == ["queryable_columns"]
+    found = _parse(queryable_columns="id,a", subset__where="a = 1").subset
+    assert found == SubsetQuery(where="a = 1", queryable=("id", "a"))
+
+
 @pytest.mark.parametrize(("text", "is_live"), [("true", True), ("", True), ("false", False)])
 def test_live_is_anything_but_false(text: str, is_live: bool) -> None:
     found = _parse(offset="5_0", handle="abcd", live=text)
