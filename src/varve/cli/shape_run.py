@@ -105,6 +105,7 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()
     _allow_files()
+    _adopt_log()
     files = RealFileSystem()
     clock = SystemClock()
     maker = FeedMaker(
@@ -129,6 +130,14 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
         finally:
             maker.end()
     logger.info("stopped")
+
+
+def _adopt_log() -> None:
+    """What the HTTP library warns of looks like the rest; that it started is told already."""
+    adopted = logging.getLogger("uvicorn")
+    adopted.handlers = list(logging.getLogger("varve").handlers)
+    adopted.propagate = False
+    adopted.setLevel(logging.WARNING)
 
 
 def _allow_files() -> None:

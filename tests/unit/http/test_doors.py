@@ -268,6 +268,38 @@ def test_other_paths_and_methods_are_told() -> None:
     play(scene)
 
 
+def test_requests_sent_at_once_are_answered_in_their_order() -> None:
+    async def scene(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        for path in (b"/v1/health", b"/nothing", b"/"):
+            writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path)
+        writer.write(b"HEAD /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answers = await asyncio.wait_for(reader.read(), 5)
+        found = [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]]
+        assert found == [b"200", b"404", b"200", b"200"]
+        assert answers.endswith(b"\r\n\r\n")
+        writer.close()
+
+    play(scene)
+
+
+def test_a_body_may_be_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(
+            b"POST /v1/shape?table=items HTTP/1.1\r\nhost: x\r\n"
+            b"content-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+        )
+        assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"{}")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert b"HTTP/1.1 200" in answer
+        writer.close()
+
+    play(scene)
+
+
 def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
     async def scene(stage: Stage) -> None:
         for sent, told in ((b"GET / HTTP/1.1\r\nx: ", b"431"), (b"", b"")):
