@@ -40,6 +40,14 @@ class EngineSettings:
         at_least=1,
         is_own=True,
     )
+    pending_bytes_max: int = setting(
+        256 << 20,
+        "Nor while the records behind them have this many bytes.",
+        "shapes.pending.bytes.max",
+        at_least=1,
+        is_own=True,
+        long=True,
+    )
     turn_records: int = setting(
         5000,
         "A turn of a topic's feed takes at most this many records.",

@@ -278,7 +278,11 @@ class TopicShapes:
         self.checkpoint(pool)
 
     def _is_crowded(self) -> bool:
-        return self.feed.overlay_count >= self._settings.pending_rows_max
+        settings = self._settings
+        return (
+            self.feed.overlay_count >= settings.pending_rows_max
+            or self.feed.overlay_bytes >= settings.pending_bytes_max
+        )
 
     def _await_checkpoint(self, wait_ms: int) -> None:
         self._mark(is_forced=True)

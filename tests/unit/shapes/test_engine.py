@@ -423,3 +423,47 @@ def test_a_shape_whose_log_is_damaged_is_dropped_by_its_reader(stage: Stage) -> 
     assert client.catch_up() == {"a": {"key": "a", "n": 49}}
     assert client.refetches == 1
     assert stage.engine.find(handle) is None
+
+
+@pytest.mark.parametrize(
+    "settings", [EngineSettings(pending_rows_max=2), EngineSettings(pending_bytes_max=20)]
+)
+def test_a_topic_is_read_no_further_while_too_much_waits_for_a_checkpoint(
+    path: Path, settings: EngineSettings
+) -> None:
+    stage = Stage(path, settings=settings)
+    stage.store.create_topic("t")
+    stage.create("t")
+    stage.engine.checkpoint_now()
+    for key in ("a", "b", "c"):
+        stage.put("t", key, {"n": 1})
+    assert stage.engine.run_turn("t") == 3
+    stage.put("t", "d", {"n": 1})
+    assert stage.engine.run_turn("t") == 0
+    stage.engine.checkpoint()
+    assert stage.engine.run_turn("t") == 1
+    stage.close()
+
+
+def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) -> None:
+    stage = Stage(path)
+    stage.store.create_topic("t", settings={"cleanup.policy": "compact"})
+    live = Follower(stage, "t", where="n < 5")
+    stage.put("t", "a", {"n": 1})
+    stage.put("t", "b", {"n": 1})
+    live.catch_up()
+    stage.engine.checkpoint_now()
+    for key, n in (("a", 9), ("a", 2), ("b", 3), ("b", 9), ("c", 1), ("a", 3)):
+        stage.put("t", key, {"n": n})
+    assert sorted(live.catch_up()) == ["a", "c"]
+    stage.engine.abandon()
+    stage.put("t", "end", {"n": 9})
+    stage.store.clean("t", roll=True, at_once=True)
+    stage.engine = stage._open()
+    wanted = {"a": {"key": "a", "n": 3}, "c": {"key": "c", "n": 1}}
+    assert live.catch_up() == wanted
+    assert live.refetches == 0
+    assert Follower(stage, "t", where="n < 5").catch_up() == wanted
+    feed = stage.engine._topics.get("t").feed
+    assert feed.counts.uncertain > 0
+    stage.close()
