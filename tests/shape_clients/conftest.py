@@ -11,6 +11,16 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 
 _numbers = itertools.count()
+_TIGHT = (
+    "chunk.bytes=4000",
+    "checkpoint.ms=50",
+    "turn.records=7",
+    "pending.rows.max=20",
+    "upkeep.ms=100",
+    "http.long.poll.ms=700",
+    "http.events.ms=1500",
+    "http.shared.answer.bytes=1",
+)
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +41,9 @@ def shape_server(
 def mortal_server(
     broker: ServerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ShapeServer]:
-    """A server that tests may kill, and must start again."""
-    with ShapeServer(broker.bootstrap, tmp_path_factory.mktemp("mortal")) as server:
+    """A server that tests may kill, and must start again; all it does is in small pieces."""
+    given = [f"--set=shapes.{one}" for one in _TIGHT]
+    with ShapeServer(broker.bootstrap, tmp_path_factory.mktemp("mortal"), *given) as server:
         yield server
 
 

@@ -12,7 +12,7 @@ from tests.support.shape_traffic import Traffic
 
 
 @pytest.mark.node
-def test_clients_and_server_outlive_a_broker_that_comes_back(
+def test_clients_outlive_the_broker_and_the_server_stops_without_it(
     tmp_path: Path, npm: NpmClients
 ) -> None:
     with ServerMaker() as maker, maker.start(tmp_path / "broker") as broker:
@@ -37,3 +37,5 @@ def test_clients_and_server_outlive_a_broker_that_comes_back(
                 assert facts["errors"] == []
                 assert facts["refetches"] == 0
             npm.stop(*names, "away-late")
+            broker.kill()
+            server.stop()

@@ -37,6 +37,7 @@ class Storm:
         self._traffic = Traffic(topic)
         self._light: list[tuple[bool, Follower]] = []
         self._names: dict[str, bool] = {}
+        self._rotation_count = 0
 
     async def join(self) -> None:
         """Two light clients and one of npm."""
@@ -62,6 +63,7 @@ class Storm:
         await asyncio.to_thread(self._server.compact, self._handle())
 
     async def rotate(self) -> None:
+        self._rotation_count += 1
         await asyncio.to_thread(self._server.rotate, self._handle())
 
     def _handle(self) -> str:
@@ -85,8 +87,13 @@ class Storm:
         return self._topic.rows(_is_wanted if is_filtered else lambda row: True)
 
     def leave(self) -> None:
+        """Nobody has begun anew for anything but a rotation."""
+        for _, one in self._light:
+            assert one.refetch_count <= self._rotation_count
         for name in self._names:
-            assert self._npm.facts(name)["errors"] == []
+            facts = self._npm.facts(name)
+            assert facts["errors"] == []
+            assert facts["refetches"] <= self._rotation_count
         self._npm.stop(*self._names)
 
 

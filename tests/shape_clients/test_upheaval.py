@@ -151,7 +151,7 @@ def test_a_slow_client_arrives_and_holds_up_nobody(
 
 
 def test_clients_that_do_not_read_cost_the_server_little_memory(
-    mortal_server: ShapeServer, topic: ShapeTopic
+    shape_server: ShapeServer, topic: ShapeTopic
 ) -> None:
     for number in range(40):
         topic.put(f"{number}", {"text": f"{number:02}" * 100_000})
@@ -160,11 +160,11 @@ def test_clients_that_do_not_read_cost_the_server_little_memory(
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            quick = Follower(mortal_server.host, mortal_server.port, table)
+            quick = Follower(shape_server.host, shape_server.port, table)
             await (await stack.enter_async_context(quick)).wait_rows(topic.rows())
-            before = mortal_server.rss_bytes()
+            before = shape_server.rss_bytes()
             slow = [
-                Follower(mortal_server.host, mortal_server.port, table, pace=SLOW)
+                Follower(shape_server.host, shape_server.port, table, pace=SLOW)
                 for _ in range(SLOW_COUNT)
             ]
             for one in slow:
@@ -174,7 +174,7 @@ def test_clients_that_do_not_read_cost_the_server_little_memory(
             await quick.wait_rows(topic.rows(), 10)
             for one in slow:
                 await one.wait_begun()
-            assert mortal_server.rss_bytes() - before < SLOW_COUNT * PINNED_MAX_BYTES
+            assert shape_server.rss_bytes() - before < SLOW_COUNT * PINNED_MAX_BYTES
             assert not any(one.rows for one in slow)
 
     asyncio.run(run())
