@@ -1,5 +1,6 @@
 """A real Apache Kafka broker of one node (KRaft) on the loopback interface.
 
+Invariant  a broker keeps its ports over its lives; nobody else can get them in between.
 Crash      `kill` leaves the directories as a crash would; `stop` shuts down in good order.
 """
 
@@ -68,13 +69,13 @@ class Broker:
         """`doors` are more listeners: security protocols by name."""
         self._toolchain = toolchain
         self._doors = dict(doors or {})
-        self._door_ports: dict[str, int] = {}
         self._life_seconds = life_seconds
         self._home = home
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._warden: threading.Timer | None = None
-        self._port = 0
+        self._reserved = ExitStack()
+        self._ports: list[int] = []
         self.data = home / "data"
 
     def __enter__(self) -> Self:
@@ -87,15 +88,16 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+        self._reserved.close()
 
     @property
     def address(self) -> str:
         """Where clients find the broker while it runs."""
-        return f"{LOOPBACK}:{self._port}"
+        return f"{LOOPBACK}:{self._ports[0]}"
 
     def door(self, name: str) -> str:
         """Where one of the other listeners is found while the broker runs."""
-        return f"{LOOPBACK}:{self._door_ports[name]}"
+        return f"{LOOPBACK}:{self._ports[2 + list(self._doors).index(name)]}"
 
     @property
     def process_id(self) -> int:
@@ -167,8 +169,9 @@ class Broker:
         return self._home / "server.properties"
 
     def _write_settings(self) -> None:
-        self._port, controller_port, *ports = _free_ports(2 + len(self._doors))
-        self._door_ports = dict(zip(self._doors, ports, strict=True))
+        if not self._ports:
+            self._ports = _reserve_ports(2 + len(self._doors), self._reserved)
+        controller_port = self._ports[1]
         served = ",".join(
             [f"PLAINTEXT://{self.address}", *(f"{one}://{self.door(one)}" for one in self._doors)]
         )
@@ -198,7 +201,7 @@ class Broker:
             if self._process.poll() is not None:
                 break
             try:
-                socket.create_connection((LOOPBACK, self._port), timeout=1.0).close()
+                socket.create_connection((LOOPBACK, self._ports[0]), timeout=1.0).close()
             except OSError:
                 pause(POLL_SECONDS)
             else:
@@ -216,9 +219,10 @@ def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
+def _reserve_ports(count: int, stack: ExitStack) -> list[int]:
+    """Ports that are ours until the stack is closed; Java reuses addresses, so it may have them."""
+    sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+    for one in sockets:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((LOOPBACK, 0))
+    return [one.getsockname()[1] for one in sockets]

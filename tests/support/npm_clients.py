@@ -65,7 +65,7 @@ class NpmClients:
             found = self.look(told["behind"][0])
             raise AssertionError(
                 f"{len(told['behind'])} of {len(names)} clients are behind after {seconds} s; "
-                f"{_tell_difference(found['rows'], rows)}; {found['facts']}"
+                f"{tell_difference(found['rows'], rows)}; {found['facts']}"
             )
 
     def look(self, name: str) -> dict[str, Any]:
@@ -107,7 +107,8 @@ class NpmClients:
         self._process.stdout.close()
 
 
-def _tell_difference(found: Rows, expected: Rows) -> str:
+def tell_difference(found: Rows, expected: Rows) -> str:
+    """How the rows of a client differ from those it must come to."""
     missing = [key for key in expected if key not in found]
     extra = [key for key in found if key not in expected]
     other = [key for key in found if key in expected and found[key] != expected[key]]

@@ -21,13 +21,22 @@ _PATIENCE_SECONDS: Final = 30.0
 class ShapeTopic:
     """Values are JSON objects by a key of text; a delete is a tombstone."""
 
-    def __init__(self, bootstrap: str, name: str, *, partition_count: int = 1) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        name: str,
+        *,
+        partition_count: int = 1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.state: dict[str, Row] = {}
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0})
         self._failures: list[str] = []
-        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        created = admin.create_topics([NewTopic(name, partition_count, 1)])
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        created = self._admin.create_topics(
+            [NewTopic(name, partition_count, 1, config=dict(configs or {}))]
+        )
         created[name].result(_PATIENCE_SECONDS)
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
@@ -51,6 +60,10 @@ class ShapeTopic:
         left = self._producer.flush(_PATIENCE_SECONDS)
         assert not left, f"{left} records are not acknowledged"
         assert not self._failures, self._failures[0]
+
+    def remove(self) -> None:
+        """Deletes the topic; the rows are those of a topic that is no more."""
+        self._admin.delete_topics([self.name])[self.name].result(_PATIENCE_SECONDS)
 
     def rows(self, is_wanted: Callable[[Row], bool] = lambda row: True) -> Rows:
         """What a client of a shape with such a filter ends with."""
