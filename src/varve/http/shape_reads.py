@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from varve.foundation.errors import NotFound, Unavailable
+from varve.foundation.errors import NotFound, StoreError, Unavailable
 from varve.http import headers
 from varve.http.answer import Answer, Refusal, invalid, unavailable
 from varve.http.engine import EngineHealth, Shape
@@ -36,9 +36,18 @@ class ShapeReads:
         self._unchanged_count = 0
 
     async def answer(self, exchange: Exchange, request: ShapeRequest) -> Answer:
-        services = self._services
-        shape = await services.resolver.resolve(request)
-        await self._open(shape)
+        """Data of the shape asked for; 409 where it went away, or went by being read."""
+        shape = await self._services.resolver.resolve(request)
+        try:
+            return await self._answer_from(exchange, request, shape)
+        except StoreError as error:
+            if shape.is_dropped or isinstance(error, NotFound):
+                raise await self._services.resolver.refetch(shape) from error
+            raise
+
+    async def _answer_from(self, exchange: Exchange, request: ShapeRequest, shape: Shape) -> Answer:
+        if not shape.is_open and shape.is_snapshot_complete:
+            await self._services.quick.run_in_engine(shape.open)
         if request.is_now:
             return self._at_once(request, shape)
         if request.offset > _latest(shape):
@@ -55,22 +64,12 @@ class ShapeReads:
                 return self._unchanged(request, shape)
         return await self._data(request, shape)
 
-    async def _open(self, shape: Shape) -> None:
-        if not shape.is_open and shape.is_snapshot_complete:
-            try:
-                await self._services.quick.run_in_engine(shape.open)
-            except NotFound:
-                raise await self._services.resolver.refetch(shape) from None
-
     async def find_end(self, shape: Shape, offset: Offset, last: Offset) -> Offset:
         """Where an answer that begins at an offset ends: with its chunk, or with the last place."""
-        try:
-            if offset.is_virtual or shape.is_in_memory(offset):
-                end = shape.chunk_end(offset)
-            else:
-                end = await self._services.quick.run_in_engine(shape.chunk_end, offset)
-        except NotFound:
-            raise await self._services.resolver.refetch(shape) from None
+        if offset.is_virtual or shape.is_in_memory(offset):
+            end = shape.chunk_end(offset)
+        else:
+            end = await self._services.quick.run_in_engine(shape.chunk_end, offset)
         return last if end is None else end
 
     async def _data(self, request: ShapeRequest, shape: Shape) -> Answer:
@@ -89,10 +88,7 @@ class ShapeReads:
         return Answer(200, told, _body(pieces, tail))
 
     async def _read(self, shape: Shape, start: Offset, end: Offset) -> Pieces:
-        try:
-            pieces = await self._services.reader.read(shape, start, end)
-        except NotFound:
-            raise await self._services.resolver.refetch(shape) from None
+        pieces = await self._services.reader.read(shape, start, end)
         if shape.is_dropped:
             await pieces.close()
             raise await self._services.resolver.refetch(shape)
@@ -131,7 +127,9 @@ class ShapeReads:
     ) -> Answer | None:
         """304 where a cache has this very answer."""
         sent = exchange.header(b"if-none-match")
-        if sent is None or (request.is_live and request.offset >= _latest(shape)):
+        if sent is None or not shape.is_snapshot_started:
+            return None
+        if request.is_live and request.offset >= _latest(shape):
             return None
         end = await self.find_end(shape, request.offset, _latest(shape))
         tag = _etag(shape, request, end)

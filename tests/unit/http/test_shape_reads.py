@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_shapes import message
 from tests.support.shape_door import Stage, play, until
-from varve.foundation.errors import NotFound, Unavailable
+from varve.foundation.errors import Corrupt, NotFound, Unavailable
 from varve.shapes.offset import Offset
 
 UP_TO_DATE_0 = {"headers": {"control": "up-to-date", "global_last_seen_lsn": "0"}}
@@ -254,6 +254,35 @@ def test_a_cache_that_has_the_answer_gets_304() -> None:
         assert again.headers["cache-control"] == first.headers["cache-control"]
 
     play(scene)
+
+
+def test_a_shape_that_goes_by_being_read_is_409_at_once() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"3", 3))
+
+        def corrupt(start: object, end: object) -> NoReturn:
+            stage.engine.drop(shape)
+            raise Corrupt("an entry is torn")
+
+        shape.read = corrupt  # type: ignore[method-assign]
+        answer = await stage.get(offset="0_inf", handle=shape.handle)
+        assert answer.status_code == 409
+        assert answer.headers["electric-handle"] not in ("", shape.handle)
+
+    play(scene)
+
+
+def test_a_cache_asks_for_a_shape_that_has_not_begun() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.begins_at_once = False
+        answer = await stage.client.get(
+            "/v1/shape?table=items&offset=-1", headers={"if-none-match": '"x"'}
+        )
+        assert answer.status_code == 503
+        assert stage.engine.by_handle["0001-handle"].reads == 0
+
+    play(scene, snapshot_wait_ms=30)
 
 
 def test_head_has_the_headers_of_get() -> None:
