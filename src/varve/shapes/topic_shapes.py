@@ -306,6 +306,6 @@ class TopicShapes:
 def drop_reason(reset: str) -> DropReason:
     """The reason to drop shapes that fits why a feed began anew."""
     text = reset.lower()
-    if "truncat" in text:
+    if "truncated" in text:
         return DropReason.TRUNCATED
     return DropReason.SCHEMA_CHANGED if "schema" in text else DropReason.SOURCE_LOST
