@@ -16,7 +16,7 @@ from varve.cli.store_access import parse_setting
 from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
+from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
 from varve.shapes.feed.decoder import Decoder
@@ -108,17 +108,13 @@ class FeedMaker:
         self._end.set()
 
     def make(self, topic: str) -> TopicFeed:
-        """Raises NotFound where there is no such topic."""
+        """Raises NotFound where there is no such topic, InvalidRequest where there can be none."""
         if topic in _INTERNAL:
             raise NotFound(f"topic {topic} is the broker's own: it has no shapes")
         options = self._topics.get(topic, TopicOptions())
         source = self._source(topic)
         try:
             source.partition_count()
-        except InvalidRequest as error:
-            # Names that no topic can have are refused in other words than those of none.
-            source.close()
-            raise NotFound(f"there is no topic {topic!r:.260}") from error
         except BaseException:
             source.close()
             raise

@@ -56,7 +56,7 @@ class ShapeDoor:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._reads = ShapeReads(services)
-        self._subsets = SubsetReads(services)
+        self._subsets = SubsetReads(services, self._reads)
 
     async def get(self, exchange: Exchange) -> Answer:
         return await self._answer(exchange, None)
@@ -76,7 +76,7 @@ class ShapeDoor:
         is_initial = handle is None or services.engine.find(handle) is None
         exchange.on_close(services.gate.enter(is_initial=is_initial))
         if request.subset is not None:
-            return await self._subsets.answer(request)
+            return await self._subsets.answer(exchange, request)
         return await self._reads.answer(exchange, request)
 
 

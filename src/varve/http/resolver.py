@@ -72,7 +72,8 @@ class Resolver:
         try:
             return await self._pool.run_in_engine(self._engine.find_or_create, definition)
         except NotFound as error:
-            raise invalid("table", str(error)) from None
+            # Where it was looked for is nothing that clients are told.
+            raise invalid("table", f"there is no topic {definition.topic!r:.260}") from error
 
     async def _parse(self, texts: DefinitionTexts) -> Definition:
         kept = self._kept.get(texts)

@@ -55,7 +55,7 @@ class ShapeReads:
         known = await self._find_unchanged(exchange, request, shape)
         if known is not None:
             return known
-        await self._wait_for_snapshot(exchange, shape)
+        await self.wait_for_snapshot(exchange, shape)
         if request.is_events:
             return self._stream(exchange, request, shape)
         if request.is_live and request.offset >= _latest(shape):
@@ -197,7 +197,8 @@ class ShapeReads:
             )
         raise invalid("offset", f"out of bounds for this shape, which is at {_latest(shape)}")
 
-    async def _wait_for_snapshot(self, exchange: Exchange, shape: Shape) -> None:
+    async def wait_for_snapshot(self, exchange: Exchange, shape: Shape) -> None:
+        """Returns when there are rows to read; refuses when that takes too long, or fails."""
         if shape.is_snapshot_started:
             return
         has_begun = await self._wait(

@@ -11,8 +11,9 @@ from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
 from varve.http.answer import Answer, invalid
 from varve.http.engine import Shape, SubsetQuery
+from varve.http.exchange import Exchange
 from varve.http.services import Services
-from varve.http.shape_reads import SCHEMA
+from varve.http.shape_reads import SCHEMA, ShapeReads
 from varve.http.shape_request import ShapeRequest
 from varve.shapes.query.subset import Subset
 from varve.shapes.subset_reading import SubsetResult
@@ -23,13 +24,15 @@ _PARAMETERS: Final = ("where", "params", "order_by", "limit", "offset")
 class SubsetReads:
     """Answers subset requests."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, reads: ShapeReads) -> None:
         self._services = services
+        self._reads = reads
 
-    async def answer(self, request: ShapeRequest) -> Answer:
+    async def answer(self, exchange: Exchange, request: ShapeRequest) -> Answer:
         services = self._services
         assert request.subset is not None
         shape = await services.resolver.resolve(request)
+        await self._reads.wait_for_snapshot(exchange, shape)
         try:
             found = await services.slow.run_in_engine(self._run, shape, request.subset)
         except NotFound:

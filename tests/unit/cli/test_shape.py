@@ -23,7 +23,7 @@ from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
 from varve.cli.shape_run import make_plan
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import InvalidSetting, NotFound, Unavailable
+from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
 from varve.http.access import Access
 from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.client import ServerClient
@@ -206,7 +206,7 @@ def test_a_topic_that_is_not_there_has_no_feed(tmp_path: Path, name: str) -> Non
         maker = FeedMaker(
             store, {}, str(tmp_path / "tables"), files=RealFileSystem(), clock=SystemClock()
         )
-        with pytest.raises(NotFound, match="topic"):
+        with pytest.raises(InvalidRequest, match="topic"):
             maker.make(name)
     assert not (tmp_path / "tables").exists()
 

@@ -234,6 +234,19 @@ def test_a_subset_has_the_rows_and_what_they_contain() -> None:
     play(scene)
 
 
+def test_a_subset_waits_for_a_shape_that_is_just_made() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.begins_at_once = False
+        asked = asyncio.ensure_future(stage.client.post("/v1/shape?table=items", json={}))
+        await until(lambda: stage.services.waiters.count == 1)
+        shape = stage.engine.by_handle["0001-handle"]
+        shape.is_snapshot_started = True
+        stage.engine.tell([shape.handle])
+        assert (await asked).status_code == 200
+
+    play(scene)
+
+
 def test_browsers_may_ask_from_elsewhere() -> None:
     async def scene(stage: Stage) -> None:
         asked = {
