@@ -40,8 +40,16 @@ function follow(filter) {
   shape.subscribe(({ value }) => {
     if (signal.aborted) return
     show(value)
-    if (shape.isUpToDate) tell("live", "live")
+    watch(stream)
   })
+  const watching = setInterval(() => watch(stream), 500)
+  signal.addEventListener("abort", () => clearInterval(watching))
+}
+
+function watch(stream) {
+  if (stream.error) tell(stream.error.message, "trouble")
+  else if (!stream.isConnected()) tell("connecting")
+  else if (stream.isUpToDate) tell("live", "live")
 }
 
 function show(rows) {

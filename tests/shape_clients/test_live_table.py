@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from examples.shapes.live_table import Courier, LiveTable
+from examples.shapes.live_table import TOPIC, Courier, LiveTable, Page
 from tests.support.chromium import Chromium
+from tests.support.kafka_server import ServerProcess
+from tests.support.shape_server import ShapeServer
+from tests.support.shape_topic import ShapeTopic
 
 pytestmark = pytest.mark.browser
 
@@ -59,3 +62,23 @@ def test_the_page_shows_the_topic_while_producers_write(
     for courier in couriers:
         courier.clear()
     page.wait(_shows({}))
+
+
+def test_the_page_tells_that_the_server_is_away_and_catches_up(
+    broker: ServerProcess, mortal_server: ShapeServer, page: Chromium
+) -> None:
+    ShapeTopic(broker.bootstrap, TOPIC)
+    courier = Courier(broker.bootstrap)
+    with Page() as served:
+        page.open(f"http://{served.address}/?shapes={mortal_server.url}")
+        for _ in range(50):
+            courier.change()
+        courier.flush()
+        page.wait(_shows(courier.parcels))
+        mortal_server.kill()
+        page.wait("document.getElementById('status').innerText === 'connecting'")
+        for _ in range(50):
+            courier.change()
+        courier.flush()
+        mortal_server.start()
+        page.wait(_shows(courier.parcels))
