@@ -64,17 +64,24 @@ def find_index_end(file: File, durable: Offset) -> IndexEnd:
     return IndexEnd()
 
 
-def load_cache(
+def find_readable(
     file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
-) -> tuple[int, ChunkCache]:
-    """Halves that hold and the newest chunks, for readers before a writer begins."""
+) -> tuple[int, int, ChunkCache]:
+    """The byte behind the durable entry, halves that hold and the newest chunks, for readers before
+    a writer begins: what lies behind is cut when it does. Raises OSError, Corrupt.
+    """
     try:
-        file = file_system.open(index_path(directory, manifest.latest))
+        index = file_system.open(index_path(directory, manifest.latest))
     except FileNotFoundError:
-        return 0, ChunkCache.of([], manifest.boundary)
-    with file:
-        end = find_index_end(file, durable)
-        return end.half_count, _newest_chunks(file, end, manifest)
+        return 0, 0, ChunkCache.of([], manifest.boundary)
+    with index:
+        end = find_index_end(index, durable)
+        cache = _newest_chunks(index, end, manifest)
+    if not end.half_count:
+        return 0, 0, cache
+    with file_system.open(log_path(directory, manifest.latest)) as log:
+        position, _ = _find_durable_end(log, end, manifest, durable)
+    return position, end.half_count, cache
 
 
 def recover(
@@ -87,21 +94,27 @@ def recover(
         file_system.open_writable(log_path(directory, manifest.latest)) as log,
     ):
         end = find_index_end(index, durable)
-        before = max(manifest.boundary, SNAPSHOT_END)
-        if end.half_count:
-            last, position, json_bytes = find_log_end(log, end.search_start, before, durable)
-        else:
-            last, position, json_bytes = before, 0, 0
-        if last != durable:
-            raise Corrupt(
-                f"{log.path} ends at {last}, and the shape is durable up to {durable}: drop it"
-            )
+        position, json_bytes = _find_durable_end(log, end, manifest, durable)
         _cut(index, end.half_count * HALF_BYTES)
         _cut(log, position)
         cache = _newest_chunks(index, end, manifest)
     chunk_json_bytes = json_bytes if end.is_open else 0
     start = WriterStart(durable, position, end.half_count, end.is_open, chunk_json_bytes)
     return Trimmed(start, cache)
+
+
+def _find_durable_end(
+    log: File, end: IndexEnd, manifest: Manifest, durable: Offset
+) -> tuple[int, int]:
+    """The byte behind the durable entry, and the JSON bytes of its chunk up to there."""
+    last, position, json_bytes = max(manifest.boundary, SNAPSHOT_END), 0, 0
+    if end.half_count:
+        last, position, json_bytes = find_log_end(log, end.search_start, last, durable)
+    if last != durable:
+        raise Corrupt(
+            f"{log.path} ends at {last}, and the shape is durable up to {durable}: drop it"
+        )
+    return position, json_bytes
 
 
 def find_log_end(log: File, start: int, before: Offset, durable: Offset) -> tuple[Offset, int, int]:

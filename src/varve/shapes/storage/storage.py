@@ -18,13 +18,13 @@ from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.creation import create_directory
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.generations import Generations, Lease
-from varve.shapes.storage.layout import log_directory, log_path, shape_directory
+from varve.shapes.storage.layout import log_directory, shape_directory
 from varve.shapes.storage.log_owner import LogOwner
 from varve.shapes.storage.log_reader import LogView, open_stream
 from varve.shapes.storage.manifest import Manifest, read_manifest
 from varve.shapes.storage.pointer import Pointer, read_pointer
 from varve.shapes.storage.published import Published
-from varve.shapes.storage.recovery import load_cache
+from varve.shapes.storage.recovery import find_readable
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.snapshot import Snapshot
 from varve.shapes.storage.trash import move_to_trash
@@ -305,10 +305,7 @@ def _load_record(
     file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
 ) -> Published:
     """What readers may know before a writer begins: all that is durable, and nothing else."""
-    half_count, cache = load_cache(file_system, directory, manifest, durable)
-    log_end = 0
-    if half_count:
-        log_end = file_system.info(log_path(directory, manifest.latest)).size
+    log_end, half_count, cache = find_readable(file_system, directory, manifest, durable)
     return Published(manifest, durable, durable, durable, log_end, half_count, cache)
 
 

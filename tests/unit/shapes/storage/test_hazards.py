@@ -13,6 +13,7 @@ from tests.support.shape_log import (
     compact_plainly,
     create_storage,
     follow,
+    joined,
     make_entry,
     messages_of,
     open_storage,
@@ -304,3 +305,15 @@ def test_flushes_of_another_thread_beside_appends_keep_what_they_promise() -> No
     left = [make_entry(tx, op) for tx in range(1, 300) for op in range(1 + tx % 3)]
     left = [entry for entry in left if entry.offset <= reopened.latest]
     assert follow(reopened) == read_messages(reopened) == messages_of(left)
+
+
+def test_a_read_that_begins_before_recovery_is_not_cut_by_it() -> None:
+    disk = MemoryFileSystem(CLOCK)
+    crashed = create_storage(disk)
+    crashed.append([make_entry(tx) for tx in range(1, 11)])
+    crashed.flush()
+    crashed.append([make_entry(tx) for tx in range(11, 31)])
+    reopened = open_storage(disk)
+    stream = reopened.read(SNAPSHOT_END, LAST)
+    reopened.append([make_entry(tx) for tx in range(11, 13)])
+    assert len(joined(stream)) == 10
