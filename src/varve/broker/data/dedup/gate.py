@@ -28,13 +28,13 @@ from varve.broker.data.dedup.state_note import (
     write_note,
 )
 from varve.broker.data.dedup.thinning import empty, thin
-from varve.commit_log import AppendResult, Log
+from varve.commit_log import AppendResult, Isolation, Log
 from varve.commit_log.append_rules import CheckedBatch
 from varve.disk import Buffer
 from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
 from varve.kernels import window_ids, window_spans
 from varve.kernels.window_spans import DUPLICATE
-from varve.records import Batch, RecordColumns
+from varve.records import Batch, RecordColumns, decode_header
 from varve.windows.checkpoint import NO_STREAM_TIME_MS
 from varve.windows.dedup.id_store import IdStore
 from varve.windows.dedup.ids import Arrivals, Numbers, fold_chunk
@@ -216,6 +216,8 @@ class Gate:
         """
         assert self._judging is not None
         result = self._log.append_checked(checked, waits=self._waits)
+        if not self._stands_empty(result.base_offset):
+            return result
         arrived = self._read(checked, store, result.base_offset)
         try:
             # By the stream time of now it may be late.
@@ -225,6 +227,14 @@ class Gate:
         if judged.counts.duplicates < len(arrived.ids):
             return result
         return result._replace(base_offset=int(judged.witness_offsets[0]))
+
+    def _stands_empty(self, base_offset: int) -> bool:
+        """Whether nothing of a batch was taken; one that was late may be a copy by now."""
+        if base_offset < self._log.log_start_offset:
+            return False
+        read = self._log.read(start_offset=base_offset, max_bytes=1, isolation=Isolation.LOG_END)
+        header = decode_header(read.data)
+        return header.base_offset == base_offset and header.records_count == 0
 
     @property
     def _waits(self) -> bool:

@@ -120,6 +120,14 @@ def test_a_retry_of_duplicates_alone_is_answered_with_the_original_again(
     assert kit.log(TOPIC).end_offset == end + 1
 
 
+def test_a_retry_of_what_was_taken_late_is_told_where_it_stands(kit: BrokerKit, log: Log) -> None:
+    late = ("a", -LATENESS_MS - 1)
+    send(kit, late, ("b", 0))
+    assert send(kit, late, **producer(0)) == (NONE, 2)
+    assert send(kit, late, **producer(0)) == (NONE, 2)
+    assert log.end_offset == 3
+
+
 def test_what_the_log_refuses_is_not_remembered(kit: BrokerKit, log: Log) -> None:
     send(kit, ("a", 0), **producer(0))
     assert send(kit, ("b", 0), **producer(5))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
