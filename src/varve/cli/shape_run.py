@@ -30,7 +30,15 @@ from varve.http.access import Access, read_shapes
 from varve.http.server import HttpServer
 from varve.http.services import Services
 from varve.http.settings import HttpSettings
-from varve.kernels import json_members, json_split, shape_entries, shape_fold, shape_plan
+from varve.kernels import (
+    json_members,
+    json_split,
+    row_messages,
+    row_texts,
+    shape_entries,
+    shape_fold,
+    shape_plan,
+)
 from varve.shapes.engine import Engine
 from varve.shapes.settings import EngineSettings
 
@@ -183,7 +191,15 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
 
 def _warm() -> None:
     """Loads what the first rows would wait for, while the first clients find their way."""
-    for kernels in (json_members, shape_entries, json_split, shape_plan, shape_fold):
+    for kernels in (
+        json_members,
+        row_texts,
+        row_messages,
+        shape_entries,
+        json_split,
+        shape_plan,
+        shape_fold,
+    ):
         kernels.warm()
 
 

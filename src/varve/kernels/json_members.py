@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from varve.kernels.batch_build import store_byte
 from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
 from varve.kernels.loads import Bytes
 from varve.kernels.peeks import peek_little_u64, peek_u8, start_of
@@ -75,7 +76,7 @@ def _is_hex(byte: int) -> bool:
 
 
 @inlined
-def _plain_end(position: int, end: int) -> int:
+def plain_end(position: int, end: int) -> int:
     """Passes whole words of plain ASCII within a string."""
     while position + 8 <= end:
         word = peek_little_u64(position)
@@ -148,7 +149,7 @@ def _escape_end(position: int, end: int) -> int:
 def _string_end(position: int, end: int) -> int:
     """Behind the closing quote of the string whose content starts here, or -1."""
     while True:
-        position = _plain_end(position, end)
+        position = plain_end(position, end)
         if position >= end:
             return -1
         byte = peek_u8(position)
@@ -222,7 +223,7 @@ def _scalar_end(position: int, end: int) -> int:
 
 
 @inlined
-def _members(base: int, start: int, end: int, stack: Any, spans: Any, row: int) -> int:
+def walk_members(base: int, start: int, end: int, stack: Any, spans: Any, row: int) -> int:
     """Checks one text; see find_members."""
     first, depth, expected, flags = row, 0, _VALUE, 0
     name_start, name_end, value_start = start, start, start
@@ -316,10 +317,29 @@ def find_members(data: Bytes, ends: Numbers, spans: Spans, counts: Numbers) -> i
         if start < 0 or end < start or end > data.size:
             raise IndexError("a text lies outside the data")
         stack[0] = 0
-        count = _members(base, start, end, stack, spans, row)
+        count = walk_members(base, start, end, stack, spans, row)
         counts[index] = count
         row += max(as_int(count), 1 if count == NOT_OBJECT else 0)
     return row
+
+
+@inlined
+def squeeze(source: int, size: int, target: int) -> int:
+    """Copies a valid JSON text, between addresses, without the blanks outside its strings."""
+    written, is_string, is_escaped = 0, False, False
+    for position in range(size):
+        byte = peek_u8(source + position)
+        if is_escaped:
+            is_escaped = False
+        elif byte == 0x22:
+            is_string = not is_string
+        elif is_string:
+            is_escaped = byte == 0x5C
+        elif _is_blank(byte):
+            continue
+        store_byte(target + written, np.uint64(byte))
+        written += 1
+    return written
 
 
 @kernel
@@ -327,19 +347,7 @@ def squeeze_blanks(data: Bytes, target: Bytes) -> int:
     """Copies a valid JSON text without the blanks outside its strings; gives the size."""
     if target.size < data.size:
         raise IndexError("the target is smaller than the text")
-    size, is_string, is_escaped = 0, False, False
-    for byte in data:
-        if is_escaped:
-            is_escaped = False
-        elif byte == 0x22:
-            is_string = not is_string
-        elif is_string:
-            is_escaped = byte == 0x5C
-        elif _is_blank(as_int(byte)):
-            continue
-        target[size] = byte
-        size += 1
-    return size
+    return squeeze(start_of(data), data.size, start_of(target))
 
 
 def warm() -> None:

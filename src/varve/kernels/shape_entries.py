@@ -11,12 +11,21 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from varve.kernels.batch_build import address_of, copy_bytes, store_byte
 from varve.kernels.compile import byte_buffers, inlined, kernel, object_kernel
 from varve.kernels.crc import crc32c
 from varve.kernels.loads import Bytes, load_i64, load_u8, load_u32
+from varve.kernels.objects import (
+    bytes_address,
+    bytes_size,
+    clear_error,
+    list_item,
+    list_size,
+    number_of,
+    tuple_item,
+    tuple_size,
+)
 
 ENTRY_BYTES_MIN = 34
 """An entry of an empty key and empty JSON."""
@@ -51,21 +60,6 @@ _BAD_FIELD = int(EntryStatus.BAD_FIELD)
 _BAD_ORDER = int(EntryStatus.BAD_ORDER)
 _NOT_AN_ENTRY = int(EntryStatus.NOT_AN_ENTRY)
 _INSERT, _UPDATE, _DELETE, _CONTROL = b"iudc"
-
-
-def _external(name: str, *signature: Any) -> Any:
-    """A function of the interpreter; objects are addresses, borrowed and never owned."""
-    return types.ExternalFunction(name, signature[0](*signature[1:]))
-
-
-_list_size = _external("PyList_Size", types.int64, types.int64)
-_list_item = _external("PyList_GetItem", types.int64, types.int64, types.int64)
-_tuple_size = _external("PyTuple_Size", types.int64, types.int64)
-_tuple_item = _external("PyTuple_GetItem", types.int64, types.int64, types.int64)
-_number = _external("PyLong_AsLongLong", types.int64, types.int64)
-_bytes_size = _external("PyBytes_Size", types.int64, types.int64)
-_bytes_address = _external("PyBytes_AsString", types.int64, types.int64)
-_clear_error = _external("PyErr_Clear", types.void)
 
 
 @inlined
@@ -109,23 +103,23 @@ def _encode(
     last_tx: int,
     last_op: int,
 ) -> Any:
-    count = _list_size(entries)
+    count = list_size(entries)
     limit = min(count - start, byte_room // ENTRY_BYTES_MIN + 1)
     rows = np.empty((max(limit, 0), 7), np.int64)
     total, json_bytes, taken, status = 0, 0, 0, _MORE
     while taken < limit and json_bytes < json_room and total < byte_room:
-        entry = _list_item(entries, start + taken)
+        entry = list_item(entries, start + taken)
         status = _NOT_AN_ENTRY
-        if _tuple_size(entry) != 4 or _tuple_size(_tuple_item(entry, 0)) != 2:
+        if tuple_size(entry) != 4 or tuple_size(tuple_item(entry, 0)) != 2:
             break
         row = rows[taken]
-        offset = _tuple_item(entry, 0)
-        row[0] = _number(_tuple_item(offset, 0))
-        row[1] = _number(_tuple_item(offset, 1))
-        row[2] = _number(_tuple_item(entry, 2))
-        key, json = _tuple_item(entry, 1), _tuple_item(entry, 3)
-        row[4] = _bytes_size(key)
-        row[6] = _bytes_size(json)
+        offset = tuple_item(entry, 0)
+        row[0] = number_of(tuple_item(offset, 0))
+        row[1] = number_of(tuple_item(offset, 1))
+        row[2] = number_of(tuple_item(entry, 2))
+        key, json = tuple_item(entry, 1), tuple_item(entry, 3)
+        row[4] = bytes_size(key)
+        row[6] = bytes_size(json)
         if row[4] < 0 or row[6] < 0:
             break
         status = _BAD_FIELD
@@ -137,13 +131,13 @@ def _encode(
         if not _is_after(row[0], row[1], last_tx, last_op):
             break
         status = _MORE
-        row[3], row[5] = _bytes_address(key), _bytes_address(json)
+        row[3], row[5] = bytes_address(key), bytes_address(json)
         last_tx, last_op = row[0], row[1]
         total += ENTRY_BYTES_MIN + row[4] + row[6]
         json_bytes += row[6]
         taken += 1
     if status != _MORE:
-        _clear_error()
+        clear_error()
         return status, taken, np.empty(0, np.uint8), 0
     data = np.empty(total, np.uint8)
     base = address_of(data)

@@ -7,24 +7,31 @@ Invariant  a shape is told of a row exactly while its filter holds it: what come
 Threads    one at a time, under the lock of the topic's shapes.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final
 
+from varve.kernels.row_texts import find_values
 from varve.shapes.feed.change import Change, Transaction
-from varve.shapes.feed.row import Row
-from varve.shapes.messages import DELETE, INSERT, UPDATE, MessageForm, ending, message_key
-from varve.shapes.offset import BEFORE_ALL, Offset
+from varve.shapes.feed.row import name_prefix
+from varve.shapes.messages import MessageForm, operation_of, without_last
+from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.query.filter_index import FilterIndex
 from varve.shapes.shape import Shape
 from varve.shapes.storage.entry import Entry
 
-Outbox = dict[Shape, list[Entry]]
+Outbox = defaultdict[Shape, list[Entry]]
 Route = tuple[MessageForm, list[Shape]]
 """A way in which a row is told, and the shapes that it is told to so."""
+Part = tuple[Change, list[Route]]
+"""A change as what it is to some shapes: without a row before it comes in, without one after it
+goes."""
 
 _ROUTES_MAX: Final = 1 << 16
-_COLUMNS_MAX: Final = 8
+_VALUES_BYTES_MAX: Final = 1 << 10
+"""Rows with more than this in the columns that filters look at are looked up each time."""
+_NOBODY: Final[list[Route]] = []
 
 
 class Distribution:
@@ -38,6 +45,7 @@ class Distribution:
         self._shapes: set[Shape] = set()
         self._column_counts: Counter[str] = Counter()
         self._columns: tuple[str, ...] = ()
+        self._names: list[bytes] = []
         self._routes: dict[tuple[bytes | None, ...], list[Route]] = {}
         self._start_max = BEFORE_ALL
 
@@ -66,89 +74,126 @@ class Distribution:
                 del self._column_counts[name]
         if len(self._columns) != len(self._column_counts):
             self._columns = tuple(self._column_counts)
+            self._names = [name_prefix(name) for name in self._columns]
         self._routes.clear()
 
     def shapes(self) -> list[Shape]:
         return list(self._shapes)
 
-    def tell(self, transaction: Transaction, outbox: Outbox) -> None:
-        """Puts the entries of one transaction behind those that are in the outbox."""
-        changes = transaction.changes
-        if len(changes) == 1:
-            self._tell(changes[0], outbox, is_last=True)
-            return
-        last: dict[Shape, Offset] = {}
-        for change in changes:
-            for shape in self._tell(change, outbox, is_last=False):
-                last[shape] = change.offset
-        for shape, offset in last.items():
-            outbox[shape][-1] = _as_last(outbox[shape][-1], offset)
-
-    def _tell(self, change: Change, outbox: Outbox, *, is_last: bool) -> Sequence[Shape]:
-        """Puts one change into the outbox; gives whom it concerns."""
-        offset, text, key_columns, row, previous, is_uncertain, _ = change
-        groups = self._groups(row, previous, is_uncertain=is_uncertain)
-        if len(groups) == 1 and not groups[0][0]:
-            return ()
-        key = message_key(text)
-        end = ending(offset, is_last=is_last)
-        told: list[Shape] = []
-        for routes, operation in groups:
-            for form, shapes in routes:
-                if operation == UPDATE and row is not None and previous is not None:
-                    json = form.update(key, row, previous, key_columns, end)
-                    if json is None:
-                        continue
-                elif operation == INSERT and row is not None:
-                    json = form.insert(key, row, key_columns, end)
-                else:
-                    json = form.delete(key, None if is_uncertain else previous, key_columns, end)
-                entry = Entry(offset, text.encode(), operation, json)
-                if offset <= self._start_max:
-                    shapes = [shape for shape in shapes if offset > shape.start]
+    def tell(self, transactions: Sequence[Transaction], outbox: Outbox) -> None:
+        """Puts the entries of transactions behind those that are in the outbox."""
+        changes = [change for one in transactions for change in one.changes]
+        told = _tell(self._parts(changes))
+        if len(changes) == len(transactions):
+            for entry, shapes in told:
                 for shape in shapes:
-                    if shape in outbox:
-                        outbox[shape].append(entry)
-                    else:
-                        outbox[shape] = [entry]
-                told += shapes
-        return told
+                    outbox[shape].append(entry)
+        else:
+            for _, together in groupby(told, key=lambda one: one[0].offset.tx):
+                _put_together(together, outbox)
 
-    def _groups(
-        self, row: Row | None, previous: Row | None, *, is_uncertain: bool
-    ) -> Sequence[tuple[list[Route], int]]:
-        """The routes of a change, by what it is to the shapes there."""
-        now = [] if row is None else self._find_routes(row)
-        if is_uncertain:
-            known = {shape for _, shapes in now for shape in shapes}
-            return (now, INSERT), (_group(self._shapes - known), DELETE)
-        if previous is None:
-            return ((now, INSERT),)
-        was = self._find_routes(previous)
-        if row is None:
-            return ((was, DELETE),)
-        if now is was or now == was:
-            return ((now, UPDATE),)
-        inside = {shape for _, shapes in now for shape in shapes}
-        before = {shape for _, shapes in was for shape in shapes}
-        return (
-            (_group(inside & before), UPDATE),
-            (_group(inside - before), INSERT),
-            (_group(before - inside), DELETE),
-        )
+    def _parts(self, changes: list[Change]) -> list[Part]:
+        """Each change as what it is to the shapes that it concerns, in order."""
+        now = self._routes_of([change.text for change in changes])
+        was = self._routes_of([change.previous_text for change in changes])
+        parts: list[Part] = []
+        for change, routes, others in zip(changes, now, was, strict=True):
+            offset, _, text, previous, is_uncertain = change
+            if is_uncertain or offset <= self._start_max:
+                parts += self._rare_parts(change, routes, others)
+            elif text is None:
+                parts.append((change, others))
+            elif previous is None or routes is others or routes == others:
+                parts.append((change, routes))
+            else:
+                parts += _split(change, _shapes_of(routes), _shapes_of(others))
+        return parts
 
-    def _find_routes(self, row: Row) -> list[Route]:
-        """To whom a row belongs; the same list for rows alike."""
-        columns = self._columns
-        if len(columns) > _COLUMNS_MAX:
-            return _group(self._index.matches(row))
-        alike = tuple([row.get(name) for name in columns]) if columns else ()
-        routes = self._routes.get(alike)
+    def _rare_parts(self, change: Change, now: list[Route], was: list[Route]) -> list[Part]:
+        """The same where rows are uncertain, or stand in the snapshots of some shapes."""
+        inside, before = _shapes_of(now), _shapes_of(was)
+        if change.is_uncertain:
+            change = change._replace(previous_text=None)
+            before = self._shapes - inside
+        fresh = {shape for shape in inside | before if change.offset > shape.start}
+        return _split(change, inside & fresh, before & fresh)
+
+    def _routes_of(self, texts: list[bytes | None]) -> list[list[Route]]:
+        """To whom each of the rows belongs; to nobody where there is none."""
+        if not self._columns:
+            everybody = self._find_routes(())
+            return [_NOBODY if text is None else everybody for text in texts]
+        present = [text for text in texts if text is not None]
+        found = map(self._find_routes, find_values(present, self._names))
+        return [_NOBODY if text is None else next(found) for text in texts]
+
+    def _find_routes(self, values: tuple[bytes | None, ...]) -> list[Route]:
+        """To whom rows belong that have these values; most often the same list each time."""
+        routes = self._routes.get(values)
         if routes is None:
             if len(self._routes) >= _ROUTES_MAX:
                 self._routes.clear()
-            routes = self._routes[alike] = _group(self._index.matches(row))
+            pairs = zip(self._columns, values, strict=True)
+            row = {name: text for name, text in pairs if text is not None}
+            routes = _group(self._index.matches(row))
+            if sum(map(len, row.values())) <= _VALUES_BYTES_MAX:
+                self._routes[values] = routes
         return routes
+
+
+def _split(change: Change, inside: set[Shape], before: set[Shape]) -> list[Part]:
+    """A change to those who hold the row after it, and those who hold the row before it."""
+    came, went = change._replace(previous_text=None), change._replace(text=None)
+    parts = [
+        (change, _group(inside & before)),
+        (came, _group(inside - before)),
+        (went, _group(before - inside)),
+    ]
+    return [part for part in parts if part[1]]
+
+
+def _shapes_of(routes: Iterable[Route]) -> set[Shape]:
+    return {shape for _, shapes in routes for shape in shapes}
+
+
+def _tell(parts: Sequence[Part]) -> list[tuple[Entry, list[Shape]]]:
+    """The entries of changes, in order, with those who get them; a form makes its own at once."""
+    by_form: dict[MessageForm, list[Change]] = {}
+    for change, routes in parts:
+        for form, _ in routes:
+            if form in by_form:
+                by_form[form].append(change)
+            else:
+                by_form[form] = [change]
+    made = {form: iter(_entries(form, changes)) for form, changes in by_form.items()}
+    return [
+        (entry, shapes)
+        for _, routes in parts
+        for form, shapes in routes
+        if (entry := next(made[form])) is not None
+    ]
+
+
+def _entries(form: MessageForm, changes: list[Change]) -> list[Entry | None]:
+    """The entry of each change; None for one that shows nothing."""
+    # Made without the detour by the class, for many are.
+    new = tuple.__new__
+    return [
+        None if json is None else new(Entry, (change[0], change[1][1], operation_of(change), json))
+        for change, json in zip(changes, form.tell_all(changes), strict=True)
+    ]
+
+
+def _put_together(told: Iterable[tuple[Entry, list[Shape]]], outbox: Outbox) -> None:
+    """Puts the entries of one transaction, of which the last one for each shape says so."""
+    last: dict[Shape, Entry] = {}
+    for entry, shapes in told:
+        other = entry._replace(json=without_last(entry.json))
+        for shape in shapes:
+            outbox[shape].append(other)
+            last[shape] = entry
+    for shape, entry in last.items():
+        outbox[shape][-1] = entry
 
 
 def _group(shapes: Iterable[Shape]) -> list[Route]:
@@ -156,9 +201,3 @@ def _group(shapes: Iterable[Shape]) -> list[Route]:
     for shape in shapes:
         by_form.setdefault(shape.form, []).append(shape)
     return list(by_form.items())
-
-
-def _as_last(entry: Entry, offset: Offset) -> Entry:
-    """The same entry as the last one of its transaction."""
-    body = entry.json.removesuffix(ending(offset, is_last=False))
-    return entry._replace(json=body + ending(offset, is_last=True))

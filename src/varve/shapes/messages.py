@@ -1,6 +1,8 @@
 """Messages as clients get them, joined from raw JSON.
 
 Layout     `{"key":...,"value":{...},"headers":{...}}`, and `old_value` where the replica is full.
+Messages are made by a kernel, many in one go, or here one by one: both give the same bytes.
+
 Invariant  no value is encoded anew. An update names each column that went away as null, so that
            folding updates keeps it so. Key columns are told always, whatever columns are asked for.
 Threads    any; a form keeps no state but texts of its topic.
@@ -11,7 +13,9 @@ from collections.abc import Collection
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
+from varve.kernels.row_messages import MessageTexts, Telling
 from varve.shapes.definition import SCHEMA, Replica
+from varve.shapes.feed.change import Change
 from varve.shapes.feed.row import (
     NULL,
     Row,
@@ -25,6 +29,8 @@ INSERT: Final = ord("i")
 UPDATE: Final = ord("u")
 DELETE: Final = ord("d")
 
+_TOLD: Final = int(Telling.TOLD)
+_LAST: Final = b'],"last":true}}'
 _NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
 
 
@@ -47,7 +53,38 @@ class MessageForm:
             operation: b',"headers":{"operation":"%b","relation":%b' % (name, relation)
             for operation, name in _NAMES.items()
         }
-        self._update_headers = self._headers[UPDATE]
+        self._texts = MessageTexts(
+            [self._headers[operation] for operation in (INSERT, UPDATE, DELETE)],
+            None if key.columns is None else [name_prefix(name) for name in sorted(key.columns)],
+            is_full=self._is_full,
+        )
+
+    def tell_all(self, changes: list[Change]) -> list[bytes | None]:
+        """The messages of changes, each as the last of its transaction, in one go.
+
+        None where nothing changed that is shown. What the kernel leaves is told one by one.
+        """
+        tellings, messages = self._texts.write(changes)
+        told: list[bytes | None] = list(messages)
+        for index, telling in enumerate(tellings):
+            if telling != _TOLD:
+                told[index] = self.tell(changes[index]) if telling == Telling.ODD else None
+        return told
+
+    def tell(self, change: Change) -> bytes | None:
+        """The message of one change, the last of its transaction."""
+        key, columns, row, previous = (
+            change.row_key.json,
+            change.key_columns,
+            change.row,
+            change.previous,
+        )
+        end = ending(change.offset)
+        if row is None:
+            return self.delete(key, previous, columns, end)
+        if previous is None:
+            return self.insert(key, row, columns, end)
+        return self.update(key, row, previous, columns, end)
 
     def snapshot_row(self, key: str, row: Row) -> bytes:
         """A row of a snapshot."""
@@ -80,12 +117,8 @@ class MessageForm:
         self, key: bytes, row: Row, previous: Row, key_columns: Row, end: bytes
     ) -> bytes | None:
         """A row that changed; None if nothing changed that the shape shows."""
-        # Many are made: each step that can be left out is.
-        ask = previous.get
-        changed: Collection[str] = [name for name, text in row.items() if ask(name) != text]
-        if self._columns is not None:
-            changed = self._shown(changed)
-        removed = () if previous.keys() <= row.keys() else self._removed(row, previous)
+        changed = self._shown([name for name, text in row.items() if previous.get(name) != text])
+        removed = self._removed(row, previous)
         if not changed and not removed:
             return None
         if self._is_full:
@@ -94,7 +127,7 @@ class MessageForm:
         parts += [name_prefix(name) + row[name] for name in changed]
         parts += [name_prefix(name) + NULL for name in removed]
         value = b",".join(parts)
-        return b"".join((b'{"key":', key, b',"value":{', value, b"}", self._update_headers, end))
+        return b"".join((b'{"key":', key, b',"value":{', value, b"}", self._headers[UPDATE], end))
 
     def _full_update(
         self,
@@ -113,7 +146,7 @@ class MessageForm:
             key,
             join_row(told),
             join_row(old),
-            self._update_headers,
+            self._headers[UPDATE],
             end,
         )
 
@@ -144,12 +177,22 @@ class MessageForm:
         return {name: text for name, text in row.items() if name in columns or name in key_columns}
 
 
-def ending(offset: Offset, *, is_last: bool) -> bytes:
-    """The end of a message of the log: where it stands, and whether its transaction ends there."""
-    tx = b"%d" % offset.tx
-    op = b"%d" % offset.op if offset.op else b"0"
-    last = b'],"last":true}}' if is_last else b"]}}"
-    return b"".join((b',"lsn":"', tx, b'","op_position":', op, b',"txids":[', tx, last))
+def operation_of(change: Change) -> int:
+    """What a change is to who holds the row before and after it."""
+    if change.text is None:
+        return DELETE
+    return INSERT if change.previous_text is None else UPDATE
+
+
+def ending(offset: Offset) -> bytes:
+    """The end of a message of the log: where it stands, as the last of its transaction."""
+    tx, op = offset
+    return b',"lsn":"%d","op_position":%d,"txids":[%d%b' % (tx, op, tx, _LAST)
+
+
+def without_last(message: bytes) -> bytes:
+    """The message where others of its transaction follow."""
+    return message.removesuffix(_LAST) + b"]}}"
 
 
 def snapshot_end(position: Offset) -> bytes:

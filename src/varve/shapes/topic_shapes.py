@@ -14,6 +14,7 @@ Threads    one thread runs turns, one checkpoints; any thread may add and remove
 
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
@@ -215,14 +216,13 @@ class TopicShapes:
 
     def _distribute(self, given: Sequence[Transaction]) -> list[str]:
         """Appends to each shape once; gives the handles of those that have news."""
-        outbox: Outbox = {}
+        outbox: Outbox = defaultdict(list)
         with self._lock:
-            for transaction in given:
-                if transaction.reset is not None:
-                    self._reset_locked(transaction.reset)
-                    return []
-                self._distribution.tell(transaction, outbox)
-                self.changes += len(transaction.changes)
+            if given[-1].reset is not None:
+                self._reset_locked(given[-1].reset)
+                return []
+            self._distribution.tell(given, outbox)
+            self.changes += sum(len(transaction.changes) for transaction in given)
             for shape, entries in outbox.items():
                 self.entries += len(entries)
                 self._dirty.add(shape)

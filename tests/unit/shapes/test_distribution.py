@@ -2,12 +2,14 @@
 
 import itertools
 import json
+from collections import defaultdict
 from typing import Any
 
 from varve.shapes.definition import define
 from varve.shapes.distribution import Distribution, Outbox
 from varve.shapes.feed.change import Change, Transaction
-from varve.shapes.feed.row import Row
+from varve.shapes.feed.row import Row, join_row
+from varve.shapes.feed.row_key import RowKeys, row_key_prefix
 from varve.shapes.messages import FormKey, MessageForm
 from varve.shapes.offset import Offset
 from varve.shapes.shape import Shape
@@ -46,15 +48,15 @@ def _row(**columns: Any) -> Row:
 def _change(
     tx: int, row: Row | None, previous: Row | None, op: int = 0, *, is_uncertain: bool = False
 ) -> Change:
-    key = _row(key="a")
-    now = None if row is None else key | row
-    was = None if previous is None else key | previous
-    return Change(Offset(tx, op), '"public"."t"/"a"', key, now, was, is_uncertain, 0)
+    key = RowKeys(row_key_prefix("t")).get(b'{"key":"a"}')
+    now = None if row is None else join_row(_row(key="a") | row)
+    was = None if previous is None else join_row(_row(key="a") | previous)
+    return Change(Offset(tx, op), key, now, was, is_uncertain)
 
 
 def _tell(distribution: Distribution, *changes: Change) -> dict[str, list[dict[str, Any]]]:
-    outbox: Outbox = {}
-    distribution.tell(Transaction(list(changes)), outbox)
+    outbox: Outbox = defaultdict(list)
+    distribution.tell([Transaction(list(changes))], outbox)
     return {
         shape.handle: [json.loads(entry.json) for entry in entries]
         for shape, entries in outbox.items()
@@ -126,8 +128,8 @@ def test_shapes_that_tell_alike_share_an_entry() -> None:
     one, other = _shape("one-1"), _shape("other", where="n > 0")
     distribution.add(one)
     distribution.add(other)
-    outbox: Outbox = {}
-    distribution.tell(Transaction([_change(1, _row(n=1), None)]), outbox)
+    outbox: Outbox = defaultdict(list)
+    distribution.tell([Transaction([_change(1, _row(n=1), None)])], outbox)
     assert outbox[one][0] is outbox[other][0]
 
 

@@ -4,13 +4,20 @@ import json
 
 from varve.shapes.definition import Replica
 from varve.shapes.feed.row import Row
-from varve.shapes.messages import FormKey, MessageForm, ending, message_key, snapshot_end
+from varve.shapes.messages import (
+    FormKey,
+    MessageForm,
+    ending,
+    message_key,
+    snapshot_end,
+    without_last,
+)
 from varve.shapes.offset import Offset
 
 KEY = '"public"."items"/"1"'
 COLUMNS: Row = {"id": b'"1"'}
 ROW: Row = {"id": b'"1"', "title": b'"x"', "n": b"1.50"}
-END = ending(Offset(27, 0), is_last=True)
+END = ending(Offset(27, 0))
 
 
 def _form(columns: set[str] | None = None, replica: Replica = Replica.DEFAULT) -> MessageForm:
@@ -94,8 +101,9 @@ def test_a_row_of_a_snapshot_has_no_place() -> None:
 
 
 def test_only_the_last_message_of_a_transaction_says_so() -> None:
-    assert b"last" not in ending(Offset(5, 2), is_last=False)
-    assert ending(Offset(5, 2), is_last=True).endswith(b'"op_position":2,"txids":[5],"last":true}}')
+    end = ending(Offset(5, 2))
+    assert end == b',"lsn":"5","op_position":2,"txids":[5],"last":true}}'
+    assert without_last(end) == b',"lsn":"5","op_position":2,"txids":[5]}}'
 
 
 def test_a_snapshot_ends_with_what_it_has_seen() -> None:

@@ -1,30 +1,45 @@
 """What a feed gives to shapes: changes of rows, grouped into transactions.
 
 Invariant  offsets ascend from change to change, over transactions too, and are the same whenever
-           the topic is read again. Rows are shared: nobody changes one.
+           the topic is read again.
 """
 
 from typing import NamedTuple
 
-from varve.shapes.feed.row import Row
+from varve.shapes.feed.row import Row, get_row
+from varve.shapes.feed.row_key import RowKey
 from varve.shapes.offset import Offset
 
 
 class Change(NamedTuple):
-    """One row before and after a record.
+    """One row before and after a record, as texts that begin with the key's columns.
 
-    A tuple, for many are made. `row` is None for a row that is gone, `previous` for one that was
-    not there; both hold the key columns too. Where `is_uncertain`, the previous row is that of an
+    A tuple, for many are made; kernels know the order. `text` is None for a row that is gone,
+    `previous_text` for one that was not there. Where `is_uncertain`, the previous row is that of an
     earlier time: shapes may hold another one.
     """
 
     offset: Offset
-    key: str
-    key_columns: Row
-    row: Row | None
-    previous: Row | None
-    is_uncertain: bool
-    timestamp: int
+    row_key: RowKey
+    text: bytes | None
+    previous_text: bytes | None
+    is_uncertain: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.row_key.text
+
+    @property
+    def key_columns(self) -> Row:
+        return get_row(self.row_key.columns)
+
+    @property
+    def row(self) -> Row | None:
+        return None if self.text is None else get_row(self.text)
+
+    @property
+    def previous(self) -> Row | None:
+        return None if self.previous_text is None else get_row(self.previous_text)
 
 
 class Transaction(NamedTuple):

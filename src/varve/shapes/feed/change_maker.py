@@ -6,24 +6,24 @@ Invariant  a change's previous row is that of the last record of its key before 
 Threads    one.
 """
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from varve.kernels.row_texts import has_reordered
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.decoder import Decoded, RecordKind, complete
+from varve.shapes.feed.decoder import RecordKind, complete
 from varve.shapes.feed.journal import Range
 from varve.shapes.feed.order import Taken
 from varve.shapes.feed.partition_buffer import Entry
-from varve.shapes.feed.row import Row
-from varve.shapes.feed.row_key import row_key
+from varve.shapes.feed.row import get_row
+from varve.shapes.feed.row_key import RowKey, RowKeys
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.offset import Offset
 
 _SEEN_MAX: Final = 1 << 20
 """With more keys than this, more records behind a gap are uncertain than need be."""
-_KEYS_MAX: Final = 1 << 16
-"""Keys of rows that are kept in memory, by what records say."""
 _OP_STRIDE: Final = 2
 _DELETE: Final = RecordKind.DELETE
 _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
@@ -37,6 +37,14 @@ class Made(NamedTuple):
 
     transactions: list[Transaction]
     done: Range
+
+
+class _Compared(NamedTuple):
+    """Changes, the rows that changed by key, and the bytes of their records."""
+
+    changes: list[Change]
+    rows: dict[str, bytes | None]
+    size: int
 
 
 class Doubts:
@@ -90,9 +98,8 @@ class ChangeMaker:
         self._table = table
         self._counts = counts
         self._doubts = doubts
-        self._prefix = prefix
+        self._keys = RowKeys(prefix)
         self._is_grouped = is_grouped
-        self._keys: dict[bytes, str] = {}
 
     def make(self, taken: Taken) -> Made:
         """Changes of a range, in order; the table has them when it returns."""
@@ -111,7 +118,7 @@ class ChangeMaker:
         transactions, changed, size = self._make_changes(Taken(done, taken.entries[:stop]))
         is_cleared = decoded.kind is RecordKind.TRUNCATE
         position = Offset(done.next_tx - 1, 0)
-        rows: dict[str, Row | None] = {} if is_cleared else changed
+        rows: dict[str, bytes | None] = {} if is_cleared else changed
         self._table.apply(rows, position=position, byte_count=size, is_cleared=is_cleared)
         self._counts.records += 1
         self._counts.resets += 1
@@ -119,52 +126,27 @@ class ChangeMaker:
         reason = f"{what}, partition {done.partition} says at offset {offset}"
         return Made([*transactions, Transaction([], reason)], done)
 
-    def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, Row | None], int]:
+    def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, bytes | None], int]:
         """Transactions, the rows that changed by key, and the bytes of their records."""
         entries = taken.entries
-        keys = [self._key_of(decoded) for _, _, _, decoded in entries]
-        rows = self._table.find_rows([key for key in keys if key])
-        judged = self._doubts.judge(taken, keys)
-        shift = taken.range.first_tx - taken.range.start
-        changed: dict[str, Row | None] = {}
-        changes: list[Change] = []
-        size = 0
-        # The loop that every record passes: tuples are made without the detour by their classes.
-        new = tuple.__new__
-        for number, (at, timestamp, record_size, decoded) in enumerate(entries):
-            key = keys[number]
-            if not key:
-                continue
-            previous = rows[key]
-            row = complete(decoded, previous) if decoded.unavailable else decoded.row
-            is_uncertain = judged is not None and judged[number]
-            if row == previous and not is_uncertain:
-                continue
-            rows[key] = changed[key] = row
-            size += record_size
-            offset = new(Offset, (at + shift, 0))
-            columns = decoded.key_columns
-            parts = (offset, key, columns, row, previous, is_uncertain, timestamp)
-            changes.append(new(Change, parts))
-        self._count(entries, len(changes), judged)
+        find = self._keys.get
+        keys = [None if one[3].kind > _DELETE else find(one[3].key) for one in entries]
+        rows = self._table.find_rows([key.text for key in keys if key is not None])
+        judged = self._doubts.judge(taken, ["" if key is None else key.text for key in keys])
+        found = _compare(taken, keys, rows, judged, operator.eq)
+        changed = [one for one in found.changes if one.text and one.previous_text]
+        if has_reordered(
+            [one.text for one in changed if one.text],
+            [one.previous_text for one in changed if one.previous_text],
+        ):
+            found = _compare(taken, keys, rows, judged, _is_same_row)
+        self._count(entries, len(found.changes), judged)
         if self._is_grouped:
-            return _group(changes, entries, shift), changed, size
-        return [new(Transaction, ([one], None)) for one in changes], changed, size
-
-    def _key_of(self, decoded: Decoded) -> str:
-        """The key of the record's row; empty where it tells of none."""
-        if decoded.kind > _DELETE:
-            return ""
-        columns = decoded.key_columns
-        if len(columns) > 1:
-            return row_key(self._prefix, columns)
-        (text,) = columns.values()
-        key = self._keys.get(text)
-        if key is None:
-            if len(self._keys) >= _KEYS_MAX:
-                self._keys.clear()
-            key = self._keys[text] = row_key(self._prefix, columns)
-        return key
+            shift = taken.range.first_tx - taken.range.start
+            return _group(found.changes, entries, shift), found.rows, found.size
+        new = tuple.__new__
+        transactions = [new(Transaction, ([one], None)) for one in found.changes]
+        return transactions, found.rows, found.size
 
     def _count(self, entries: Sequence[Entry], changes: int, judged: list[bool] | None) -> None:
         counts = self._counts
@@ -176,6 +158,46 @@ class ChangeMaker:
         counts.nothing += len(others) - skipped
         counts.unchanged += len(entries) - len(others) - changes
         counts.uncertain += 0 if judged is None else sum(judged)
+
+
+def _compare(
+    taken: Taken,
+    keys: Sequence[RowKey | None],
+    rows: Mapping[str, bytes | None],
+    judged: list[bool] | None,
+    is_same: Callable[[bytes | None, bytes | None], bool],
+) -> _Compared:
+    """Each record against the row that was there before it."""
+    shift = taken.range.first_tx - taken.range.start
+    changed: dict[str, bytes | None] = {}
+    changes: list[Change] = []
+    size = 0
+    # The loop that every record passes: tuples are made without the detour by their classes.
+    new = tuple.__new__
+    for number, ((at, _, record_size, decoded), key) in enumerate(
+        zip(taken.entries, keys, strict=True)
+    ):
+        if key is None:
+            continue
+        text = key.text
+        previous = changed[text] if text in changed else rows[text]
+        row = complete(decoded, previous) if decoded.unavailable else decoded.text
+        is_uncertain = judged is not None and judged[number]
+        if is_same(row, previous) and not is_uncertain:
+            continue
+        changed[text] = row
+        size += record_size
+        changes.append(
+            new(Change, (new(Offset, (at + shift, 0)), key, row, previous, is_uncertain))
+        )
+    return _Compared(changes, changed, size)
+
+
+def _is_same_row(row: bytes | None, previous: bytes | None) -> bool:
+    """Whether two rows have the same columns with the same values, in whatever order."""
+    if row is None or previous is None:
+        return row is previous
+    return row == previous or get_row(row) == get_row(previous)
 
 
 def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> list[Transaction]:

@@ -19,7 +19,7 @@ from varve.shapes.feed.decoder import (
     TransactionEnd,
 )
 from varve.shapes.feed.plain_decoder import key_columns_of
-from varve.shapes.feed.row import NULL, Row, decode_text, encode_text, split_texts
+from varve.shapes.feed.row import NULL, Row, decode_text, encode_text, join_row, split_texts
 
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 """What Debezium writes for a large value that its source did not send again."""
@@ -58,23 +58,24 @@ class DebeziumDecoder:
     ) -> Decoded:
         operation = envelope.get("op") if isinstance(envelope, dict) else None
         if operation == b'"t"':
-            return Decoded(RecordKind.TRUNCATE, {}, transaction=_transaction(mark))
+            return Decoded(RecordKind.TRUNCATE, transaction=_transaction(mark))
         if operation == b'"m"':
-            return Decoded(RecordKind.NOTHING, {}, transaction=_transaction(mark))
+            return Decoded(RecordKind.NOTHING, transaction=_transaction(mark))
         if isinstance(envelope, dict) and ("ddl" in envelope or "tableChanges" in envelope):
-            return Decoded(RecordKind.SCHEMA_CHANGE, {})
+            return Decoded(RecordKind.SCHEMA_CHANGE)
         if record[0] is None or key == NULL:
-            return Decoded(RecordKind.SKIPPED, {}, reason="the record has no key")
+            return Decoded(RecordKind.SKIPPED, reason="the record has no key")
         columns = key_columns_of(record[0], key, self._key_column)
+        name = join_row(columns)
         if record[1] is None or envelope == NULL:
-            return Decoded(RecordKind.DELETE, columns)
+            return Decoded(RecordKind.DELETE, name)
         if operation == b'"d"':
-            return Decoded(RecordKind.DELETE, columns, transaction=_transaction(mark))
+            return Decoded(RecordKind.DELETE, name, transaction=_transaction(mark))
         if operation not in _UPSERTS or not isinstance(row, dict):
-            return Decoded(RecordKind.SKIPPED, columns, reason="the value is no Debezium envelope")
+            return Decoded(RecordKind.SKIPPED, name, reason="the value is no Debezium envelope")
         missing = frozenset([name for name, text in row.items() if text in self._unavailable])
-        whole = {**columns, **row, **columns}
-        return Decoded(RecordKind.UPSERT, columns, whole, missing, _transaction(mark))
+        text = join_row({**columns, **row, **columns})
+        return Decoded(RecordKind.UPSERT, name, text, missing, _transaction(mark))
 
 
 def find_transaction_end(value: bytes | None) -> TransactionEnd | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from varve.shapes.feed.row import Row
+from varve.shapes.feed.row import NO_COLUMNS, Row, get_row, join_row
 
 
 class RecordKind(IntEnum):
@@ -36,15 +36,27 @@ class SourceTransaction(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """One record, decoded. `row` holds the key columns as well; it is None unless UPSERT."""
+    """One record, decoded.
+
+    `key` is the object of the key's columns. `text` is that of the row, which begins with them; it
+    is None unless UPSERT.
+    """
 
     kind: RecordKind
-    key_columns: Row
-    row: Row | None = None
+    key: bytes = NO_COLUMNS
+    text: bytes | None = None
     unavailable: frozenset[str] = frozenset()
-    """Columns of `row` that the source left out: the previous row's value goes on to hold."""
+    """Columns of the row that the source left out: the previous row's value goes on to hold."""
     transaction: SourceTransaction | None = None
     reason: str = ""
+
+    @property
+    def key_columns(self) -> Row:
+        return get_row(self.key)
+
+    @property
+    def row(self) -> Row | None:
+        return None if self.text is None else get_row(self.text)
 
 
 class TransactionEnd(NamedTuple):
@@ -70,12 +82,17 @@ class Decoder(Protocol):
         ...
 
 
-def complete(decoded: Decoded, previous: Row | None) -> Row | None:
+def complete(decoded: Decoded, previous: bytes | None) -> bytes | None:
     """The row with what the source left out taken from the previous one, or without it."""
     row = decoded.row
     if row is None or not decoded.unavailable:
-        return row
-    kept = {name: text for name, text in row.items() if name not in decoded.unavailable}
-    if previous is not None:
-        kept |= {name: previous[name] for name in decoded.unavailable if name in previous}
-    return kept
+        return decoded.text
+    held = {} if previous is None else get_row(previous)
+    missing = decoded.unavailable
+    return join_row(
+        {
+            name: held[name] if name in missing else text
+            for name, text in row.items()
+            if name not in missing or name in held
+        }
+    )

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.decoder import Decoded, Decoder, RecordKind, complete
-from varve.shapes.feed.row import Row
-from varve.shapes.feed.row_key import row_key
+from varve.shapes.feed.row_key import RowKeys
 from varve.shapes.feed.state import StateReader, StateRecord
 from varve.shapes.feed.table_store import TableState, TableStore
 
@@ -37,7 +36,7 @@ class Filling:
         self._store = store
         self._decoder = decoder
         self._counts = counts
-        self._prefix = prefix
+        self._keys = RowKeys(prefix)
 
     def run(self, reader: StateReader, state: TableState, progress: Progress | None) -> None:
         """Reads the state into the table, and marks it as filled."""
@@ -45,7 +44,7 @@ class Filling:
 
     def _parts(
         self, reader: StateReader, progress: Progress | None
-    ) -> Iterator[dict[str, Row | None]]:
+    ) -> Iterator[dict[str, bytes | None]]:
         done = 0
         for records in reader.read():
             yield from self._rows_of(records)
@@ -53,13 +52,13 @@ class Filling:
             if progress is not None:
                 progress(FillProgress(reader.how, done, reader.record_count))
 
-    def _rows_of(self, records: Sequence[StateRecord]) -> Iterator[dict[str, Row | None]]:
+    def _rows_of(self, records: Sequence[StateRecord]) -> Iterator[dict[str, bytes | None]]:
         """The rows by key; an empty part where a truncation takes back all before it."""
-        rows: dict[str, Row | None] = {}
+        rows: dict[str, bytes | None] = {}
         for decoded in self._decoder.decode_many(records):
             kind = decoded.kind
             if kind <= RecordKind.DELETE:
-                key = row_key(self._prefix, decoded.key_columns)
+                key = self._keys.get(decoded.key).text
                 rows[key] = self._complete(decoded, key, rows)
             elif kind is RecordKind.TRUNCATE:
                 rows = {}
@@ -69,8 +68,8 @@ class Filling:
         if rows:
             yield rows
 
-    def _complete(self, decoded: Decoded, key: str, rows: dict[str, Row | None]) -> Row | None:
+    def _complete(self, decoded: Decoded, key: str, rows: dict[str, bytes | None]) -> bytes | None:
         if not decoded.unavailable:
-            return decoded.row
+            return decoded.text
         previous = rows[key] if key in rows else self._store.get_rows([key])[0]
         return complete(decoded, previous)

@@ -8,16 +8,27 @@ Layout     a key that is a JSON object gives its members as key columns; any oth
 """
 
 import base64
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from varve.foundation.errors import InvalidSetting
+from varve.kernels.row_texts import fit_values
 from varve.shapes.feed.decoder import Decoded, Record, RecordKind
-from varve.shapes.feed.row import Row, encode_text, split_texts
+from varve.shapes.feed.row import Row, encode_text, join_row, split_rows, split_texts
 
 VALUE_COLUMN: Final = "value"
 _BASE64: Final = "base64:"
-_NO_KEY: Final = Decoded(RecordKind.SKIPPED, {}, reason="the record has no key")
+_KEYS_MAX: Final = 1 << 16
+_UPSERT: Final = RecordKind.UPSERT
+_NOTHING_MISSING: Final[frozenset[str]] = frozenset()
+_NO_KEY: Final = Decoded(RecordKind.SKIPPED, reason="the record has no key")
+
+
+class _Key(NamedTuple):
+    """The object of a key's columns, and what a row with more of them begins with."""
+
+    columns: bytes
+    head: bytes
 
 
 class PlainDecoder:
@@ -27,26 +38,41 @@ class PlainDecoder:
         if not key_column:
             raise InvalidSetting("the key column has no name: give one, such as key")
         self.key_column = key_column
+        self._known: dict[bytes | None, _Key] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
         return self.decode_many([(key, value)])[0]
 
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
-        texts = [text for _, text in records if text is not None]
-        texts += [key for key, _ in records if key is not None and _may_be_object(key)]
-        found = split_texts(texts)
-        values = iter(found)
-        keys = iter(found[sum(value is not None for _, value in records) :])
-        decoded = []
+        keys = self._keys_of(records)
+        pairs = [
+            (keys[key], value) for key, value in records if key is not None and value is not None
+        ]
+        texts = iter(_row_texts(pairs))
+        decoded: list[Decoded] = []
+        new = tuple.__new__
         for key, value in records:
-            members = None if value is None else _value_columns(value, next(values))
             if key is None:
                 decoded.append(_NO_KEY)
-                continue
-            split = next(keys) if _may_be_object(key) else None
-            columns = key_columns_of(key, split, self.key_column)
-            decoded.append(_decoded(columns, members))
+            elif value is None:
+                decoded.append(Decoded(RecordKind.DELETE, keys[key].columns))
+            else:
+                # Made without the detour by the class, for many are.
+                parts = (_UPSERT, keys[key].columns, next(texts), _NOTHING_MISSING, None, "")
+                decoded.append(new(Decoded, parts))
         return decoded
+
+    def _keys_of(self, records: Sequence[Record]) -> dict[bytes | None, _Key]:
+        """Keys by how records have them, at least all of these records."""
+        known = self._known
+        if len(known) >= _KEYS_MAX:
+            # Another thread may still use the old ones.
+            known = self._known = {}
+        missing = dict.fromkeys([key for key, _ in records if key not in known and key is not None])
+        for key, split in zip(missing, _split_objects(missing), strict=True):
+            columns = join_row(key_columns_of(key, split, self.key_column))
+            known[key] = _Key(columns, columns[:-1] + b",")
+        return known
 
 
 def _may_be_object(key: bytes) -> bool:
@@ -61,12 +87,34 @@ def key_columns_of(key: bytes, split: Row | bytes | None, column: str) -> Row:
     return {column: encode_text(_key_text(key))}
 
 
-def _decoded(key_columns: Row, members: Row | None) -> Decoded:
-    if members is None:
-        return Decoded(RecordKind.DELETE, key_columns)
-    row = {**key_columns, **members}
-    row.update(key_columns)
-    return Decoded(RecordKind.UPSERT, key_columns, row)
+def _split_objects(keys: Iterable[bytes]) -> list[Row | bytes | None]:
+    """Each key that may be an object, split; None for the others."""
+    found = iter(split_texts([key for key in keys if _may_be_object(key)]))
+    return [next(found) if _may_be_object(key) else None for key in keys]
+
+
+def _row_texts(pairs: Sequence[tuple[_Key, bytes]]) -> list[bytes]:
+    """The rows of keys and values; most values stand in them as they are."""
+    fitting = fit_values([key.columns for key, _ in pairs], [value for _, value in pairs])
+    unfit = [pair for pair, fit in zip(pairs, fitting, strict=True) if fit is None]
+    joined = iter(_join_rows(unfit)) if unfit else iter(())
+    return [
+        key.head + fit[1:] if fit is not None else next(joined)
+        for (key, _), fit in zip(pairs, fitting, strict=True)
+    ]
+
+
+def _join_rows(pairs: Sequence[tuple[_Key, bytes]]) -> list[bytes]:
+    """The rows of values that are split and joined anew."""
+    values = split_texts([value for _, value in pairs])
+    keys = split_rows([key.columns for key, _ in pairs])
+    texts = []
+    for (_, value), split, columns in zip(pairs, values, keys, strict=True):
+        assert columns is not None  # a key's columns are an object by its making
+        row = {**columns, **_value_columns(value, split)}
+        row.update(columns)
+        texts.append(join_row(row))
+    return texts
 
 
 def _key_text(key: bytes) -> str:

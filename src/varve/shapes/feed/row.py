@@ -1,5 +1,8 @@
 """Rows as raw JSON: a name and a JSON text per column, never encoded anew.
 
+A row is handed on as one text, an object of its columns as `join_row` writes it; most rows are
+never split.
+
 Invariant  a column's text is valid JSON, keeps its digits and escapes, and has no blanks outside
            strings and no raw newlines. Of columns of one name the last one stands.
 """
@@ -13,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from varve.foundation.errors import Corrupt
 from varve.kernels.json_members import (
     MEMBER_BYTES_MIN,
     NOT_OBJECT,
@@ -25,6 +29,7 @@ from varve.kernels.json_members import (
 Row = dict[str, bytes]
 
 NULL: Final = b"null"
+NO_COLUMNS: Final = b"{}"
 _NAMES_MAX: Final = 1 << 16
 _PLAIN_TEXT: Final = re.compile(r"[ !#-\[\]-~]*")
 
@@ -32,6 +37,14 @@ _PLAIN_TEXT: Final = re.compile(r"[ !#-\[\]-~]*")
 def split_row(data: bytes) -> Row | None:
     """The members of a JSON object; None when the text is anything else, or no JSON."""
     return split_rows([data])[0]
+
+
+def get_row(text: bytes) -> Row:
+    """The columns of a row's text; raises Corrupt for what is none."""
+    row = split_row(text)
+    if row is None:
+        raise Corrupt(f"a row is no JSON object: {text[:80]!r}")
+    return row
 
 
 def split_rows(texts: Sequence[bytes]) -> list[Row | None]:

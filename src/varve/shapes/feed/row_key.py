@@ -4,9 +4,53 @@ Layout     `"public"."<topic>"`, then for each key column by name `/"<value>"` w
            A JSON string stands as what it says, null as `_` without quotes, all else as its JSON.
 """
 
-from varve.shapes.feed.row import NULL, Row, decode_text
+import re
+from json.encoder import encode_basestring
+from typing import Final, NamedTuple
+
+from varve.shapes.feed.row import NULL, Row, decode_text, get_row
 
 SCHEMA = "public"
+_KEYS_MAX: Final = 1 << 16
+_ONE_TEXT: Final = re.compile(rb'\{"[^"\\]*":("[^"\\]*")\}')
+"""One column with a plain text, as most keys are."""
+
+
+class RowKey(NamedTuple):
+    """The key of a row in the forms that are needed again and again. Kernels know the order."""
+
+    text: str
+    encoded: bytes
+    json: bytes
+    """The key as a JSON string, as messages have it."""
+    columns: bytes
+    """The key's columns as a JSON object, with which the row begins."""
+
+
+class RowKeys:
+    """Keys of a topic's rows, of which those asked for lately are kept. One thread uses it."""
+
+    def __init__(self, prefix: str) -> None:
+        """`prefix` is that of `row_key_prefix`."""
+        self._prefix = prefix
+        self._known: dict[bytes, RowKey] = {}
+
+    def get(self, columns: bytes) -> RowKey:
+        """The key with these columns, a JSON object."""
+        found = self._known.get(columns)
+        if found is None:
+            if len(self._known) >= _KEYS_MAX:
+                self._known.clear()
+            text = self._spell(columns)
+            found = RowKey(text, text.encode(), encode_basestring(text).encode(), columns)
+            self._known[columns] = found
+        return found
+
+    def _spell(self, columns: bytes) -> str:
+        plain = _ONE_TEXT.fullmatch(columns)
+        if plain is not None:
+            return self._prefix + _part(plain[1])
+        return row_key(self._prefix, get_row(columns))
 
 
 def row_key_prefix(topic: str) -> str:

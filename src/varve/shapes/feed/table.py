@@ -15,21 +15,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
-from varve.shapes.feed.row import Row
+from varve.shapes.feed.row import Row, split_rows
 from varve.shapes.feed.table_store import TableScan, TableState, TableStore
 from varve.shapes.offset import Offset
 
 _RECENT_ROWS: Final = 1 << 15
 """Rows seen lately, of which up to twice as many are kept in memory."""
+_VIEW_ROWS: Final = 1_000
 
 
 class Layer:
-    """Rows that changed since the mark before; None for one that is gone."""
+    """Rows that changed since the mark before, as texts; None for one that is gone."""
 
     __slots__ = ("byte_count", "is_cleared", "rows", "state")
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row | None] = {}
+        self.rows: dict[str, bytes | None] = {}
         self.is_cleared = False
         self.byte_count = 0
         self.state: TableState | None = None
@@ -44,8 +45,8 @@ class TopicTable:
         self._lock = threading.Lock()
         self._layers = [Layer()]  # guarded by _lock; the newest is last and only grows
         self._first_mark = 0  # guarded by _lock
-        self._recent: dict[str, Row | None] = {}  # guarded by _lock
-        self._fading: dict[str, Row | None] = {}  # guarded by _lock
+        self._recent: dict[str, bytes | None] = {}  # guarded by _lock
+        self._fading: dict[str, bytes | None] = {}  # guarded by _lock
         self._position = Offset(0, 0)  # guarded by _lock
         self._views: set[TableView] = set()  # guarded by _lock
 
@@ -74,9 +75,9 @@ class TopicTable:
 
     # Looking rows up, and changing them: one thread
 
-    def find_rows(self, keys: Sequence[str]) -> dict[str, Row | None]:
+    def find_rows(self, keys: Sequence[str]) -> dict[str, bytes | None]:
         """The row of each key as it is now, None for one that is not there."""
-        found: dict[str, Row | None] = {}
+        found: dict[str, bytes | None] = {}
         missing: list[str] = []
         with self._lock:
             layers = self._visible_locked()
@@ -102,7 +103,7 @@ class TopicTable:
 
     def apply(
         self,
-        rows: Mapping[str, Row | None],
+        rows: Mapping[str, bytes | None],
         *,
         position: Offset,
         byte_count: int,
@@ -119,7 +120,7 @@ class TopicTable:
             newest.byte_count += byte_count
             self._position = position
 
-    def _visible_locked(self) -> list[dict[str, Row | None]]:
+    def _visible_locked(self) -> list[dict[str, bytes | None]]:
         """Where to look, the newest first."""
         visible = []
         for layer in reversed(self._layers):
@@ -131,7 +132,7 @@ class TopicTable:
     def _is_cleared_locked(self) -> bool:
         return any(layer.is_cleared for layer in self._layers)
 
-    def _remember_locked(self, rows: Mapping[str, Row | None]) -> None:
+    def _remember_locked(self, rows: Mapping[str, bytes | None]) -> None:
         self._recent.update(rows)
         if len(self._recent) > self._recent_rows:
             self._recent, self._fading = {}, self._recent
@@ -194,7 +195,7 @@ class TableView:
         self,
         table: TopicTable,
         scan: TableScan,
-        changed: Mapping[str, Row | None],
+        changed: Mapping[str, bytes | None],
         is_cleared: bool,
         position: Offset,
     ) -> None:
@@ -212,8 +213,12 @@ class TableView:
                 for pair in part:
                     if pair[0] not in changed:
                         yield pair
-        for key, row in changed.items():
-            if row is not None:
+        present = [(key, text) for key, text in changed.items() if text is not None]
+        for start in range(0, len(present), _VIEW_ROWS):
+            some = present[start : start + _VIEW_ROWS]
+            rows = split_rows([text for _, text in some])
+            for (key, _), row in zip(some, rows, strict=True):
+                assert row is not None  # what is in a layer was made from a row
                 yield key, row
 
     def close(self) -> None:
@@ -228,9 +233,9 @@ class TableView:
         self.close()
 
 
-def _merge(layers: Sequence[Layer]) -> tuple[dict[str, Row | None], bool]:
+def _merge(layers: Sequence[Layer]) -> tuple[dict[str, bytes | None], bool]:
     """What the layers come to, and whether they hide all that was before."""
-    rows: dict[str, Row | None] = {}
+    rows: dict[str, bytes | None] = {}
     is_cleared = False
     for layer in layers:
         if layer.is_cleared:

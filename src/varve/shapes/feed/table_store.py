@@ -30,7 +30,8 @@ from rocksdict import (
 )
 
 from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
-from varve.shapes.feed.row import Row, join_row, split_rows
+from varve.kernels.row_texts import are_rows
+from varve.shapes.feed.row import Row, split_rows
 
 Result = TypeVar("Result")
 
@@ -109,18 +110,15 @@ class TableStore:
         data: bytes | None = self._ask(_STATE_KEY)
         return None if data is None else TableState.decode(data, self.path)
 
-    def get_rows(self, keys: list[str]) -> list[Row | None]:
-        """The row of each key, None where there is none."""
+    def get_rows(self, keys: list[str]) -> list[bytes | None]:
+        """The row of each key as its text, None where there is none."""
         found: list[bytes | None] = self._ask([key.encode() for key in keys])
-        texts = [text for text in found if text is not None]
-        rows = iter(split_rows(texts)) if texts else iter(())
-        made = [None if text is None else next(rows) for text in found]
-        if len(texts) != sum(row is not None for row in made):
+        if not are_rows([text for text in found if text is not None]):
             raise self._not_a_row()
-        return made
+        return found
 
     def write(
-        self, rows: Mapping[str, Row | None], state: TableState, *, is_cleared: bool = False
+        self, rows: Mapping[str, bytes | None], state: TableState, *, is_cleared: bool = False
     ) -> None:
         """Puts rows, removes those that are None, all with the state; on disk when it returns.
 
@@ -131,7 +129,7 @@ class TableStore:
         rocks = self._get()
         _call(lambda: rocks.write(batch), f"write of {self.path}")
 
-    def fill(self, parts: Iterable[Mapping[str, Row | None]], state: TableState) -> None:
+    def fill(self, parts: Iterable[Mapping[str, bytes | None]], state: TableState) -> None:
         """Puts many rows into an empty table, and the state once all are on disk.
 
         A part that is empty takes back all before it.
@@ -230,7 +228,7 @@ def remove_table(path: str) -> None:
         shutil.rmtree(path)
 
 
-def _batch_of(rows: Mapping[str, Row | None], is_cleared: bool) -> WriteBatch:
+def _batch_of(rows: Mapping[str, bytes | None], is_cleared: bool) -> WriteBatch:
     batch = WriteBatch(raw_mode=True)
     if is_cleared:
         batch.delete_range(_ROWS_START, _ROWS_END)
@@ -238,7 +236,7 @@ def _batch_of(rows: Mapping[str, Row | None], is_cleared: bool) -> WriteBatch:
         if row is None:
             batch.delete(key.encode())
         else:
-            batch.put(key.encode(), join_row(row))
+            batch.put(key.encode(), row)
     return batch
 
 

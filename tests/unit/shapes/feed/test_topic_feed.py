@@ -229,7 +229,7 @@ class _Marked:
         plain = PlainDecoder().decode_many(records)
         kinds = {b"truncate": RecordKind.TRUNCATE, b"schema": RecordKind.SCHEMA_CHANGE}
         return [
-            Decoded(kinds[key], {}) if key in kinds else one
+            Decoded(kinds[key]) if key in kinds else one
             for (key, _), one in zip(records, plain, strict=True)
         ]
 

@@ -1,0 +1,439 @@
+"""Messages of changes of rows, many into one buffer.
+
+Layout     `{"key":...,"value":{...},"headers":{...}}`; of a full update `old_value` before the
+           headers. See varve.shapes.messages, which makes them one by one.
+Invariant  a message is byte for byte what would be made one by one; where that is in doubt the
+           change is told to be ODD, and nothing is written. Nothing outside of the texts is read.
+Threads    `_write` looks at Python objects and keeps the GIL.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.kernels.batch_build import address_of, copy_bytes, store_byte
+from varve.kernels.compile import as_int, inlined, object_kernel
+from varve.kernels.objects import (
+    bytes_address,
+    bytes_size,
+    list_item,
+    list_size,
+    number_of,
+    tuple_item,
+)
+from varve.kernels.peeks import peek_u8, peek_u64, start_of
+from varve.kernels.row_walk import (
+    MEMBER_BYTES_MIN,
+    SPAN_FIELDS,
+    find_name,
+    find_spans,
+    is_object,
+    is_same,
+    is_same_name,
+    is_same_value,
+    note,
+    span,
+)
+
+
+class Telling(IntEnum):
+    """What became of a change."""
+
+    NOTHING = 0
+    """Nothing changed that is shown."""
+    TOLD = 1
+    ODD = 2
+    """It is to be told one by one."""
+
+
+class _Text(NamedTuple):
+    """A row, or none at all where the address is 0."""
+
+    address: int
+    size: int
+
+
+class _Form(NamedTuple):
+    """Addresses of tables of texts, and what is shown; a count below 0 means all columns."""
+
+    parts: int
+    shown: int
+    shown_count: int
+    is_full: bool
+
+
+class _Room(NamedTuple):
+    """Where members of a row, of the one before it, and of those gone are noted."""
+
+    spans: int
+    others: int
+    gone: int
+
+
+_NOTHING, _TOLD, _ODD = int(Telling.NOTHING), int(Telling.TOLD), int(Telling.ODD)
+_OTHER, _IS_CHANGED = 3, 4
+_MOVED_MAX: Final = 64
+"""Names in another place than before that are looked for, and columns that went away."""
+_FIXED_BYTES: Final = 256
+"""More than what stands around the texts of a message."""
+_COMMA, _BACKSLASH, _OPEN, _CLOSE = 0x2C, 0x5C, 0x7B, 0x7D
+_PARTS: Final = (
+    b'{"key":',
+    b',"value":',
+    b',"old_value":',
+    b"null",
+    b',"lsn":"',
+    b'","op_position":',
+    b',"txids":[',
+    b'],"last":true}}',
+)
+_KEY, _VALUE, _OLD_VALUE, _NULL, _LSN, _OP, _TXIDS, _LAST, _INSERT, _UPDATE, _DELETE = range(11)
+
+
+@inlined
+def _text_at(table: int, index: int) -> Any:
+    """The address and size that a table of texts has."""
+    place = table + index * 16
+    return _Text(as_int(peek_u64(place)), as_int(peek_u64(place + 8)))
+
+
+@inlined
+def _put(at: int, source: int, size: int) -> int:
+    copy_bytes(at, source, size)
+    return at + size
+
+
+@inlined
+def _put_byte(at: int, byte: int) -> int:
+    store_byte(at, np.uint64(byte))
+    return at + 1
+
+
+@inlined
+def _put_part(at: int, form: _Form, index: int) -> int:
+    part = _text_at(form.parts, index)
+    return _put(at, part.address, part.size)
+
+
+@inlined
+def _put_number(at: int, number: int) -> int:
+    count, rest = 1, number
+    while rest >= 10:
+        rest //= 10
+        count += 1
+    for step in range(count):
+        store_byte(at + count - 1 - step, np.uint64(0x30 + number % 10))
+        number //= 10
+    return at + count
+
+
+@inlined
+def _put_member(at: int, spans: int, index: int) -> int:
+    """A comma and a member."""
+    start = span(spans, index, 0)
+    return _put(_put_byte(at, _COMMA), start, span(spans, index, 2) - start)
+
+
+@inlined
+def _put_null(at: int, form: _Form, spans: int, index: int) -> int:
+    """A comma, a member's name, and null."""
+    start = span(spans, index, 0)
+    at = _put(_put_byte(at, _COMMA), start, span(spans, index, 1) + 1 - start)
+    return _put_part(at, form, _NULL)
+
+
+@inlined
+def _is_shown(form: _Form, spans: int, index: int) -> bool:
+    """Whether a member is one of the columns asked for."""
+    if form.shown_count < 0:
+        return True
+    start = span(spans, index, 0)
+    size = span(spans, index, 1) + 1 - start
+    for number in range(form.shown_count):
+        name = _text_at(form.shown, number)
+        if name.size == size and is_same(start, name.address, size):
+            return True
+    return False
+
+
+@inlined
+def _find_rest(row: _Text, key: _Text, spans: int) -> int:
+    """Notes the members behind the key's columns; how many, or -1 for an odd row."""
+    text, size = row.address, row.size
+    if key.size < 3 or size < key.size or not is_object(text, size):
+        return -1
+    if not is_same(text, key.address, key.size - 1):
+        return -1
+    if size == key.size:
+        return 0
+    if peek_u8(text + key.size - 1) != _COMMA:
+        return -1
+    return find_spans(text + key.size, text + size - 1, spans)
+
+
+@inlined
+def _put_row(at: int, form: _Form, row: _Text, key: _Text, spans: int) -> int:
+    """A row, or its key's columns and those asked for; 0 for an odd one."""
+    if form.shown_count < 0:
+        return _put(at, row.address, row.size)
+    count = _find_rest(row, key, spans)
+    if count < 0:
+        return 0
+    at = _put(at, key.address, key.size - 1)
+    for index in range(count):
+        if _is_shown(form, spans, index):
+            at = _put_member(at, spans, index)
+    return _put_byte(at, _CLOSE)
+
+
+@inlined
+def _match(spans: int, count: int, others: int, other_count: int) -> bool:
+    """Notes which members have one name; False where too many stand in another place."""
+    for other in range(other_count):
+        note(others, other, _OTHER, -1)
+    guess, moved = 0, 0
+    for index in range(count):
+        other = -1
+        if guess < other_count and is_same_name(spans, index, others, guess):
+            other = guess
+        elif moved < _MOVED_MAX:
+            moved += 1
+            other = find_name(spans, index, others, other_count, guess % max(other_count, 1))
+        else:
+            return False
+        note(spans, index, _OTHER, other)
+        if other >= 0:
+            note(others, other, _OTHER, index)
+            guess = other + 1
+    return True
+
+
+@inlined
+def _is_before(others: int, left: int, right: int) -> bool:
+    """Whether one name stands before another in the order of their characters."""
+    start, other_start = span(others, left, 0) + 1, span(others, right, 0) + 1
+    size = span(others, left, 1) - 1 - start
+    other_size = span(others, right, 1) - 1 - other_start
+    for at in range(min(size, other_size)):
+        one, other = peek_u8(start + at), peek_u8(other_start + at)
+        if one != other:
+            return bool(one < other)
+    return size < other_size
+
+
+@inlined
+def _has_escape(others: int, index: int) -> bool:
+    for at in range(span(others, index, 0), span(others, index, 1)):
+        if peek_u8(at) == _BACKSLASH:
+            return True
+    return False
+
+
+@inlined
+def _find_gone(form: _Form, room: _Room, other_count: int) -> int:
+    """Notes members shown that went away, by name; how many, or -1 for odd ones."""
+    count = 0
+    for other in range(other_count):
+        if span(room.others, other, _OTHER) >= 0 or not _is_shown(form, room.others, other):
+            continue
+        if count == _MOVED_MAX or _has_escape(room.others, other):
+            return -1
+        at = count
+        while at > 0 and _is_before(room.others, other, span(room.gone, at - 1, 0)):
+            note(room.gone, at, 0, span(room.gone, at - 1, 0))
+            at -= 1
+        note(room.gone, at, 0, other)
+        count += 1
+    return count
+
+
+@inlined
+def _find_changed(form: _Form, room: _Room, count: int) -> int:
+    """Notes members shown that are new or have another value; how many there are."""
+    changed = 0
+    for index in range(count):
+        other = span(room.spans, index, _OTHER)
+        is_same_one = other >= 0 and is_same_value(room.spans, index, room.others, other)
+        is_changed = not is_same_one and _is_shown(form, room.spans, index)
+        note(room.spans, index, _IS_CHANGED, 1 if is_changed else 0)
+        changed += 1 if is_changed else 0
+    return changed
+
+
+@inlined
+def _put_changed(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> int:
+    """The columns that changed, or in full all shown; null for each that went away."""
+    for index in range(count):
+        is_told = _is_shown(form, room.spans, index) if form.is_full else False
+        if is_told or span(room.spans, index, _IS_CHANGED):
+            at = _put_member(at, room.spans, index)
+    for index in range(gone_count):
+        at = _put_null(at, form, room.others, span(room.gone, index, 0))
+    return _put_byte(at, _CLOSE)
+
+
+@inlined
+def _put_old(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> int:
+    """What the columns that changed were, null for those that were not there."""
+    first = at
+    for index in range(count):
+        other = span(room.spans, index, _OTHER)
+        if not span(room.spans, index, _IS_CHANGED):
+            continue
+        if other >= 0:
+            at = _put_member(at, room.others, other)
+        else:
+            at = _put_null(at, form, room.spans, index)
+    for index in range(gone_count):
+        at = _put_member(at, room.others, span(room.gone, index, 0))
+    # The brace takes the place of the first comma.
+    store_byte(first, np.uint64(_OPEN))
+    return _put_byte(at, _CLOSE)
+
+
+@inlined
+def _put_update(
+    at: int, form: _Form, row: _Text, before: _Text, key: _Text, room: _Room
+) -> tuple[int, int]:
+    """Telling, and where the value of an update ends."""
+    count = _find_rest(row, key, room.spans)
+    other_count = _find_rest(before, key, room.others)
+    if count < 0 or other_count < 0 or not _match(room.spans, count, room.others, other_count):
+        return _ODD, at
+    gone_count = _find_gone(form, room, other_count)
+    if gone_count < 0:
+        return _ODD, at
+    if _find_changed(form, room, count) + gone_count == 0:
+        return _NOTHING, at
+    at = _put_changed(_put(at, key.address, key.size - 1), form, room, count, gone_count)
+    if form.is_full:
+        at = _put_old(_put_part(at, form, _OLD_VALUE), form, room, count, gone_count)
+    return _TOLD, at
+
+
+@inlined
+def _put_value(
+    at: int, form: _Form, row: _Text, before: _Text, key: _Text, room: _Room
+) -> tuple[int, int, int]:
+    """Telling, operation, and where the value of a message ends."""
+    if row.address and before.address:
+        telling, at = _put_update(at, form, row, before, key, room)
+        return telling, _UPDATE, at
+    if row.address:
+        after = _put_row(at, form, row, key, room.spans)
+        return (_TOLD if after else _ODD), _INSERT, after
+    if before.address and form.is_full:
+        after = _put_row(at, form, before, key, room.spans)
+        return (_TOLD if after else _ODD), _DELETE, after
+    return _TOLD, _DELETE, _put(at, key.address, key.size)
+
+
+@inlined
+def _put_end(at: int, form: _Form, operation: int, tx: int, op: int) -> int:
+    """The headers, and the place of a transaction of one change."""
+    at = _put_part(at, form, operation)
+    at = _put_number(_put_part(at, form, _LSN), tx)
+    at = _put_number(_put_part(at, form, _OP), op)
+    at = _put_number(_put_part(at, form, _TXIDS), tx)
+    return _put_part(at, form, _LAST)
+
+
+@inlined
+def _text_of(item: int, none: int) -> Any:
+    if item == none:
+        return _Text(0, 0)
+    return _Text(bytes_address(item), bytes_size(item))
+
+
+@object_kernel
+def _write(
+    changes: int,
+    none: int,
+    parts: npt.NDArray[np.int64],
+    shown: npt.NDArray[np.int64],
+    shown_count: int,
+    is_full: bool,
+    ends: npt.NDArray[np.int64],
+    tellings: npt.NDArray[np.uint8],
+) -> Any:
+    count, longest, total = list_size(changes), 0, 0
+    if ends.size <= count or tellings.size < count:
+        raise IndexError("ends or tellings are too few for the changes")
+    for index in range(count):
+        change = list_item(changes, index)
+        key = tuple_item(change, 1)
+        row, before = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
+        longest = max(longest, row.size, before.size)
+        total += bytes_size(tuple_item(key, 2)) + bytes_size(tuple_item(key, 3))
+        total += 3 * (row.size + before.size) + _FIXED_BYTES + parts[_UPDATE, 1]
+    rows = longest // MEMBER_BYTES_MIN + 1
+    spans = np.empty((2 * rows + _MOVED_MAX, SPAN_FIELDS), np.int64)
+    place = start_of(spans)
+    room = _Room(place, place + spans[:rows].nbytes, place + spans[: 2 * rows].nbytes)
+    form = _Form(start_of(parts), start_of(shown), shown_count, is_full)
+    data = np.empty(total, np.uint8)
+    base = address_of(data)
+    at, ends[0] = base, 0
+    for index in range(count):
+        change = list_item(changes, index)
+        offset, names = tuple_item(change, 0), tuple_item(change, 1)
+        row, before = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
+        name, key = _text_of(tuple_item(names, 2), none), _text_of(tuple_item(names, 3), none)
+        begin = _put(_put_part(at, form, _KEY), name.address, name.size)
+        begin = _put_part(begin, form, _VALUE)
+        telling, operation, after = _put_value(begin, form, row, before, key, room)
+        if telling == _TOLD:
+            tx, op = number_of(tuple_item(offset, 0)), number_of(tuple_item(offset, 1))
+            at = _put_end(after, form, operation, tx, op)
+        ends[index + 1] = at - base
+        tellings[index] = telling
+    return data[: at - base]
+
+
+class MessageTexts:
+    """The texts that all messages of one form have, as kernels take them."""
+
+    def __init__(
+        self, headers: Sequence[bytes], shown: Sequence[bytes] | None, *, is_full: bool
+    ) -> None:
+        """`headers` are those of an insert, an update and a delete up to the place.
+
+        `shown` are the columns asked for, each as `"name":`, or None for all.
+        """
+        self._texts = ((*_PARTS, *headers), tuple(shown or ()))
+        self._tables = [_table_of(texts) for texts in self._texts]
+        self._shown_count = -1 if shown is None else len(shown)
+        self._is_full = is_full
+
+    def write(self, changes: list[Any]) -> tuple[list[int], list[bytes]]:
+        """Of each change its `Telling`, and its message, empty where there is none.
+
+        A change is a tuple of its offset, the key, the row and the one before it, each a text or
+        None. A key is a tuple with the key as JSON and the object of its columns as the third and
+        the fourth. Every change is a transaction.
+        """
+        ends = np.empty(len(changes) + 1, np.int64)
+        tellings = np.empty(len(changes), np.uint8)
+        parts, shown = self._tables
+        count, is_full = self._shown_count, self._is_full
+        made = _write(id(changes), id(None), parts, shown, count, is_full, ends, tellings)
+        data = made.tobytes()
+        places = ends.tolist()
+        return tellings.tolist(), [data[start:end] for start, end in pairwise(places)]
+
+
+def _table_of(texts: tuple[bytes, ...]) -> npt.NDArray[np.int64]:
+    """Addresses and sizes; the texts must be kept for as long."""
+    rows = [(np.frombuffer(text, np.uint8).ctypes.data, len(text)) for text in texts]
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    key = ("k", b"k", b'"k"', b'{"k":1}')
+    change = ((1, 0), key, b'{"k":1,"a":1}', b'{"k":1,"b":1}')
+    MessageTexts([b"", b"", b""], None, is_full=True).write([change])

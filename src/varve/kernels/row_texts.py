@@ -1,0 +1,276 @@
+"""Rows as JSON texts: which values may stand in one as they are, and what stands where in it.
+
+Layout     a row is the object of its key's columns, then the other columns. See `row_walk`.
+Invariant  a text that is fit has names without escapes, each once and none of the key's: without
+           blanks and behind the key's columns it is what splitting and joining would give. In
+           doubt a text is not fit.
+Threads    these look at Python objects and keep the GIL.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.kernels.compile import inlined, object_kernel
+from varve.kernels.json_members import DEPTH_MAX, SPAN_FIELD_COUNT, squeeze, walk_members
+from varve.kernels.objects import bytes_address, bytes_size, list_item, list_size
+from varve.kernels.peeks import peek_u8, start_of
+from varve.kernels.row_walk import (
+    MEMBER_BYTES_MIN,
+    SPAN_FIELDS,
+    find_name,
+    find_spans,
+    is_object,
+    is_same,
+    is_same_name,
+    is_same_value,
+    span,
+)
+
+Flags = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+_COMPARED_MAX: Final = 64
+"""More names than this are compared with each other by a dictionary, not here."""
+_BACKSLASH = 0x5C
+_UNFIT, _FIT, _BLANKS = range(3)
+
+
+@inlined
+def _longest(texts: int) -> int:
+    longest = 0
+    for index in range(list_size(texts)):
+        longest = max(longest, bytes_size(list_item(texts, index)))
+    return longest
+
+
+@inlined
+def _is_dense(spans: Any, count: int, size: int) -> bool:
+    """Whether a text has nothing but its members, and no blanks in them."""
+    total = count + 1
+    for index in range(count):
+        if spans[index, 4]:
+            return False
+        total += spans[index, 1] - spans[index, 0] + spans[index, 3] - spans[index, 2] + 3
+    return total == size
+
+
+@inlined
+def _has_name(address: int, spans: Any, count: int, name: int, size: int) -> bool:
+    for index in range(count):
+        start = spans[index, 0]
+        if spans[index, 1] - start == size and is_same(address + start, name, size):
+            return True
+    return False
+
+
+@inlined
+def _has_names_of(address: int, spans: Any, count: int, known: int, others: Any) -> bool:
+    """Whether the names are those of another text, one by one."""
+    for index in range(count):
+        start, start_known = spans[index, 0], others[index, 0]
+        size = spans[index, 1] - start
+        if size != others[index, 1] - start_known:
+            return False
+        if not is_same(address + start, known + start_known, size):
+            return False
+    return True
+
+
+@inlined
+def _is_distinct(address: int, spans: Any, count: int) -> bool:
+    """Whether each name stands once, and is spelled without escapes."""
+    if count > _COMPARED_MAX:
+        return False
+    for index in range(count):
+        start, end = spans[index, 0], spans[index, 1]
+        for at in range(start, end):
+            if peek_u8(address + at) == _BACKSLASH:
+                return False
+        if _has_name(address, spans, index, address + start, end - start):
+            return False
+    return True
+
+
+@inlined
+def _has_key_name(address: int, spans: Any, count: int, keys: int, key_count: int) -> bool:
+    for index in range(key_count):
+        start = span(keys, index, 0) + 1
+        if _has_name(address, spans, count, start, span(keys, index, 1) - 1 - start):
+            return True
+    return False
+
+
+@object_kernel
+def _judge(keys: int, values: int, fits: Flags) -> None:
+    count = list_size(values)
+    if list_size(keys) != count or fits.size < count:
+        raise IndexError("keys, values and flags are not of one number")
+    rows = _longest(values) // MEMBER_BYTES_MIN + 1
+    spans = np.empty((rows, SPAN_FIELD_COUNT), np.int64)
+    known_spans = np.empty((rows, SPAN_FIELD_COUNT), np.int64)
+    key_spans = np.empty((_longest(keys) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
+    key_place = start_of(key_spans)
+    stack = np.zeros(DEPTH_MAX, np.uint8)
+    known, known_count = 0, -1
+    for index in range(count):
+        fits[index] = _UNFIT
+        value, key = list_item(values, index), list_item(keys, index)
+        size, key_size = bytes_size(value), bytes_size(key)
+        address, key_address = bytes_address(value), bytes_address(key)
+        stack[0] = 0
+        member_count = walk_members(address, 0, size, stack, spans, 0)
+        if member_count < 1 or not is_object(key_address, key_size):
+            continue
+        key_count = find_spans(key_address + 1, key_address + key_size - 1, key_place)
+        if key_count < 1 or _has_key_name(address, spans, member_count, key_place, key_count):
+            continue
+        is_known = member_count == known_count and _has_names_of(
+            address, spans, member_count, known, known_spans
+        )
+        if not is_known and not _is_distinct(address, spans, member_count):
+            continue
+        fits[index] = _FIT if _is_dense(spans, member_count, size) else _BLANKS
+        known, known_count = address, member_count
+        spans, known_spans = known_spans, spans
+
+
+@object_kernel
+def _squeeze(values: int, fits: Flags, ends: Places) -> Any:
+    """Copies the texts with blanks without them."""
+    total = 0
+    for index in range(fits.size):
+        if fits[index] == _BLANKS:
+            total += bytes_size(list_item(values, index))
+    data = np.empty(total, np.uint8)
+    base, size = start_of(data), 0
+    ends[0] = 0
+    for index in range(fits.size):
+        if fits[index] == _BLANKS:
+            value = list_item(values, index)
+            size += squeeze(bytes_address(value), bytes_size(value), base + size)
+        ends[index + 1] = size
+    return data[:size]
+
+
+def fit_values(keys: list[bytes], values: list[bytes]) -> list[bytes | None]:
+    """Of each value its text without blanks if it fits behind its key's columns, else None."""
+    fits = np.empty(len(values), np.uint8)
+    _judge(id(keys), id(values), fits)
+    if not fits.size or fits.min() == _FIT == fits.max():
+        return list(values)
+    ends = np.empty(len(values) + 1, np.int64)
+    data = _squeeze(id(values), fits, ends).tobytes()
+    places = ends.tolist()
+    return [
+        value if fit == _FIT else data[start:end] if fit else None
+        for value, fit, start, end in zip(
+            values, fits.tolist(), places[:-1], places[1:], strict=True
+        )
+    ]
+
+
+@object_kernel
+def _are_rows(texts: int) -> bool:
+    spans = np.empty((_longest(texts) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
+    place = start_of(spans)
+    for index in range(list_size(texts)):
+        text = list_item(texts, index)
+        address, size = bytes_address(text), bytes_size(text)
+        if not is_object(address, size):
+            return False
+        if find_spans(address + 1, address + size - 1, place) < 0:
+            return False
+    return True
+
+
+def are_rows(texts: list[bytes]) -> bool:
+    """Whether all texts have the form of rows; the values themselves are not looked at."""
+    return bool(_are_rows(id(texts)))
+
+
+@inlined
+def _may_be_same(place: int, count: int, others: int) -> bool:
+    for index in range(count):
+        other = index
+        if not is_same_name(place, index, others, index):
+            if count > _COMPARED_MAX:
+                return True
+            other = find_name(place, index, others, count, index)
+        if other < 0 or not is_same_value(place, index, others, other):
+            return False
+    return True
+
+
+@object_kernel
+def _find_reordered(texts: int, previous: int) -> bool:
+    rows = _longest(texts) // MEMBER_BYTES_MIN + 1
+    spans = np.empty((rows, SPAN_FIELDS), np.int64)
+    other_spans = np.empty((rows, SPAN_FIELDS), np.int64)
+    place, others = start_of(spans), start_of(other_spans)
+    for index in range(list_size(texts)):
+        text, before = list_item(texts, index), list_item(previous, index)
+        size = bytes_size(text)
+        if bytes_size(before) != size:
+            continue
+        address, other_address = bytes_address(text), bytes_address(before)
+        count = find_spans(address + 1, address + size - 1, place)
+        other_count = find_spans(other_address + 1, other_address + size - 1, others)
+        if count == other_count and _may_be_same(place, count, others):
+            return True
+    return False
+
+
+def has_reordered(texts: list[bytes], previous: list[bytes]) -> bool:
+    """Whether a row and the one before it, which differ, may have the same columns and values.
+
+    Two texts of one row are as long. False is certain.
+    """
+    if len(texts) != len(previous):
+        raise IndexError("rows and previous rows are not of one number")
+    return bool(_find_reordered(id(texts), id(previous)))
+
+
+@object_kernel
+def _find_values(texts: int, names: int, places: Places) -> None:
+    spans = np.empty((_longest(texts) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
+    place, name_count = start_of(spans), list_size(names)
+    places[:] = -1
+    for index in range(list_size(texts)):
+        text = list_item(texts, index)
+        address = bytes_address(text)
+        count = find_spans(address + 1, address + bytes_size(text) - 1, place)
+        for number in range(name_count):
+            name = list_item(names, number)
+            name_address, name_size = bytes_address(name), bytes_size(name)
+            for member in range(count):
+                start = span(place, member, 0)
+                colon = span(place, member, 1)
+                if colon + 1 - start == name_size and is_same(start, name_address, name_size):
+                    places[number, 0, index] = colon + 1 - address
+                    places[number, 1, index] = span(place, member, 2) - address
+                    break
+
+
+def find_values(texts: list[bytes], names: list[bytes]) -> list[tuple[bytes | None, ...]]:
+    """Of each row the texts of some columns, None for what it lacks; names are `"name":`."""
+    places = np.empty((len(names), 2, len(texts)), np.int64)
+    _find_values(id(texts), id(names), places)
+    columns = [
+        [
+            None if start < 0 else text[start:end]
+            for text, start, end in zip(texts, starts, ends, strict=True)
+        ]
+        for starts, ends in places.tolist()
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def warm() -> None:
+    """Compile for the argument types in use."""
+    rows = [b'{"a":1,"b":[1]}']
+    fit_values([b'{"k":1}'], [b'{"a": 1}'])
+    are_rows(rows)
+    has_reordered(rows, rows)
+    find_values(rows, [b'"a":'])

@@ -1,0 +1,145 @@
+"""A walk over rows as their table holds them, for use inside kernels.
+
+Layout     `{"name":value,...}` without blanks. Of a member five numbers are noted: the address of
+           its name's first quote, that of the colon, that behind its value, two for the caller.
+Invariant  nothing outside the given range is read, whatever the bytes say; what is no such text is
+           told by a number below 0. Names are compared as they are spelled.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from varve.kernels.compile import as_int, inlined
+from varve.kernels.json_members import plain_end
+from varve.kernels.peeks import peek_u8, peek_u64, poke_u64
+
+SPAN_BYTES: Final = 40
+SPAN_FIELDS: Final = 5
+MEMBER_BYTES_MIN: Final = 4
+"""No member is shorter, so a text bounds the spans it needs."""
+
+_QUOTE, _COMMA, _COLON, _BACKSLASH = 0x22, 0x2C, 0x3A, 0x5C
+
+
+@inlined
+def span(spans: int, index: int, field: int) -> int:
+    """A number of a member: 0 where its name begins, 1 its colon, 2 its end, 3 and 4 notes."""
+    return as_int(peek_u64(spans + index * SPAN_BYTES + field * 8))
+
+
+@inlined
+def note(spans: int, index: int, field: int, number: int) -> None:
+    """Keeps a number of the caller with a member."""
+    poke_u64(spans + index * SPAN_BYTES + field * 8, np.uint64(number))
+
+
+@inlined
+def is_same(left: int, right: int, size: int) -> bool:
+    """Whether so many bytes are the same."""
+    at = 0
+    while at + 8 <= size:
+        if peek_u64(left + at) != peek_u64(right + at):
+            return False
+        at += 8
+    while at < size:
+        if peek_u8(left + at) != peek_u8(right + at):
+            return False
+        at += 1
+    return True
+
+
+@inlined
+def is_same_name(spans: int, index: int, others: int, other: int) -> bool:
+    """Whether two members have one name."""
+    start, start_other = span(spans, index, 0), span(others, other, 0)
+    size = span(spans, index, 1) - start
+    return size == span(others, other, 1) - start_other and is_same(start, start_other, size)
+
+
+@inlined
+def is_same_value(spans: int, index: int, others: int, other: int) -> bool:
+    """Whether two members have one value."""
+    start, start_other = span(spans, index, 1), span(others, other, 1)
+    size = span(spans, index, 2) - start
+    return size == span(others, other, 2) - start_other and is_same(start, start_other, size)
+
+
+@inlined
+def string_end(at: int, end: int) -> int:
+    """Behind the closing quote of the string whose content starts here, or -1."""
+    at = plain_end(at, end)
+    while at < end:
+        byte = peek_u8(at)
+        if byte == _QUOTE:
+            return at + 1
+        at += 2 if byte == _BACKSLASH else 1
+    return -1
+
+
+@inlined
+def _value_end(at: int, end: int) -> int:
+    """Behind the value that starts here, or -1."""
+    depth = 0
+    while at < end:
+        byte = peek_u8(at)
+        if byte == _QUOTE:
+            at = string_end(at + 1, end)
+            if at < 0:
+                return -1
+            if depth == 0:
+                return at
+            continue
+        if byte == 0x7B or byte == 0x5B:
+            depth += 1
+        elif byte == 0x7D or byte == 0x5D:
+            depth -= 1
+            if depth <= 0:
+                return at + 1 + depth
+        elif byte == _COMMA and depth == 0:
+            return at
+        at += 1
+    return at if depth == 0 else -1
+
+
+@inlined
+def find_spans(at: int, end: int, spans: int) -> int:
+    """Spans of the members between an object's braces; how many there are, or -1."""
+    count = 0
+    while at < end:
+        if peek_u8(at) != _QUOTE:
+            return -1
+        colon = string_end(at + 1, end)
+        if colon < 0 or colon >= end or peek_u8(colon) != _COLON:
+            return -1
+        after = _value_end(colon + 1, end)
+        if after <= colon + 1:
+            return -1
+        place = spans + count * SPAN_BYTES
+        poke_u64(place, np.uint64(at))
+        poke_u64(place + 8, np.uint64(colon))
+        poke_u64(place + 16, np.uint64(after))
+        count += 1
+        at = after
+        if at < end:
+            if peek_u8(at) != _COMMA or at + 1 == end:
+                return -1
+            at += 1
+    return count
+
+
+@inlined
+def find_name(spans: int, index: int, others: int, count: int, guess: int) -> int:
+    """Which of so many other members has a member's name, looked for from a guess on; or -1."""
+    for step in range(count):
+        other = guess + step
+        if other >= count:
+            other -= count
+        if is_same_name(spans, index, others, other):
+            return other
+    return -1
+
+
+@inlined
+def is_object(address: int, size: int) -> bool:
+    return size >= 2 and peek_u8(address) == 0x7B and peek_u8(address + size - 1) == 0x7D
