@@ -1,4 +1,7 @@
-"""Everything at once, in any order: every client ends with exactly the topic's state."""
+"""Everything at once, in any order: every client ends with exactly the topic's state.
+
+Carries S1.
+"""
 
 import asyncio
 import random

@@ -1,4 +1,7 @@
-"""The unmodified npm client ends with exactly the topic's state, by long poll and by SSE."""
+"""The unmodified npm client ends with exactly the topic's state, by long poll and by SSE.
+
+Carries S1.
+"""
 
 from collections.abc import Callable
 

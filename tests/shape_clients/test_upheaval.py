@@ -1,4 +1,7 @@
-"""Clients end with exactly the topic's state whatever happens to the server and their shape."""
+"""Clients end with exactly the topic's state whatever happens to the server and their shape.
+
+Carries S1, S4 and S5.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -33,11 +33,18 @@ def _required_packages() -> list[str]:
     return [re.split(r"[^A-Za-z0-9_.-]", requirement)[0] for requirement in requirements]
 
 
-def _guarantees() -> dict[str, list[str]]:
+def _guarantees() -> dict[str, tuple[str, list[str]]]:
+    """The sentence of each guarantee and the tests that carry it, by number."""
     rows = re.findall(
-        r"^\| (G\d+) \| [^|]* \|([^|]*)\|$", _read("docs/guarantees.md"), re.MULTILINE
+        r"^\| ([GS]\d+) \| ([^|]*) \|([^|]*)\|$", _read("docs/guarantees.md"), re.MULTILINE
     )
-    return {number: re.findall(r"`([^`]+)`", tests) for number, tests in rows}
+    return {number: (told, re.findall(r"`([^`]+)`", tests)) for number, told, tests in rows}
+
+
+def _promises_of_shapes() -> dict[str, str]:
+    """What docs/shapes.md promises, by number."""
+    found = re.findall(r"^- \*\*(S\d+)\*\* (.*(?:\n  .*)*)$", _read("docs/shapes.md"), re.MULTILINE)
+    return {number: " ".join(told.split()) for number, told in found}
 
 
 def _contract_sentences() -> dict[str, str]:
@@ -106,9 +113,18 @@ def test_the_lock_names_no_registry() -> None:
 def test_the_tests_that_carry_a_guarantee_exist_and_carry_its_number() -> None:
     guarantees = _guarantees()
     assert guarantees
-    for number, paths in guarantees.items():
+    for number, (_, paths) in guarantees.items():
+        assert paths, f"no test carries {number}"
         for path in paths:
             assert re.search(rf"\b{number}\b", _read(path)), f"{path} does not name {number}"
+
+
+def test_what_shapes_promise_is_among_the_guarantees_in_the_same_words() -> None:
+    promises = _promises_of_shapes()
+    assert list(promises) == [f"S{number}" for number in range(1, len(promises) + 1)]
+    guarantees = _guarantees()
+    told = {number: said for number, (said, _) in guarantees.items() if number[0] == "S"}
+    assert told == promises
 
 
 def test_every_sentence_of_the_contract_is_the_docstring_of_one_test() -> None:

@@ -2,6 +2,8 @@
 
 What is found after it is the log before or after the compaction. Leftovers of either are gone once
 the shape is written to again, and a compaction afterwards works.
+
+Carries S4.
 """
 
 import errno

@@ -1,4 +1,7 @@
-"""Clients read, a feed writes and compactions run at the same time: every client has all rows."""
+"""Clients read, a feed writes and compactions run at the same time: every client has all rows.
+
+Carries S1.
+"""
 
 import threading
 from collections.abc import Callable

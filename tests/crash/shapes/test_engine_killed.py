@@ -1,4 +1,7 @@
-"""A killed engine: who followed a shape goes on from where it was, and misses nothing."""
+"""A killed engine: who followed a shape goes on from where it was, and misses nothing.
+
+Carries S1 and S4.
+"""
 
 import json
 import subprocess

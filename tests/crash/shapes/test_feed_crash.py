@@ -1,4 +1,7 @@
-"""What a feed has after `kill -9`, and with a journal that is torn, lost or cut."""
+"""What a feed has after `kill -9`, and with a journal that is torn, lost or cut.
+
+Carries S4.
+"""
 
 import os
 import signal

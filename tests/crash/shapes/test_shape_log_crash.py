@@ -1,6 +1,6 @@
 """A shape's log after a crash at any step is a prefix that ends with a transaction, and goes on.
 
-Carries G3 of shapes: at least what was flushed is there, and the source's replay fills the rest.
+Carries S2 and S4: at least what was flushed is there, and the source's replay fills the rest.
 """
 
 from collections.abc import Callable

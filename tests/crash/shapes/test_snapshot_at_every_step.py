@@ -1,4 +1,7 @@
-"""A crash at every I/O step of a snapshot: it is complete and readable, or not there at all."""
+"""A crash at every I/O step of a snapshot: it is complete and readable, or not there at all.
+
+Carries S4.
+"""
 
 import errno
 import os

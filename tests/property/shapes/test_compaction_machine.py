@@ -1,4 +1,7 @@
-"""Clients of a shape end with its rows, whatever is written, compacted, lost or read meanwhile."""
+"""Clients of a shape end with its rows, whatever is written, compacted, lost or read meanwhile.
+
+Carries S1 and S3.
+"""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule

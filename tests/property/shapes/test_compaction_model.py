@@ -1,4 +1,7 @@
-"""Whoever reads a shape's log, in any steps and between any compactions, ends with its rows."""
+"""Whoever reads a shape's log, in any steps and between any compactions, ends with its rows.
+
+Carries S3 and S6.
+"""
 
 import json
 from typing import Any

@@ -2,6 +2,8 @@
 
 Clients read in the middle of everything, hold offsets over crashes and compactions, and begin anew
 only when they are told to.
+
+Carries S1 and S3.
 """
 
 from pathlib import Path

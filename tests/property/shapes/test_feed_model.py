@@ -2,6 +2,8 @@
 
 A shape follows it as the engine has it: it drops what it has, it is durable at times of its own,
 and a checkpoint follows its flush.
+
+Carries S1 and S4.
 """
 
 import shutil

@@ -2,6 +2,8 @@
 
 Appends, fragments, commits, replays, flushes, reads in the middle, streams that are read on later,
 swaps of compacted logs, restarts and crashes.
+
+Carries S2.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Regular requests: order of answers, headers, waiting, 409, bounds."""
+"""Regular requests: order of answers, headers, waiting, 409, bounds.
+
+Carries S5.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Compaction of a shape's log: what stays, whom it disturbs, when it runs."""
+"""Compaction of a shape's log: what stays, whom it disturbs, when it runs.
+
+Carries S3 and S6.
+"""
 
 import errno
 import os

@@ -1,4 +1,7 @@
-"""Shapes in one process: a store, an engine, and clients that follow."""
+"""Shapes in one process: a store, an engine, and clients that follow.
+
+Carries S5 and S6.
+"""
 
 import json
 import sqlite3

@@ -1,4 +1,7 @@
-"""Handles are given once, whatever happens to the clock or the file."""
+"""Handles are given once, whatever happens to the clock or the file.
+
+Carries S5.
+"""
 
 import sqlite3
 from pathlib import Path

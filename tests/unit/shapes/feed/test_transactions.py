@@ -1,4 +1,7 @@
-"""Records of one source transaction become one transaction of the shapes."""
+"""Records of one source transaction become one transaction of the shapes.
+
+Carries S2.
+"""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""A shape's storage: what is written can be read, from memory, from files and from both."""
+"""A shape's storage: what is written can be read, from memory, from files and from both.
+
+Carries S2.
+"""
 
 import errno
 
