@@ -118,10 +118,11 @@ class Running:
     def _run_feed(self, topic: TopicShapes) -> None:
         """Turns until the engine stops; what it raises is tried again by the worker."""
         try:
-            if not topic.is_ready and not topic.is_ended:
-                topic.open()
-                self.wake_snapshots(topic)
             while not self._is_stopping.is_set() and not topic.is_ended:
+                if not topic.is_ready:
+                    topic.open()
+                    # Who asked meanwhile was not served.
+                    self.wake_snapshots(topic)
                 topic.turn(wait_ms=self._settings.wait_ms)
         except NotFound as error:
             logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})

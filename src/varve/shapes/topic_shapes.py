@@ -200,16 +200,20 @@ class TopicShapes:
             return len(self._distribution) + len(self._waiting)
 
     def turn(self, *, wait_ms: int) -> int:
-        """Takes what the topic has to say, up to a limit; gives the number of changes."""
+        """Takes what the topic has to say, up to a limit; gives the number of changes.
+
+        Where `is_ready` is false after that, the topic cannot be read on, and must be opened.
+        """
         if self._is_crowded():
             self._await_checkpoint(wait_ms)
             return 0
         given = self.feed.poll(max_records=self._settings.turn_records, wait_ms=wait_ms)
         count = sum(len(transaction.changes) for transaction in given)
         touched = self._distribute(given) if given else []
-        if not self.feed.is_open:
-            self.open()
-        self._mark(is_forced=False)
+        if self.feed.is_open:
+            self._mark(is_forced=False)
+        else:
+            self.needs_opening()
         if touched:
             self._notify(touched)
         return count

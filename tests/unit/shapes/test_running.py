@@ -10,6 +10,7 @@ import pytest
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
+from varve.foundation.errors import OffsetOutOfRange
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.state import StateRecord
 from varve.shapes.settings import EngineSettings
@@ -137,3 +138,32 @@ def test_an_engine_stops_in_the_middle_of_a_filling(
     assert stage.engine.health().status == "starting"
     stage.close()
     assert not shape.is_snapshot_started
+
+
+def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    stage.put("t", "a", {"n": 1})
+    _follow(Follower(stage, "t"), 1)
+    topic = stage.engine._topics.get("t")
+    open_topic, source = topic.open, topic.feed._source
+    read = source.read
+    asked = []
+
+    def open_slowly() -> None:
+        topic.needs_opening()
+        asked.append(stage.engine.find_or_create(stage.engine.define("t", where="n = 1")))
+        threading.Event().wait(0.1)
+        open_topic()
+
+    def lose(*given: object, **options: object) -> None:
+        monkeypatch.setattr(source, "read", read)
+        raise OffsetOutOfRange("the records are gone")
+
+    monkeypatch.setattr(topic, "open", open_slowly)
+    monkeypatch.setattr(source, "read", lose)
+    _await(lambda: bool(asked) and asked[0].is_snapshot_complete)
+    assert len(asked) == 1
+    stage.close()
