@@ -41,9 +41,5 @@ class EnginePool:
         finally:
             self._pending -= 1
 
-    @property
-    def pending(self) -> int:
-        return self._pending
-
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

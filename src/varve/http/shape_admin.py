@@ -46,7 +46,7 @@ class ShapeAdmin:
         return Answer.of_json(200, told, *headers.NO_STORE)
 
     async def show(self, exchange: Exchange) -> Answer:
-        """One shape, with what its files take."""
+        """One shape, and how far it is."""
         shape = self._get(exchange)
         told = await self._services.slow.run_in_engine(describe_fully, shape)
         return Answer.of_json(200, told, *headers.NO_STORE)

@@ -12,7 +12,7 @@ from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.shapes.storage.chunk_cache import shift_chunk
 from varve.shapes.storage.chunk_index import Chunk, ChunkIndexFile, encode_chunks
 from varve.shapes.storage.compacted_log import CompactedLog
-from varve.shapes.storage.layout import index_path, key_path, log_path
+from varve.shapes.storage.layout import index_path, log_path
 from varve.shapes.storage.manifest import Manifest
 
 _COPY_BYTES = 1 << 20
@@ -84,5 +84,5 @@ def replaced_files(directory: str, old: Manifest, new: Manifest) -> list[str]:
     return [
         path_of(directory, suffix)
         for suffix in sorted(old.suffixes - new.suffixes)
-        for path_of in (log_path, index_path, key_path)
+        for path_of in (log_path, index_path)
     ]

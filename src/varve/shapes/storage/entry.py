@@ -19,8 +19,7 @@ from varve.shapes.offset import INFINITE_OP, Offset
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"
 IS_RECEIVED: Final = 0
-IS_COMPACTED: Final = 1
-"""The entry's flag: its JSON was rewritten by compaction."""
+"""The flag of an entry that no compaction has rewritten."""
 
 HEAD_BYTES: Final = 20
 """Before the key."""
@@ -50,10 +49,6 @@ class StoredEntry(NamedTuple):
     flag: int
     position: int
     size: int
-
-    @property
-    def json_position(self) -> int:
-        return self.position + FIXED_BYTES + len(self.entry.key)
 
     @property
     def end(self) -> int:

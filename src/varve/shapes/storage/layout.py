@@ -1,8 +1,8 @@
 """Where the files of shapes lie.
 
-Layout     <root>/<h1h2>/<h3h4>/<handle>/log/<n>.jsonsnapshot, log.<suffix>.jsonfile.bin,
-           log.<suffix>.chunk.bin, log.<suffix>.keyfile.bin; beside log/ the folder metadata/ with
-           manifest.json, pointer.bin and snapshot.json; <root>/.tmp and <root>/.trash.
+Layout     <root>/<h1h2>/<h3h4>/<handle>/log/ with log.<suffix>.jsonfile.bin and
+           log.<suffix>.chunk.bin, and the snapshot's own files; beside log/ the folder metadata/
+           with manifest.json and pointer.bin; <root>/.tmp and <root>/.trash.
            docs/formats/shape-log.md
 """
 
@@ -21,7 +21,7 @@ FIRST_SUFFIX: Final = "latest.0"
 LATEST: Final = "latest"
 COMPACTED: Final = "compacted"
 _LOG_FILE: Final = re.compile(
-    r"log\.((?:latest|compacted)\.[0-9]+)\.(?:jsonfile|chunk|keyfile)\.bin", re.ASCII
+    r"log\.((?:latest|compacted)\.[0-9]+)\.(?:jsonfile|chunk)\.bin", re.ASCII
 )
 
 
@@ -52,14 +52,6 @@ def log_path(directory: str, suffix: str) -> str:
 
 def index_path(directory: str, suffix: str) -> str:
     return posixpath.join(directory, "log", f"log.{suffix}.chunk.bin")
-
-
-def key_path(directory: str, suffix: str) -> str:
-    return posixpath.join(directory, "log", f"log.{suffix}.keyfile.bin")
-
-
-def snapshot_path(directory: str, number: int) -> str:
-    return posixpath.join(directory, "log", f"{number}.jsonsnapshot")
 
 
 def scratch_directory(root: str, handle: str) -> str:
@@ -98,14 +90,3 @@ def _folders(file_system: FileSystem, path: str, length: int) -> list[str]:
         for info in file_system.scan(path)
         if info.is_directory and len(info.name) == length
     ]
-
-
-def disk_bytes(file_system: FileSystem, directory: str) -> int:
-    """Sizes of all files of one shape; a missing directory has none."""
-    total = 0
-    for folder in (log_directory(directory), metadata_directory(directory)):
-        try:
-            total += sum(info.size for info in file_system.scan(folder))
-        except FileNotFoundError:
-            continue
-    return total

@@ -98,15 +98,6 @@ class LogWriter:
         return self.log_end + self._buffered_bytes
 
     @property
-    def chunk_json_bytes(self) -> int:
-        """JSON bytes of the open chunk."""
-        return self._chunk_json_bytes
-
-    @property
-    def is_chunk_open(self) -> bool:
-        return self._is_chunk_open
-
-    @property
     def is_synced(self) -> bool:
         """Whether nothing is buffered and nothing was written since the last sync."""
         return not self._buffers and self._log_file is None and self._index_file is None

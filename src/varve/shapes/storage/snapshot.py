@@ -60,23 +60,10 @@ class Snapshot:
         return self._failure
 
     @property
-    def size(self) -> int:
-        """Bytes of all chunks that are visible."""
-        with self._changed:
-            return sum(chunk.size for chunk in self._chunks) + (self._open_size or 0)
-
-    @property
     def rows(self) -> int:
         """Messages in finished chunks, the one at the end of the snapshot among them."""
         with self._changed:
             return sum(chunk.rows for chunk in self._chunks)
-
-    def wait_started(self, timeout_ms: int) -> bool:
-        """Wait until rows can be read; raises what made the writer give up."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.is_started or self._failure, timeout_ms / 1000)
-            self._check_locked()
-            return self.is_started
 
     def read_chunk(self, number: int, *, wait_ms: int = CHUNK_WAIT_MS) -> Iterator[bytes] | None:
         """The rows of a chunk in pieces; None when the snapshot ended before it.
@@ -103,11 +90,10 @@ class Snapshot:
             self._open_size = None
             self._changed.notify_all()
 
-    def complete(self) -> list[SnapshotChunk]:
+    def complete(self) -> None:
         with self._changed:
             self._is_complete = True
             self._changed.notify_all()
-            return list(self._chunks)
 
     def finished_chunks(self) -> list[SnapshotChunk]:
         with self._changed:

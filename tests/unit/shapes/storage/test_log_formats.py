@@ -27,13 +27,11 @@ from varve.shapes.storage.entry import (
     entry_size,
 )
 from varve.shapes.storage.layout import (
-    disk_bytes,
     find_suffix,
     list_handles,
     log_path,
     new_suffix,
     shape_directory,
-    snapshot_path,
 )
 from varve.shapes.storage.manifest import (
     Manifest,
@@ -66,7 +64,6 @@ def test_entries_come_back_with_their_places() -> None:
     stored = list(decode_entries(encode_entry(GOLDEN) * 3))
     assert [one.position for one in stored] == [0, 52, 104]
     assert all(one.entry == GOLDEN and one.flag == 0 for one in stored)
-    assert [one.json_position for one in stored] == [38, 90, 142]
     assert encode_reference_entry(GOLDEN) * 3 == b"".join(
         encode_entry(GOLDEN)[:-4] for _ in range(3)
     )
@@ -220,17 +217,8 @@ def test_names_of_logs_are_never_used_twice() -> None:
     disk.open_writable(log_path("/s", "latest.7")).close()
     assert new_suffix(disk, "/s", "latest", 7) == "latest.8"
     assert new_suffix(disk, "/s", "compacted", 7) == "compacted.7"
-    assert find_suffix("log.compacted.12.keyfile.bin") == "compacted.12"
+    assert find_suffix("log.compacted.12.chunk.bin") == "compacted.12"
     assert find_suffix("0.jsonsnapshot") is None
-
-
-def test_disk_usage_counts_files_and_a_missing_shape_has_none() -> None:
-    disk = _disk()
-    assert disk_bytes(disk, "/s") == 0
-    disk.make_directory("/s/log")
-    with disk.open_writable(snapshot_path("/s", 0)) as file:
-        file.write_at(0, b"12345")
-    assert disk_bytes(disk, "/s") == 5
 
 
 def test_dropped_shapes_wait_in_the_trash_under_names_of_their_own() -> None:
