@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from varve.kernels.row_texts import has_reordered
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.decoder import RecordKind, complete
+from varve.shapes.feed.decoder import RecordKind, complete, transaction_ids
 from varve.shapes.feed.journal import Range
 from varve.shapes.feed.order import Taken
 from varve.shapes.feed.partition_buffer import Entry
@@ -204,8 +204,8 @@ def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> l
     """Gives the records of a source transaction, which stand together, one transaction."""
     places: dict[int, Offset] = {}
     id: str | None = None
-    for at, _, _, decoded in entries:
-        found = None if decoded.transaction is None else decoded.transaction.id
+    ids = transaction_ids([one[3] for one in entries])
+    for (at, _, _, _), found in zip(entries, ids, strict=True):
         if found is None or found != id:
             place = Offset(at + shift, 0)
         else:

@@ -3,7 +3,7 @@
 Invariant  a decoder keeps no state between records: the same record always says the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -51,6 +51,11 @@ class Decoded(NamedTuple):
     reason: str = ""
 
     @property
+    def is_tombstone(self) -> bool:
+        """Of a topic with source transactions: a delete that its source did not tell of."""
+        return self.kind is RecordKind.DELETE and self.transaction is None
+
+    @property
     def key_columns(self) -> Row:
         return get_row(self.key)
 
@@ -80,6 +85,15 @@ class Decoder(Protocol):
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
         """The same for many, which costs less per record."""
         ...
+
+
+def transaction_ids(records: Iterable[Decoded]) -> Iterator[str | None]:
+    """The source transaction of each record; a tombstone has that of the delete before it."""
+    id: str | None = None
+    for one in records:
+        if not one.is_tombstone:
+            id = None if one.transaction is None else one.transaction.id
+        yield id
 
 
 def complete(decoded: Decoded, previous: bytes | None) -> bytes | None:

@@ -2,7 +2,7 @@
 
 Debezium writes the end of each transaction to a topic of its own, with the number of records by
 collection. A partition's records of one transaction stand together, so a record of another one ends
-it too.
+it too. The tombstone behind a delete is in the delete's transaction, and is not counted by its end.
 
 Invariant  the records of one transaction that a partition holds are taken at once, unless they are
            more than a limit, or their end does not come within a time: both are counted.
@@ -13,11 +13,12 @@ Threads    one.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from varve.foundation.clock import Clock
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import find_transaction_end
+from varve.shapes.feed.decoder import transaction_ids
 from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, split_records
 from varve.shapes.feed.source import TopicSource
 
@@ -33,6 +34,15 @@ class _End:
 
     offset: int
     missing: int
+
+
+class _Group(NamedTuple):
+    """A run of entries of one transaction; `events` of them are counted by its end."""
+
+    id: str | None
+    size: int
+    events: int
+    is_followed: bool
 
 
 class SourceTransactions:
@@ -101,52 +111,50 @@ class SourceTransactions:
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
         """How many entries may be taken: whole transactions, at least so many if they are there."""
         ready = 0
-        for id, size, is_followed in _groups(buffer.look()):
+        for one in _groups(buffer.look()):
             if ready >= count:
                 break
-            if id is not None and not is_followed and not self._may_go(id, size, buffer):
+            if one.id is not None and not one.is_followed and not self._may_go(one, buffer):
                 break
-            ready += size
+            ready += one.size
         return ready
 
     def taken(self, entries: Sequence[Entry]) -> None:
         """Notes what was taken, so that ends which are used up go."""
-        for id, size, _ in _groups(entries):
+        for id, _, events, _ in _groups(entries):
             if id is None:
                 continue
             self._held_since.pop(id, None)
             self._held = {buffer: one for buffer, one in self._held.items() if one[0] != id}
             end = self._ends.get(id)
             if end is not None:
-                end.missing -= size
+                end.missing -= events
                 if end.missing <= 0:
                     del self._ends[id]
 
-    def _may_go(self, id: str, size: int, buffer: PartitionBuffer) -> bool:
+    def _may_go(self, group: _Group, buffer: PartitionBuffer) -> bool:
         """Whether the last transaction that a partition has is complete, or is not waited for."""
-        self._held[buffer] = (id, size)
+        id = group.id
+        assert id is not None
+        self._held[buffer] = (id, group.events)
         end = self._ends.get(id)
         if end is not None and self._held_count(id) >= end.missing:
             return True
         now_ms = self._clock.now_ms()
         waited_ms = now_ms - self._held_since.setdefault(id, now_ms)
-        is_over = size >= self._records_max or waited_ms >= self._patience_ms
+        is_over = group.size >= self._records_max or waited_ms >= self._patience_ms
         self._counts.unfinished += is_over
         return is_over
 
     def _held_count(self, id: str) -> int:
-        return sum(size for held, size in self._held.values() if held == id)
+        return sum(events for held, events in self._held.values() if held == id)
 
 
-def _groups(entries: Sequence[Entry]) -> Iterator[tuple[str | None, int, bool]]:
-    """Runs of one transaction: its id, how many entries, and whether others follow."""
+def _groups(entries: Sequence[Entry]) -> Iterator[_Group]:
+    """Runs of one transaction, in order."""
     taken = 0
-    for id, run in groupby(entries, key=_id_of):
-        size = sum(1 for _ in run)
-        taken += size
-        yield id, size, taken < len(entries)
-
-
-def _id_of(entry: Entry) -> str | None:
-    transaction = entry[3].transaction
-    return None if transaction is None else transaction.id
+    ids = transaction_ids([one[3] for one in entries])
+    for id, pairs in groupby(zip(ids, entries, strict=True), key=lambda pair: pair[0]):
+        run = [entry[3].is_tombstone for _, entry in pairs]
+        taken += len(run)
+        yield _Group(id, len(run), len(run) - sum(run), taken < len(entries))

@@ -65,6 +65,14 @@ class _Bench:
         }
         self.source.append(partition, json.dumps({"id": key}).encode(), json.dumps(value).encode())
 
+    def delete(self, key: int, transaction: str) -> None:
+        """As Debezium does: the event, and a tombstone that says nothing of the transaction."""
+        mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
+        value = {"before": {"id": key}, "after": None, "op": "d", "transaction": mark}
+        encoded = json.dumps({"id": key}).encode()
+        self.source.append(0, encoded, json.dumps(value).encode())
+        self.source.append(0, encoded, None)
+
     def end(self, transaction: str, count: int) -> None:
         collections = [
             {"data_collection": "public.items", "event_count": count},
@@ -113,6 +121,37 @@ def test_a_record_of_another_transaction_ends_the_one_before(bench: _Bench) -> N
     assert _numbers(bench.poll()) == [[1, 2]]
     bench.put(4, 4, None)
     assert _numbers(bench.poll()) == [[3], [4]]
+
+
+def test_a_tombstone_does_not_cut_its_transaction(bench: _Bench) -> None:
+    bench.put(1, 1, None)
+    bench.put(2, 2, None)
+    bench.poll()
+    bench.put(3, 3, "a")
+    bench.delete(1, "a")
+    bench.delete(2, "a")
+    bench.end("a", 4)
+    assert bench.poll() == []
+    bench.put(4, 4, "a")
+    (only,) = bench.poll()
+    places = [one.offset for one in only.changes]
+    assert places == [Offset(3, 0), Offset(3, 2), Offset(3, 6), Offset(3, 10)]
+    bench.crash()
+    assert bench.poll()[-1] == only
+    assert bench.feed.is_caught_up
+
+
+def test_a_tombstone_that_comes_behind_its_transaction_holds_up_nothing(bench: _Bench) -> None:
+    bench.put(1, 1, None)
+    bench.poll()
+    bench.end("a", 1)
+    bench.delete(1, "a")
+    bench.put(2, 2, "b")
+    bench.end("b", 1)
+    given = bench.poll()
+    assert [[one.row is None for one in each.changes] for each in given] == [[True], [False]]
+    assert bench.feed.is_caught_up
+    assert bench.counts.unfinished == 0
 
 
 def test_transactions_keep_their_offsets_over_a_crash(bench: _Bench) -> None:
