@@ -17,7 +17,7 @@ from varve.shapes.storage.storage import ShapeStorage
 
 ROOT = "/shapes"
 HANDLE = "4711-1"
-SMALL = StorageSettings(chunk_bytes=200, buffer_bytes=128, flush_ms=1000, read_bytes=96)
+SMALL = StorageSettings(chunk_bytes=200, buffer_bytes=128, read_bytes=96)
 CLOCK = ManualClock()
 
 

@@ -74,9 +74,7 @@ class Engine:
         self._make_feed = make_feed
         self._fs = fs
         self._clock = clock
-        self._storage_settings = StorageSettings(
-            chunk_bytes=self.settings.chunk_bytes, flush_ms=self.settings.checkpoint_ms
-        )
+        self._storage_settings = StorageSettings(chunk_bytes=self.settings.chunk_bytes)
         self._catalog = Catalog()
         self._creation = threading.Lock()
         self._topics = Topics(self._make_topic)

@@ -85,7 +85,6 @@ class ShapeLogMachine(RuleBasedStateMachine):
         self.storage.flush()
         self.model.flush()
         assert self.storage.persisted == self.model.latest
-        assert not self.storage.is_dirty
 
     @rule(start=st.integers(0, 60), end=st.integers(0, 60), ops=st.tuples(*[st.integers(0, 9)] * 2))
     def read_between(self, start: int, end: int, ops: tuple[int, int]) -> None:

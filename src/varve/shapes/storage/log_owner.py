@@ -44,7 +44,6 @@ class LogOwner:
         record: Published,
     ) -> None:
         self.record = record  # replaced under _lock, read without
-        self.due_ms: int | None = None  # set under _lock, read without
         self.failure: StoreError | None = None  # set under _lock, read without
         self.is_dropped = False  # set under _lock, read without
         self._file_system = file_system
@@ -70,9 +69,7 @@ class LogOwner:
             self._check_locked()
             last_seen = writer.last_seen
             try:
-                has_closed_chunk = writer.append(
-                    entries, _count_stored(entries, self.record.committed)
-                )
+                writer.append(entries, _count_stored(entries, self.record.committed))
             except OSError as error:
                 raise self._fail_locked(error) from error
             except InvalidRequest as error:
@@ -83,14 +80,12 @@ class LogOwner:
                 self._commit_locked(writer)
             elif writer.written != self.record.written:
                 self._publish_locked(writer, self.record.committed)
-            self._arm_locked(writer, is_due=has_closed_chunk)
 
     def commit(self) -> None:
         with self._lock:
             writer = self._writer or self._start_locked()
             self._check_locked()
             self._commit_locked(writer)
-            self._arm_locked(writer)
 
     def _commit_locked(self, writer: LogWriter) -> None:
         if writer.last_seen != self.record.committed:
@@ -140,13 +135,6 @@ class LogOwner:
 
     # Flushing
 
-    def _arm_locked(self, writer: LogWriter, *, is_due: bool = False) -> None:
-        """Note when to flush: at once behind a closed chunk, else a period after the first byte."""
-        if is_due:
-            self.due_ms = self._clock.now_ms()
-        elif self.due_ms is None and not self._is_flushed_locked(writer):
-            self.due_ms = self._clock.now_ms() + self._settings.flush_ms
-
     def _is_flushed_locked(self, writer: LogWriter) -> bool:
         return writer.is_synced and self.record.persisted == self.record.committed
 
@@ -165,14 +153,12 @@ class LogOwner:
                 work = writer.take_sync()
             committed = self.record.committed
             self._publish_locked(writer, committed)
-            self.due_ms = None
         with self._failing():
             work.run(self._file_system)
             if committed != self._pointer.offset:
                 self._pointer.write(committed)
         with self._lock:
             self.record = self.record._replace(persisted=committed)
-            self._arm_locked(writer)
 
     # Compaction
 
@@ -262,7 +248,6 @@ class LogOwner:
             self._release_locked()
 
     def _release_locked(self) -> None:
-        self.due_ms = None
         if self._writer is not None:
             self._writer.close()
 

@@ -102,9 +102,8 @@ class LogWriter:
         """Whether nothing is buffered and nothing was written since the last sync."""
         return not self._buffers and self._log_file is None and self._index_file is None
 
-    def append(self, entries: list[Entry], start: int) -> bool:
-        """Take entries from an index on; True when a chunk was closed. Raises OSError."""
-        has_closed = False
+    def append(self, entries: list[Entry], start: int) -> None:
+        """Take entries from an index on. Raises OSError."""
         while start < len(entries):
             status, count, data, json_bytes = encode_entries(
                 entries,
@@ -125,13 +124,11 @@ class LogWriter:
             if self._chunk_json_bytes >= self._settings.chunk_bytes:
                 self._close_chunk()
                 self.write_out()
-                has_closed = True
             elif self._buffered_bytes >= self._settings.buffer_bytes:
                 self.write_out()
             else:
                 self._pending += entries[start:] if start else entries
             start += count
-        return has_closed
 
     def commit(self) -> None:
         """What was appended becomes part of the tail, as far as it is not in the file."""

@@ -128,16 +128,6 @@ class ShapeStorage:
         return self._log.record.manifest
 
     @property
-    def is_dirty(self) -> bool:
-        """Whether a flush has something to do."""
-        return self._log.due_ms is not None
-
-    @property
-    def due_ms(self) -> int | None:
-        """When the next flush is due; None when nothing waits for one."""
-        return self._log.due_ms
-
-    @property
     def is_dropped(self) -> bool:
         return self._log.is_dropped
 
@@ -168,14 +158,6 @@ class ShapeStorage:
     def flush(self) -> None:
         """Make durable what is committed; appends go on meanwhile. A failure ends all writing."""
         self._log.flush()
-
-    def flush_due(self, now_ms: int) -> bool:
-        """Flush when the time for it has come; whether it had."""
-        due_ms = self._log.due_ms
-        if due_ms is None or now_ms < due_ms:
-            return False
-        self._log.flush()
-        return True
 
     def close(self) -> None:
         """Flush and take no more writes; reading goes on. Twice is harmless."""

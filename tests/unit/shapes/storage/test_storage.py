@@ -55,7 +55,6 @@ def test_a_new_shape_ends_with_its_snapshot() -> None:
     assert storage.latest == SNAPSHOT_END
     assert storage.persisted == SNAPSHOT_END
     assert read_messages(storage) == []
-    assert not storage.is_dirty
     assert storage.is_snapshot_complete
 
 
@@ -94,7 +93,7 @@ def test_nothing_of_a_transaction_is_seen_before_its_commit() -> None:
     assert storage.persisted == Offset(1, 0)
     assert read_messages(storage) == messages_of([make_entry(1)])
     storage.commit()
-    assert storage.is_dirty
+    assert storage.persisted < storage.latest == Offset(2, 17)
     assert read_messages(storage) == messages_of([make_entry(1), *parts[0], *parts[1], *parts[2]])
     storage.flush()
     assert storage.persisted == storage.latest == storage.last_seen == Offset(2, 17)
@@ -183,30 +182,6 @@ def test_snapshot_chunks_are_read_one_by_one_or_together_with_the_log() -> None:
     assert read_messages(storage, Offset(0, last), Offset(0, last + 1)) == []
     assert storage.chunk_end(Offset(0, last)) is None
     assert read_messages(storage, Offset(0, last), LAST) == messages_of([make_entry(1)])
-
-
-def test_a_flush_is_due_one_period_after_the_first_byte() -> None:
-    clock = ManualClock(1000)
-    storage = create_storage(_disk(), StorageSettings(flush_ms=500), clock=clock)
-    assert storage.due_ms is None
-    storage.append([make_entry(1)])
-    clock.advance(300)
-    storage.append([make_entry(2)])
-    assert storage.due_ms == 1500
-    assert not storage.flush_due(1499)
-    assert storage.flush_due(1500)
-    assert storage.due_ms is None
-    assert storage.persisted == Offset(2, 0)
-    assert not storage.flush_due(9999)
-
-
-def test_a_closed_chunk_is_due_at_once() -> None:
-    clock = ManualClock(1000)
-    storage = create_storage(_disk(), StorageSettings(chunk_bytes=50), clock=clock)
-    storage.append([make_entry(1, size=30)])
-    assert storage.due_ms == 2000
-    storage.append([make_entry(2, size=30)])
-    assert storage.due_ms == 1000
 
 
 def test_a_reader_knows_whether_the_tail_has_all_it_asks_for() -> None:
@@ -371,7 +346,7 @@ def test_a_failed_call_at_any_step_ends_writing_and_reading_goes_on(
     assert step > first + 5
 
 
-@pytest.mark.parametrize("name", ["chunk_bytes", "buffer_bytes", "flush_ms", "read_bytes"])
+@pytest.mark.parametrize("name", ["chunk_bytes", "buffer_bytes", "read_bytes"])
 def test_settings_are_positive(name: str) -> None:
     with pytest.raises(InvalidSetting, match=name):
         StorageSettings(**{name: 0})
