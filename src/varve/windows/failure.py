@@ -10,4 +10,6 @@ def store_failure(error: OSError, what: str) -> StoreError:
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{what}: {reason}; free some space")
-    return Unavailable(f"{what}: {reason}; mend the disk and open the store again")
+    return Unavailable(
+        f"{what}: {reason}; mend the disk or its permissions and open the store again"
+    )

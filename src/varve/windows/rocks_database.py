@@ -33,6 +33,7 @@ from rocksdict import (
 
 from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
 from varve.windows.database import Entry, Put, end_scans
+from varve.windows.failure import store_failure
 
 Result = TypeVar("Result")
 
@@ -50,6 +51,14 @@ _KEYS_PER_READ: Final = 1_000
 """RocksDB takes twice as long for each of 20 000 keys that are asked for at once."""
 _INFO_LOG_BYTES: Final = 1 << 20
 _MANIFEST_PREALLOCATION_BYTES: Final = 64 << 10
+_LACKING: Final = (
+    "Too many open files",
+    "Cannot allocate memory",
+    "Permission denied",
+    "Operation not permitted",
+    "Read-only file system",
+)
+"""What a process may lack; a database that it keeps from opening is whole."""
 
 
 class RocksScan:
@@ -285,16 +294,18 @@ def rocks_failure(error: Exception, what: str) -> StoreError:
         return Corrupt(f"{what}: {reason}")
     if "No space left" in reason or "quota exceeded" in reason:
         return DiskFull(f"{what}: {reason}; free some space and open the store again")
-    if "/LOCK:" in reason:
+    if "/LOCK:" in reason and not reason.endswith(_LACKING):
         return Locked(f"{what}: {reason}; close the store that has it open")
-    return Unavailable(f"{what}: {reason}; mend the disk and open the store again")
+    return Unavailable(
+        f"{what}: {reason}; mend the disk or its permissions and open the store again"
+    )
 
 
 def _open_failure(error: Exception, path: str) -> StoreError:
-    """A database that cannot be opened is damaged, unless the machine lacks something."""
+    """A database that cannot be opened is damaged, unless the process lacks something."""
     failure = rocks_failure(error, f"open of {path}")
     if isinstance(failure, Unavailable) and not isinstance(failure, DiskFull | Locked):
-        if "Too many open files" in str(failure) or "Cannot allocate memory" in str(failure):
+        if any(one in str(failure) for one in _LACKING):
             return failure
         return Corrupt(f"open of {path}: {' '.join(str(error).split())}")
     return failure
@@ -306,6 +317,8 @@ def _check_directory(path: str, must_exist: bool) -> None:
     except FileNotFoundError:
         names = []
     except OSError as error:
+        if error.strerror in _LACKING:
+            raise store_failure(error, f"open of {path}") from error
         raise Corrupt(f"open of {path}: {error.strerror}") from error
     if "CURRENT" in names:
         return

@@ -1,9 +1,15 @@
 """RocksDB as an engine: one budget of memory, and a quiet directory."""
 
+import errno
+import os
 import random
 import threading
 from pathlib import Path
 
+import pytest
+
+from varve.foundation.errors import Corrupt, StoreError, Unavailable
+from varve.windows import rocks_database
 from varve.windows.rocks_database import RocksDatabases
 
 BUDGET_BYTES = 4 << 20
@@ -61,3 +67,32 @@ def test_no_logs_pile_up_over_openings(tmp_path: Path) -> None:
     names = [path.name for path in tmp_path.iterdir()]
     assert len([name for name in names if name.startswith("LOG")]) == 1
     assert len([name for name in names if name.startswith("OPTIONS")]) <= 2
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EACCES, Unavailable), (errno.EMFILE, Unavailable), (errno.ENOTDIR, Corrupt)],
+)
+def test_a_database_that_one_may_not_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError]
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(kind) as told:
+        RocksDatabases().open(str(tmp_path))
+    assert type(told.value) is kind
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "LOCK"])
+def test_a_file_that_one_may_not_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise RuntimeError(f"IO error: While open a file: {tmp_path}/{name}: Permission denied")
+
+    monkeypatch.setattr(rocks_database, "Rdict", refuse)
+    with pytest.raises(Unavailable, match="mend the disk or its permissions") as told:
+        RocksDatabases().open(str(tmp_path))
+    assert type(told.value) is Unavailable
