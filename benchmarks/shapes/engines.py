@@ -11,6 +11,7 @@ import varve
 from varve.disk import RealFileSystem
 from varve.embedded import Store, Topic
 from varve.foundation.clock import SystemClock
+from varve.shapes.definition import define
 from varve.shapes.engine import Engine
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -84,7 +85,7 @@ def open_engine(place: Place) -> Engine:
 def create_shapes(engine: Engine, filters: Sequence[str | None]) -> None:
     """Shapes with complete snapshots."""
     for where in filters:
-        engine.find_or_create(engine.define(TOPIC, where=where))
+        engine.find_or_create(define(TOPIC, where=where))
     engine.run_turn(TOPIC)
     waiting = [shape for shape in engine.shapes() if not shape.is_snapshot_complete]
     if waiting:

@@ -15,6 +15,7 @@ from varve.embedded import Store
 from varve.foundation.clock import Clock, ManualClock
 from varve.foundation.errors import NotFound
 from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.definition import define
 from varve.shapes.engine import Engine
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.plain_decoder import PlainDecoder
@@ -97,7 +98,7 @@ class Stage:
 
     def create(self, topic: str, **parameters: Any) -> Shape:
         """A shape with its snapshot."""
-        shape = self.engine.find_or_create(self.engine.define(topic, **parameters))
+        shape = self.engine.find_or_create(define(topic, **parameters))
         self.settle(topic)
         return shape
 
@@ -143,7 +144,7 @@ class Follower:
     def _begin(self) -> Shape:
         engine = self._stage.engine
         self.refetches += self.handle is not None
-        shape = engine.find_or_create(engine.define(self._topic, **self._parameters))
+        shape = engine.find_or_create(define(self._topic, **self._parameters))
         assert shape.handle != self.handle, "a handle came back"
         self.handle, self.offset, self.rows = shape.handle, BEFORE_ALL, {}
         return shape

@@ -11,9 +11,8 @@ Threads    any. `_creation` is held while a shape is made or a topic is let go. 
 """
 
 import itertools
-import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from types import TracebackType
@@ -21,33 +20,33 @@ from typing import Final, Self
 
 from varve.disk import FileSystem, Lock
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, Corrupt, InvalidRequest, NotFound, Unavailable
+from varve.foundation.errors import Closed, InvalidRequest, NotFound, Unavailable
 from varve.foundation.worker import WorkerHealth
 from varve.shapes import metrics
 from varve.shapes.catalog import Catalog
 from varve.shapes.compacting import Compacting
 from varve.shapes.compaction.report import CompactionReport
 from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.definition import Definition, define, parse_definition
+from varve.shapes.definition import Definition
+from varve.shapes.dropping import Dropping
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.health import EngineHealth, engine_health, topic_health
 from varve.shapes.leftovers import Leftovers
 from varve.shapes.listeners import Listener, Listeners
+from varve.shapes.loading import load_shapes
 from varve.shapes.metrics import EngineMetrics
 from varve.shapes.offset import Offset
 from varve.shapes.query.subset import Subset
-from varve.shapes.registry import RegisteredShape, Registry
+from varve.shapes.registry import Registry
 from varve.shapes.running import Running
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
 from varve.shapes.storage.settings import StorageSettings
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storages import Storages
 from varve.shapes.subset_reading import SubsetResult, read_subset
 from varve.shapes.topic_shapes import TopicShapes
 from varve.shapes.topics import Topics
-
-logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = ".lock"
 UNUSED_ROUNDS: Final = 2
@@ -74,7 +73,6 @@ class Engine:
         self._make_feed = make_feed
         self._fs = fs
         self._clock = clock
-        self._storage_settings = StorageSettings(chunk_bytes=self.settings.chunk_bytes)
         self._catalog = Catalog()
         self._creation = threading.Lock()
         self._topics = Topics(self._make_topic)
@@ -83,6 +81,21 @@ class Engine:
         self._reads = itertools.count(1)
         self._marks = itertools.count(1)
         self._leftovers = Leftovers(fs, root, self._catalog)
+        self._storages = Storages(
+            fs,
+            root,
+            self._topics,
+            settings=StorageSettings(chunk_bytes=self.settings.chunk_bytes),
+            clock=clock,
+        )
+        self._dropping = Dropping(
+            self._catalog,
+            self._topics,
+            unregister=self._unregister,
+            leftovers=self._leftovers,
+            listeners=self._listeners,
+            metrics=self.metrics.table,
+        )
         self._compacting = Compacting(
             self._catalog,
             settings=compaction or CompactionSettings(),
@@ -108,8 +121,8 @@ class Engine:
         )
         self._snapshotter = Snapshotter(
             self._registry,
-            create_storage=self._create_storage,
-            drop=self._drop,
+            create_storage=self._storages.create,
+            drop=self._dropping.drop,
             notify=self._listeners.tell,
             pool=self._pool,
             metrics=self.metrics.table,
@@ -118,7 +131,7 @@ class Engine:
         try:
             for handle in self._registry.remove_incomplete():
                 self._leftovers.discard(handle)
-            self._load(self._registry.shapes())
+            self._load()
             if maintain:
                 self._start()
         except BaseException:
@@ -126,17 +139,14 @@ class Engine:
             raise
         return self
 
-    def _load(self, rows: Iterable[RegisteredShape]) -> None:
-        by_topic: dict[str, list[Shape]] = {}
-        for row in rows:
-            definition = _find_definition(row)
-            if definition is None or self._catalog.find_by_definition(definition) is not None:
-                # One that cannot be read, or that reads as another one by now.
-                self._registry.remove([row.handle])
-                continue
-            shape = self._make_shape(row.handle, definition, row.created_ms, row.start)
-            self._catalog.add(shape)
-            by_topic.setdefault(definition.topic, []).append(shape)
+    def _load(self) -> None:
+        by_topic = load_shapes(
+            self._registry,
+            self._catalog,
+            lambda row, definition: self._make_shape(
+                row.handle, definition, row.created_ms, row.start
+            ),
+        )
         for topic, shapes in by_topic.items():
             self._topics.get(topic).resume(shapes)
 
@@ -148,26 +158,13 @@ class Engine:
             checkpoint=self.checkpoint,
             upkeep=self.run_upkeep,
             compact=self.run_compaction if self.settings.compacts else None,
-            topic_gone=self._topic_gone,
+            topic_gone=self._dropping.topic_gone,
         )
         self._running.start()
         for topic in self._topics.all():
             self._running.start_topic(topic)
 
     # Finding and making
-
-    def define(
-        self,
-        table: str,
-        *,
-        where: str | None = None,
-        params: Mapping[int, str] | None = None,
-        columns: str | None = None,
-        replica: str = "default",
-        log: str = "full",
-    ) -> Definition:
-        """The definition that a request's parameters give; raises InvalidDefinition."""
-        return define(table, where=where, params=params, columns=columns, replica=replica, log=log)
 
     def find(self, handle: str) -> Shape | None:
         """The shape of a handle; None for one that is unknown or was dropped. Needs no file."""
@@ -223,8 +220,8 @@ class Engine:
             created_ms=created_ms,
             start=start,
             reads=self._reads,
-            open_storage=self._open_storage,
-            storage_failed=self._storage_failed,
+            open_storage=self._storages.open,
+            storage_failed=self._dropping.storage_failed,
         )
 
     def _make_topic(self, name: str) -> TopicShapes:
@@ -233,7 +230,7 @@ class Engine:
             self._make_feed,
             settings=self.settings,
             clock=self._clock,
-            drop=self._drop,
+            drop=self._dropping.drop,
             notify=self._listeners.tell,
             checkpoint_due=self._checkpoint_due,
         )
@@ -355,53 +352,10 @@ class Engine:
 
     def drop(self, shape: Shape, reason: DropReason) -> None:
         """Ends a shape for good; one that was dropped before stays so."""
-        self._drop([shape], reason)
+        self._dropping.drop([shape], reason)
 
-    def _drop(self, shapes: Collection[Shape], reason: DropReason) -> None:
-        gone = [shape for shape in shapes if shape.mark_dropped(reason)]
-        if not gone:
-            return
-        handles = [shape.handle for shape in gone]
-        self._catalog.remove(gone)
+    def _unregister(self, handles: Collection[str]) -> None:
         self._registry.remove(handles)
-        for shape in gone:
-            topic = self._topics.find(shape.definition.topic)
-            if topic is not None:
-                topic.remove(shape)
-            if not shape.remove_storage():
-                self._leftovers.discard(shape.handle)
-        self.metrics.table.add(metrics.DROPPED, len(gone), reason)
-        logger.info("shapes dropped", extra={"reason": str(reason), "handles": handles[:20]})
-        self._listeners.tell(handles)
-
-    def _storage_failed(self, shape: Shape, error: BaseException) -> None:
-        logger.error("storage of a shape failed", exc_info=error, extra={"handle": shape.handle})
-        self._drop([shape], DropReason.STORAGE_FAILED)
-
-    def _topic_gone(self, topic: TopicShapes) -> None:
-        """Called by the feed's own thread; upkeep ends what is left of the topic."""
-        topic.end_turns()
-        topic.needs_opening()
-        self._drop(
-            [one for one in self.shapes() if one.definition.topic == topic.topic],
-            DropReason.SOURCE_LOST,
-        )
-
-    # Storage
-
-    def _create_storage(self, handle: str) -> ShapeStorage:
-        return ShapeStorage.create(self._fs, self.root, handle, self._storage_settings, self._clock)
-
-    def _open_storage(self, shape: Shape) -> ShapeStorage:
-        storage = ShapeStorage.open(
-            self._fs, self.root, shape.handle, self._storage_settings, self._clock
-        )
-        try:
-            self._topics.get(shape.definition.topic).check_opened(shape, storage.latest)
-        except Corrupt:
-            storage.drop()
-            raise
-        return storage
 
     # The end
 
@@ -453,11 +407,3 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _find_definition(row: RegisteredShape) -> Definition | None:
-    try:
-        return parse_definition(row.comparable)
-    except Corrupt as error:
-        logger.warning("shape is dropped", exc_info=error, extra={"handle": row.handle})
-        return None

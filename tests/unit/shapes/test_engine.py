@@ -16,6 +16,7 @@ from tests.support.shape_engine import Follower, Stage
 from varve.foundation.errors import Closed, Locked, NotFound, Unavailable
 from varve.foundation.metrics import exposition
 from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.definition import define
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
 from varve.shapes.registry import FILE_NAME
@@ -57,25 +58,25 @@ def test_a_client_gets_the_rows_and_then_the_changes(stage: Stage) -> None:
 
 
 def test_one_definition_is_one_shape(stage: Stage) -> None:
-    definition = stage.engine.define("items", where="n = 1")
+    definition = define("items", where="n = 1")
     shape = stage.engine.find_or_create(definition)
-    assert stage.engine.find_or_create(stage.engine.define("items", where="1 = n")) in (
+    assert stage.engine.find_or_create(define("items", where="1 = n")) in (
         shape,
-        stage.engine.find_by_definition(stage.engine.define("items", where="1 = n")),
+        stage.engine.find_by_definition(define("items", where="1 = n")),
     )
-    assert stage.engine.find_or_create(stage.engine.define("items", where="(n = 1)")) is shape
+    assert stage.engine.find_or_create(define("items", where="(n = 1)")) is shape
     assert stage.engine.find(shape.handle) is shape
     assert stage.engine.find_by_definition(definition) is shape
 
 
 def test_a_topic_that_is_not_there_makes_no_shape(stage: Stage) -> None:
     with pytest.raises(NotFound):
-        stage.engine.find_or_create(stage.engine.define("others"))
+        stage.engine.find_or_create(define("others"))
     assert stage.engine.shapes() == []
 
 
 def test_before_its_snapshot_has_begun_a_shape_cannot_be_read_and_stays(stage: Stage) -> None:
-    shape = stage.engine.find_or_create(stage.engine.define("items"))
+    shape = stage.engine.find_or_create(define("items"))
     assert not shape.is_snapshot_started
     assert shape.latest == SNAPSHOT_END
     with pytest.raises(Unavailable):
@@ -153,7 +154,7 @@ def test_changes_survive_a_crash_behind_a_checkpoint_and_come_again_before_one(
 
 
 def test_a_shape_whose_snapshot_was_not_complete_is_dropped_at_the_start(stage: Stage) -> None:
-    shape = stage.engine.find_or_create(stage.engine.define("items"))
+    shape = stage.engine.find_or_create(define("items"))
     stage.crash()
     assert stage.engine.find(shape.handle) is None
     assert stage.engine.shapes() == []
@@ -338,7 +339,7 @@ def test_a_compaction_is_reported_and_changes_nothing_for_clients(path: Path) ->
 
 
 def test_health_and_metrics_tell_of_topics(stage: Stage) -> None:
-    stage.engine.find_or_create(stage.engine.define("items"))
+    stage.engine.find_or_create(define("items"))
     assert stage.engine.health().status == "starting"
     stage.settle("items")
     stage.put("items", "a", {"n": 1})
@@ -362,7 +363,7 @@ def test_a_closed_engine_makes_no_shapes(path: Path) -> None:
     stage.store.create_topic("t")
     stage.close()
     with pytest.raises(Closed):
-        stage.engine.find_or_create(stage.engine.define("t"))
+        stage.engine.find_or_create(define("t"))
 
 
 def test_a_feed_that_nobody_needs_is_closed_and_used_again(stage: Stage) -> None:

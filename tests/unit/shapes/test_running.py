@@ -11,6 +11,7 @@ from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import OffsetOutOfRange
+from varve.shapes.definition import define
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.state import StateRecord
 from varve.shapes.settings import EngineSettings
@@ -78,8 +79,7 @@ def test_waiting_shapes_are_served_together_and_their_listeners_told(path: Path)
 
     stage.engine.subscribe(listen)
     shapes = [
-        stage.engine.find_or_create(stage.engine.define("t", where=f"n = {number}"))
-        for number in range(40)
+        stage.engine.find_or_create(define("t", where=f"n = {number}")) for number in range(40)
     ]
     _await(lambda: all(shape.is_snapshot_complete for shape in shapes))
     _await(lambda: {shape.handle for shape in shapes} <= told)
@@ -92,7 +92,7 @@ def test_one_definition_asked_for_by_many_threads_is_one_shape(path: Path) -> No
     handles: list[str] = []
 
     def ask() -> None:
-        handles.append(stage.engine.find_or_create(stage.engine.define("t")).handle)
+        handles.append(stage.engine.find_or_create(define("t")).handle)
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -106,13 +106,13 @@ def test_one_definition_asked_for_by_many_threads_is_one_shape(path: Path) -> No
 def test_shapes_of_a_topic_that_was_deleted_are_dropped(path: Path) -> None:
     stage = _open(path)
     stage.store.create_topic("t")
-    shape = stage.engine.find_or_create(stage.engine.define("t"))
+    shape = stage.engine.find_or_create(define("t"))
     _await(lambda: shape.is_snapshot_complete)
     stage.store.delete_topic("t")
     _await(lambda: shape.drop_reason is DropReason.SOURCE_LOST)
     _await(lambda: stage.engine.health().topics == [])
     stage.store.create_topic("t")
-    again = stage.engine.find_or_create(stage.engine.define("t"))
+    again = stage.engine.find_or_create(define("t"))
     _await(lambda: again.is_snapshot_complete or again.is_dropped)
     assert not again.is_dropped, (again.drop_reason, again.failure)
     assert again.handle != shape.handle
@@ -133,7 +133,7 @@ def test_an_engine_stops_in_the_middle_of_a_filling(
     monkeypatch.setattr(ReplayState, "read", read_slowly)
     stage = _open(path)
     stage.store.create_topic("t")
-    shape = stage.engine.find_or_create(stage.engine.define("t"))
+    shape = stage.engine.find_or_create(define("t"))
     assert begun.wait(PATIENCE_SECONDS)
     assert stage.engine.health().status == "starting"
     stage.close()
@@ -154,7 +154,7 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
 
     def open_slowly() -> None:
         topic.needs_opening()
-        asked.append(stage.engine.find_or_create(stage.engine.define("t", where="n = 1")))
+        asked.append(stage.engine.find_or_create(define("t", where="n = 1")))
         threading.Event().wait(0.1)
         open_topic()
 
