@@ -38,6 +38,7 @@ from varve.kafka_server.tls_settings import TlsSettings
 from varve.object_store import AzureSettings, GcsSettings, S3Settings
 from varve.object_store import metrics as object_store_metrics
 from varve.shapes import metrics as shape_metrics
+from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.settings import EngineSettings
 from varve.tiering import metrics as tiering_metrics
 from varve.tiering.settings import TierSettings
@@ -132,6 +133,7 @@ def configuration_page() -> str:
     parts += ["### TLS", _settings_table(TlsSettings)]
     parts += ["### Quotas", _settings_table(QuotaSettings)]
     parts += ["## Shape settings", _SHAPES_INTRODUCTION, _settings_table(EngineSettings)]
+    parts += ["### Compaction of shapes", _settings_table(CompactionSettings)]
     parts += ["### Shapes over HTTP", _settings_table(HttpSettings)]
     return "\n\n".join(parts) + "\n"
 

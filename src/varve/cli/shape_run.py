@@ -39,6 +39,7 @@ from varve.kernels import (
     shape_fold,
     shape_plan,
 )
+from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.engine import Engine
 from varve.shapes.settings import EngineSettings
 
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 _GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
 _TRIM_SECONDS: Final = 30
 _HTTP_PREFIX: Final = "shapes.http."
+_COMPACTION_PREFIX: Final = "shapes.compaction."
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class ShapePlan:
     topics: Mapping[str, TopicOptions]
     beside: tuple[Path, ...]
     engine: EngineSettings
+    compaction: CompactionSettings
     http: HttpSettings
 
 
@@ -87,7 +90,12 @@ def make_plan(
             raise InvalidSetting(f"{name} is empty; is a variable not set?")
     shapes = None if shapes_file is None else read_shapes(shapes_file)
     of_http = {name: value for name, value in given.items() if name.startswith(_HTTP_PREFIX)}
-    of_engine = {name: value for name, value in given.items() if name not in of_http}
+    of_compaction = {
+        name: value for name, value in given.items() if name.startswith(_COMPACTION_PREFIX)
+    }
+    of_engine = {
+        name: value for name, value in given.items() if name not in {*of_http, *of_compaction}
+    }
     return ShapePlan(
         host=host,
         port=port,
@@ -97,6 +105,7 @@ def make_plan(
         topics=topics,
         beside=tuple(beside),
         engine=parse_settings(EngineSettings, of_engine, "--set"),
+        compaction=parse_settings(CompactionSettings, of_compaction, "--set"),
         http=parse_settings(HttpSettings, of_http, "--set"),
     )
 
@@ -131,6 +140,7 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
         clock=clock,
         random=random.Random(),
         settings=plan.engine,
+        compaction=plan.compaction,
     )
     with engine.open(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner
@@ -147,6 +147,19 @@ def test_what_is_said_of_single_topics() -> None:
     assert len({one.signature for one in found.values()}) == 3
 
 
+_PLAN: Final[dict[str, Any]] = {
+    "listen": "127.0.0.1:0",
+    "data": Path("x"),
+    "token": None,
+    "admin_token": None,
+    "shapes_file": None,
+    "can_delete": True,
+    "topics": {},
+    "beside": [],
+    "given": {},
+}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -154,23 +167,25 @@ def test_what_is_said_of_single_topics() -> None:
         ({"listen": "localhost:x"}, "no address"),
         ({"token": ""}, "--token is empty"),
         ({"given": {"shapes.http.long.poll.ms": "0"}}, "long.poll.ms"),
+        ({"given": {"shapes.compaction.period.ms": "0"}}, "period.ms"),
         ({"given": {"shapes.nothing": "1"}}, "shapes.nothing"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(changed: dict[str, Any], told: str) -> None:
-    plan: dict[str, Any] = {
-        "listen": "127.0.0.1:0",
-        "data": Path("x"),
-        "token": None,
-        "admin_token": None,
-        "shapes_file": None,
-        "can_delete": True,
-        "topics": {},
-        "beside": [],
-        "given": {},
-    }
     with pytest.raises(InvalidSetting, match=told):
-        make_plan(**{**plan, **changed})
+        make_plan(**{**_PLAN, **changed})
+
+
+def test_settings_reach_the_part_that_they_are_of() -> None:
+    given = {
+        "shapes.compaction": "false",
+        "shapes.compaction.period.ms": "5",
+        "shapes.http.stop.ms": "7",
+    }
+    plan = make_plan(**{**_PLAN, "given": given})
+    assert not plan.engine.compacts
+    assert plan.compaction.period_ms == 5
+    assert plan.http.stop_ms == 7
 
 
 def test_a_directory_is_served_until_a_signal_and_again(tmp_path: Path) -> None:
