@@ -15,7 +15,9 @@ Row = dict[str, Any]
 Rows = dict[str, Row]
 """Rows as a client has them: by the key of their messages."""
 
-_PATIENCE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 120.0
+_BATCH_RECORDS: Final = 100
+"""So few that a batch fits into a small segment."""
 
 
 class ShapeTopic:
@@ -31,7 +33,15 @@ class ShapeTopic:
     ) -> None:
         self.name = name
         self.state: dict[str, Row] = {}
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "batch.num.messages": _BATCH_RECORDS,
+                "log_level": 0,
+            }
+        )
         self._failures: list[str] = []
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         created = self._admin.create_topics(

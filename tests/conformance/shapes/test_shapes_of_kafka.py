@@ -5,7 +5,6 @@ server-sent events.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -25,7 +24,7 @@ PARTITIONS = pytest.mark.parametrize("partition_count", [1, 3])
 WHERE: Final = "state <> 'arrived' AND grams >= 5000"
 PATIENCE_SECONDS: Final = 60.0
 SMALL_SEGMENTS: Final = {
-    "internal.segment.bytes": "8000",
+    "internal.segment.bytes": "30000",
     "min.cleanable.dirty.ratio": "0.01",
     "cleanup.policy": "compact",
 }
@@ -223,7 +222,7 @@ def test_the_cleaner_of_kafka_goes_over_the_log_meanwhile(
 
 
 def test_a_topic_that_is_made_anew_sends_clients_to_a_new_shape(
-    kafka: Broker, serve: Serve, npm: NpmClients, name: str, tmp_path: Path
+    kafka: Broker, serve: Serve, npm: NpmClients, name: str
 ) -> None:
     topic = ShapeTopic(kafka.address, name)
     traffic = Traffic(topic)
@@ -233,9 +232,12 @@ def test_a_topic_that_is_made_anew_sends_clients_to_a_new_shape(
         audience.join({"table": name}, lambda: topic.rows())
         audience.settle()
         (before,) = audience.handles()
+        server.stop()
         topic.remove()
         topic = ShapeTopic(kafka.address, name)
-        Traffic(topic, seed=2).add(20)
-        audience.settle(90)
+        Traffic(topic, seed=2).add(60)
+        server.start()
+        audience.settle()
         assert audience.handles().isdisjoint({before})
+        assert audience.refetch_count() == audience.client_count
         assert audience.errors() == []
