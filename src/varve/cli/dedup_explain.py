@@ -35,6 +35,7 @@ _DISK_BYTES: Final = 48
 _CHANGELOG_BYTES: Final = 50
 """Of an entry in the changelog, uncompressed."""
 
+_RATE_MAX: Final = 1e15
 _BY_LAST_RULES: Final = ", if the rules were those of the last commit"
 """Policies and the lateness may have been others when the record was read; nobody notes that."""
 
@@ -96,8 +97,8 @@ def command(
       varve dedup explain orders-once --rate 5000 --dir data
       varve dedup explain --window 1d --lateness 1h --rate 20000 --unique 0.9 --partitions 12
     """
-    if not math.isfinite(rate):
-        raise InvalidRequest(f"--rate {rate} is no number of records a second")
+    if not rate <= _RATE_MAX:
+        raise InvalidRequest(f"--rate {rate} is no number of records a second, up to {_RATE_MAX:g}")
     if name is None and window is None and (before is None or after is None):
         raise InvalidRequest("name a deduplication, or give the --window to reckon by")
     if name is None:

@@ -148,6 +148,7 @@ def test_a_plan_needs_no_store(place: Path) -> None:
         (("run", "orders", "--to", "once", "--by", "key", "--window", "soon"), "no span of time"),
         (("run", "orders", "--to", "once", "--by", "key", "--before", "1m"), "--window is missing"),
         (("explain", "--window", "1h", "--rate", "inf"), "is no number of records"),
+        (("explain", "--window", "1h", "--rate", "1e300"), "is no number of records"),
         (("run", "orders", "--to", "once", *RULES, "-X", "a=b"), "go with --bootstrap-server"),
         (("run", "orders", "--to", "once", *RULES, "-b", "localhost:1"), "not both"),
     ],
