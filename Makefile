@@ -1,7 +1,7 @@
 # The words of this house; `make help` lists them. Nothing but python3 (3.11 or newer) is needed
 # for `make setup check test run`, which install a Java for Spark, and Node.js and Chromium for the
 # tests of shape clients, from the system's packages where there are none; `make conformance` wants
-# a JDK, Maven and Go besides.
+# a JDK, Maven, Go and nginx besides.
 
 PYTHON ?= python3
 WORKERS ?= 3
@@ -54,8 +54,8 @@ run: $(READY) $(JAVA) ## show what varve does: crash and recover, compact, tier;
 	  echo "SKIPPED varve job demo, the jobs on Spark, for want of a Java." >&2; \
 	fi
 
-test: $(READY) $(JAVA) $(WEB) ## every test but those against Apache Kafka and MinIO
-	@marks="not java and not go"; \
+test: $(READY) $(JAVA) $(WEB) ## every test but those against Apache Kafka, MinIO and nginx
+	@marks="not java and not go and not nginx"; \
 	if ! $(BIN)/python -m varve.jobs.java; then \
 	  echo "SKIPPED the tests of Spark jobs, for want of a Java; running the others." >&2; \
 	  marks="$$marks and not spark"; \
@@ -78,7 +78,7 @@ format: $(READY) ## let ruff format and mend what it can
 bench: $(READY) ## all benchmarks; one: .venv/bin/python -m benchmarks NAME [--json] [--quick]
 	$(BIN)/python -m benchmarks all
 
-conformance: $(READY) ## exchange bytes with Apache Kafka's own code, and with MinIO; needs a JDK, Maven and Go
+conformance: $(READY) $(WEB) ## exchange bytes with Apache Kafka's own code, MinIO and nginx; needs a JDK, Maven, Go, nginx
 	$(BIN)/python -m conformance.minio
 	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
 	  set -x; $(BIN)/python -m pytest -rs tests/conformance && \
