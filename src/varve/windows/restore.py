@@ -45,6 +45,8 @@ def restore(
     With `count_max` it stops after about so many entries. Raises `OffsetOutOfRange` when the
     changelog does not reach back, or on, to the start.
     """
+    if count_max is not None:
+        batch_count = min(batch_count, count_max)
     end_offset = changelog.end_offset
     batches = changelog.read(start_offset)
     progress = RestoreProgress(start_offset, end_offset)

@@ -347,6 +347,7 @@ def test_a_standby_takes_bounded_steps(standby_bench: WindowBench) -> None:
     standby.open()
     assert standby.run_once(count_max=15_000).offset == 20_000
     assert standby.lag == 30_000
+    assert standby.run_once(count_max=1_500).offset == 22_000
 
 
 def test_a_promoted_standby_is_closed(standby_bench: WindowBench) -> None:
