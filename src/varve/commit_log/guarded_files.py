@@ -4,10 +4,10 @@ Invariant  a data file is cut, renamed away or removed only from a position on t
            before, or where nothing but zeros goes; everything else passes through.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from varve.commit_log.names import DELETED, LOG
-from varve.disk import Buffer, File, FileInfo, FileSystem, Lock
+from varve.disk import Buffer, File, FileInfo, FileSystem, Lock, sync_each
 from varve.foundation.errors import PolicyViolation
 
 
@@ -72,6 +72,9 @@ class GuardedFileSystem:
 
     def sync_directory(self, path: str) -> None:
         self._fs.sync_directory(path)
+
+    def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
+        return sync_each(files)
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         self._fs.set_modified_ms(path, modified_ms)

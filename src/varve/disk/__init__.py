@@ -3,7 +3,7 @@
 from varve.disk.atomic_write import TEMPORARY_SUFFIX, write_atomically
 from varve.disk.faults import Step
 from varve.disk.faulty import CrashMode, FaultyFileSystem
-from varve.disk.file_system import Buffer, File, FileInfo, FileSystem, Lock
+from varve.disk.file_system import Buffer, File, FileInfo, FileSystem, Lock, sync_each
 from varve.disk.memory import MemoryFileSystem
 from varve.disk.real import RealFileSystem
 from varve.foundation.errors import PowerLoss
@@ -21,5 +21,6 @@ __all__ = [
     "PowerLoss",
     "RealFileSystem",
     "Step",
+    "sync_each",
     "write_atomically",
 ]

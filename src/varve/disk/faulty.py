@@ -14,6 +14,7 @@ Threads    one lock per file system around every call; the order of threads is n
 import errno
 import random
 import threading
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import assert_never
 
@@ -27,7 +28,7 @@ from varve.disk.durability import (
     total_file_bytes,
 )
 from varve.disk.faults import Fault, FaultPlan, Step, copy_error, torn_size
-from varve.disk.file_system import Buffer, FileInfo
+from varve.disk.file_system import Buffer, File, FileInfo, sync_each
 from varve.disk.memory import HeldLocks, MemoryLock
 from varve.disk.tree import Change, Tree, system_error
 from varve.foundation.clock import Clock
@@ -266,6 +267,10 @@ class FaultyFileSystem:
             directory = self._tree.get_directory(path)
             self._step_locked("sync directory", path)
             self._journal.commit(directory)
+
+    def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
+        """Each is a step of its own: power may go when some are durable and others are not."""
+        return sync_each(files)
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         """Durable, for a file, with its next sync."""

@@ -6,11 +6,12 @@ Threads    one lock per file system around every call.
 
 import errno
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from varve.disk.closing import Closing
-from varve.disk.file_system import Buffer, FileInfo
+from varve.disk.file_system import Buffer, File, FileInfo, sync_each
 from varve.disk.tree import (
     DirectoryNode,
     FileNode,
@@ -198,6 +199,9 @@ class MemoryFileSystem:
     def sync_directory(self, path: str) -> None:
         with self._lock:
             self._tree.get_directory(path)
+
+    def sync_files(self, files: Sequence[File]) -> list[OSError | None]:
+        return sync_each(files)
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         with self._lock:

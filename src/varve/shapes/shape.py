@@ -9,7 +9,7 @@ Threads    any; `_lock` guards opening, closing and dropping. Readers and writer
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -18,7 +18,7 @@ from varve.shapes.definition import Definition
 from varve.shapes.messages import MessageForm
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.storage.storage import ShapeStorage, flush_storages
 
 logger = logging.getLogger(__name__)
 
@@ -193,24 +193,21 @@ class Shape:
 
     def append(self, entries: Sequence[Entry]) -> bool:
         """Appends whole transactions; False if the shape is gone, perhaps by this very write."""
-        return self._write(lambda storage: storage.append(entries))
-
-    def flush(self) -> bool:
-        """Makes what was appended durable; False if the shape is gone."""
-        return self._write(lambda storage: storage.flush())
-
-    def _write(self, work: "Callable[[ShapeStorage], None]") -> bool:
         storage = self._storage
         try:
             if storage is None:
                 with self._lock:
                     storage = self._storage_locked()
-            work(storage)
+            storage.append(entries)
         except (StoreError, OSError) as error:
-            if not self.is_dropped:
-                self._storage_failed(self, error)
+            self.write_failed(error)
             return False
         return True
+
+    def write_failed(self, error: BaseException) -> None:
+        """A write has failed, for which the shape is dropped."""
+        if not self.is_dropped:
+            self._storage_failed(self, error)
 
     def snapshot_started(self) -> None:
         """Readers may begin."""
@@ -256,3 +253,13 @@ class Shape:
         """Lets go of the log as a crash would."""
         with self._lock:
             self._storage = None
+
+
+def flush_shapes(shapes: Iterable[Shape]) -> None:
+    """Makes durable what was appended, with few syncs; a shape that fails is dropped by that.
+
+    One that is not open has been closed, which made it durable, or was dropped.
+    """
+    opened = {storage: shape for shape in shapes if (storage := shape.find_storage()) is not None}
+    for storage, error in flush_storages(list(opened)).items():
+        opened[storage].write_failed(error)

@@ -17,7 +17,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, Corrupt
@@ -30,9 +30,12 @@ from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.messages import FormKey, MessageForm
 from varve.shapes.offset import Offset
 from varve.shapes.settings import EngineSettings
-from varve.shapes.shape import DropReason, Shape
+from varve.shapes.shape import DropReason, Shape, flush_shapes
 
 logger = logging.getLogger(__name__)
+_MANY_SHAPES: Final = 32
+_FLUSHED_TOGETHER: Final = 256
+"""Each has a file or two open meanwhile."""
 
 
 class _Due(NamedTuple):
@@ -266,7 +269,7 @@ class TopicShapes:
             if due is None or not self.is_ready:
                 return False
             # A shape that cannot be flushed is dropped by that, and holds nobody up.
-            list(pool.map(Shape.flush, due.dirty))
+            list(pool.map(flush_shapes, _groups(list(due.dirty))))
             self.feed.checkpoint(due.mark)
             with self._lock:
                 self._due = None
@@ -305,6 +308,12 @@ class TopicShapes:
             feed, self._feed = self._feed, None
             if feed is not None:
                 feed.close()
+
+
+def _groups(shapes: Sequence[Shape]) -> list[Sequence[Shape]]:
+    """Shapes to be flushed together: few are flushed side by side, many with few syncs."""
+    size = 1 if len(shapes) < _MANY_SHAPES else _FLUSHED_TOGETHER
+    return [shapes[start : start + size] for start in range(0, len(shapes), size)]
 
 
 def drop_reason(reset: str) -> DropReason:

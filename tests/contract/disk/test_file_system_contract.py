@@ -305,6 +305,20 @@ def test_make_directory_makes_parents_and_accepts_existing_ones(place: Place) ->
     assert place.fs.names(place.path("d/e")) == ["f"]
 
 
+def test_many_files_are_synced_together_and_each_tells_what_failed(place: Place) -> None:
+    for count in (0, 1, 40):
+        files = [place.fs.open_writable(place.path(f"f{number}")) for number in range(count)]
+        for file in files:
+            file.write_at(0, b"x")
+        for file in files[1:2]:
+            file.close()
+        errors = place.fs.sync_files(files)
+        failed = [error.errno for error in errors if error is not None]
+        assert (len(errors), failed) == (count, [errno.EBADF] * len(files[1:2]))
+        for file in files:
+            file.close()
+
+
 def test_lock_excludes_a_second_holder_until_released(place: Place) -> None:
     path = place.path(".lock")
     lock = place.fs.lock(path)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Follower, Stage
-from varve.foundation.errors import Closed, Locked, NotFound, Unavailable
+from varve.foundation.errors import Closed, DiskFull, Locked, NotFound, StoreError, Unavailable
 from varve.foundation.metrics import exposition
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import define
@@ -22,6 +22,7 @@ from varve.shapes.query.subset import Subset
 from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
+from varve.shapes.storage.log_flush import LogFlush
 from varve.shapes.storage.storage import ShapeStorage
 
 
@@ -195,14 +196,27 @@ def test_a_shape_that_cannot_be_flushed_is_dropped_and_holds_nobody_up_h17(
     stage.settle("items")
 
     def fail() -> None:
-        raise OSError(28, "No space left on device")
+        raise DiskFull("No space left on device")
 
-    monkeypatch.setattr(bad.open(), "flush", fail)
+    monkeypatch.setattr(bad.open()._log, "begin_flush", fail)
     stage.engine.checkpoint_now()
     assert bad.drop_reason is DropReason.STORAGE_FAILED
     stage.crash()
     assert [one.handle for one in stage.engine.shapes()] == [good.handle]
     assert stage.engine.run_turn("items") == 0, "the checkpoint did not move on"
+
+
+def test_many_shapes_are_made_durable_together(stage: Stage) -> None:
+    shapes = [stage.create("items", where=f"n > {number}") for number in range(40)]
+    stage.settle("items")
+    stage.put("items", "a", {"n": 100})
+    stage.settle("items")
+    stage.engine.checkpoint_now()
+    stage.crash()
+    assert stage.engine.run_turn("items") == 0, "the checkpoint did not move on"
+    places = {shape.latest for shape in stage.engine.shapes()}
+    assert (len(stage.engine.shapes()), len(places)) == (len(shapes), 1)
+    assert places != {SNAPSHOT_END}
 
 
 def test_the_table_is_written_only_behind_the_shapes_h16(
@@ -214,17 +228,17 @@ def test_the_table_is_written_only_behind_the_shapes_h16(
     stage.settle("items")
     order: list[str] = []
     storage, feed = shape.open(), stage.engine._topics.get("items").feed
-    flush, checkpoint = storage.flush, feed.checkpoint
+    end_flush, checkpoint = storage._log.end_flush, feed.checkpoint
 
-    def note_flush() -> None:
+    def note_flush(flush: LogFlush) -> StoreError | None:
         order.append("shape")
-        flush()
+        return end_flush(flush)
 
     def note_checkpoint(mark: int) -> None:
         order.append("table")
         checkpoint(mark)
 
-    monkeypatch.setattr(storage, "flush", note_flush)
+    monkeypatch.setattr(storage._log, "end_flush", note_flush)
     monkeypatch.setattr(feed, "checkpoint", note_checkpoint)
     stage.engine.checkpoint_now()
     assert order == ["shape", "table"]

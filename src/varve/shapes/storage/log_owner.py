@@ -23,6 +23,7 @@ from varve.shapes.storage.compacted_swap import RestCopy, check_compacted, repla
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.failure import storage_failure
 from varve.shapes.storage.layout import LATEST, index_path, log_directory, log_path, new_suffix
+from varve.shapes.storage.log_flush import LogFlush, run_flushes
 from varve.shapes.storage.log_writer import LogWriter, WriterStart
 from varve.shapes.storage.manifest import Manifest, write_manifest
 from varve.shapes.storage.pointer import Pointer
@@ -142,23 +143,55 @@ class LogOwner:
         with self._flush_lock:
             self._flush_held()
 
+    def begin_flush(self) -> LogFlush | None:
+        """Begin a flush that others are run with; None where there is nothing to do.
+
+        Nobody else flushes before `end_flush`.
+        """
+        self._flush_lock.acquire()
+        flush = None
+        try:
+            flush = self._begin_held()
+        finally:
+            if flush is None:
+                self._flush_lock.release()
+        return flush
+
+    def end_flush(self, flush: LogFlush) -> StoreError | None:
+        """Publish what a flush came to; gives what failed."""
+        try:
+            return self._end_held(flush)
+        finally:
+            self._flush_lock.release()
+
     def _flush_held(self) -> None:
         """Flush under _flush_lock, which keeps the pointer and the order of syncs."""
+        flush = self._begin_held()
+        if flush is not None:
+            run_flushes(self._file_system, [flush])
+            failure = self._end_held(flush)
+            if failure is not None:
+                raise failure from flush.error
+
+    def _begin_held(self) -> LogFlush | None:
         with self._lock:
             self._check_locked()
             writer = self._writer
             if writer is None or self._is_flushed_locked(writer):
-                return
+                return None
             with self._failing_locked():
                 work = writer.take_sync()
             committed = self.record.committed
             self._publish_locked(writer, committed)
-        with self._failing():
-            work.run(self._file_system)
-            if committed != self._pointer.offset:
-                self._pointer.write(committed)
+            return LogFlush(self._file_system, work, self._pointer, committed)
+
+    def _end_held(self, flush: LogFlush) -> StoreError | None:
         with self._lock:
-            self.record = self.record._replace(persisted=committed)
+            if flush.error is not None:
+                return self._fail_locked(flush.error)
+            if flush.is_done:
+                self.record = self.record._replace(persisted=flush.place)
+            return None
 
     # Compaction
 

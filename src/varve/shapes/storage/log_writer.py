@@ -2,9 +2,9 @@
 
 Invariant  the halves of the chunk index reach their file before the entries they cover; a chunk
            that is pushed out of the cache is in the file.
-Crash      nothing is durable before `SyncWork.run`; recovery cuts both files to the last persisted
+Crash      nothing is durable before a flush; recovery cuts both files to the last persisted
            transaction.
-Threads    all calls under the storage's lock, but for `SyncWork.run`, which holds none.
+Threads    all calls under the storage's lock.
 """
 
 from collections.abc import Callable
@@ -45,18 +45,11 @@ class WriterStart(NamedTuple):
 
 
 class SyncWork(NamedTuple):
-    """Files that hold what was written and not synced; closed behind the sync."""
+    """Files that hold what was written and not synced; whoever takes them closes them."""
 
     files: list[File]
     directory: str | None
     """Holds names that are not durable yet."""
-
-    def run(self, file_system: FileSystem) -> None:
-        for file in self.files:
-            file.sync()
-            file.close()
-        if self.directory is not None:
-            file_system.sync_directory(self.directory)
 
 
 class LogWriter:

@@ -12,7 +12,7 @@ import posixpath
 import struct
 from typing import Final
 
-from varve.disk import FileSystem, write_atomically
+from varve.disk import File, FileSystem, write_atomically
 from varve.foundation.errors import Corrupt
 from varve.shapes.offset import INFINITE_OP, SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import checksum
@@ -70,17 +70,26 @@ class Pointer:
         self._path = path
         self._sequence = sequence
 
-    def write(self, offset: Offset) -> None:
-        """Move the place on; durable on return. Raises OSError."""
+    def write(self, offset: Offset) -> File | None:
+        """Move the place on; when that or the sync fails, nothing may be written any more.
+
+        Gives the file that is to be synced and closed, None where the place is durable already.
+        Raises OSError.
+        """
         sequence = self._sequence + 1
         slot = encode_slot(sequence, offset)
+        file = None
         if self._sequence == 0:
             gap = bytes(SLOT_DISTANCE - _SLOT_BYTES)
             write_atomically(
                 self._file_system, self._path, encode_slot(0, self.offset) + gap + slot
             )
         else:
-            with self._file_system.open_writable(self._path) as file:
+            file = self._file_system.open_writable(self._path)
+            try:
                 file.write_at(sequence % 2 * SLOT_DISTANCE, slot)
-                file.sync()
+            except OSError:
+                file.close()
+                raise
         self._sequence, self.offset = sequence, offset
+        return file

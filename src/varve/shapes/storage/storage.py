@@ -19,6 +19,7 @@ from varve.shapes.storage.creation import create_directory
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.generations import Generations, Lease
 from varve.shapes.storage.layout import log_directory, shape_directory
+from varve.shapes.storage.log_flush import LogFlush, run_flushes
 from varve.shapes.storage.log_owner import LogOwner
 from varve.shapes.storage.log_reader import LogView, open_stream
 from varve.shapes.storage.manifest import Manifest, read_manifest
@@ -281,6 +282,29 @@ class ShapeStorage:
                 return
             yield from pieces
             number += 1
+
+
+def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, StoreError]:
+    """Make durable what many shapes have committed, with few syncs; gives those that failed."""
+    failed: dict[ShapeStorage, StoreError] = {}
+    begun: list[tuple[ShapeStorage, LogFlush]] = []
+    try:
+        for storage in storages:
+            try:
+                flush = storage._log.begin_flush()
+            except StoreError as error:
+                failed[storage] = error
+                continue
+            if flush is not None:
+                begun.append((storage, flush))
+        if begun:
+            run_flushes(storages[0].file_system, [flush for _, flush in begun])
+    finally:
+        for storage, flush in begun:
+            failure = storage._log.end_flush(flush)
+            if failure is not None:
+                failed[storage] = failure
+    return failed
 
 
 def _load_record(

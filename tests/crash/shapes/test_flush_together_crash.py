@@ -1,0 +1,76 @@
+"""Logs that are flushed together: a crash or a fault at any step leaves each of them sound."""
+
+import errno
+
+import pytest
+
+from tests.support.shape_log import create_storage, make_entry, messages_of, open_storage
+from tests.support.shape_log import read_messages as messages_in
+from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.foundation.clock import ManualClock
+from varve.shapes.storage.storage import ShapeStorage, flush_storages
+
+HANDLES = ("11223344-1", "22334455-2", "33445566-3")
+FIRST = [make_entry(1, 0)]
+SECOND = [make_entry(2, 0), make_entry(2, 1)]
+
+
+def _make(disk: FaultyFileSystem) -> list[ShapeStorage]:
+    """Logs of which one is new, and two were flushed before."""
+    storages = [create_storage(disk, handle=handle) for handle in HANDLES]
+    for storage in storages[1:]:
+        storage.append(FIRST)
+    flush_storages(storages)
+    return storages
+
+
+def _count_steps() -> tuple[int, int]:
+    disk = FaultyFileSystem(ManualClock())
+    storages = _make(disk)
+    before = disk.steps
+    for storage in storages:
+        storage.append(SECOND)
+    assert flush_storages(storages) == {}
+    assert [storage.persisted for storage in storages] == [SECOND[-1].offset] * 3
+    return before, disk.steps
+
+
+BEFORE, AFTER = _count_steps()
+
+
+@pytest.mark.parametrize("mode", CrashMode)
+@pytest.mark.parametrize("step", range(BEFORE + 1, AFTER + 2))
+def test_a_crash_leaves_each_log_before_or_behind_the_flush(step: int, mode: CrashMode) -> None:
+    disk = FaultyFileSystem(ManualClock())
+    storages = _make(disk)
+    disk.crash_at(step)
+    is_done = False
+    try:
+        for storage in storages:
+            storage.append(SECOND)
+        is_done = flush_storages(storages) == {}
+    except PowerLoss:
+        pass
+    left = disk.after_crash(mode)
+    for number, handle in enumerate(HANDLES):
+        storage = open_storage(left, handle=handle)
+        before = messages_of(FIRST) if number else []
+        found = messages_in(storage)
+        assert found in (before, before + messages_of(SECOND))
+        assert len(found) == len(before) + 2 or not is_done
+        storage.append(SECOND)
+        assert messages_in(storage) == before + messages_of(SECOND)
+
+
+@pytest.mark.parametrize("step", range(BEFORE + 1, AFTER + 1))
+def test_a_fault_in_one_log_holds_up_no_other(step: int) -> None:
+    disk = FaultyFileSystem(ManualClock())
+    storages = _make(disk)
+    disk.fail_at(step, OSError(errno.EIO, "broken"))
+    for storage in storages:
+        storage.append(SECOND)
+    failed = flush_storages(storages)
+    assert len(failed) == 1
+    for storage in storages:
+        assert (storage.failure is not None) == (storage in failed)
+        assert (storage.persisted == SECOND[-1].offset) == (storage not in failed)
