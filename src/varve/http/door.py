@@ -92,4 +92,5 @@ def _complete(answer: Answer, exchange: Exchange) -> None:
     if exchange.method not in _CACHEABLE:
         answer.headers = [one for one in answer.headers if one[0] != headers.CACHE]
         answer.headers.append(headers.NO_CACHE)
+    answer.headers += headers.varying(exchange.headers)
     answer.headers += headers.cross_origin(exchange.header(b"origin"))

@@ -3,7 +3,7 @@
 Invariant  a cursor is greater than that of the request, so cached answers never form a cycle.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from varve.http.settings import HttpSettings
@@ -41,6 +41,7 @@ _CROSS_ORIGIN: Final[tuple[Header, ...]] = (
     (b"access-control-expose-headers", _EXPOSED),
     (b"access-control-allow-methods", METHODS),
 )
+_VARYING: Final = (b"origin", b"authorization")
 _ASKABLE: Final = frozenset({"authorization", "content-type", "if-none-match", "traceparent"})
 _CURSOR_EPOCH_S: Final = 1_728_432_000
 """2024-10-09T00:00Z, so that cursors stay short."""
@@ -50,9 +51,16 @@ _CURSOR_STEP_MAX: Final = 3600
 
 def cross_origin(origin: str | None) -> list[Header]:
     """What lets a page of another origin read the answer."""
-    allowed = (b"access-control-allow-origin", (origin or "*").encode("latin-1", "replace"))
-    varying = [(b"vary", b"origin")] if origin else []
-    return [allowed, *varying, *_CROSS_ORIGIN]
+    return [
+        (b"access-control-allow-origin", (origin or "*").encode("latin-1", "replace")),
+        *_CROSS_ORIGIN,
+    ]
+
+
+def varying(sent: Container[bytes]) -> list[Header]:
+    """Keeps shared caches from giving an answer to who sends other headers, or no token."""
+    names = [name for name in _VARYING if name in sent]
+    return [(b"vary", b", ".join(names))] if names else []
 
 
 def preflight(asked: str | None) -> list[Header]:

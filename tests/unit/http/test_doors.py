@@ -81,6 +81,24 @@ def test_a_token_is_asked_for_on_every_method_but_options() -> None:
     play(scene, Access(token="t0k", admin_token="adm"))
 
 
+def test_what_a_token_opened_is_not_for_who_comes_without_it() -> None:
+    """A shared cache keeps apart what the header of the token differs for."""
+
+    async def scene(stage: Stage) -> None:
+        asked = "/v1/shape?table=t&offset=-1"
+        token = {"authorization": "Bearer t0k"}
+        answer = await stage.client.get(asked, headers=token)
+        assert answer.status_code == 200
+        assert answer.headers["vary"] == "authorization"
+        answer = await stage.client.get(asked, headers={**token, "origin": "http://a"})
+        assert answer.headers["vary"] == "origin, authorization"
+        answer = await stage.client.get(f"{asked}&secret=t0k")
+        assert answer.status_code == 200
+        assert "vary" not in answer.headers
+
+    play(scene, access=Access(token="t0k"))
+
+
 def test_with_an_allow_list_nothing_else_is_served() -> None:
     async def scene(stage: Stage) -> None:
         named = await stage.client.get("/v1/shape?shape=mine&offset=-1")
