@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.kafka_server import ServerProcess
+from tests.support.rounds import IS_LONG
 from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
@@ -30,7 +31,7 @@ CHECKS: Final = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-EXAMPLE_COUNT: Final = 25
+EXAMPLE_COUNT: Final = 500 if IS_LONG else 10
 AIMS: Final = st.sampled_from(["anywhere", "at the topic", "at the shape"])
 
 

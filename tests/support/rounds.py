@@ -10,5 +10,5 @@ EXAMPLES_LONG: Final = 5_000
 
 
 def machine_settings(example_count: int) -> settings:
-    """For a machine of rules, whose examples are rows of steps: so many, or the long rounds'."""
+    """For examples that take a while, as rows of steps do: so many, or the long rounds'."""
     return settings(max_examples=EXAMPLES_LONG if IS_LONG else example_count, deadline=None)

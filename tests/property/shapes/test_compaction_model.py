@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rounds import machine_settings
 from tests.support.shape_messages import (
     CONTROL,
     DELETE,
@@ -95,7 +96,7 @@ def _read(version: Block, after: Offset, until: Offset) -> list[bytes]:
 
 
 @given(st.lists(changes, min_size=1, max_size=40), st.data())
-@settings(deadline=None, max_examples=60)
+@machine_settings(40)
 def test_a_reader_of_any_versions_of_the_log_ends_with_the_rows(
     drawn: list[Any], data: st.DataObject
 ) -> None:
@@ -127,7 +128,7 @@ def _flagged(version: Block, count: int) -> Block:
 
 
 @given(st.lists(changes, min_size=1, max_size=60))
-@settings(deadline=None, max_examples=60)
+@machine_settings(40)
 def test_ten_rounds_equal_one(drawn: list[Any]) -> None:
     entries = _entries(drawn)
     once = _compact(_block(entries))
@@ -141,7 +142,7 @@ def test_ten_rounds_equal_one(drawn: list[Any]) -> None:
 
 
 @given(st.lists(changes, min_size=1, max_size=60))
-@settings(deadline=None, max_examples=60)
+@machine_settings(40)
 def test_what_stays_is_bounded_by_the_keys_and_equals_the_model(drawn: list[Any]) -> None:
     entries = _entries(drawn)
     compacted = _decode(_compact(_block(entries)))
@@ -188,7 +189,7 @@ def _stripped(entry: Entry) -> Any:
     st.integers(0, 3),
     st.integers(0, 200),
 )
-@settings(deadline=None, max_examples=60)
+@machine_settings(40)
 def test_damaged_messages_are_refused_or_taken_and_never_read_beyond(
     damage: list[tuple[int, int]], broken: int, cut: int
 ) -> None:
@@ -213,7 +214,7 @@ def test_damaged_messages_are_refused_or_taken_and_never_read_beyond(
 
 
 @given(st.lists(changes, min_size=1, max_size=80), st.integers(1200, 6000), st.booleans())
-@settings(deadline=None, max_examples=60)
+@machine_settings(40)
 def test_in_parts_it_is_the_same(drawn: list[Any], memory_bytes: int, is_split: bool) -> None:
     block = _block(_entries(drawn))
     fs = MemoryFileSystem(ManualClock())

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.support.memory_directory import memory_directory
+from tests.support.rounds import machine_settings
 from tests.support.shape_engine import Follower, Row, Stage
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.settings import EngineSettings
@@ -117,7 +118,7 @@ class _World:
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-@settings(max_examples=25)
+@machine_settings(25)
 @given(steps=st.lists(STEPS, max_size=40))
 def test_every_client_ends_with_the_rows_of_the_topic(
     partitions: int, steps: list[tuple[Any, ...]]

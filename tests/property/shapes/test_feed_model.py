@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory_source import MemorySource
+from tests.support.rounds import machine_settings
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.change import Change
@@ -191,8 +192,7 @@ class _Run:
 
 
 @settings(
-    max_examples=40,
-    deadline=None,
+    machine_settings(30),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(turns=_TURNS, partitions=st.integers(1, 2))

@@ -1,8 +1,9 @@
 """The index of filters answers as evaluating every filter does."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rounds import machine_settings
 from varve.shapes.query.access_path import Bounds
 from varve.shapes.query.filter_index import FilterIndex
 from varve.shapes.query.interval_index import IntervalIndex
@@ -40,7 +41,7 @@ _TEXTS = [b"1", b"2", b"2.0", b"1.5", b'"1"', b'"2"', b'"x"', b"true", b"false",
 _ROWS = st.dictionaries(_COLUMNS, st.sampled_from([*_TEXTS, b'{"k":1.0}', b"[]"]))
 
 
-@settings(max_examples=200)
+@machine_settings(100)
 @given(
     st.lists(st.none() | _conditions, min_size=1, max_size=8),
     st.lists(_ROWS, min_size=1, max_size=5),
@@ -65,7 +66,7 @@ def test_the_index_answers_as_every_filter(
             del filters[place]
 
 
-@settings(max_examples=60)
+@machine_settings(60)
 @given(
     st.lists(
         st.tuples(st.none() | st.integers(0, 40), st.none() | st.integers(0, 40)), max_size=200

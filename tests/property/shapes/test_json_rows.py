@@ -5,9 +5,10 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.rounds import machine_settings
 from varve.kernels.json_members import DEPTH_MAX
 from varve.shapes.feed.row import join_row, split_texts
 
@@ -63,7 +64,7 @@ def _agrees(data: bytes) -> None:
         assert b"\n" not in text
 
 
-@settings(max_examples=50)
+@machine_settings(50)
 @given(_VALUES, st.sampled_from([None, 0, 1]), st.booleans())
 def test_whatever_json_is_written_is_split_and_joined(
     value: Any, indent: int | None, is_ascii: bool
@@ -71,7 +72,7 @@ def test_whatever_json_is_written_is_split_and_joined(
     _agrees(json.dumps(value, indent=indent, ensure_ascii=is_ascii).encode(errors="replace"))
 
 
-@settings(max_examples=300)
+@machine_settings(150)
 @given(st.lists(_PIECES, max_size=12).map(b"".join))
 @example(b'{"a":1,"a":2}')
 @example(b'{"\\u0061":1,"a":2}')
@@ -85,7 +86,7 @@ def test_pieces_in_any_order_are_accepted_as_the_standard_library_does(data: byt
     _agrees(data)
 
 
-@settings(max_examples=150)
+@machine_settings(100)
 @given(st.binary(max_size=24))
 def test_hostile_bytes_are_accepted_as_the_standard_library_does(data: bytes) -> None:
     _agrees(data)
@@ -93,7 +94,7 @@ def test_hostile_bytes_are_accepted_as_the_standard_library_does(data: bytes) ->
     _agrees(b'{"k":"' + data + b'"}')
 
 
-@settings(max_examples=25)
+@machine_settings(25)
 @given(st.lists(_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=6)))
 def test_many_texts_are_split_as_each_alone(texts: list[bytes]) -> None:
     assert split_texts(texts) == [split_texts([text])[0] for text in texts]

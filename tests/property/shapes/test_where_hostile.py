@@ -1,8 +1,9 @@
 """No row makes a filter fail, and no text makes its reader fail but by refusing."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rounds import machine_settings
 from varve.foundation.errors import InvalidRequest
 from varve.kernels.json_members import DEPTH_MAX
 from varve.shapes.feed.row import split_row
@@ -56,7 +57,7 @@ _conditions = (
 )
 
 
-@settings(max_examples=250)
+@machine_settings(120)
 @given(_conditions, st.lists(_ROWS, min_size=1, max_size=4))
 def test_no_row_makes_a_filter_fail(text: str, rows: list[dict[str, bytes]]) -> None:
     try:
@@ -84,7 +85,7 @@ _WORDS = [
 ]
 
 
-@settings(max_examples=300)
+@machine_settings(150)
 @given(st.lists(st.sampled_from(_WORDS), max_size=9))
 def test_any_words_are_read_or_refused(words: list[str]) -> None:
     text = " ".join(words)

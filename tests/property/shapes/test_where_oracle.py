@@ -7,9 +7,10 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rounds import machine_settings
 from varve.shapes.feed.row import split_row
 from varve.shapes.query.value import RowValues
 from varve.shapes.query.where import Where
@@ -113,7 +114,7 @@ def _values(row: dict[str, Any]) -> RowValues:
     return RowValues({**members, "n": b"null" if row["n"] is None else str(row["n"]).encode()})
 
 
-@settings(max_examples=200)
+@machine_settings(100)
 @given(text=_conditions, rows=st.lists(_ROWS, min_size=1, max_size=3))
 def test_a_filter_is_true_where_duckdb_says_so(
     connection: duckdb.DuckDBPyConnection, text: str, rows: list[dict[str, Any]]
