@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from varve.foundation.errors import InvalidSetting
+from varve.windows.window_key import TIME_MAX_MS
 
 SEGMENT_MS_MIN_DEFAULT: Final = 60_000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
@@ -34,6 +35,8 @@ class WindowSettings:
                 f"name {self.name!r:.80} of a window store; use up to 200 letters, digits, '.', "
                 "'_' and '-', and no '.' at the beginning"
             )
+        for name in ("retention_ms", "window_ms", "segment_ms"):
+            self._check_span(name, getattr(self, name))
         if self.retention_ms < 0 or not 0 <= self.window_ms <= self.retention_ms:
             raise InvalidSetting(
                 f"store {self.name}: window_ms {self.window_ms} must lie between 0 and "
@@ -47,3 +50,10 @@ class WindowSettings:
         if self.segment_ms == 0:
             chosen = max(self.retention_ms // 2, SEGMENT_MS_MIN_DEFAULT)
             object.__setattr__(self, "segment_ms", chosen)
+
+    def _check_span(self, name: str, span_ms: int) -> None:
+        if not isinstance(span_ms, int) or span_ms > TIME_MAX_MS:
+            raise InvalidSetting(
+                f"store {self.name}: {name} is {span_ms!r:.40}; give whole milliseconds, up to "
+                f"{TIME_MAX_MS}"
+            )
