@@ -45,8 +45,8 @@ class Access:
         elif self.token is not None:
             _check(exchange, query, self.token)
 
-    def find_named(self, name: str) -> Definition:
-        """The definition behind a name of the allow-list."""
+    def get_named(self, name: str) -> Definition:
+        """The definition behind a name of the allow-list; raises a refusal where there is none."""
         found = (self.shapes or {}).get(name)
         if found is None:
             raise invalid("shape", f"there is no shape of the name {name!r:.80}")

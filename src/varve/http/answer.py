@@ -77,6 +77,11 @@ def invalid(parameter: str, *texts: str, is_subset: bool = False) -> Refusal:
     return Refusal(400, {"message": "Invalid request", "errors": errors})
 
 
+def up_to_date(seen_tx: int) -> bytes:
+    """The message that ends what there is; clients have all up to that transaction."""
+    return b'{"headers":{"control":"up-to-date","global_last_seen_lsn":"%d"}}' % seen_tx
+
+
 def must_refetch(handle: str | None) -> Refusal:
     """The shape is not, or no longer, what the client follows."""
     if handle is None:

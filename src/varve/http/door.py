@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange], Awaitable[Answer]]
 _LEFT: Final = 0
+"""The status that is counted when nobody waited for an answer."""
+_METHODS: Final = frozenset({"GET", "POST", "HEAD", "DELETE", "OPTIONS"})
 _CACHEABLE: Final = frozenset({"GET", "OPTIONS"})
 
 
@@ -82,9 +84,6 @@ class Door:
             told = {"message": f"{exchange.method:.20} is not for this path"}
             raise Refusal(405, told, (*headers.NO_STORE, self._allow))
         return await handler(exchange)
-
-
-_METHODS: Final = frozenset({"GET", "POST", "HEAD", "DELETE", "OPTIONS"})
 
 
 def _complete(answer: Answer, exchange: Exchange) -> None:

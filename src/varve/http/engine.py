@@ -57,7 +57,7 @@ class Shape(Protocol):
 
     @property
     def latest(self) -> Offset:
-        """The last place that may be shown."""
+        """The last place that may be shown, `0_inf` before the log has any."""
 
     def open(self) -> object:
         """Makes places known; raises NotFound if the shape was dropped."""

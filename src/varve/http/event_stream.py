@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+from varve.http.answer import up_to_date
 from varve.http.engine import Shape
 from varve.http.exchange import Exchange
 from varve.http.services import Services
 from varve.http.shape_request import ShapeRequest
 from varve.kernels.json_split import split_messages
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import Offset
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 
@@ -41,7 +42,7 @@ class EventStream:
         with services.waiters.at(shape.handle) as waiter:
             exchange.watch(waiter.wake)
             while not (shape.is_dropped or exchange.is_gone or services.waiters.is_stopping):
-                last = SNAPSHOT_END if shape.latest.is_virtual else shape.latest
+                last = shape.latest
                 if place < last:
                     async for piece in self._catch_up(shape, place, last):
                         yield piece
@@ -67,10 +68,7 @@ class EventStream:
                 await pieces.close()
             place = end
         if not last.is_virtual:
-            yield (
-                b'data: {"headers":{"control":"up-to-date","global_last_seen_lsn":"%d"}}\n\n'
-                % last.tx
-            )
+            yield encode_events(up_to_date(last.tx))
 
 
 def encode_events(joined: bytes) -> bytes:

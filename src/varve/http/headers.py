@@ -23,6 +23,8 @@ ETAG: Final = b"etag"
 CACHE: Final = b"cache-control"
 CONTENT_TYPE: Final = b"content-type"
 
+NO_SCHEMA: Final = (SCHEMA, b"{}")
+"""Columns that are not in it reach clients as the JSON they are."""
 JSON: Final = (CONTENT_TYPE, b"application/json")
 EVENTS: Final = (CONTENT_TYPE, b"text/event-stream")
 METHODS: Final = b"GET, POST, HEAD, DELETE, OPTIONS"

@@ -32,7 +32,7 @@ class Resolver:
     async def define(self, texts: DefinitionTexts | None, name: str | None) -> Definition:
         """The definition of a request; refuses what is not allowed."""
         if name is not None:
-            named = self._access.find_named(name)
+            named = self._access.get_named(name)
             if texts is not None and await self._parse(texts) != named:
                 raise invalid("shape", "names another shape than table, where and columns do")
             return named

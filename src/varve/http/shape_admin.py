@@ -14,6 +14,7 @@ from varve.http.shape_request import parse_definition_texts, parse_handle
 from varve.shapes.shape import DropReason
 
 _LISTED_MAX: Final = 1000
+_NOT_ALLOWED: Final = (*headers.NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"))
 
 
 class ShapeAdmin:
@@ -87,9 +88,6 @@ class ShapeAdmin:
         if shape is None or shape.is_dropped:
             raise Refusal(404, {"message": f"there is no shape {handle!r:.80}"})
         return shape
-
-
-_NOT_ALLOWED: Final = (*headers.NO_STORE, (b"allow", b"GET, POST, HEAD, OPTIONS"))
 
 
 def describe(shape: Shape) -> dict[str, Any]:

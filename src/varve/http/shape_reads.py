@@ -11,7 +11,7 @@ from typing import Final
 
 from varve.foundation.errors import NotFound, StoreError, Unavailable
 from varve.http import headers
-from varve.http.answer import Answer, Refusal, invalid, unavailable
+from varve.http.answer import Answer, Refusal, invalid, unavailable, up_to_date
 from varve.http.engine import EngineHealth, Shape
 from varve.http.event_stream import EventStream
 from varve.http.exchange import Exchange, Gone
@@ -19,10 +19,8 @@ from varve.http.headers import Header
 from varve.http.pieces import Pieces
 from varve.http.services import Services
 from varve.http.shape_request import ShapeRequest
-from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
+from varve.shapes.offset import BEFORE_ALL, Offset
 
-SCHEMA: Final = b"{}"
-"""Columns that are not in it reach clients as the JSON they are."""
 _UNHEALTHY_RETRY_S: Final = 10
 _REPLAY_RETRY_S: Final = 1
 
@@ -50,7 +48,7 @@ class ShapeReads:
             await self._services.quick.run_in_engine(shape.open)
         if request.is_now:
             return self._at_once(request, shape)
-        if request.offset > _latest(shape):
+        if request.offset > shape.latest:
             await self._wait_for_place(exchange, request, shape)
         known = await self._find_unchanged(exchange, request, shape)
         if known is not None:
@@ -58,7 +56,7 @@ class ShapeReads:
         await self.wait_for_snapshot(exchange, shape)
         if request.is_events:
             return self._stream(exchange, request, shape)
-        if request.is_live and request.offset >= _latest(shape):
+        if request.is_live and request.offset >= shape.latest:
             is_new = await self._hold(exchange, request, shape)
             if not is_new:
                 return self._unchanged(request, shape)
@@ -75,7 +73,7 @@ class ShapeReads:
     async def _data(self, request: ShapeRequest, shape: Shape) -> Answer:
         # Asked for before the shape, so that a shape has all that this counts.
         newest_tx = self._services.engine.newest_tx(shape.definition.topic)
-        last = _latest(shape)
+        last = shape.latest
         end = await self.find_end(shape, request.offset, last)
         is_up_to_date = request.offset != BEFORE_ALL and end >= max(last, request.offset)
         pieces = await self._read(shape, request.offset, end)
@@ -97,7 +95,7 @@ class ShapeReads:
     def _at_once(self, request: ShapeRequest, shape: Shape) -> Answer:
         """The end of what there is now, and none of it."""
         newest_tx = self._services.engine.newest_tx(shape.definition.topic)
-        last = _latest(shape)
+        last = shape.latest
         told = self._headers(request, shape, last)
         told += [(headers.UP_TO_DATE, b""), (headers.HAS_DATA, b"false")]
         return Answer(200, told, b"[%s]" % up_to_date(max(last.tx, newest_tx, 0)))
@@ -113,7 +111,7 @@ class ShapeReads:
         told += [(headers.UP_TO_DATE, b""), (headers.HAS_DATA, b"false")]
         newest_tx = max(engine.newest_tx(shape.definition.topic), request.offset.tx, 0)
         # A change may have come since: then what is newest is not in this answer.
-        seen_tx = newest_tx if _latest(shape) == request.offset else request.offset.tx
+        seen_tx = newest_tx if shape.latest == request.offset else request.offset.tx
         return Answer(200, told, b"[%s]" % up_to_date(max(seen_tx, 0)))
 
     def _stream(self, exchange: Exchange, request: ShapeRequest, shape: Shape) -> Answer:
@@ -129,9 +127,9 @@ class ShapeReads:
         sent = exchange.header(b"if-none-match")
         if sent is None or not shape.is_snapshot_started:
             return None
-        if request.is_live and request.offset >= _latest(shape):
+        if request.is_live and request.offset >= shape.latest:
             return None
-        end = await self.find_end(shape, request.offset, _latest(shape))
+        end = await self.find_end(shape, request.offset, shape.latest)
         tag = _etag(shape, request, end)
         if tag.decode() not in [part.strip().removeprefix("W/") for part in sent.split(",")]:
             return None
@@ -164,7 +162,7 @@ class ShapeReads:
             )
             told.append((headers.CURSOR, b"%d" % cursor))
         else:
-            told.append((headers.SCHEMA, SCHEMA))
+            told.append(headers.NO_SCHEMA)
         return told
 
     async def _hold(self, exchange: Exchange, request: ShapeRequest, shape: Shape) -> bool:
@@ -172,7 +170,7 @@ class ShapeReads:
         return await self._wait(
             exchange,
             shape,
-            lambda: _latest(shape) > request.offset,
+            lambda: shape.latest > request.offset,
             self._services.settings.long_poll_ms,
         )
 
@@ -183,19 +181,19 @@ class ShapeReads:
         has_come = await self._wait(
             exchange,
             shape,
-            lambda: _latest(shape) >= request.offset,
+            lambda: shape.latest >= request.offset,
             self._services.settings.long_poll_ms // 2,
         )
         is_replayed = self._services.engine.is_caught_up(shape.definition.topic)
         # What came between the two questions counts as well.
-        if has_come or _latest(shape) >= request.offset:
+        if has_come or shape.latest >= request.offset:
             return
         if not is_replayed or self._services.waiters.is_stopping:
             raise unavailable(
-                f"offset {request.offset} is not read again yet, the shape is at {_latest(shape)}",
+                f"offset {request.offset} is not read again yet, the shape is at {shape.latest}",
                 retry_s=_REPLAY_RETRY_S,
             )
-        raise invalid("offset", f"out of bounds for this shape, which is at {_latest(shape)}")
+        raise invalid("offset", f"out of bounds for this shape, which is at {shape.latest}")
 
     async def wait_for_snapshot(self, exchange: Exchange, shape: Shape) -> None:
         """Returns when there are rows to read; refuses when that takes too long, or fails."""
@@ -241,21 +239,10 @@ def find_trouble(health: EngineHealth, topic: str) -> str | None:
     return None
 
 
-def _latest(shape: Shape) -> Offset:
-    """The last place that may be shown; within the snapshot it is the snapshot's end."""
-    last = shape.latest
-    return SNAPSHOT_END if last.is_virtual else last
-
-
 def _etag(shape: Shape, request: ShapeRequest, end: Offset, unique: int | None = None) -> bytes:
     asked = "now" if request.is_now else str(request.offset)
     more = "" if unique is None else f":{unique}"
     return f'"{shape.handle}:{asked}:{end}{more}"'.encode()
-
-
-def up_to_date(seen_tx: int) -> bytes:
-    """The message that ends what there is."""
-    return b'{"headers":{"control":"up-to-date","global_last_seen_lsn":"%d"}}' % seen_tx
 
 
 def _body(pieces: Pieces, tail: bytes) -> bytes | AsyncIterator[bytes]:

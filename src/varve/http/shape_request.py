@@ -16,9 +16,9 @@ from varve.shapes.offset import BEFORE_ALL, Offset, parse_offset
 from varve.shapes.query.columns import Columns
 
 NOW: Final = "now"
+SUBSET_NAMES: Final = ("where", "params", "order_by", "limit", "offset")
 _PARAM: Final = re.compile(r"params\[([0-9]{1,5})\]")
 _SUBSET: Final = "subset__"
-_SUBSET_NAMES: Final = ("where", "params", "order_by", "limit", "offset")
 _HANDLE_CHARACTERS_MAX: Final = 200
 _LIMIT_MAX: Final = (1 << 63) - 1
 
@@ -106,6 +106,7 @@ def parse_definition_texts(
 
 
 def parse_handle(query: Mapping[str, str]) -> str | None:
+    """The handle that a request names; raises Refusal for one longer than any."""
     handle = query.get("handle") or None
     if handle is not None and len(handle) > _HANDLE_CHARACTERS_MAX:
         raise invalid("handle", f"is longer than {_HANDLE_CHARACTERS_MAX} characters")
@@ -120,9 +121,14 @@ def _parse_params(query: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
             if number is None:
                 raise invalid("params", "are written params[1]=, params[2]= and so on")
             found[int(number[1])] = value
-    if sorted(found) != list(range(1, len(found) + 1)):
-        raise invalid("params", "Parameters must be numbered sequentially, starting from 1")
+    _check_numbers(found, is_subset=False)
     return tuple(sorted(found.items()))
+
+
+def _check_numbers(params: Mapping[int, str], *, is_subset: bool) -> None:
+    if sorted(params) != list(range(1, len(params) + 1)):
+        told = "Parameters must be numbered sequentially, starting from 1"
+        raise invalid("params", told, is_subset=is_subset)
 
 
 def _parse_place(query: Mapping[str, str], *, is_subset: bool) -> tuple[Offset, bool]:
@@ -166,7 +172,7 @@ def _parse_subset(
     query: Mapping[str, str], body: bytes | None, queryable: tuple[str, ...] | None
 ) -> SubsetQuery | None:
     sent: dict[str, Any] = {
-        name: query[_SUBSET + name] for name in _SUBSET_NAMES if _SUBSET + name in query
+        name: query[_SUBSET + name] for name in SUBSET_NAMES if _SUBSET + name in query
     }
     if body is not None:
         sent.update(_parse_body(body))
@@ -196,7 +202,7 @@ def _parse_body(body: bytes) -> dict[str, Any]:
         raise Refusal(400, {"message": "the body is no JSON object"})
     inner = sent.get("subset")
     named = inner if isinstance(inner, dict) else sent
-    return {name: named[name] for name in _SUBSET_NAMES if named.get(name) is not None}
+    return {name: named[name] for name in SUBSET_NAMES if named.get(name) is not None}
 
 
 def _parse_text(sent: Mapping[str, Any], name: str) -> str | None:
@@ -237,8 +243,5 @@ def _parse_subset_params(sent: Any) -> Mapping[int, str] | None:
         if not isinstance(value, str):
             raise invalid("params", "are texts", is_subset=True)
         found[int(number)] = value
-    if sorted(found) != list(range(1, len(found) + 1)):
-        raise invalid(
-            "params", "Parameters must be numbered sequentially, starting from 1", is_subset=True
-        )
+    _check_numbers(found, is_subset=True)
     return found

@@ -5,7 +5,6 @@ Invariant  the offset of the answer is not beyond what the rows contain, so that
 """
 
 import json
-from typing import Final
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
@@ -13,12 +12,10 @@ from varve.http.answer import Answer, invalid
 from varve.http.engine import Shape, SubsetQuery
 from varve.http.exchange import Exchange
 from varve.http.services import Services
-from varve.http.shape_reads import SCHEMA, ShapeReads
-from varve.http.shape_request import ShapeRequest
+from varve.http.shape_reads import ShapeReads
+from varve.http.shape_request import SUBSET_NAMES, ShapeRequest
 from varve.shapes.query.subset import Subset
 from varve.shapes.subset_reading import SubsetResult
-
-_PARAMETERS: Final = ("where", "params", "order_by", "limit", "offset")
 
 
 class SubsetReads:
@@ -40,7 +37,7 @@ class SubsetReads:
         except InvalidRequest as error:
             named = getattr(error, "parameter", "where")
             raise invalid(
-                named if named in _PARAMETERS else "where", str(error), is_subset=True
+                named if named in SUBSET_NAMES else "where", str(error), is_subset=True
             ) from None
         if shape.is_dropped:
             raise await services.resolver.refetch(shape)
@@ -48,7 +45,7 @@ class SubsetReads:
             headers.JSON,
             (headers.HANDLE, shape.handle.encode()),
             (headers.OFFSET, str(found.position).encode()),
-            (headers.SCHEMA, SCHEMA),
+            headers.NO_SCHEMA,
             (headers.SNAPSHOT, b"true"),
             (headers.HAS_DATA, b"true"),
             headers.NO_CACHE,
