@@ -45,7 +45,7 @@ from varve.windows.dedup.ids import Arrivals, Numbers, Secret, fold_id
 from varve.windows.dedup.rules import DedupRules
 from varve.windows.segment import Segment
 from varve.windows.segments import Segments
-from varve.windows.store_meta import StoreMeta, find_segment_ms, keep_meta
+from varve.windows.store_meta import MetaChanged, StoreMeta, find_segment_ms, keep_meta
 
 logger = logging.getLogger(__name__)
 
@@ -144,10 +144,12 @@ class IdStore:
         try:
             made._open()
         except Corrupt as error:
-            logger.warning(
-                "ids are restored from the start of the changelog",
-                extra={"directory": directory, "error": str(error)},
-            )
+            # A partition that has committed nothing yet draws another secret: nothing is restored.
+            if segments.has_directories() or not isinstance(error, MetaChanged):
+                logger.warning(
+                    "ids are restored from the start of the changelog",
+                    extra={"directory": directory, "error": str(error)},
+                )
             made.reset()
         except BaseException:
             segments.close()

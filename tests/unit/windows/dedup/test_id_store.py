@@ -220,3 +220,21 @@ def test_entries_may_come_again_and_in_any_order() -> None:
         for place in order:
             bench.store.restore(news.take(np.array([place])))
     assert read_all(bench) == before
+
+
+@pytest.mark.parametrize(("is_used", "warned_count"), [(False, 0), (True, 1)])
+def test_another_secret_is_worth_a_word_where_there_were_ids(
+    caplog: pytest.LogCaptureFixture, is_used: bool, warned_count: int
+) -> None:
+    bench = DedupBench(make_long_rules())
+    if is_used:
+        bench.chunk([Arrival(1, b"id", START)])
+    bench.store.close()
+    IdStore.open(
+        directory=bench.directory,
+        rules=bench.rules,
+        secret=(SECRET[0], SECRET[1] + 1),
+        databases=bench.databases,
+        file_system=bench.file_system,
+    ).close()
+    assert len(caplog.records) == warned_count
