@@ -145,3 +145,21 @@ def test_what_is_too_old_is_asked_for_again_by_its_etag(
         server.rotate(handle)
         pause(AGE_SECONDS)
         assert client.get(cache.url, params=place).status_code == 409
+
+
+def test_what_a_token_opened_is_not_given_to_others(
+    nginx: str, broker: ServerProcess, name: str, tmp_path: Path
+) -> None:
+    Traffic(ShapeTopic(broker.bootstrap, name)).add(20)
+    with (
+        ShapeServer(broker.bootstrap, tmp_path, "--token", "t0k") as server,
+        NginxCache(nginx, tmp_path / "nginx", server.port) as cache,
+        httpx.Client(params={"table": name, "offset": "-1"}, timeout=60) as client,
+    ):
+        token = {"authorization": "Bearer t0k"}
+        assert client.get(cache.url, headers=token).status_code == 200
+        again = client.get(cache.url, headers=token)
+        assert again.headers["x-cache"] == "HIT"
+        assert client.get(cache.url).status_code == 401
+        assert client.get(cache.url, headers={"authorization": "Bearer other"}).status_code == 401
+        assert client.get(cache.url, headers=token).headers["x-cache"] == "HIT"
