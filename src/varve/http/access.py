@@ -18,7 +18,8 @@ from varve.http.shape_request import DefinitionTexts
 from varve.shapes.definition import Definition, InvalidDefinition, define
 
 _SECRETS: Final = ("secret", "api_secret")
-_FIELDS: Final = {"table", "where", "params", "columns", "replica", "log"}
+_TEXTS: Final = ("table", "where", "replica", "log")
+_FIELDS: Final = (*_TEXTS, "params", "columns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +107,12 @@ def _named_definition(path: Path, name: str, told: Any) -> Definition:
     where = f"shape {name!r:.80} in {path}"
     if not isinstance(told, dict) or not isinstance(told.get("table"), str):
         raise InvalidSetting(f"{where} names no table")
-    unknown = sorted(set(told) - _FIELDS)
-    if unknown:
-        raise InvalidSetting(f"{where} has unknown {', '.join(unknown)}: known are {_FIELDS}")
-    params = told.get("params", {})
-    listed = params if isinstance(params, list) else list(dict(params).values())
+    _check_fields(where, told)
     columns = told.get("columns")
     texts = DefinitionTexts(
         table=told["table"],
         where=told.get("where"),
-        params=tuple(enumerate(map(str, listed), 1)),
+        params=tuple(enumerate(map(str, told.get("params", ())), 1)),
         columns=",".join(map(str, columns)) if isinstance(columns, list) else columns,
         replica=told.get("replica", "default"),
         log=told.get("log", "full"),
@@ -124,3 +121,17 @@ def _named_definition(path: Path, name: str, told: Any) -> Definition:
         return parse_definition(texts)
     except InvalidDefinition as error:
         raise InvalidSetting(f"{where}: {error}") from error
+
+
+def _check_fields(where: str, told: Mapping[str, Any]) -> None:
+    unknown = sorted(set(told) - set(_FIELDS))
+    if unknown:
+        known = ", ".join(_FIELDS)
+        raise InvalidSetting(f"{where} has unknown {', '.join(unknown)}: known are {known}")
+    for name in _TEXTS:
+        if not isinstance(told.get(name), str | None):
+            raise InvalidSetting(f"{where}: {name} is no text")
+    if not isinstance(told.get("params", []), list):
+        raise InvalidSetting(f'{where}: params are a list such as ["x"], the value of $1 first')
+    if not isinstance(told.get("columns"), list | str | None):
+        raise InvalidSetting(f'{where}: columns are a list such as ["id"]')

@@ -138,7 +138,18 @@ def test_an_allow_list_is_read_from_json_or_toml(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", '{"shapes":{"a":{}}}', '{"shapes":{"a":{"table":"t","x":1}}}']
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"shapes":{"a":{}}}',
+        '{"shapes":{"a":{"table":"t","x":1}}}',
+        '{"shapes":{"a":{"table":"t","where":1}}}',
+        '{"shapes":{"a":{"table":"t","where":"a = $1","params":{"1":"x"}}}}',
+        '{"shapes":{"a":{"table":"t","columns":1}}}',
+        '{"shapes":{"a":{"table":"t","replica":"half"}}}',
+    ],
 )
 def test_a_list_that_cannot_be_used_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "shapes.json"
