@@ -119,10 +119,10 @@ def command(
 
 def _find_rules(place: DedupPlace, name: str) -> "tuple[DedupRules, int]":
     with open_insight(place, name) as insight:
-        found = insight.partitions()
+        found, count = insight.partitions(), insight.partition_count()
     if not found:
         raise NotFound(f"{name} has committed nothing yet: give --window in place of the name")
-    return found[0].progress.rules, len(found)
+    return found[0].progress.rules, count
 
 
 def plan_of(rules: "DedupRules", rate: float, unique: float, partitions: int) -> dict[str, Any]:

@@ -135,6 +135,8 @@ def test_a_plan_needs_no_store(place: Path) -> None:
     run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
     (known,) = lines(run("dedup", "explain", "once", "-d", str(place), "--json"))
     assert known["retention_ms"] == 15 * 60_000 + 1
+    # Two segments at a time in each partition; one of them has committed nothing yet.
+    assert known["live_segments"] == 4
 
 
 @pytest.mark.parametrize(

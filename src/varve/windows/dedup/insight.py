@@ -85,7 +85,7 @@ class DedupInsight:
     def partitions(self) -> list[PartitionInsight]:
         """Those that have committed something; raises NotFound for a name that nobody used."""
         found = []
-        for partition in range(self._count()):
+        for partition in range(self.partition_count()):
             progress = self._ends.find_progress(partition)
             if progress is not None:
                 end = self._source(progress).input_bounds(partition)[1]
@@ -96,7 +96,8 @@ class DedupInsight:
     def close(self) -> None:
         self._ends.close()
 
-    def _count(self) -> int:
+    def partition_count(self) -> int:
+        """Of all; raises NotFound for a name that nobody used."""
         try:
             return self._ends.partition_count(self._ends.topics.progress)
         except NotFound:
@@ -127,7 +128,7 @@ class DedupInsight:
 
     def explain(self, partition: int, offset: int) -> Explanation:
         """Why a record was kept or dropped; raises OffsetOutOfRange where it cannot be read."""
-        if not 0 <= partition < self._count():
+        if not 0 <= partition < self.partition_count():
             raise NotFound(f"{self._name} has no partition {partition}")
         progress = self._ends.find_progress(partition)
         where = "the input" if progress is None else f"{progress.input}-{partition}"
