@@ -13,7 +13,7 @@ from varve.foundation.errors import InvalidRequest
 from varve.http.answer import Refusal, invalid
 from varve.http.engine import SubsetQuery
 from varve.shapes.offset import BEFORE_ALL, Offset, parse_offset
-from varve.shapes.query.columns import Columns
+from varve.shapes.query.columns import parse_columns
 
 NOW: Final = "now"
 SUBSET_NAMES: Final = ("where", "params", "order_by", "limit", "offset")
@@ -163,7 +163,7 @@ def _parse_queryable(query: Mapping[str, str]) -> tuple[str, ...] | None:
 
 def _parse_columns(query: Mapping[str, str], name: str) -> tuple[str, ...]:
     try:
-        return Columns.parse(query[name]).names
+        return parse_columns(query[name])
     except InvalidRequest as error:
         raise invalid(name, str(error)) from None
 

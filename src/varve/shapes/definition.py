@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.shapes.query.columns import Columns
+from varve.shapes.query.columns import parse_columns
 from varve.shapes.query.where import Where
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -158,7 +158,7 @@ def _parse_columns(columns: str | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
     try:
-        return Columns.parse(columns).names
+        return parse_columns(columns)
     except InvalidRequest as error:
         raise InvalidDefinition.of("columns", str(error)) from error
 

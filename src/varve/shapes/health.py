@@ -45,6 +45,7 @@ def topic_health(topic: TopicShapes, worker: WorkerHealth | None) -> TopicHealth
 
 
 def engine_health(topics: Sequence[TopicHealth], shape_count: int) -> EngineHealth:
+    """What is known of all topics together: one that fails weighs more than one being opened."""
     status = "active"
     if any(topic.error for topic in topics):
         status = "waiting"

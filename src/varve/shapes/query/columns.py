@@ -4,7 +4,6 @@ Invariant  names stand in the order of the request, each once; the selection is 
 """
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
@@ -14,30 +13,13 @@ COLUMNS_MAX: Final = 1000
 _ENTRY: Final = re.compile(r"((?:\"[^\"]*\"|[^,\"])*)(,|$)")
 
 
-class Columns:
-    """A selection of columns; `sql` is its one spelling."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(dict.fromkeys(names))
-        self.sql = ",".join(['"' + name.replace('"', '""') + '"' for name in self.names])
-
-    @classmethod
-    def parse(cls, text: str) -> "Columns":
-        """A list with commas; raises InvalidRequest."""
-        return cls([parse_identifier(entry) for entry in split_list(text, "columns")])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Columns) and self.names == other.names
-
-    def __hash__(self) -> int:
-        return hash(self.names)
-
-    def __repr__(self) -> str:
-        return f"Columns({self.sql!r})"
+def parse_columns(text: str) -> tuple[str, ...]:
+    """The names in a list with commas; raises InvalidRequest."""
+    return tuple(dict.fromkeys([parse_identifier(entry) for entry in split_list(text, "columns")]))
 
 
 def split_list(text: str, what: str) -> list[str]:
-    """The entries of a list with commas, of which quoted names may hold some."""
+    """The entries of a list with commas, which quoted names may hold too; raises InvalidRequest."""
     if len(text) > TEXT_BYTES_MAX:
         raise InvalidRequest(f"{what} are longer than {TEXT_BYTES_MAX} bytes")
     entries, position = [], 0

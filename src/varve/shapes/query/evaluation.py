@@ -10,6 +10,7 @@ from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.query.expression import (
+    PREDICATES,
     And,
     Arithmetic,
     Call,
@@ -95,7 +96,7 @@ def compile_node(node: Node) -> Evaluation:
 def compile_truth(node: Node) -> Evaluation:
     """Whether the node is true for a row: True, False or None."""
     held = compile_node(node)
-    if isinstance(node, Compare | Distinct | And | Or | Not | Is | In | Like):
+    if isinstance(node, PREDICATES):
         return held
     return lambda values: as_truth(held(values))
 

@@ -57,18 +57,21 @@ def _cast_number(number: bool | int | Decimal, type: str) -> int | Decimal | Non
 
 
 def joined(first: Value, second: Value) -> str | None:
+    """Both as one text."""
     if first is None or second is None:
         return None
     return f"{show(first)}{show(second)}"
 
 
 def as_number(value: Value) -> int | Decimal | None:
+    """A value where a number is asked for; what is none is unknown."""
     if type(value) is Untyped:
         return find_number(value)
     return value if type(value) in (int, Decimal) else None
 
 
 def compute(operator: str, first: int | Decimal, second: int | Decimal) -> int | Decimal:
+    """One of + - * / %; raises DecimalException and ZeroDivisionError for what has no number."""
     if isinstance(first, int) and isinstance(second, int):
         return _compute_integers(operator, first, second)
     left, right = Decimal(first), Decimal(second)
@@ -108,6 +111,7 @@ def absolute(number: int | Decimal | None) -> int | Decimal | None:
 
 
 def member(value: Value, step: Value) -> Value:
+    """The member of an object by name, or of an array by place, from its end if below 0."""
     if isinstance(value, dict):
         return value.get(str(step)) if isinstance(step, str) else None
     if isinstance(value, list):

@@ -141,6 +141,7 @@ class ChunkIndexFile:
 
 
 def join_halves(opening: Half, closing: Half) -> Chunk:
+    """The complete chunk between two halves."""
     return Chunk(
         opening.offset,
         opening.position,
