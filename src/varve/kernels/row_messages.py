@@ -41,12 +41,11 @@ from varve.kernels.row_walk import (
 
 
 class Telling(IntEnum):
-    """What became of a change."""
+    """What became of a change: one of these, or the code of the operation that it is told as."""
 
     NOTHING = 0
     """Nothing changed that is shown."""
-    TOLD = 1
-    ODD = 2
+    ODD = 1
     """It is to be told one by one."""
 
 
@@ -74,7 +73,8 @@ class _Room(NamedTuple):
     gone: int
 
 
-_NOTHING, _TOLD, _ODD = int(Telling.NOTHING), int(Telling.TOLD), int(Telling.ODD)
+_NOTHING, _ODD = int(Telling.NOTHING), int(Telling.ODD)
+_AS_INSERT, _AS_UPDATE, _AS_DELETE = b"iud"
 _OTHER, _IS_CHANGED = 3, 4
 _MOVED_MAX: Final = 64
 """Names in another place than before that are looked for, and columns that went away."""
@@ -299,7 +299,7 @@ def _put_old(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> 
 def _put_update(
     at: int, form: _Form, row: _Text, before: _Text, key: _Text, room: _Room
 ) -> tuple[int, int]:
-    """Telling, and where the value of an update ends."""
+    """What became of an update, and where its value ends."""
     count = _find_rest(row, key, room.spans)
     other_count = _find_rest(before, key, room.others)
     if count < 0 or other_count < 0 or not _match(room.spans, count, room.others, other_count):
@@ -312,30 +312,30 @@ def _put_update(
     at = _put_changed(_put(at, key.address, key.size - 1), form, room, count, gone_count)
     if form.is_full:
         at = _put_old(_put_part(at, form, _OLD_VALUE), form, room, count, gone_count)
-    return _TOLD, at
+    return _AS_UPDATE, at
 
 
 @inlined
 def _put_value(
     at: int, form: _Form, row: _Text, before: _Text, key: _Text, room: _Room
-) -> tuple[int, int, int]:
-    """Telling, operation, and where the value of a message ends."""
+) -> tuple[int, int]:
+    """What became of a change, and where the value of its message ends."""
     if row.address and before.address:
-        telling, at = _put_update(at, form, row, before, key, room)
-        return telling, _UPDATE, at
+        return _put_update(at, form, row, before, key, room)
     if row.address:
         after = _put_row(at, form, row, key, room.spans)
-        return (_TOLD if after else _ODD), _INSERT, after
+        return (_AS_INSERT if after else _ODD), after
     if before.address and form.is_full:
         after = _put_row(at, form, before, key, room.spans)
-        return (_TOLD if after else _ODD), _DELETE, after
-    return _TOLD, _DELETE, _put(at, key.address, key.size)
+        return (_AS_DELETE if after else _ODD), after
+    return _AS_DELETE, _put(at, key.address, key.size)
 
 
 @inlined
-def _put_end(at: int, form: _Form, operation: int, tx: int, op: int) -> int:
+def _put_end(at: int, form: _Form, telling: int, tx: int, op: int) -> int:
     """The headers, and the place of a transaction of one change."""
-    at = _put_part(at, form, operation)
+    is_update, is_insert = telling == _AS_UPDATE, telling == _AS_INSERT
+    at = _put_part(at, form, _UPDATE if is_update else _INSERT if is_insert else _DELETE)
     at = _put_number(_put_part(at, form, _LSN), tx)
     at = _put_number(_put_part(at, form, _OP), op)
     at = _put_number(_put_part(at, form, _TXIDS), tx)
@@ -385,10 +385,10 @@ def _write(
         name, key = _text_of(tuple_item(names, 2), none), _text_of(tuple_item(names, 3), none)
         begin = _put(_put_part(at, form, _KEY), name.address, name.size)
         begin = _put_part(begin, form, _VALUE)
-        telling, operation, after = _put_value(begin, form, row, before, key, room)
-        if telling == _TOLD:
+        telling, after = _put_value(begin, form, row, before, key, room)
+        if telling > _ODD:
             tx, op = number_of(tuple_item(offset, 0)), number_of(tuple_item(offset, 1))
-            at = _put_end(after, form, operation, tx, op)
+            at = _put_end(after, form, telling, tx, op)
         ends[index + 1] = at - base
         tellings[index] = telling
     return data[: at - base]
@@ -410,7 +410,7 @@ class MessageTexts:
         self._is_full = is_full
 
     def write(self, changes: list[Any]) -> tuple[list[int], list[bytes]]:
-        """Of each change its `Telling`, and its message, empty where there is none.
+        """Of each change what became of it, and its message, empty where there is none.
 
         A change is a tuple of its offset, the key, the row and the one before it, each a text or
         None. A key is a tuple with the key as JSON and the object of its columns as the third and

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from varve.kernels.compile import inlined, object_kernel
 from varve.kernels.json_members import DEPTH_MAX, SPAN_FIELD_COUNT, squeeze, walk_members
-from varve.kernels.objects import bytes_address, bytes_size, list_item, list_size
+from varve.kernels.objects import bytes_address, bytes_size, list_item, list_size, tuple_item
 from varve.kernels.peeks import peek_u8, start_of
 from varve.kernels.row_walk import (
     MEMBER_BYTES_MIN,
@@ -204,17 +204,22 @@ def _may_be_same(place: int, count: int, others: int) -> bool:
 
 
 @object_kernel
-def _find_reordered(texts: int, previous: int) -> bool:
-    rows = _longest(texts) // MEMBER_BYTES_MIN + 1
+def _find_reordered(changes: int, none: int) -> bool:
+    longest = 0
+    for index in range(list_size(changes)):
+        text = tuple_item(list_item(changes, index), 2)
+        if text != none:
+            longest = max(longest, bytes_size(text))
+    rows = longest // MEMBER_BYTES_MIN + 1
     spans = np.empty((rows, SPAN_FIELDS), np.int64)
     other_spans = np.empty((rows, SPAN_FIELDS), np.int64)
     place, others = start_of(spans), start_of(other_spans)
-    for index in range(list_size(texts)):
-        text, before = list_item(texts, index), list_item(previous, index)
-        size = bytes_size(text)
-        if bytes_size(before) != size:
+    for index in range(list_size(changes)):
+        change = list_item(changes, index)
+        text, before = tuple_item(change, 2), tuple_item(change, 3)
+        if text == none or before == none or bytes_size(text) != bytes_size(before):
             continue
-        address, other_address = bytes_address(text), bytes_address(before)
+        size, address, other_address = bytes_size(text), bytes_address(text), bytes_address(before)
         count = find_spans(address + 1, address + size - 1, place)
         other_count = find_spans(other_address + 1, other_address + size - 1, others)
         if count == other_count and _may_be_same(place, count, others):
@@ -222,14 +227,12 @@ def _find_reordered(texts: int, previous: int) -> bool:
     return False
 
 
-def has_reordered(texts: list[bytes], previous: list[bytes]) -> bool:
-    """Whether a row and the one before it, which differ, may have the same columns and values.
+def has_reordered(changes: list[Any]) -> bool:
+    """Whether a row and the one before it may have the same columns and values.
 
-    Two texts of one row are as long. False is certain.
+    A change is a tuple with them, texts or None, as the third and the fourth. False is certain.
     """
-    if len(texts) != len(previous):
-        raise IndexError("rows and previous rows are not of one number")
-    return bool(_find_reordered(id(texts), id(previous)))
+    return bool(_find_reordered(id(changes), id(None)))
 
 
 @object_kernel
@@ -272,5 +275,5 @@ def warm() -> None:
     rows = [b'{"a":1,"b":[1]}']
     fit_values([b'{"k":1}'], [b'{"a": 1}'])
     are_rows(rows)
-    has_reordered(rows, rows)
+    has_reordered([(0, 0, rows[0], rows[0])])
     find_values(rows, [b'"a":'])

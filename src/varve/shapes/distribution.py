@@ -15,7 +15,7 @@ from typing import Final
 from varve.kernels.row_texts import find_values
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.row import name_prefix
-from varve.shapes.messages import MessageForm, operation_of, without_last
+from varve.shapes.messages import MessageForm, without_last
 from varve.shapes.offset import BEFORE_ALL
 from varve.shapes.query.filter_index import FilterIndex
 from varve.shapes.shape import Shape
@@ -82,9 +82,13 @@ class Distribution:
 
     def tell(self, transactions: Sequence[Transaction], outbox: Outbox) -> None:
         """Puts the entries of transactions behind those that are in the outbox."""
-        changes = [change for one in transactions for change in one.changes]
+        changes = [change for one in transactions for change in one[0]]
+        is_single = len(changes) == len(transactions)
+        if is_single and not self._columns and not self._is_rare(changes):
+            self._tell_all(changes, outbox)
+            return
         told = _tell(self._parts(changes))
-        if len(changes) == len(transactions):
+        if is_single:
             for entry, shapes in told:
                 for shape in shapes:
                     outbox[shape].append(entry)
@@ -92,14 +96,27 @@ class Distribution:
             for _, together in groupby(told, key=lambda one: one[0].offset.tx):
                 _put_together(together, outbox)
 
+    def _tell_all(self, changes: list[Change], outbox: Outbox) -> None:
+        """Tells everybody of each change: the same as `_tell`, for shapes without filters."""
+        for form, shapes in self._find_routes(()):
+            entries = [entry for entry in form.entries(changes) if entry is not None]
+            for shape in shapes if entries else ():
+                outbox[shape] += entries
+
+    def _is_rare(self, changes: Sequence[Change]) -> bool:
+        """Whether rows are uncertain, or stand in the snapshots of some shapes."""
+        is_seen = bool(changes) and changes[0].offset <= self._start_max
+        return is_seen or True in [change.is_uncertain for change in changes]
+
     def _parts(self, changes: list[Change]) -> list[Part]:
         """Each change as what it is to the shapes that it concerns, in order."""
-        now = self._routes_of([change.text for change in changes])
-        was = self._routes_of([change.previous_text for change in changes])
+        now = self._routes_of([change[2] for change in changes])
+        was = self._routes_of([change[3] for change in changes])
+        is_rare = self._is_rare(changes)
         parts: list[Part] = []
         for change, routes, others in zip(changes, now, was, strict=True):
-            offset, _, text, previous, is_uncertain = change
-            if is_uncertain or offset <= self._start_max:
+            _, _, text, previous, _ = change
+            if is_rare:
                 parts += self._rare_parts(change, routes, others)
             elif text is None:
                 parts.append((change, others))
@@ -110,7 +127,7 @@ class Distribution:
         return parts
 
     def _rare_parts(self, change: Change, now: list[Route], was: list[Route]) -> list[Part]:
-        """The same where rows are uncertain, or stand in the snapshots of some shapes."""
+        """The same where that is not sure."""
         inside, before = _shapes_of(now), _shapes_of(was)
         if change.is_uncertain:
             change = change._replace(previous_text=None)
@@ -165,22 +182,12 @@ def _tell(parts: Sequence[Part]) -> list[tuple[Entry, list[Shape]]]:
                 by_form[form].append(change)
             else:
                 by_form[form] = [change]
-    made = {form: iter(_entries(form, changes)) for form, changes in by_form.items()}
+    made = {form: iter(form.entries(changes)) for form, changes in by_form.items()}
     return [
         (entry, shapes)
         for _, routes in parts
         for form, shapes in routes
         if (entry := next(made[form])) is not None
-    ]
-
-
-def _entries(form: MessageForm, changes: list[Change]) -> list[Entry | None]:
-    """The entry of each change; None for one that shows nothing."""
-    # Made without the detour by the class, for many are.
-    new = tuple.__new__
-    return [
-        None if json is None else new(Entry, (change[0], change[1][1], operation_of(change), json))
-        for change, json in zip(changes, form.tell_all(changes), strict=True)
     ]
 
 

@@ -24,12 +24,13 @@ from varve.shapes.feed.row import (
 )
 from varve.shapes.key_columns import KeyColumns
 from varve.shapes.offset import Offset
+from varve.shapes.storage.entry import Entry
 
 INSERT: Final = ord("i")
 UPDATE: Final = ord("u")
 DELETE: Final = ord("d")
 
-_TOLD: Final = int(Telling.TOLD)
+_ODD: Final = int(Telling.ODD)
 _LAST: Final = b'],"last":true}}'
 _NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
 
@@ -59,17 +60,26 @@ class MessageForm:
             is_full=self._is_full,
         )
 
-    def tell_all(self, changes: list[Change]) -> list[bytes | None]:
-        """The messages of changes, each as the last of its transaction, in one go.
+    def entries(self, changes: list[Change]) -> list[Entry | None]:
+        """The entries of changes, each as the last of its transaction, in one go.
 
         None where nothing changed that is shown. What the kernel leaves is told one by one.
         """
         tellings, messages = self._texts.write(changes)
-        told: list[bytes | None] = list(messages)
-        for index, telling in enumerate(tellings):
-            if telling != _TOLD:
-                told[index] = self.tell(changes[index]) if telling == Telling.ODD else None
-        return told
+        # Made without the detour by the class, for many are.
+        new = tuple.__new__
+        return [
+            new(Entry, (change[0], change[1][1], telling, json))
+            if telling > _ODD
+            else self._odd_entry(change, telling)
+            for change, telling, json in zip(changes, tellings, messages, strict=True)
+        ]
+
+    def _odd_entry(self, change: Change, telling: int) -> Entry | None:
+        json = self.tell(change) if telling == _ODD else None
+        if json is None:
+            return None
+        return Entry(change.offset, change.row_key.encoded, operation_of(change), json)
 
     def tell(self, change: Change) -> bytes | None:
         """The message of one change, the last of its transaction."""

@@ -211,8 +211,9 @@ class TopicShapes:
             self._await_checkpoint(wait_ms)
             return 0
         given = self.feed.poll(max_records=self._settings.turn_records, wait_ms=wait_ms)
-        count = sum(len(transaction.changes) for transaction in given)
+        count = sum([len(transaction.changes) for transaction in given])
         touched = self._distribute(given) if given else []
+        self.changes += count
         if self.feed.is_open:
             self._mark(is_forced=False)
         else:
@@ -229,7 +230,6 @@ class TopicShapes:
                 self._reset_locked(given[-1].reset)
                 return []
             self._distribution.tell(given, outbox)
-            self.changes += sum(len(transaction.changes) for transaction in given)
             for shape, entries in outbox.items():
                 self.entries += len(entries)
                 self._dirty.add(shape)

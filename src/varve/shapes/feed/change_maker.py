@@ -56,11 +56,13 @@ class Doubts:
         self._gap_ends: dict[int, int] = {}
         self._seen: dict[str, int] = {}
 
-    def judge(self, taken: Taken, keys: Sequence[str]) -> list[bool] | None:
-        """For each entry whether its previous row is uncertain; None where none is."""
-        horizon = self._horizons.get(taken.range.partition)
-        if horizon is None:
-            return None
+    def concern(self, partition: int) -> bool:
+        """Whether records of a partition may be uncertain."""
+        return partition in self._horizons
+
+    def judge(self, taken: Taken, keys: Sequence[str]) -> list[bool]:
+        """For each entry whether its previous row is uncertain, in a partition of concern."""
+        horizon = self._horizons[taken.range.partition]
         number, expected, end = taken.range.partition, taken.range.start, taken.range.end
         gap_end = self._gap_ends.get(number, -1)
         judged = []
@@ -104,9 +106,10 @@ class ChangeMaker:
     def make(self, taken: Taken) -> Made:
         """Changes of a range, in order; the table has them when it returns."""
         kinds = [one[3].kind for one in taken.entries]
-        stop = min((kinds.index(kind) for kind in _RESETS if kind in kinds), default=None)
-        if stop is not None:
-            return self._make_up_to_reset(taken, stop)
+        if max(kinds, default=_DELETE) > _DELETE:
+            stop = min((kinds.index(kind) for kind in _RESETS if kind in kinds), default=None)
+            if stop is not None:
+                return self._make_up_to_reset(taken, stop)
         transactions, changed, size = self._make_changes(taken)
         position = Offset(taken.range.next_tx - 1, 0)
         self._table.apply(changed, position=position, byte_count=size)
@@ -128,69 +131,75 @@ class ChangeMaker:
 
     def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, bytes | None], int]:
         """Transactions, the rows that changed by key, and the bytes of their records."""
-        entries = taken.entries
-        find = self._keys.get
-        keys = [None if one[3].kind > _DELETE else find(one[3].key) for one in entries]
-        rows = self._table.find_rows([key.text for key in keys if key is not None])
-        judged = self._doubts.judge(taken, ["" if key is None else key.text for key in keys])
-        found = _compare(taken, keys, rows, judged, operator.eq)
-        changed = [one for one in found.changes if one.text and one.previous_text]
-        if has_reordered(
-            [one.text for one in changed if one.text],
-            [one.previous_text for one in changed if one.previous_text],
-        ):
-            found = _compare(taken, keys, rows, judged, _is_same_row)
-        self._count(entries, len(found.changes), judged)
+        entries = [one for one in taken.entries if one[3].kind <= _DELETE]
+        keys = self._keys.get_all([one[3].key for one in entries])
+        judged = self._judge(taken, keys)
+        shift = taken.range.first_tx - taken.range.start
+        found = self._compare(entries, keys, judged, shift, operator.eq)
+        if has_reordered(found.changes):
+            found = self._compare(entries, keys, judged, shift, _is_same_row)
+        self._count(taken.entries, entries, len(found.changes), judged)
         if self._is_grouped:
-            shift = taken.range.first_tx - taken.range.start
             return _group(found.changes, entries, shift), found.rows, found.size
         new = tuple.__new__
         transactions = [new(Transaction, ([one], None)) for one in found.changes]
         return transactions, found.rows, found.size
 
-    def _count(self, entries: Sequence[Entry], changes: int, judged: list[bool] | None) -> None:
+    def _judge(self, taken: Taken, keys: Sequence[RowKey]) -> list[bool] | None:
+        """For each record of a row whether what was before is uncertain; None where it never is."""
+        if not self._doubts.concern(taken.range.partition):
+            return None
+        texts = iter([key.text for key in keys])
+        is_row = [one[3].kind <= _DELETE for one in taken.entries]
+        judged = self._doubts.judge(taken, [next(texts) if one else "" for one in is_row])
+        return [is_uncertain for one, is_uncertain in zip(is_row, judged, strict=True) if one]
+
+    def _compare(
+        self,
+        entries: Sequence[Entry],
+        keys: Sequence[RowKey],
+        judged: list[bool] | None,
+        shift: int,
+        is_same: Callable[[bytes | None, bytes | None], bool],
+    ) -> _Compared:
+        """Each record against the row that was there before it."""
+        rows = self._table.find_rows([key[0] for key in keys])
+        changed: dict[str, bytes | None] = {}
+        changes: list[Change] = []
+        size = 0
+        # The loop that every record passes: tuples are made without the detour by their classes.
+        new = tuple.__new__
+        for number, ((at, _, record_size, decoded), key) in enumerate(
+            zip(entries, keys, strict=True)
+        ):
+            text = key[0]
+            previous = rows[text]
+            row = complete(decoded, previous) if decoded[3] else decoded[2]
+            is_uncertain = judged is not None and judged[number]
+            if is_same(row, previous) and not is_uncertain:
+                continue
+            rows[text] = changed[text] = row
+            size += record_size
+            parts = (new(Offset, (at + shift, 0)), key, row, previous, is_uncertain)
+            changes.append(new(Change, parts))
+        return _Compared(changes, changed, size)
+
+    def _count(
+        self,
+        entries: Sequence[Entry],
+        of_rows: Sequence[Entry],
+        changes: int,
+        judged: list[bool] | None,
+    ) -> None:
         counts = self._counts
-        others = [one[3].kind for one in entries if one[3].kind > _DELETE]
-        skipped = sum(kind is RecordKind.SKIPPED for kind in others)
+        others = len(entries) - len(of_rows)
+        skipped = sum([one[3].kind is RecordKind.SKIPPED for one in entries]) if others else 0
         counts.records += len(entries)
         counts.changes += changes
         counts.skipped += skipped
-        counts.nothing += len(others) - skipped
-        counts.unchanged += len(entries) - len(others) - changes
+        counts.nothing += others - skipped
+        counts.unchanged += len(of_rows) - changes
         counts.uncertain += 0 if judged is None else sum(judged)
-
-
-def _compare(
-    taken: Taken,
-    keys: Sequence[RowKey | None],
-    rows: Mapping[str, bytes | None],
-    judged: list[bool] | None,
-    is_same: Callable[[bytes | None, bytes | None], bool],
-) -> _Compared:
-    """Each record against the row that was there before it."""
-    shift = taken.range.first_tx - taken.range.start
-    changed: dict[str, bytes | None] = {}
-    changes: list[Change] = []
-    size = 0
-    # The loop that every record passes: tuples are made without the detour by their classes.
-    new = tuple.__new__
-    for number, ((at, _, record_size, decoded), key) in enumerate(
-        zip(taken.entries, keys, strict=True)
-    ):
-        if key is None:
-            continue
-        text = key.text
-        previous = changed[text] if text in changed else rows[text]
-        row = complete(decoded, previous) if decoded.unavailable else decoded.text
-        is_uncertain = judged is not None and judged[number]
-        if is_same(row, previous) and not is_uncertain:
-            continue
-        changed[text] = row
-        size += record_size
-        changes.append(
-            new(Change, (new(Offset, (at + shift, 0)), key, row, previous, is_uncertain))
-        )
-    return _Compared(changes, changed, size)
 
 
 def _is_same_row(row: bytes | None, previous: bytes | None) -> bool:

@@ -5,6 +5,7 @@ Layout     `"public"."<topic>"`, then for each key column by name `/"<value>"` w
 """
 
 import re
+from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
@@ -37,14 +38,20 @@ class RowKeys:
 
     def get(self, columns: bytes) -> RowKey:
         """The key with these columns, a JSON object."""
-        found = self._known.get(columns)
-        if found is None:
-            if len(self._known) >= _KEYS_MAX:
-                self._known.clear()
-            text = self._spell(columns)
-            found = RowKey(text, text.encode(), encode_basestring(text).encode(), columns)
-            self._known[columns] = found
-        return found
+        return self.get_all([columns])[0]
+
+    def get_all(self, columns: Sequence[bytes]) -> list[RowKey]:
+        """The keys with each of these columns."""
+        known = self._known
+        if len(known) >= _KEYS_MAX:
+            known.clear()
+        return [known.get(one) or self._learn(one) for one in columns]
+
+    def _learn(self, columns: bytes) -> RowKey:
+        text = self._spell(columns)
+        key = RowKey(text, text.encode(), encode_basestring(text).encode(), columns)
+        self._known[columns] = key
+        return key
 
     def _spell(self, columns: bytes) -> str:
         plain = _ONE_TEXT.fullmatch(columns)
