@@ -46,7 +46,7 @@ def command(
     """
     place = make_place(directories, broker, settings, file, state)
     with open_insight(place, name) as insight:
-        found = insight.partitions()
+        found, count = insight.partitions(), insight.partition_count()
     rows = [_row(one) for one in found]
     if as_json:
         for one, row in zip(found, rows, strict=True):
@@ -65,6 +65,8 @@ def command(
         first = found[0].progress
         typer.echo(f"{first.input} to {first.output} {first.rules.fingerprint()}")
         print_rows(rows)
+        if len(rows) < count:
+            typer.echo(f"{count - len(rows)} of {count} partitions: nothing committed yet", err=True)
 
 
 @contextlib.contextmanager

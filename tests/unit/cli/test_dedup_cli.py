@@ -91,6 +91,7 @@ def test_stats_tell_the_state_as_well(place: Path) -> None:
     run("dedup", "run", "orders", "--to", "once", *RULES, "-d", str(place))
     result = run("dedup", "stats", "once", "-d", str(place))
     assert result.stdout.startswith("orders to once by key, 600000 ms before")
+    assert "1 of 2 partitions: nothing committed yet" in result.stderr
     row = lines(run("dedup", "stats", "once", "-d", str(place), "--json"))[0]
     assert (row["position"], row["ids"], row["kept"]) == (6, 3, 3)
     assert row["segments"] >= 1
