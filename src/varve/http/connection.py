@@ -85,6 +85,9 @@ def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
                 if self._head_bytes > settings.head_bytes_max:
                     self.transport.write(_TOO_LARGE)
                     self.transport.close()
+            elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
+                # The rest of a body that nobody waits for has ended uvicorn's own timer.
+                self._arm()
 
         def on_message_begin(self) -> None:
             self._is_in_head = True

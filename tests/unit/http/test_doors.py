@@ -1,6 +1,7 @@
 """What holds for all paths: tokens, limits, methods, errors, other pages."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -352,6 +353,19 @@ def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
             writer.close()
 
     play(scene, head_bytes_max=4096, idle_ms=100)
+
+
+def test_a_body_that_goes_on_after_the_answer_holds_no_connection() -> None:
+    async def scene(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.write(b"x")
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+    play(scene, idle_ms=100)
 
 
 def test_a_client_that_does_not_read_is_cut_off() -> None:
