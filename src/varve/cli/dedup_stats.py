@@ -66,7 +66,9 @@ def command(
         typer.echo(f"{first.input} to {first.output} {first.rules.fingerprint()}")
         print_rows(rows)
         if len(rows) < count:
-            typer.echo(f"{count - len(rows)} of {count} partitions: nothing committed yet", err=True)
+            typer.echo(
+                f"{count - len(rows)} of {count} partitions: nothing committed yet", err=True
+            )
 
 
 @contextlib.contextmanager
