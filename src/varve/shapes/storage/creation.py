@@ -1,6 +1,7 @@
 """Makes the directory of a new shape.
 
 Crash      the manifest comes last: a directory without it is no shape, and is wiped before use.
+           Its name and the pointer's become durable together.
 """
 
 import posixpath
@@ -9,6 +10,7 @@ from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.storage.layout import log_directory, metadata_directory, shape_directory
 from varve.shapes.storage.manifest import Manifest, manifest_path, write_manifest
+from varve.shapes.storage.pointer import create_pointer
 
 
 def create_directory(file_system: FileSystem, root: str, handle: str) -> str:
@@ -24,6 +26,7 @@ def create_directory(file_system: FileSystem, root: str, handle: str) -> str:
     file_system.sync_directory(directory)
     for parent in missing:
         file_system.sync_directory(posixpath.dirname(parent) or ".")
+    create_pointer(file_system, directory)
     write_manifest(file_system, directory, Manifest())
     return directory
 

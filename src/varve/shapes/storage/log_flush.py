@@ -35,8 +35,7 @@ class LogFlush:
         if self._directory is not None:
             self._file_system.sync_directory(self._directory)
         if self.place != self._pointer.offset:
-            file = self._pointer.write(self.place)
-            self.files = [] if file is None else [file]
+            self.files = [self._pointer.write(self.place)]
 
     def close(self) -> None:
         """Gives the files back."""

@@ -5,14 +5,15 @@ Layout     metadata/pointer.bin: two slots in sectors of their own, each sequenc
            Before the first transaction the place is the end of the snapshot, op all ones.
            docs/formats/shape-log.md
 Crash      the file is made whole, both slots at once; later a write goes to the slot that does not
-           count, so a torn one leaves the other. Without the file nothing of the log is durable.
+           count, so a torn one leaves the other. With one slot that is not sound the log may hold
+           more than the place says, and is asked. A shape without the file is damaged.
 """
 
 import posixpath
 import struct
 from typing import Final
 
-from varve.disk import File, FileSystem, write_atomically
+from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.shapes.offset import INFINITE_OP, SNAPSHOT_END, Offset
 from varve.shapes.storage.entry import checksum
@@ -47,49 +48,58 @@ def find_slot(data: bytes) -> tuple[int, Offset] | None:
     return sequence, Offset(tx, INFINITE_OP if op == _ALL_ONES else op)
 
 
+def create_pointer(file_system: FileSystem, directory: str) -> None:
+    """Write the pointer of a shape without a log; synced, but for its name. Raises OSError."""
+    with file_system.open_writable(pointer_path(directory)) as file:
+        for sequence in (0, 1):
+            file.write_at(sequence * SLOT_DISTANCE, encode_slot(sequence, SNAPSHOT_END))
+        file.sync()
+
+
 def read_pointer(file_system: FileSystem, directory: str) -> "Pointer":
-    """The pointer of a shape; a shape that was never flushed has none yet. Raises Corrupt."""
+    """The pointer of a shape. Raises Corrupt."""
     path = pointer_path(directory)
     try:
         data = file_system.read(path)
     except FileNotFoundError:
-        return Pointer(file_system, path, 0, SNAPSHOT_END)
+        raise Corrupt(f"{path} is missing: how far the log goes is not known") from None
     slots = [find_slot(data[start : start + _SLOT_BYTES]) for start in (0, SLOT_DISTANCE)]
     sound = [slot for slot in slots if slot is not None]
     if not sound:
         raise Corrupt(f"{path}: neither slot matches its CRC-32C")
-    return Pointer(file_system, path, *max(sound))
+    return Pointer(file_system, path, *max(sound), is_certain=len(sound) == len(slots))
 
 
 class Pointer:
     """The durable place of one shape."""
 
-    def __init__(self, file_system: FileSystem, path: str, sequence: int, offset: Offset) -> None:
+    def __init__(
+        self,
+        file_system: FileSystem,
+        path: str,
+        sequence: int,
+        offset: Offset,
+        *,
+        is_certain: bool,
+    ) -> None:
         self.offset = offset
+        self.is_certain = is_certain
+        """Whether no later place can have been lost."""
         self._file_system = file_system
         self._path = path
         self._sequence = sequence
 
-    def write(self, offset: Offset) -> File | None:
+    def write(self, offset: Offset) -> File:
         """Move the place on; when that or the sync fails, nothing may be written any more.
 
-        Gives the file that is to be synced and closed, None where the place is durable already.
-        Raises OSError.
+        Gives the file that is to be synced and closed. Raises OSError.
         """
         sequence = self._sequence + 1
-        slot = encode_slot(sequence, offset)
-        file = None
-        if self._sequence == 0:
-            gap = bytes(SLOT_DISTANCE - _SLOT_BYTES)
-            write_atomically(
-                self._file_system, self._path, encode_slot(0, self.offset) + gap + slot
-            )
-        else:
-            file = self._file_system.open_writable(self._path)
-            try:
-                file.write_at(sequence % 2 * SLOT_DISTANCE, slot)
-            except OSError:
-                file.close()
-                raise
+        file = self._file_system.open_writable(self._path)
+        try:
+            file.write_at(sequence % 2 * SLOT_DISTANCE, encode_slot(sequence, offset))
+        except OSError:
+            file.close()
+            raise
         self._sequence, self.offset = sequence, offset
         return file

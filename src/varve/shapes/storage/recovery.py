@@ -2,6 +2,7 @@
 
 Invariant  afterwards the last entry is the durable place, or the log is empty and that place is
            virtual or the compaction's boundary; a log that ends before it lost data: Corrupt.
+           So did a compacted log whose files do not end together, at the boundary.
 Crash      cutting twice is cutting once.
 """
 
@@ -12,7 +13,7 @@ import numpy as np
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.shape_entries import EntryStatus, scan_entries
-from varve.shapes.offset import SNAPSHOT_END, Offset
+from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
 from varve.shapes.storage.chunk_cache import CACHED_COUNT, ChunkCache
 from varve.shapes.storage.chunk_index import HALF_BYTES, ChunkIndexFile, find_half
 from varve.shapes.storage.entry import from_kernel_offset, kernel_offset
@@ -70,18 +71,55 @@ def find_readable(
     """The byte behind the durable entry, halves that hold and the newest chunks, for readers before
     a writer begins: what lies behind is cut when it does. Raises OSError, Corrupt.
     """
-    try:
-        index = file_system.open(index_path(directory, manifest.latest))
-    except FileNotFoundError:
-        return 0, 0, ChunkCache.of([], manifest.boundary)
-    with index:
-        end = find_index_end(index, durable)
-        cache = _newest_chunks(index, end, manifest)
+    path = index_path(directory, manifest.latest)
+    end, cache = IndexEnd(), ChunkCache.of([], manifest.boundary)
+    if file_system.exists(path):
+        with file_system.open(path) as index:
+            end = find_index_end(index, durable)
+            cache = _newest_chunks(index, end, manifest)
     if not end.half_count:
+        _check_reached(path, _log_begin(manifest), durable)
         return 0, 0, cache
     with file_system.open(log_path(directory, manifest.latest)) as log:
         position, _ = _find_durable_end(log, end, manifest, durable)
     return position, end.half_count, cache
+
+
+def find_last_entry(file_system: FileSystem, directory: str, manifest: Manifest) -> Offset:
+    """The last entry of the live log that is whole and in a chunk; without any, what it begins at.
+
+    For a shape whose pointer may say too little. Raises OSError.
+    """
+    begin = _log_begin(manifest)
+    paths = (index_path(directory, manifest.latest), log_path(directory, manifest.latest))
+    if not all(file_system.exists(path) for path in paths):
+        return begin
+    with file_system.open(paths[0]) as index, file_system.open(paths[1]) as log:
+        last, _, _ = find_log_end(log, 0, begin, LAST)
+        for number in reversed(range(index.size() // HALF_BYTES)):
+            half = find_half(index.read_at(number * HALF_BYTES, HALF_BYTES))
+            if half is not None and half.offset <= last:
+                return half.offset if number % 2 else last
+    return begin
+
+
+def check_compacted_end(file_system: FileSystem, directory: str, manifest: Manifest) -> None:
+    """Raises Corrupt unless index and log of the compacted part end at the boundary; OSError."""
+    if manifest.compacted is None:
+        return
+    paths = (index_path(directory, manifest.compacted), log_path(directory, manifest.compacted))
+    for path in paths:
+        if not file_system.exists(path):
+            raise Corrupt(f"{path} is missing: drop the shape")
+    with file_system.open(paths[0]) as file, file_system.open(paths[1]) as log:
+        index = ChunkIndexFile(file)
+        chunk = index.get(index.complete_count - 1) if index.complete_count else None
+        found = (chunk and chunk.last, chunk and chunk.end)
+        if index.half_count % 2 or found != (manifest.boundary, log.size()):
+            raise Corrupt(
+                f"{file.path} ends at {found[0]}, byte {found[1]}, and must at "
+                f"{manifest.boundary}, byte {log.size()}: drop the shape"
+            )
 
 
 def recover(
@@ -107,14 +145,20 @@ def _find_durable_end(
     log: File, end: IndexEnd, manifest: Manifest, durable: Offset
 ) -> tuple[int, int]:
     """The byte behind the durable entry, and the JSON bytes of its chunk up to there."""
-    last, position, json_bytes = max(manifest.boundary, SNAPSHOT_END), 0, 0
+    last, position, json_bytes = _log_begin(manifest), 0, 0
     if end.half_count:
         last, position, json_bytes = find_log_end(log, end.search_start, last, durable)
-    if last != durable:
-        raise Corrupt(
-            f"{log.path} ends at {last}, and the shape is durable up to {durable}: drop it"
-        )
+    _check_reached(log.path, last, durable)
     return position, json_bytes
+
+
+def _log_begin(manifest: Manifest) -> Offset:
+    return max(manifest.boundary, SNAPSHOT_END)
+
+
+def _check_reached(path: str, last: Offset, durable: Offset) -> None:
+    if last != durable:
+        raise Corrupt(f"{path} ends at {last}, and the shape is durable up to {durable}: drop it")
 
 
 def find_log_end(log: File, start: int, before: Offset, durable: Offset) -> tuple[Offset, int, int]:

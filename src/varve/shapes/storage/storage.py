@@ -25,7 +25,7 @@ from varve.shapes.storage.log_reader import LogView, open_stream
 from varve.shapes.storage.manifest import Manifest, read_manifest
 from varve.shapes.storage.pointer import Pointer, read_pointer
 from varve.shapes.storage.published import Published
-from varve.shapes.storage.recovery import find_readable
+from varve.shapes.storage.recovery import check_compacted_end, find_last_entry, find_readable
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.snapshot import Snapshot
 from varve.shapes.storage.trash import move_to_trash
@@ -95,7 +95,11 @@ class ShapeStorage:
         directory = shape_directory(root, handle)
         manifest = read_manifest(file_system, directory)
         snapshot = Snapshot.open(file_system, log_directory(directory))
+        check_compacted_end(file_system, directory, manifest)
         pointer = read_pointer(file_system, directory)
+        if not pointer.is_certain:
+            last = find_last_entry(file_system, directory, manifest)
+            pointer.offset = max(pointer.offset, last)
         return cls(
             file_system,
             root,

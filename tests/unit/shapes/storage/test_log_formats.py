@@ -39,7 +39,7 @@ from varve.shapes.storage.manifest import (
     encode_manifest,
     read_manifest,
 )
-from varve.shapes.storage.pointer import SLOT_DISTANCE, pointer_path, read_pointer
+from varve.shapes.storage.pointer import SLOT_DISTANCE, create_pointer, pointer_path, read_pointer
 from varve.shapes.storage.trash import empty_trash, move_to_trash
 
 GOLDEN = Entry(Offset(10, 0), b"test_key", INSERT, b'{"test":1}')
@@ -171,22 +171,26 @@ def test_a_directory_without_a_manifest_is_no_shape() -> None:
 def test_the_pointer_survives_a_torn_write_of_either_slot() -> None:
     disk = _disk()
     disk.make_directory("/s/metadata")
+    create_pointer(disk, "/s")
     pointer = read_pointer(disk, "/s")
     assert pointer.offset == SNAPSHOT_END
+    assert pointer.is_certain
     for tx in range(1, 6):
         read_pointer(disk, "/s").write(Offset(tx, 3))
         assert read_pointer(disk, "/s").offset == Offset(tx, 3)
         with disk.open_writable(pointer_path("/s")) as file:
-            older = (tx + 1) % 2 * SLOT_DISTANCE
+            older = tx % 2 * SLOT_DISTANCE
             kept = file.read_at(older, 28)
             file.write_at(older, b"torn")
             assert read_pointer(disk, "/s").offset == Offset(tx, 3)
+            assert not read_pointer(disk, "/s").is_certain
             file.write_at(older, kept)
 
 
 def test_a_pointer_without_a_sound_slot_is_corrupt() -> None:
     disk = _disk()
     disk.make_directory("/s/metadata")
+    create_pointer(disk, "/s")
     read_pointer(disk, "/s").write(Offset(1, 0))
     with disk.open_writable(pointer_path("/s")) as file:
         file.write_at(0, b"xxxx")

@@ -1,0 +1,130 @@
+"""Files that were damaged or removed never make a shape tell less than it told: whole, or Corrupt.
+
+Carries S1 and S4.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.shape_log import (
+    CLOCK,
+    compact_plainly,
+    create_storage,
+    follow,
+    make_entry,
+    messages_of,
+    open_storage,
+)
+from varve.disk import MemoryFileSystem
+from varve.foundation.errors import Corrupt
+from varve.shapes.offset import Offset
+from varve.shapes.storage.chunk_index import CHUNK_BYTES, HALF_BYTES
+from varve.shapes.storage.layout import index_path, log_path
+from varve.shapes.storage.manifest import write_manifest
+from varve.shapes.storage.pointer import SLOT_DISTANCE, find_slot, pointer_path
+from varve.shapes.storage.storage import ShapeStorage
+
+ENTRIES = [make_entry(tx) for tx in range(1, 41)]
+
+
+@pytest.fixture
+def storage() -> ShapeStorage:
+    """Everything is flushed, in many steps, and the older half is compacted."""
+    storage = create_storage(MemoryFileSystem(CLOCK))
+    for entry in ENTRIES:
+        storage.append([entry])
+        storage.flush()
+    assert compact_plainly(storage, 2)
+    storage.close()
+    return storage
+
+
+def _newest_slot(data: bytes) -> int:
+    first, second = find_slot(data), find_slot(data[SLOT_DISTANCE:])
+    assert first is not None
+    assert second is not None
+    return SLOT_DISTANCE if second > first else 0
+
+
+def test_a_pointer_whose_newest_place_is_damaged_loses_nothing(storage: ShapeStorage) -> None:
+    disk = storage.file_system
+    path = pointer_path(storage.directory)
+    with disk.open_writable(path) as file:
+        file.write_at(_newest_slot(disk.read(path)) + 20, b"\xff")
+    again = open_storage(disk)
+    assert again.latest == ENTRIES[-1].offset
+    again.append([make_entry(41)])
+    again.flush()
+    assert follow(open_storage(disk)) == messages_of([*ENTRIES, make_entry(41)])
+
+
+def test_a_shape_without_its_pointer_is_corrupt(storage: ShapeStorage) -> None:
+    storage.file_system.remove(pointer_path(storage.directory))
+    with pytest.raises(Corrupt, match="is missing"):
+        open_storage(storage.file_system)
+
+
+def _cut(storage: ShapeStorage, path: str, size: int) -> None:
+    with storage.file_system.open_writable(path) as file:
+        file.truncate(size)
+
+
+def _compacted(storage: ShapeStorage, path_of: Callable[[str, str], str]) -> str:
+    assert storage.manifest.compacted is not None
+    return path_of(storage.directory, storage.manifest.compacted)
+
+
+def _remove_log(storage: ShapeStorage) -> None:
+    storage.file_system.remove(_compacted(storage, log_path))
+
+
+def _empty_log(storage: ShapeStorage) -> None:
+    _cut(storage, _compacted(storage, log_path), 0)
+
+
+def _empty_index(storage: ShapeStorage) -> None:
+    _cut(storage, _compacted(storage, index_path), 0)
+
+
+def _cut_index_at_a_chunk(storage: ShapeStorage) -> None:
+    _cut(storage, _compacted(storage, index_path), CHUNK_BYTES)
+
+
+def _cut_index_in_a_chunk(storage: ShapeStorage) -> None:
+    _cut(storage, _compacted(storage, index_path), HALF_BYTES)
+
+
+def _move_boundary(storage: ShapeStorage) -> None:
+    moved = storage.manifest._replace(boundary=Offset(3, 0))
+    write_manifest(storage.file_system, storage.directory, moved)
+
+
+def _empty_live_index(storage: ShapeStorage) -> None:
+    _cut(storage, index_path(storage.directory, storage.manifest.latest), 0)
+
+
+def _remove_live_index(storage: ShapeStorage) -> None:
+    storage.file_system.remove(index_path(storage.directory, storage.manifest.latest))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _remove_log,
+        _empty_log,
+        _empty_index,
+        _cut_index_at_a_chunk,
+        _cut_index_in_a_chunk,
+        _move_boundary,
+        _empty_live_index,
+        _remove_live_index,
+    ],
+)
+def test_a_log_that_lost_its_end_is_not_opened(
+    storage: ShapeStorage, damage: Callable[[ShapeStorage], None]
+) -> None:
+    assert follow(open_storage(storage.file_system)) == messages_of(ENTRIES)
+    damage(storage)
+    with pytest.raises(Corrupt):
+        open_storage(storage.file_system)
