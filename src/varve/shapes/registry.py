@@ -7,7 +7,8 @@ Invariant  a handle is given once: stamps only rise, also over a restart and a c
            Handle and definition are both unique.
 Crash      a row is there before its directory; without a snapshot it goes at the next start. The
            newest rows may be lost with the power: those shapes are gone, and their clients begin
-           anew. A file that is no database is moved aside and the registry begins empty.
+           anew. What was removed is so for good: the topic's table goes on without that shape. A
+           file that is no database is moved aside and the registry begins empty.
 Threads    any; `_lock` guards the connection.
 """
 
@@ -98,10 +99,16 @@ class Registry:
             connection.execute("UPDATE shapes SET start = ? WHERE handle = ?", (str(start), handle))
 
     def remove(self, handles: Collection[str]) -> None:
-        with self._lock, self._transaction() as connection:
-            connection.executemany(
-                "DELETE FROM shapes WHERE handle = ?", [(handle,) for handle in handles]
-            )
+        """Forgets shapes; durable on return."""
+        with self._lock:
+            self._connection.execute("PRAGMA synchronous = FULL")
+            try:
+                with self._transaction() as connection:
+                    connection.executemany(
+                        "DELETE FROM shapes WHERE handle = ?", [(handle,) for handle in handles]
+                    )
+            finally:
+                self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def remove_incomplete(self) -> list[str]:
         """Forgets the shapes without a snapshot, and gives their handles."""

@@ -74,3 +74,17 @@ def test_a_registry_of_another_version_is_moved_aside(tmp_path: Path) -> None:
     connection.close()
     assert Registry.open(str(tmp_path), ManualClock()).shapes() == []
     assert len(list(tmp_path.glob("*.unreadable-*"))) == 1
+
+
+def test_what_was_removed_is_so_for_good(tmp_path: Path) -> None:
+    registry = Registry.open(str(tmp_path), ManualClock())
+    handle = registry.add(define("t"))
+    said: list[str] = []
+    registry._connection.set_trace_callback(said.append)
+    registry.remove([handle])
+    # SQLite syncs a commit of a write-ahead log at this level alone.
+    assert [one for one in said if "synchronous" in one or one == "COMMIT"] == [
+        "PRAGMA synchronous = FULL",
+        "COMMIT",
+        "PRAGMA synchronous = NORMAL",
+    ]
