@@ -105,7 +105,7 @@ def index_block(data: Bytes, path: str, position: int, last: Offset = BEFORE_ALL
 
 
 def compact_block(block: Block, secret: Secret, path: str) -> CompactedBlock:
-    """Fold and drop; raises Corrupt when a message is not what shapes write."""
+    """Folds and drops; raises Corrupt when a message is not what shapes write."""
     count = block.starts.size
     actions = np.zeros(count, np.uint8)
     links = np.zeros(count, np.int64)
@@ -155,7 +155,7 @@ def join_blocks(blocks: list[Block]) -> Block:
 
 
 def count_block(block: Block, balance: Balance) -> None:
-    """Add what a block holds to what stayed."""
+    """Adds what a block holds to what stayed."""
     counts = operation_counts(block)
     inserts, updates, deletes, controls = (int(counts[operation]) for operation in b"iudc")
     balance.inserts += inserts

@@ -38,7 +38,7 @@ class Compactor:
     def compact(
         self, storage: ShapeStorage, *, now_ms: int, is_forced: bool = False
     ) -> CompactionReport:
-        """Compact one shape; forced, all of it and however little would go.
+        """Compacts one shape; forced, all of it and however little would go.
 
         Raises Unavailable while the same shape is being compacted, Corrupt when its files are
         broken, and OSError when the new files cannot be written: the shape is then as before.
@@ -127,7 +127,7 @@ def _write(
     balance: Balance,
     boundary: Offset,
 ) -> str:
-    """Write what stays under a new suffix, and see that the figures add up."""
+    """Writes what stays under a new suffix, and sees that the figures add up."""
     fs, directory = storage.file_system, storage.directory
     suffix = new_suffix(fs, directory, COMPACTED, now_ms)
     writer = CompactedLogWriter(fs, directory, suffix, chunk_bytes=storage.settings.chunk_bytes)

@@ -98,7 +98,7 @@ class CompactedLogWriter:
         self._chunk_json = 0
 
     def finish(self) -> None:
-        """Close the last chunk; the files and their names are durable on return."""
+        """Closes the last chunk; the files and their names are durable on return."""
         if self._first is not None:
             self._close(self.size, is_marked=False)
         self._file.sync()
@@ -109,7 +109,7 @@ class CompactedLogWriter:
         self._fs.sync_directory(log_directory(self._directory))
 
     def abandon(self) -> None:
-        """Close and remove what was written; what cannot be removed is left to recovery."""
+        """Closes and removes what was written; what cannot be removed is left to recovery."""
         self._file.close()
         for path in (
             log_path(self._directory, self.suffix),

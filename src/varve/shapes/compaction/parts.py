@@ -96,7 +96,7 @@ def _compact_in_parts(
 
 @contextmanager
 def _removing_scratch(fs: FileSystem, scratch: str) -> Iterator[None]:
-    """Remove what a crash left, then what is written now."""
+    """Removes what a crash left, then what is written now."""
     _remove_scratch(fs, scratch)
     try:
         yield
@@ -172,7 +172,7 @@ class _Cursor:
         return self._position >= self._size
 
     def fill(self) -> None:
-        """Have entries in hand, unless there are no more."""
+        """Has entries in hand, unless there are no more."""
         wanted = self._piece_bytes
         while not self.block.starts.size and not self.is_at_end:
             data = np.empty(min(wanted, self._size - self._position), np.uint8)

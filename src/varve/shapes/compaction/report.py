@@ -80,7 +80,7 @@ class CompactionReport:
 def record_report(
     fs: FileSystem, directory: str, report: CompactionReport, *, reports_max: int
 ) -> None:
-    """Add a report, durably; the oldest make room."""
+    """Adds a report, durably; the oldest make room."""
     reports = [*read_reports(fs, directory), report.to_json()][-reports_max:]
     document = {"version": VERSION, "reports": reports}
     write_atomically(fs, _path(directory), json.dumps(document).encode() + b"\n")

@@ -37,7 +37,7 @@ class CompactionSchedule:
         self._wanted_bytes: dict[str, int] = {}  # guarded by _lock
 
     def run_once(self, now_ms: int) -> list[CompactionReport]:
-        """Look at every shape whose time has come; the reports of those whose log was read.
+        """Looks at every shape whose time has come; the reports of those whose log was read.
 
         A failure is handed to `failed` and does not keep the others waiting.
         """

@@ -32,7 +32,7 @@ class RestCopy:
         self._copied = position
 
     def copy_to(self, end: int) -> None:
-        """Copy entries up to this byte of the old log, and sync them. Raises OSError."""
+        """Copies entries up to this byte of the old log, and syncs them. Raises OSError."""
         with (
             self._file_system.open(log_path(self._directory, self._old.latest)) as source,
             self._file_system.open_writable(log_path(self._directory, self._new.latest)) as target,
@@ -43,7 +43,7 @@ class RestCopy:
             target.sync()
 
     def write_index(self, half_count: int) -> int:
-        """Write the chunks behind the boundary, synced; gives how many halves. Raises OSError."""
+        """Writes the chunks behind the boundary, synced; gives how many halves. Raises OSError."""
         with self._file_system.open(index_path(self._directory, self._old.latest)) as source:
             chunks = _chunks_behind(ChunkIndexFile(source, half_count), self._new, self._position)
         data = encode_chunks(chunks)

@@ -14,7 +14,7 @@ from varve.shapes.storage.pointer import create_pointer
 
 
 def create_directory(file_system: FileSystem, root: str, handle: str) -> str:
-    """Make it durably, empty; raises InvalidRequest when the shape exists, OSError."""
+    """Makes it durably, empty; raises InvalidRequest when the shape exists, OSError."""
     directory = shape_directory(root, handle)
     if file_system.exists(manifest_path(directory)):
         raise InvalidRequest(f"shape {handle} exists in {root}: a handle is used once")

@@ -25,7 +25,7 @@ class Lease:
         self._generation = generation
 
     def release(self) -> None:
-        """End it; twice is harmless."""
+        """Ends it; twice is harmless."""
         owner, self._owner = self._owner, None
         if owner is not None:
             owner._give_back(self._generation)
@@ -58,7 +58,7 @@ class Generations:
             return Lease(self, self._current)
 
     def retire(self, paths: list[str]) -> None:
-        """Remove these files when no lease of now is left; what replaces them is published."""
+        """Removes these files when no lease of now is left; what replaces them is published."""
         with self._lock:
             self._retired.append((self._current, paths))
             self._current += 1

@@ -94,7 +94,7 @@ class LogOwner:
             self._publish_locked(writer, writer.last_seen)
 
     def _start_locked(self) -> LogWriter:
-        """Recover the log and begin to write."""
+        """Recovers the log and begins to write."""
         self._check_locked()
         record = self.record
         with self._failing_locked():
@@ -102,7 +102,7 @@ class LogOwner:
         return self._begin_locked(trimmed)
 
     def begin_empty(self) -> None:
-        """Begin to write the log of a shape just made, where there is nothing to recover."""
+        """Begins to write the log of a shape just made, where there is nothing to recover."""
         with self._lock:
             self._begin_locked(Trimmed(WriterStart(SNAPSHOT_END), ChunkCache()))
 
@@ -144,7 +144,7 @@ class LogOwner:
             self._flush_held()
 
     def begin_flush(self) -> LogFlush | None:
-        """Begin a flush that others are run with; None where there is nothing to do.
+        """Begins a flush that others are run with; None where there is nothing to do.
 
         Nobody else flushes before `end_flush`.
         """
@@ -158,14 +158,14 @@ class LogOwner:
         return flush
 
     def end_flush(self, flush: LogFlush) -> StoreError | None:
-        """Publish what a flush came to; gives what failed."""
+        """Publishes what a flush came to; gives what failed."""
         try:
             return self._end_held(flush)
         finally:
             self._flush_lock.release()
 
     def _flush_held(self) -> None:
-        """Flush under _flush_lock, which keeps the pointer and the order of syncs."""
+        """Flushes under _flush_lock, which keeps the pointer and the order of syncs."""
         flush = self._begin_held()
         if flush is not None:
             run_flushes(self._file_system, [flush])

@@ -96,7 +96,7 @@ class LogWriter:
         return not self._buffers and self._log_file is None and self._index_file is None
 
     def append(self, entries: list[Entry], start: int) -> None:
-        """Take entries from an index on. Raises OSError."""
+        """Takes entries from an index on. Raises OSError."""
         while start < len(entries):
             status, count, data, json_bytes = encode_entries(
                 entries,
@@ -129,13 +129,13 @@ class LogWriter:
         self._pending = []
 
     def close_chunk(self) -> None:
-        """End the open chunk behind the last entry, however small it is. Raises OSError."""
+        """Ends the open chunk behind the last entry, however small it is. Raises OSError."""
         if self._is_chunk_open:
             self._close_chunk()
             self.write_out()
 
     def write_out(self) -> None:
-        """Hand the buffer to the files; a new tail begins. Raises OSError."""
+        """Hands the buffer to the files; a new tail begins. Raises OSError."""
         if self._halves:
             index = self._index_file or self._open(index_path)
             self._index_file = index
@@ -154,7 +154,7 @@ class LogWriter:
         self._add_mark()
 
     def take_sync(self) -> SyncWork:
-        """Write the buffer out, and hand over the files that are to be synced."""
+        """Writes the buffer out, and hands over the files that are to be synced."""
         self.write_out()
         files = [file for file in (self._index_file, self._log_file) if file is not None]
         directory = log_directory(self._directory) if files and not self._is_named else None
@@ -163,7 +163,7 @@ class LogWriter:
         return SyncWork(files, directory)
 
     def move(self, manifest: Manifest, position: int, half_count: int) -> None:
-        """Go on in the live log of a new manifest, which begins so many bytes later.
+        """Goes on in the live log of a new manifest, which begins so many bytes later.
 
         The buffer is written out, and the new files are synced and named.
         """
@@ -177,7 +177,7 @@ class LogWriter:
         self.close()
 
     def close(self) -> None:
-        """Give the files back unsynced."""
+        """Gives the files back unsynced."""
         for file in (self._index_file, self._log_file):
             if file is not None:
                 file.close()

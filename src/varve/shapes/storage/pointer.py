@@ -49,7 +49,7 @@ def find_slot(data: bytes) -> tuple[int, Offset] | None:
 
 
 def create_pointer(file_system: FileSystem, directory: str) -> None:
-    """Write the pointer of a shape without a log; synced, but for its name. Raises OSError."""
+    """Writes the pointer of a shape without a log; synced, but for its name. Raises OSError."""
     with file_system.open_writable(pointer_path(directory)) as file:
         for sequence in (0, 1):
             file.write_at(sequence * SLOT_DISTANCE, encode_slot(sequence, SNAPSHOT_END))
@@ -90,7 +90,7 @@ class Pointer:
         self._sequence = sequence
 
     def write(self, offset: Offset) -> File:
-        """Move the place on; when that or the sync fails, nothing may be written any more.
+        """Moves the place on; when that or the sync fails, nothing may be written any more.
 
         Gives the file that is to be synced and closed. Raises OSError.
         """

@@ -41,7 +41,7 @@ class Trimmed(NamedTuple):
 
 
 def find_index_end(file: File, durable: Offset) -> IndexEnd:
-    """Leave out torn halves and those above the durable place. Raises Corrupt.
+    """Leaves out torn halves and those above the durable place. Raises Corrupt.
 
     A closing half above it is left out alone, so that its chunk is open again.
     """
@@ -125,7 +125,7 @@ def check_compacted_end(file_system: FileSystem, directory: str, manifest: Manif
 def recover(
     file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
 ) -> Trimmed:
-    """Cut both files and remove those that the manifest does not name. Raises OSError, Corrupt."""
+    """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
     _remove_unnamed(file_system, directory, manifest)
     with (
         file_system.open_writable(index_path(directory, manifest.latest)) as index,

@@ -33,7 +33,7 @@ def chunk_path(directory: str, number: int) -> str:
 
 
 def write_note(fs: FileSystem, directory: str, chunks: list[SnapshotChunk]) -> None:
-    """Say that the snapshot is complete; durable on return, with the names of the chunks."""
+    """Says that the snapshot is complete; durable on return, with the names of the chunks."""
     document = {
         "version": VERSION,
         "chunks": [

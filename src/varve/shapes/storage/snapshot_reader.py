@@ -24,7 +24,7 @@ finished."""
 
 
 def read_pieces(file: File, await_more: Await) -> Iterator[bytes]:
-    """Read the chunk to its end, as far as its writer has come; the file is closed behind it."""
+    """Reads the chunk to its end, as far as its writer has come; the file is closed behind it."""
     with file:
         position, crc, carry = 0, 0, b""
         chunk: SnapshotChunk | None = None

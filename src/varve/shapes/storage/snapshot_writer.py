@@ -46,7 +46,7 @@ class SnapshotWriter:
         self._is_ended = False
 
     def add(self, json: bytes) -> None:
-        """Append one message; it may close the chunk. Raises OSError of the disk."""
+        """Appends one message; it may close the chunk. Raises OSError of the disk."""
         if self._is_ended:
             raise Closed(f"the snapshot in {self._snapshot.directory} was ended already")
         if not json or b"\n" in json:
@@ -69,7 +69,7 @@ class SnapshotWriter:
             self._write()
 
     def finish(self, last: bytes | None = None) -> int:
-        """End with this message: the snapshot is complete and durable. The last chunk's number."""
+        """Ends with this message: the snapshot is complete and durable. The last chunk's number."""
         if last is not None:
             self.add(last)
         if self._chunk_rows or self._number == 0:
@@ -80,7 +80,7 @@ class SnapshotWriter:
         return self._number - 1
 
     def abandon(self, error: StoreError | None = None) -> None:
-        """Give up: those who read get the error. Harmless after `finish` and twice."""
+        """Gives up: those who read get the error. Harmless after `finish` and twice."""
         self._is_ended = True
         self._buffer.clear()
         if self._file is not None:

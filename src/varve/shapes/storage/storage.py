@@ -64,7 +64,7 @@ class ShapeStorage:
         settings: StorageSettings,
         clock: Clock,
     ) -> "ShapeStorage":
-        """Make the directory of a new shape; what a crash left there is wiped. Raises OSError."""
+        """Makes the directory of a new shape; what a crash left there is wiped. Raises OSError."""
         directory = create_directory(file_system, root, handle)
         storage = cls(
             file_system,
@@ -88,7 +88,7 @@ class ShapeStorage:
         settings: StorageSettings,
         clock: Clock,
     ) -> "ShapeStorage":
-        """Open a shape whose snapshot is complete; nothing is changed before the first write.
+        """Opens a shape whose snapshot is complete; nothing is changed before the first write.
 
         Raises NotFound and Corrupt: then the shape is to be dropped.
         """
@@ -148,7 +148,7 @@ class ShapeStorage:
     # Writing
 
     def append(self, entries: Sequence[Entry], *, is_commit: bool = True) -> None:
-        """Take the entries of a transaction, or of a part of it; those already stored are left out.
+        """Takes the entries of a transaction, or of a part of it; it leaves out stored ones.
 
         Nothing of a transaction is visible before its commit. Raises InvalidRequest when offsets
         do not ascend; a failing disk ends all writing.
@@ -157,19 +157,19 @@ class ShapeStorage:
         self._log.append(listed, is_commit=is_commit)
 
     def commit(self) -> None:
-        """Make visible what was appended since the last commit."""
+        """Makes visible what was appended since the last commit."""
         self._log.commit()
 
     def flush(self) -> None:
-        """Make durable what is committed; appends go on meanwhile. A failure ends all writing."""
+        """Makes durable what is committed; appends go on meanwhile. A failure ends all writing."""
         self._log.flush()
 
     def close(self) -> None:
-        """Flush and take no more writes; reading goes on. Twice is harmless."""
+        """Flushes and takes no more writes; reading goes on. Twice is harmless."""
         self._log.close()
 
     def drop(self) -> bool:
-        """Rename the directory into the trash; False when it was gone. Raises OSError."""
+        """Renames the directory into the trash; False when it was gone. Raises OSError."""
         self._log.drop()
         return move_to_trash(self.file_system, self.root, self.handle)
 
@@ -210,7 +210,7 @@ class ShapeStorage:
         return self._read_log(max(start, SNAPSHOT_END), end)
 
     def lease(self) -> Lease:
-        """Keep the files of now for as long as it is held, whatever compaction replaces."""
+        """Keeps the files of now for as long as it is held, whatever compaction replaces."""
         return self._generations.lease()
 
     # Compaction
@@ -221,7 +221,7 @@ class ShapeStorage:
         return self._log.record.log_end
 
     def close_chunk(self) -> None:
-        """End the open chunk, so that it may be compacted, and make all durable.
+        """Ends the open chunk, so that it may be compacted, and makes all durable.
 
         Within a transaction that is not committed the chunk stays open.
         """
@@ -237,7 +237,7 @@ class ShapeStorage:
             return self._log.compaction_target(keep_chunks)
 
     def install(self, compacted: CompactedLog) -> None:
-        """Put a compacted log, whose files are durable, in the place of what it was made from.
+        """Puts a compacted log, whose files are durable, in the place of what it was made from.
 
         Raises InvalidRequest when it does not fit the live log, and then nothing has changed.
         """
@@ -289,7 +289,7 @@ class ShapeStorage:
 
 
 def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, StoreError]:
-    """Make durable what many shapes have committed, with few syncs; gives those that failed."""
+    """Makes durable what many shapes have committed, with few syncs; gives those that failed."""
     failed: dict[ShapeStorage, StoreError] = {}
     begun: list[tuple[ShapeStorage, LogFlush]] = []
     try:

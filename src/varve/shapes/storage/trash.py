@@ -15,7 +15,7 @@ def trash_directory(root: str) -> str:
 
 
 def move_to_trash(file_system: FileSystem, root: str, handle: str) -> bool:
-    """Rename a shape's directory away; False when there is none. Raises OSError of the disk."""
+    """Renames a shape's directory away; False when there is none. Raises OSError of the disk."""
     check_handle(handle)
     trash = trash_directory(root)
     file_system.make_directory(trash)
@@ -32,7 +32,7 @@ def move_to_trash(file_system: FileSystem, root: str, handle: str) -> bool:
 
 
 def empty_trash(file_system: FileSystem, root: str, *, count_max: int) -> int:
-    """Remove up to so many directories from the trash; gives how many. Raises OSError."""
+    """Removes up to so many directories from the trash; gives how many. Raises OSError."""
     trash = trash_directory(root)
     if not file_system.exists(trash):
         return 0
