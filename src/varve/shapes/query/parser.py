@@ -6,6 +6,7 @@ Invariant  what is not named here is refused with its own text; nothing is passe
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import ClassVar, Final
 
 from sqlglot import TokenType, exp
@@ -43,6 +44,7 @@ TOKENS_MAX: Final = 10_000
 DEPTH_MAX: Final = 16
 """Parentheses within parentheses, as written and as normalised."""
 _LEVELS_MAX: Final = 48
+_EXPONENT_MAX: Final = 100_000
 _SHOWN_MAX: Final = 80
 _NUMBER: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.I | re.A)
 
@@ -153,7 +155,8 @@ def _fault(error: SqlglotError) -> str:
     faults = [fault for fault in getattr(error, "errors", []) if fault.get("highlight")]
     if not faults:
         return "the text ends within quotes" if "okeniz" in str(error) else "cannot be read"
-    return f"{faults[0]['description'].rstrip('.')} near {_shorten(faults[0]['highlight'])!r}"
+    what = re.sub(r" for <class '.*'>", "", faults[0]["description"]).rstrip(".")
+    return f"{what} near {_shorten(faults[0]['highlight'])!r}"
 
 
 def _depth(text: str) -> int:
@@ -171,6 +174,13 @@ def _shorten(text: str) -> str:
 
 def _refuse(part: exp.Expr, why: str = "is not supported in a filter") -> InvalidRequest:
     return InvalidRequest(f"{_shorten(part.sql(dialect='postgres'))!r} {why}")
+
+
+def _is_beyond_numbers(number: int | Decimal) -> bool:
+    """Whether arithmetic might lose it, and its text then would name another one."""
+    return isinstance(number, Decimal) and (
+        number.is_infinite() or abs(number.adjusted()) > _EXPONENT_MAX
+    )
 
 
 def _condition(node: Node, text: str) -> Node:
@@ -273,8 +283,8 @@ class _Reader:
         if part.is_string:
             return Literal(Untyped(part.name))
         number = parse_number(part.name) if _NUMBER.fullmatch(part.name) else None
-        if number is None or abs(number) == float("inf"):
-            raise _refuse(part, "is no number")
+        if number is None or _is_beyond_numbers(number):
+            raise _refuse(part, "is no number that a filter can hold")
         return Literal(number)
 
     def _parameter(self, part: exp.Expr) -> Node:

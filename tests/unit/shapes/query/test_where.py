@@ -48,6 +48,7 @@ ROW = _row(
         "(id = 5) = true",
         "price::int = 13 and '7'::bigint = 7 and id::boolean and done::int = 1",
         "huge > 1e300",
+        "huge > 1e100000 and -1e100000 < id and -1e-100000 < id and abs(-1e100000) > id",
         "abs(-id) = 5 or false",
     ],
 )
@@ -112,6 +113,9 @@ def test_what_is_unknown_is_neither_true_nor_false(text: str) -> None:
         ("a and 5", "no condition"),
         ("a = 'x", "quotes"),
         ("a = 1e9999999999999999999", "no number"),
+        ("a = 1e999999999", "no number"),
+        ("a = -1e-999999999", "no number"),
+        ("a =", "missing near '='"),
         ("a between symmetric 1 and 2", "SYMMETRIC"),
         ("length(a, b) = 1", "arguments"),
         ("(a, b) = (1, 2)", "(a, b)"),
