@@ -30,26 +30,26 @@ def make_entry(tx: int, op: int = 0, *, size: int = 30, key: str | None = None) 
 
 
 def create_storage(
-    file_system: FileSystem,
+    fs: FileSystem,
     settings: StorageSettings = SMALL,
     *,
     handle: str = HANDLE,
     clock: Clock = CLOCK,
 ) -> ShapeStorage:
     """A new shape whose snapshot is one message and complete."""
-    storage = ShapeStorage.create(file_system, ROOT, handle, settings, clock)
+    storage = ShapeStorage.create(fs, ROOT, handle, settings, clock)
     SnapshotWriter(storage.snapshot).finish(b'{"snapshot":"end"}')
     return storage
 
 
 def open_storage(
-    file_system: FileSystem,
+    fs: FileSystem,
     settings: StorageSettings = SMALL,
     *,
     handle: str = HANDLE,
     clock: Clock = CLOCK,
 ) -> ShapeStorage:
-    return ShapeStorage.open(file_system, ROOT, handle, settings, clock)
+    return ShapeStorage.open(fs, ROOT, handle, settings, clock)
 
 
 def joined(pieces: Iterator[bytes]) -> list[object]:
@@ -119,7 +119,7 @@ class LogModel:
 
 
 def stored_entries(storage: ShapeStorage, suffix: str, end: int | None = None) -> list[StoredEntry]:
-    data = storage.file_system.read(log_path(storage.directory, suffix))
+    data = storage.fs.read(log_path(storage.directory, suffix))
     return list(decode_entries(data[:end]))
 
 
@@ -140,16 +140,16 @@ def write_compacted(
     if target is None:
         return None
     boundary, position = target
-    file_system, directory, manifest = storage.file_system, storage.directory, storage.manifest
-    data = file_system.read(log_path(directory, manifest.latest))[:position]
+    fs, directory, manifest = storage.fs, storage.directory, storage.manifest
+    data = fs.read(log_path(directory, manifest.latest))[:position]
     if manifest.compacted is not None:
-        data = file_system.read(log_path(directory, manifest.compacted)) + data
-    suffix = new_suffix(file_system, directory, "compacted", now_ms)
+        data = fs.read(log_path(directory, manifest.compacted)) + data
+    suffix = new_suffix(fs, directory, "compacted", now_ms)
     for path, content in (
         (log_path(directory, suffix), data),
         (index_path(directory, suffix), encode_chunks(_cut_chunks(data, storage.settings))),
     ):
-        with file_system.open_writable(path) as file:
+        with fs.open_writable(path) as file:
             file.write_at(0, content)
             file.sync()
     return CompactedLog(boundary, position, suffix)

@@ -134,11 +134,11 @@ def _judge(run: Run, disk: FaultyFileSystem, what: str) -> None:
 
 def _check_files(storage: ShapeStorage) -> None:
     """Only named files are left, and the log is whole entries to its last byte."""
-    names = storage.file_system.names(log_directory(storage.directory))
+    names = storage.fs.names(log_directory(storage.directory))
     suffixes = {name.split(".", 1)[1].rsplit(".", 2)[0] for name in names if name[:4] == "log."}
     assert suffixes <= storage.manifest.suffixes
     path = log_path(storage.directory, storage.manifest.latest)
-    with storage.file_system.open(path) as file:
+    with storage.fs.open(path) as file:
         last, end, _ = find_log_end(file, 0, Offset(0, 0), LAST)
         assert (last, end) == (storage.latest, file.size())
 
@@ -168,9 +168,9 @@ def test_a_crash_within_recovery_changes_nothing() -> None:
     run.append(15, 19)
     torn = run.disk.after_crash(CrashMode.RANDOM, 5)
     storage = open_storage(torn.after_crash(CrashMode.KEEP_ALL))
-    before = storage.file_system.steps  # type: ignore[attr-defined]  # the faulty one counts
+    before = storage.fs.steps  # type: ignore[attr-defined]  # the faulty one counts
     storage.commit()
-    steps = storage.file_system.steps - before  # type: ignore[attr-defined]
+    steps = storage.fs.steps - before  # type: ignore[attr-defined]
     for step in range(1, steps + 1):
         disk = torn.after_crash(CrashMode.KEEP_ALL)
         disk.crash_at(step)
@@ -192,7 +192,7 @@ def test_recovery_counts_the_json_of_the_open_chunk_exactly() -> None:
     twin.flush()
     for path in (index_path, log_path):
         name = path(storage.directory, "latest.0")
-        assert disk.read(name) == twin.file_system.read(name)
+        assert disk.read(name) == twin.fs.read(name)
 
 
 def test_what_was_not_durable_never_comes_back_when_the_source_gives_something_else() -> None:

@@ -82,7 +82,7 @@ def compact_shape(
             ranges,
             memory_bytes=settings.memory_bytes,
             secret=secret,
-            fs=storage.file_system,
+            fs=storage.fs,
             scratch=scratch,
             balance=balance,
         )
@@ -92,7 +92,7 @@ def compact_shape(
                 return _report(storage, now_ms, Outcome.NOT_WORTH, balance, target)
             suffix = _write(storage, now_ms, first, blocks, balance, target[0])
     report = _report(storage, now_ms, Outcome.DONE, balance, target, suffix)
-    record_report(storage.file_system, storage.directory, report, reports_max=settings.reports_max)
+    record_report(storage.fs, storage.directory, report, reports_max=settings.reports_max)
     storage.install(CompactedLog(boundary=target[0], position=target[1], suffix=suffix))
     return report
 
@@ -110,7 +110,7 @@ def _choose(
 
 def _open_ranges(storage: ShapeStorage, position: int, stack: ExitStack) -> list[Range]:
     """The compacted log there is, and the live one up to a byte."""
-    manifest, fs = storage.manifest, storage.file_system
+    manifest, fs = storage.manifest, storage.fs
     ranges = []
     if manifest.compacted is not None:
         file = stack.enter_context(fs.open(log_path(storage.directory, manifest.compacted)))
@@ -128,7 +128,7 @@ def _write(
     boundary: Offset,
 ) -> str:
     """Writes what stays under a new suffix, and sees that the figures add up."""
-    fs, directory = storage.file_system, storage.directory
+    fs, directory = storage.fs, storage.directory
     suffix = new_suffix(fs, directory, COMPACTED, now_ms)
     writer = CompactedLogWriter(fs, directory, suffix, chunk_bytes=storage.settings.chunk_bytes)
     try:

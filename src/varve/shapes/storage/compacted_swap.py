@@ -22,9 +22,9 @@ class RestCopy:
     """The live log behind a compacted part, on its way to a file of its own."""
 
     def __init__(
-        self, file_system: FileSystem, directory: str, old: Manifest, new: Manifest, position: int
+        self, fs: FileSystem, directory: str, old: Manifest, new: Manifest, position: int
     ) -> None:
-        self._file_system = file_system
+        self._fs = fs
         self._directory = directory
         self._old = old
         self._new = new
@@ -34,8 +34,8 @@ class RestCopy:
     def copy_to(self, end: int) -> None:
         """Copies entries up to this byte of the old log, and syncs them. Raises OSError."""
         with (
-            self._file_system.open(log_path(self._directory, self._old.latest)) as source,
-            self._file_system.open_writable(log_path(self._directory, self._new.latest)) as target,
+            self._fs.open(log_path(self._directory, self._old.latest)) as source,
+            self._fs.open_writable(log_path(self._directory, self._new.latest)) as target,
         ):
             for data in _blocks(source, self._copied, end):
                 target.write_at(self._copied - self._position, data)
@@ -44,11 +44,11 @@ class RestCopy:
 
     def write_index(self, half_count: int) -> int:
         """Writes the chunks behind the boundary, synced; gives how many halves. Raises OSError."""
-        with self._file_system.open(index_path(self._directory, self._old.latest)) as source:
+        with self._fs.open(index_path(self._directory, self._old.latest)) as source:
             chunks = _chunks_behind(ChunkIndexFile(source, half_count), self._new, self._position)
         data = encode_chunks(chunks)
         path = index_path(self._directory, self._new.latest)
-        with self._file_system.open_writable(path) as target:
+        with self._fs.open_writable(path) as target:
             target.write_at(0, data)
             target.sync()
         return sum(1 if chunk.is_open else 2 for chunk in chunks)

@@ -13,28 +13,28 @@ from varve.shapes.storage.manifest import Manifest, manifest_path, write_manifes
 from varve.shapes.storage.pointer import create_pointer
 
 
-def create_directory(file_system: FileSystem, root: str, handle: str) -> str:
+def create_directory(fs: FileSystem, root: str, handle: str) -> str:
     """Makes it durably, empty; raises InvalidRequest when the shape exists, OSError."""
     directory = shape_directory(root, handle)
-    if file_system.exists(manifest_path(directory)):
+    if fs.exists(manifest_path(directory)):
         raise InvalidRequest(f"shape {handle} exists in {root}: a handle is used once")
-    if file_system.exists(directory):
-        file_system.remove_tree(directory)
-    missing = _missing_parents(file_system, directory)
-    file_system.make_directory(log_directory(directory))
-    file_system.make_directory(metadata_directory(directory))
-    file_system.sync_directory(directory)
+    if fs.exists(directory):
+        fs.remove_tree(directory)
+    missing = _missing_parents(fs, directory)
+    fs.make_directory(log_directory(directory))
+    fs.make_directory(metadata_directory(directory))
+    fs.sync_directory(directory)
     for parent in missing:
-        file_system.sync_directory(posixpath.dirname(parent) or ".")
-    create_pointer(file_system, directory)
-    write_manifest(file_system, directory, Manifest())
+        fs.sync_directory(posixpath.dirname(parent) or ".")
+    create_pointer(fs, directory)
+    write_manifest(fs, directory, Manifest())
     return directory
 
 
-def _missing_parents(file_system: FileSystem, path: str) -> list[str]:
+def _missing_parents(fs: FileSystem, path: str) -> list[str]:
     """The directories that making this one makes, itself first."""
     missing = []
-    while path and not file_system.exists(path):
+    while path and not fs.exists(path):
         missing.append(path)
         path = posixpath.dirname(path)
     return missing

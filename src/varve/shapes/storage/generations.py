@@ -45,8 +45,8 @@ class Lease:
 class Generations:
     """Leases, and the files that wait for them."""
 
-    def __init__(self, file_system: FileSystem) -> None:
-        self._file_system = file_system
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
         self._lock = threading.Lock()
         self._current = 0  # guarded by _lock
         self._leases: Counter[int] = Counter()  # guarded by _lock
@@ -82,7 +82,7 @@ class Generations:
     def _remove(self, paths: list[str]) -> None:
         for path in paths:
             try:
-                self._file_system.remove(path)
+                self._fs.remove(path)
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -66,27 +66,23 @@ def find_suffix(name: str) -> str | None:
     return found[1] if found else None
 
 
-def new_suffix(file_system: FileSystem, directory: str, kind: str, now_ms: int) -> str:
+def new_suffix(fs: FileSystem, directory: str, kind: str, now_ms: int) -> str:
     """A suffix that no file has: the time, or a later one."""
-    taken = {find_suffix(name) for name in file_system.names(log_directory(directory))}
+    taken = {find_suffix(name) for name in fs.names(log_directory(directory))}
     number = max(now_ms, 1)
     while f"{kind}.{number}" in taken:
         number += 1
     return f"{kind}.{number}"
 
 
-def list_handles(file_system: FileSystem, root: str) -> Iterator[str]:
+def list_handles(fs: FileSystem, root: str) -> Iterator[str]:
     """The handles of all directories three levels below the root."""
-    for first in _folders(file_system, root, 2):
-        for second in _folders(file_system, posixpath.join(root, first), 2):
-            for info in file_system.scan(posixpath.join(root, first, second)):
+    for first in _folders(fs, root, 2):
+        for second in _folders(fs, posixpath.join(root, first), 2):
+            for info in fs.scan(posixpath.join(root, first, second)):
                 if info.is_directory and info.name.startswith(first + second):
                     yield info.name
 
 
-def _folders(file_system: FileSystem, path: str, length: int) -> list[str]:
-    return [
-        info.name
-        for info in file_system.scan(path)
-        if info.is_directory and len(info.name) == length
-    ]
+def _folders(fs: FileSystem, path: str, length: int) -> list[str]:
+    return [info.name for info in fs.scan(path) if info.is_directory and len(info.name) == length]

@@ -37,7 +37,7 @@ class LogOwner:
 
     def __init__(
         self,
-        file_system: FileSystem,
+        fs: FileSystem,
         directory: str,
         settings: StorageSettings,
         clock: Clock,
@@ -47,7 +47,7 @@ class LogOwner:
         self.record = record  # replaced under _lock, read without
         self.failure: StoreError | None = None  # set under _lock, read without
         self.is_dropped = False  # set under _lock, read without
-        self._file_system = file_system
+        self._fs = fs
         self._directory = directory
         self._settings = settings
         self._clock = clock
@@ -98,7 +98,7 @@ class LogOwner:
         self._check_locked()
         record = self.record
         with self._failing_locked():
-            trimmed = recover(self._file_system, self._directory, record.manifest, record.persisted)
+            trimmed = recover(self._fs, self._directory, record.manifest, record.persisted)
         return self._begin_locked(trimmed)
 
     def begin_empty(self) -> None:
@@ -108,7 +108,7 @@ class LogOwner:
 
     def _begin_locked(self, trimmed: Trimmed) -> LogWriter:
         self._writer = LogWriter(
-            self._file_system,
+            self._fs,
             self._directory,
             self.record.manifest,
             self._settings,
@@ -168,7 +168,7 @@ class LogOwner:
         """Flushes under _flush_lock, which keeps the pointer and the order of syncs."""
         flush = self._begin_held()
         if flush is not None:
-            run_flushes(self._file_system, [flush])
+            run_flushes(self._fs, [flush])
             failure = self._end_held(flush)
             if failure is not None:
                 raise failure from flush.error
@@ -183,7 +183,7 @@ class LogOwner:
                 work = writer.take_sync()
             committed = self.record.committed
             self._publish_locked(writer, committed)
-            return LogFlush(self._file_system, work, self._pointer, committed)
+            return LogFlush(self._fs, work, self._pointer, committed)
 
     def _end_held(self, flush: LogFlush) -> StoreError | None:
         with self._lock:
@@ -215,7 +215,7 @@ class LogOwner:
         number = record.half_count // 2 - keep_chunks - 1
         if number < 0:
             return None
-        with self._file_system.open(index_path(self._directory, record.manifest.latest)) as file:
+        with self._fs.open(index_path(self._directory, record.manifest.latest)) as file:
             chunk = ChunkIndexFile(file, record.half_count).get(number)
         if chunk.last is None or chunk.end is None or chunk.last > record.persisted:
             return None
@@ -227,10 +227,10 @@ class LogOwner:
             self._flush_held()
             self._check_fits(compacted)
             record, now_ms = self.record, self._clock.now_ms()
-            latest = new_suffix(self._file_system, self._directory, LATEST, now_ms)
+            latest = new_suffix(self._fs, self._directory, LATEST, now_ms)
             manifest = Manifest(latest, compacted.boundary, compacted.suffix)
             copy = RestCopy(
-                self._file_system, self._directory, record.manifest, manifest, compacted.position
+                self._fs, self._directory, record.manifest, manifest, compacted.position
             )
             with self._failing():
                 # The bulk is copied beside appends; only what came meanwhile is copied under lock.
@@ -247,9 +247,9 @@ class LogOwner:
                 f"{compacted.boundary}, beyond what is durable, {record.persisted}"
             )
         for path in (log_path, index_path):
-            if not self._file_system.exists(path(self._directory, compacted.suffix)):
+            if not self._fs.exists(path(self._directory, compacted.suffix)):
                 raise InvalidRequest(f"{path(self._directory, compacted.suffix)} is not there")
-        with self._file_system.open(index_path(self._directory, record.manifest.latest)) as file:
+        with self._fs.open(index_path(self._directory, record.manifest.latest)) as file:
             check_compacted(ChunkIndexFile(file, record.half_count), compacted, self._directory)
 
     def _swap_locked(self, copy: RestCopy, manifest: Manifest, position: int) -> None:
@@ -259,8 +259,8 @@ class LogOwner:
         writer.write_out()
         copy.copy_to(writer.log_end)
         half_count = copy.write_index(writer.half_count)
-        self._file_system.sync_directory(log_directory(self._directory))
-        write_manifest(self._file_system, self._directory, manifest)
+        self._fs.sync_directory(log_directory(self._directory))
+        write_manifest(self._fs, self._directory, manifest)
         writer.move(manifest, position, half_count)
         self.record = self.record._replace(manifest=manifest)
         self._publish_locked(writer, self.record.committed)

@@ -37,8 +37,8 @@ class LogRange(NamedTuple):
 class LogView:
     """The files of a log as one published value tells them."""
 
-    def __init__(self, file_system: FileSystem, directory: str, record: Published) -> None:
-        self._file_system = file_system
+    def __init__(self, fs: FileSystem, directory: str, record: Published) -> None:
+        self._fs = fs
         self._directory = directory
         self._record = record
 
@@ -59,12 +59,12 @@ class LogView:
         if compacted is not None and after < boundary:
             chunk = self._search(compacted, after, None)
             if chunk is not None:
-                file = self._file_system.open(log_path(self._directory, compacted))
+                file = self._fs.open(log_path(self._directory, compacted))
                 ranges.append(LogRange(file, chunk.start, file.size()))
             after = boundary
         if after < min(until, record.written):
             start = self._live_start(after)
-            file = self._file_system.open(log_path(self._directory, record.manifest.latest))
+            file = self._fs.open(log_path(self._directory, record.manifest.latest))
             ranges.append(LogRange(file, start, record.log_end))
         return ranges
 
@@ -82,12 +82,12 @@ class LogView:
         return chunk.start
 
     def _search(self, suffix: str, offset: Offset, half_count: int | None) -> Chunk | None:
-        with self._file_system.open(index_path(self._directory, suffix)) as file:
+        with self._fs.open(index_path(self._directory, suffix)) as file:
             return ChunkIndexFile(file, half_count).find(offset)
 
 
 def open_stream(
-    file_system: FileSystem,
+    fs: FileSystem,
     directory: str,
     record: Published,
     *,
@@ -102,7 +102,7 @@ def open_stream(
     until = min(until, record.committed)
     if until <= after:
         return iter(())
-    ranges = LogView(file_system, directory, record).open_ranges(after, until)
+    ranges = LogView(fs, directory, record).open_ranges(after, until)
     tail = tail_pieces(record, max(after, record.written), until, read_bytes)
     return _stream(ranges, tail, after, until, read_bytes)
 

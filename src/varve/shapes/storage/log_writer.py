@@ -57,7 +57,7 @@ class LogWriter:
 
     def __init__(
         self,
-        file_system: FileSystem,
+        fs: FileSystem,
         directory: str,
         manifest: Manifest,
         settings: StorageSettings,
@@ -71,7 +71,7 @@ class LogWriter:
         self.marks: list[Mark] = [Mark(start.last, start.position)]
         self.log_end = start.position
         self.half_count = start.half_count
-        self._file_system = file_system
+        self._fs = fs
         self._directory = directory
         self._manifest = manifest
         self._settings = settings
@@ -195,7 +195,7 @@ class LogWriter:
         self._chunk_json_bytes = 0
 
     def _open(self, path: Callable[[str, str], str]) -> File:
-        return self._file_system.open_writable(path(self._directory, self._manifest.latest))
+        return self._fs.open_writable(path(self._directory, self._manifest.latest))
 
     def _add_mark(self) -> None:
         if self.log_end - self.marks[-1].position < self._settings.buffer_bytes:

@@ -66,16 +66,16 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     return Manifest(latest, place, compacted)
 
 
-def write_manifest(file_system: FileSystem, directory: str, manifest: Manifest) -> None:
+def write_manifest(fs: FileSystem, directory: str, manifest: Manifest) -> None:
     """Replaces it; durable on return."""
-    write_atomically(file_system, manifest_path(directory), encode_manifest(manifest))
+    write_atomically(fs, manifest_path(directory), encode_manifest(manifest))
 
 
-def read_manifest(file_system: FileSystem, directory: str) -> Manifest:
+def read_manifest(fs: FileSystem, directory: str) -> Manifest:
     """Raises NotFound where no shape is."""
     path = manifest_path(directory)
     try:
-        data = file_system.read(path)
+        data = fs.read(path)
     except FileNotFoundError:
         raise NotFound(f"there is no shape in {directory}: it has no manifest") from None
     return decode_manifest(data, path)

@@ -48,26 +48,26 @@ def find_slot(data: bytes) -> tuple[int, Offset] | None:
     return sequence, Offset(tx, INFINITE_OP if op == _ALL_ONES else op)
 
 
-def create_pointer(file_system: FileSystem, directory: str) -> None:
+def create_pointer(fs: FileSystem, directory: str) -> None:
     """Writes the pointer of a shape without a log; synced, but for its name. Raises OSError."""
-    with file_system.open_writable(pointer_path(directory)) as file:
+    with fs.open_writable(pointer_path(directory)) as file:
         for sequence in (0, 1):
             file.write_at(sequence * SLOT_DISTANCE, encode_slot(sequence, SNAPSHOT_END))
         file.sync()
 
 
-def read_pointer(file_system: FileSystem, directory: str) -> "Pointer":
+def read_pointer(fs: FileSystem, directory: str) -> "Pointer":
     """The pointer of a shape. Raises Corrupt."""
     path = pointer_path(directory)
     try:
-        data = file_system.read(path)
+        data = fs.read(path)
     except FileNotFoundError:
         raise Corrupt(f"{path} is missing: how far the log goes is not known") from None
     slots = [find_slot(data[start : start + _SLOT_BYTES]) for start in (0, SLOT_DISTANCE)]
     sound = [slot for slot in slots if slot is not None]
     if not sound:
         raise Corrupt(f"{path}: neither slot matches its CRC-32C")
-    return Pointer(file_system, path, *max(sound), is_certain=len(sound) == len(slots))
+    return Pointer(fs, path, *max(sound), is_certain=len(sound) == len(slots))
 
 
 class Pointer:
@@ -75,7 +75,7 @@ class Pointer:
 
     def __init__(
         self,
-        file_system: FileSystem,
+        fs: FileSystem,
         path: str,
         sequence: int,
         offset: Offset,
@@ -85,7 +85,7 @@ class Pointer:
         self.offset = offset
         self.is_certain = is_certain
         """Whether no later place can have been lost."""
-        self._file_system = file_system
+        self._fs = fs
         self._path = path
         self._sequence = sequence
 
@@ -95,7 +95,7 @@ class Pointer:
         Gives the file that is to be synced and closed. Raises OSError.
         """
         sequence = self._sequence + 1
-        file = self._file_system.open_writable(self._path)
+        file = self._fs.open_writable(self._path)
         try:
             file.write_at(sequence % 2 * SLOT_DISTANCE, encode_slot(sequence, offset))
         except OSError:

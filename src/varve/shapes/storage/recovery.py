@@ -66,35 +66,35 @@ def find_index_end(file: File, durable: Offset) -> IndexEnd:
 
 
 def find_readable(
-    file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
+    fs: FileSystem, directory: str, manifest: Manifest, durable: Offset
 ) -> tuple[int, int, ChunkCache]:
     """The byte behind the durable entry, halves that hold and the newest chunks, for readers before
     a writer begins: what lies behind is cut when it does. Raises OSError, Corrupt.
     """
     path = index_path(directory, manifest.latest)
     end, cache = IndexEnd(), ChunkCache.of([], manifest.boundary)
-    if file_system.exists(path):
-        with file_system.open(path) as index:
+    if fs.exists(path):
+        with fs.open(path) as index:
             end = find_index_end(index, durable)
             cache = _newest_chunks(index, end, manifest)
     if not end.half_count:
         _check_reached(path, _log_begin(manifest), durable)
         return 0, 0, cache
-    with file_system.open(log_path(directory, manifest.latest)) as log:
+    with fs.open(log_path(directory, manifest.latest)) as log:
         position, _ = _find_durable_end(log, end, manifest, durable)
     return position, end.half_count, cache
 
 
-def find_last_entry(file_system: FileSystem, directory: str, manifest: Manifest) -> Offset:
+def find_last_entry(fs: FileSystem, directory: str, manifest: Manifest) -> Offset:
     """The last entry of the live log that is whole and in a chunk; without any, what it begins at.
 
     For a shape whose pointer may say too little. Raises OSError.
     """
     begin = _log_begin(manifest)
     paths = (index_path(directory, manifest.latest), log_path(directory, manifest.latest))
-    if not all(file_system.exists(path) for path in paths):
+    if not all(fs.exists(path) for path in paths):
         return begin
-    with file_system.open(paths[0]) as index, file_system.open(paths[1]) as log:
+    with fs.open(paths[0]) as index, fs.open(paths[1]) as log:
         last, _, _ = find_log_end(log, 0, begin, LAST)
         for number in reversed(range(index.size() // HALF_BYTES)):
             half = find_half(index.read_at(number * HALF_BYTES, HALF_BYTES))
@@ -103,15 +103,15 @@ def find_last_entry(file_system: FileSystem, directory: str, manifest: Manifest)
     return begin
 
 
-def check_compacted_end(file_system: FileSystem, directory: str, manifest: Manifest) -> None:
+def check_compacted_end(fs: FileSystem, directory: str, manifest: Manifest) -> None:
     """Raises Corrupt unless index and log of the compacted part end at the boundary; OSError."""
     if manifest.compacted is None:
         return
     paths = (index_path(directory, manifest.compacted), log_path(directory, manifest.compacted))
     for path in paths:
-        if not file_system.exists(path):
+        if not fs.exists(path):
             raise Corrupt(f"{path} is missing: drop the shape")
-    with file_system.open(paths[0]) as file, file_system.open(paths[1]) as log:
+    with fs.open(paths[0]) as file, fs.open(paths[1]) as log:
         index = ChunkIndexFile(file)
         chunk = index.get(index.complete_count - 1) if index.complete_count else None
         found = (chunk and chunk.last, chunk and chunk.end)
@@ -122,14 +122,12 @@ def check_compacted_end(file_system: FileSystem, directory: str, manifest: Manif
             )
 
 
-def recover(
-    file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
-) -> Trimmed:
+def recover(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> Trimmed:
     """Cuts both files and removes those that no manifest names. Raises OSError, Corrupt."""
-    _remove_unnamed(file_system, directory, manifest)
+    _remove_unnamed(fs, directory, manifest)
     with (
-        file_system.open_writable(index_path(directory, manifest.latest)) as index,
-        file_system.open_writable(log_path(directory, manifest.latest)) as log,
+        fs.open_writable(index_path(directory, manifest.latest)) as index,
+        fs.open_writable(log_path(directory, manifest.latest)) as log,
     ):
         end = find_index_end(index, durable)
         position, json_bytes = _find_durable_end(log, end, manifest, durable)
@@ -191,9 +189,9 @@ def _cut(file: File, size: int) -> None:
         file.truncate(size)
 
 
-def _remove_unnamed(file_system: FileSystem, directory: str, manifest: Manifest) -> None:
+def _remove_unnamed(fs: FileSystem, directory: str, manifest: Manifest) -> None:
     folder = log_directory(directory)
-    for name in file_system.names(folder):
+    for name in fs.names(folder):
         suffix = find_suffix(name)
         if suffix is not None and suffix not in manifest.suffixes:
-            file_system.remove(f"{folder}/{name}")
+            fs.remove(f"{folder}/{name}")

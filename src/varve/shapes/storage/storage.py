@@ -36,7 +36,7 @@ class ShapeStorage:
 
     def __init__(
         self,
-        file_system: FileSystem,
+        fs: FileSystem,
         root: str,
         handle: str,
         settings: StorageSettings,
@@ -46,34 +46,34 @@ class ShapeStorage:
         pointer: Pointer,
         record: Published,
     ) -> None:
-        self.file_system = file_system
+        self.fs = fs
         self.root = root
         self.handle = handle
         self.directory = shape_directory(root, handle)
         self.settings = settings
         self.snapshot = snapshot
-        self._log = LogOwner(file_system, self.directory, settings, clock, pointer, record)
-        self._generations = Generations(file_system)
+        self._log = LogOwner(fs, self.directory, settings, clock, pointer, record)
+        self._generations = Generations(fs)
 
     @classmethod
     def create(
         cls,
-        file_system: FileSystem,
+        fs: FileSystem,
         root: str,
         handle: str,
         settings: StorageSettings,
         clock: Clock,
     ) -> "ShapeStorage":
         """Makes the directory of a new shape; what a crash left there is wiped. Raises OSError."""
-        directory = create_directory(file_system, root, handle)
+        directory = create_directory(fs, root, handle)
         storage = cls(
-            file_system,
+            fs,
             root,
             handle,
             settings,
             clock,
-            snapshot=Snapshot(file_system, log_directory(directory), settings.chunk_bytes),
-            pointer=read_pointer(file_system, directory),
+            snapshot=Snapshot(fs, log_directory(directory), settings.chunk_bytes),
+            pointer=read_pointer(fs, directory),
             record=Published(Manifest()),
         )
         storage._log.begin_empty()
@@ -82,7 +82,7 @@ class ShapeStorage:
     @classmethod
     def open(
         cls,
-        file_system: FileSystem,
+        fs: FileSystem,
         root: str,
         handle: str,
         settings: StorageSettings,
@@ -93,22 +93,22 @@ class ShapeStorage:
         Raises NotFound and Corrupt: then the shape is to be dropped.
         """
         directory = shape_directory(root, handle)
-        manifest = read_manifest(file_system, directory)
-        snapshot = Snapshot.open(file_system, log_directory(directory))
-        check_compacted_end(file_system, directory, manifest)
-        pointer = read_pointer(file_system, directory)
+        manifest = read_manifest(fs, directory)
+        snapshot = Snapshot.open(fs, log_directory(directory))
+        check_compacted_end(fs, directory, manifest)
+        pointer = read_pointer(fs, directory)
         if not pointer.is_certain:
-            last = find_last_entry(file_system, directory, manifest)
+            last = find_last_entry(fs, directory, manifest)
             pointer.offset = max(pointer.offset, last)
         return cls(
-            file_system,
+            fs,
             root,
             handle,
             settings,
             clock,
             snapshot=snapshot,
             pointer=pointer,
-            record=_load_record(file_system, directory, manifest, pointer.offset),
+            record=_load_record(fs, directory, manifest, pointer.offset),
         )
 
     # What is known
@@ -171,7 +171,7 @@ class ShapeStorage:
     def drop(self) -> bool:
         """Renames the directory into the trash; False when it was gone. Raises OSError."""
         self._log.drop()
-        return move_to_trash(self.file_system, self.root, self.handle)
+        return move_to_trash(self.fs, self.root, self.handle)
 
     # Reading
 
@@ -187,7 +187,7 @@ class ShapeStorage:
             if last_chunk is None or offset.op < last_chunk:
                 return Offset(0, offset.op + 1)
         with self._reading() as record:
-            chunk = LogView(self.file_system, self.directory, record).find_chunk(offset)
+            chunk = LogView(self.fs, self.directory, record).find_chunk(offset)
         if chunk is None or chunk.last is None or chunk.last > record.committed:
             return None
         return chunk.last
@@ -254,14 +254,14 @@ class ShapeStorage:
                 yield self._log.record
             except FileNotFoundError as error:
                 self._log.check_not_dropped()
-                if not self.file_system.exists(self.directory):
+                if not self.fs.exists(self.directory):
                     raise NotFound(f"shape {self.handle} is gone: ask for it anew") from error
                 raise Corrupt(f"{error.filename} is missing: drop the shape") from error
 
     def _read_log(self, after: Offset, until: Offset) -> Iterator[bytes]:
         with self._reading() as record:
             return open_stream(
-                self.file_system,
+                self.fs,
                 self.directory,
                 record,
                 after=after,
@@ -302,7 +302,7 @@ def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, Store
             if flush is not None:
                 begun.append((storage, flush))
         if begun:
-            run_flushes(storages[0].file_system, [flush for _, flush in begun])
+            run_flushes(storages[0].fs, [flush for _, flush in begun])
     finally:
         for storage, flush in begun:
             failure = storage._log.end_flush(flush)
@@ -311,11 +311,9 @@ def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, Store
     return failed
 
 
-def _load_record(
-    file_system: FileSystem, directory: str, manifest: Manifest, durable: Offset
-) -> Published:
+def _load_record(fs: FileSystem, directory: str, manifest: Manifest, durable: Offset) -> Published:
     """What readers may know before a writer begins: all that is durable, and nothing else."""
-    log_end, half_count, cache = find_readable(file_system, directory, manifest, durable)
+    log_end, half_count, cache = find_readable(fs, directory, manifest, durable)
     return Published(manifest, durable, durable, durable, log_end, half_count, cache)
 
 

@@ -14,29 +14,29 @@ def trash_directory(root: str) -> str:
     return posixpath.join(root, TRASH)
 
 
-def move_to_trash(file_system: FileSystem, root: str, handle: str) -> bool:
+def move_to_trash(fs: FileSystem, root: str, handle: str) -> bool:
     """Renames a shape's directory away; False when there is none. Raises OSError of the disk."""
     check_handle(handle)
     trash = trash_directory(root)
-    file_system.make_directory(trash)
-    taken = set(file_system.names(trash))
+    fs.make_directory(trash)
+    taken = set(fs.names(trash))
     name, number = handle, 0
     while name in taken:
         number += 1
         name = f"{handle}.{number}"
     try:
-        file_system.rename(shape_directory(root, handle), posixpath.join(trash, name))
+        fs.rename(shape_directory(root, handle), posixpath.join(trash, name))
     except FileNotFoundError:
         return False
     return True
 
 
-def empty_trash(file_system: FileSystem, root: str, *, count_max: int) -> int:
+def empty_trash(fs: FileSystem, root: str, *, count_max: int) -> int:
     """Removes up to so many directories from the trash; gives how many. Raises OSError."""
     trash = trash_directory(root)
-    if not file_system.exists(trash):
+    if not fs.exists(trash):
         return 0
-    names = file_system.names(trash)[:count_max]
+    names = fs.names(trash)[:count_max]
     for name in names:
-        file_system.remove_tree(posixpath.join(trash, name))
+        fs.remove_tree(posixpath.join(trash, name))
     return len(names)

@@ -48,7 +48,7 @@ def _newest_slot(data: bytes) -> int:
 
 
 def test_a_pointer_whose_newest_place_is_damaged_loses_nothing(storage: ShapeStorage) -> None:
-    disk = storage.file_system
+    disk = storage.fs
     path = pointer_path(storage.directory)
     with disk.open_writable(path) as file:
         file.write_at(_newest_slot(disk.read(path)) + 20, b"\xff")
@@ -60,13 +60,13 @@ def test_a_pointer_whose_newest_place_is_damaged_loses_nothing(storage: ShapeSto
 
 
 def test_a_shape_without_its_pointer_is_corrupt(storage: ShapeStorage) -> None:
-    storage.file_system.remove(pointer_path(storage.directory))
+    storage.fs.remove(pointer_path(storage.directory))
     with pytest.raises(Corrupt, match="is missing"):
-        open_storage(storage.file_system)
+        open_storage(storage.fs)
 
 
 def _cut(storage: ShapeStorage, path: str, size: int) -> None:
-    with storage.file_system.open_writable(path) as file:
+    with storage.fs.open_writable(path) as file:
         file.truncate(size)
 
 
@@ -76,7 +76,7 @@ def _compacted(storage: ShapeStorage, path_of: Callable[[str, str], str]) -> str
 
 
 def _remove_log(storage: ShapeStorage) -> None:
-    storage.file_system.remove(_compacted(storage, log_path))
+    storage.fs.remove(_compacted(storage, log_path))
 
 
 def _empty_log(storage: ShapeStorage) -> None:
@@ -97,7 +97,7 @@ def _cut_index_in_a_chunk(storage: ShapeStorage) -> None:
 
 def _move_boundary(storage: ShapeStorage) -> None:
     moved = storage.manifest._replace(boundary=Offset(3, 0))
-    write_manifest(storage.file_system, storage.directory, moved)
+    write_manifest(storage.fs, storage.directory, moved)
 
 
 def _empty_live_index(storage: ShapeStorage) -> None:
@@ -105,7 +105,7 @@ def _empty_live_index(storage: ShapeStorage) -> None:
 
 
 def _remove_live_index(storage: ShapeStorage) -> None:
-    storage.file_system.remove(index_path(storage.directory, storage.manifest.latest))
+    storage.fs.remove(index_path(storage.directory, storage.manifest.latest))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def _remove_live_index(storage: ShapeStorage) -> None:
 def test_a_log_that_lost_its_end_is_not_opened(
     storage: ShapeStorage, damage: Callable[[ShapeStorage], None]
 ) -> None:
-    assert follow(open_storage(storage.file_system)) == messages_of(ENTRIES)
+    assert follow(open_storage(storage.fs)) == messages_of(ENTRIES)
     damage(storage)
     with pytest.raises(Corrupt):
-        open_storage(storage.file_system)
+        open_storage(storage.fs)

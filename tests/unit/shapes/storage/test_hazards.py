@@ -72,7 +72,7 @@ def test_h3_the_writer_goes_on_behind_a_swap_as_if_there_had_been_none() -> None
         assert storage.chunk_end(place) == twin.chunk_end(place)
         place = storage.chunk_end(place)
     storage.close()
-    _check(open_storage(storage.file_system), model)
+    _check(open_storage(storage.fs), model)
 
 
 def test_h4_chunk_positions_are_those_of_the_new_file() -> None:
@@ -85,7 +85,7 @@ def test_h4_chunk_positions_are_those_of_the_new_file() -> None:
             _append(storage, model, tx)
         _check(storage, model)
         storage.flush()
-    data = storage.file_system.read(log_path(storage.directory, storage.manifest.latest))
+    data = storage.fs.read(log_path(storage.directory, storage.manifest.latest))
     rest = [e for e in model.committed if e.offset > storage.manifest.boundary]
     assert data == b"".join(map(encode_entry, rest))
 

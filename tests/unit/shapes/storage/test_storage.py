@@ -158,7 +158,7 @@ def test_chunk_ends_lead_through_snapshot_and_log() -> None:
     assert storage.chunk_end(SNAPSHOT_END) == storage.chunk_end(Offset(0, 5)) == ends[0]
     assert storage.chunk_end(Offset(1, 0)) == ends[0]
     storage.close()
-    reopened = open_storage(storage.file_system)
+    reopened = open_storage(storage.fs)
     assert [reopened.chunk_end(end) for end in ends] == [*ends[1:], None]
 
 
@@ -219,7 +219,7 @@ def test_an_opened_shape_has_everything_and_goes_on_with_the_same_chunks() -> No
         assert read_messages(one) == messages_of([make_entry(tx) for tx in range(1, 61)])
     for path in (index_path, log_path):
         name = path(storage.directory, "latest.0")
-        assert disk.read(name) == one_by_one.file_system.read(name)
+        assert disk.read(name) == one_by_one.fs.read(name)
 
 
 def test_a_chunk_that_is_overfull_under_new_settings_closes_with_the_next_entry() -> None:
