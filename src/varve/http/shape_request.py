@@ -93,6 +93,8 @@ def parse_definition_texts(
     name = query.get("shape") or None
     table = query.get("table")
     if not table:
+        if name is not None:
+            _check_name_alone(query)
         return None, name
     texts = DefinitionTexts(
         table=table,
@@ -103,6 +105,15 @@ def parse_definition_texts(
         log=query.get("log", "full"),
     )
     return texts, name
+
+
+def _check_name_alone(query: Mapping[str, str]) -> None:
+    """Who names a shape and a filter gets no rows that the filter leaves out."""
+    for part in ("where", "columns"):
+        if query.get(part):
+            raise invalid(part, "goes with table: a shape of a name has its own")
+    if _parse_params(query):
+        raise invalid("params", "go with table and where: a shape of a name has its own")
 
 
 def parse_handle(query: Mapping[str, str]) -> str | None:

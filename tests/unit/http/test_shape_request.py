@@ -29,6 +29,9 @@ def _parse(body: bytes | None = None, /, **query: str) -> ShapeRequest:
         ({"params[2]": "x"}, "params"),
         ({"params": "x"}, "params"),
         ({"params[1][2]": "x"}, "params"),
+        ({"table": "", "shape": "mine", "where": "a = 1"}, "where"),
+        ({"table": "", "shape": "mine", "columns": "id"}, "columns"),
+        ({"table": "", "shape": "mine", "params[1]": "x"}, "params"),
     ],
 )
 def test_a_wrong_parameter_is_named(query: dict[str, str], parameter: str) -> None:
