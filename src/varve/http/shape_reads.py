@@ -125,7 +125,7 @@ class ShapeReads:
     ) -> Answer | None:
         """304 where a cache has this very answer."""
         sent = exchange.header(b"if-none-match")
-        if sent is None or not shape.is_snapshot_started:
+        if sent is None or request.is_events or not shape.is_snapshot_started:
             return None
         if request.is_live and request.offset >= shape.latest:
             return None

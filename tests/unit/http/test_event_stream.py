@@ -51,6 +51,23 @@ def test_h20_the_header_has_the_offset_of_the_request_and_batches_end_up_to_date
     play(scene)
 
 
+def test_h20_a_stream_is_never_answered_with_304() -> None:
+    """Its header would have an offset beyond that of the request."""
+
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"a", 1))
+        asked = f"/v1/shape?table=items&offset=0_inf&handle={shape.handle}&live=true"
+        polled = await stage.client.get(asked)
+        known = {"if-none-match": polled.headers["etag"]}
+        assert (await stage.client.get(asked, headers=known)).status_code == 304
+        streamed = await stage.client.get(f"{asked}&live_sse=true", headers=known)
+        assert streamed.status_code == 200
+        assert streamed.headers["electric-offset"] == "0_inf"
+
+    play(scene, events_ms=50)
+
+
 def test_h20_no_mark_is_sent_while_the_log_is_empty() -> None:
     async def scene(stage: Stage) -> None:
         stage.engine.chunks = [[message(b"a", 1)], [message(b"b", 2)]]
