@@ -47,7 +47,7 @@ _VARYING: Final = (b"origin", b"authorization")
 _ASKABLE: Final = frozenset({"authorization", "content-type", "if-none-match", "traceparent"})
 _CURSOR_EPOCH_S: Final = 1_728_432_000
 """2024-10-09T00:00Z, so that cursors stay short."""
-_CURSOR_DIGITS_MAX: Final = 15
+_CURSOR_DIGITS_MAX: Final = 1000
 _CURSOR_STEP_MAX: Final = 3600
 
 
@@ -95,5 +95,5 @@ def next_cursor(
     elapsed_s = max(0, now_ms // 1000 - _CURSOR_EPOCH_S)
     cursor = -(-elapsed_s // step_s) * step_s
     is_number = sent is not None and sent.isascii() and sent.isdigit()
-    before = int(sent[:_CURSOR_DIGITS_MAX]) if is_number and sent else 0
+    before = int(sent) if sent and is_number and len(sent) <= _CURSOR_DIGITS_MAX else 0
     return cursor if cursor > before else before + draw(1, _CURSOR_STEP_MAX)

@@ -14,7 +14,7 @@ from varve.http.exchange import Exchange
 from varve.http.services import Services
 from varve.http.shape_reads import ShapeReads
 from varve.http.shape_request import SUBSET_NAMES, ShapeRequest
-from varve.shapes.query.subset import Subset
+from varve.shapes.query.subset import Subset, parse_order
 from varve.shapes.subset_reading import SubsetResult
 
 
@@ -53,6 +53,8 @@ class SubsetReads:
         return Answer(200, told, encode_subset(found))
 
     def _run(self, shape: Shape, query: SubsetQuery) -> SubsetResult:
+        if query.order_by is not None:
+            _check_order(query.order_by)
         subset = Subset.parse(
             where=query.where,
             params=query.params or {},
@@ -69,6 +71,14 @@ class SubsetReads:
         if shown is None or query.queryable is None:
             return query.queryable if shown is None else shown
         return tuple(name for name in query.queryable if name in shown)
+
+
+def _check_order(order_by: str) -> None:
+    """Raises a refusal that names the order, not the filter."""
+    try:
+        parse_order(order_by)
+    except InvalidRequest as error:
+        raise invalid("order_by", str(error), is_subset=True) from None
 
 
 def encode_subset(found: SubsetResult) -> bytes:

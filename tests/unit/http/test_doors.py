@@ -258,6 +258,8 @@ def test_a_subset_has_the_rows_and_what_they_contain() -> None:
         stage.engine.refuses = InvalidRequest("no such column")
         refused = await stage.client.get(f"{url}&subset__where=x = 1")
         assert refused.json()["errors"] == {"subset": {"where": ["no such column"]}}
+        refused = await stage.client.get(f"{url}&subset__order_by=lower(id)")
+        assert refused.json()["errors"]["subset"].keys() == {"order_by"}
         large = await stage.client.post(url, content=b" " * 300_000)
         assert large.status_code == 413
 
@@ -405,7 +407,9 @@ def test_h22_a_cursor_is_greater_than_that_of_the_request() -> None:
     assert next_cursor(now_ms, 20_000, "59", max) == 60
     assert next_cursor(now_ms, 20_000, "60", max) > 60
     assert next_cursor(now_ms, 20_000, "10000000", max) > 10_000_000
+    assert next_cursor(now_ms, 20_000, "9" * 40, max) > int("9" * 40)
     assert next_cursor(now_ms, 20_000, "no number", max) == 60
+    assert next_cursor(now_ms, 20_000, "9" * 10_000, max) == 60
     assert next_cursor(0, 20_000, None, max) > 0
 
 
