@@ -31,6 +31,12 @@ _RETRY_S_MAX: Final = 10
 Message = dict[str, Any]
 
 
+class _Digits(str):
+    """A number as it is written: reading it would lose digits, or refuse too many of them."""
+
+    __slots__ = ()
+
+
 def command(
     table: Table,
     where: Where = None,
@@ -69,10 +75,11 @@ def command(
     count = 0
     with ShapeClient(url, token) as client:
         for message in follow(client, query, start="now" if now else "-1", is_once=once):
-            line = json.dumps(message, ensure_ascii=False) if as_json else _line(message)
+            line = _show(message) if as_json else _line(message)
             if line is None:
                 continue
-            typer.echo(line)
+            # Half a character, which JSON may hold, is told by its number.
+            typer.echo(line.encode(errors="backslashreplace").decode())
             count += 1
             if count == limit:
                 return
@@ -103,7 +110,7 @@ def follow(
             continue
         client.check(reply)
         failures = 0
-        yield from reply.json()
+        yield from json.loads(reply.body, parse_int=_Digits, parse_float=_Digits)
         place = {
             "offset": reply.headers["electric-offset"],
             "handle": reply.headers["electric-handle"],
@@ -120,5 +127,16 @@ def _line(message: Message) -> str | None:
     operation = message["headers"].get("operation")
     if operation is None:
         return None
-    value = json.dumps(message.get("value"), ensure_ascii=False, separators=(", ", ": "))
-    return f"{_SIGNS.get(operation, operation)} {message['key']} {value}"
+    return f"{_SIGNS.get(operation, operation)} {message['key']} {_show(message.get('value'))}"
+
+
+def _show(value: Any) -> str:
+    """A value as JSON, its numbers as they came."""
+    if isinstance(value, _Digits):
+        return value
+    if isinstance(value, dict):
+        members = [f"{_show(name)}: {_show(one)}" for name, one in value.items()]
+        return "{" + ", ".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_show, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

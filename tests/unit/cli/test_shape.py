@@ -114,6 +114,19 @@ def test_tail_prints_rows_and_then_changes(server: Running) -> None:
     assert told[-1]["headers"]["control"] == "up-to-date"
 
 
+def test_tail_prints_numbers_and_texts_as_they_came(server: Running) -> None:
+    at = ("--url", server.url)
+    run("create", "digits", *at)
+    shape = next(one for one in server.engine.shapes() if one.definition.topic == "digits")
+    value = '{"a": 12.50, "b": [1e400, -0.0], "c": NUMBER, "d": "\\ud800", "e": null}'
+    value = value.replace("NUMBER", "9" * 5000)
+    entry = '{"key": "1", "value": VALUE, "headers": {"operation": "update"}}'
+    entry = entry.replace("VALUE", value)
+    server.engine.add(shape, entry.encode())
+    assert run("tail", "digits", "--limit", "2", *at).stdout.splitlines()[1] == f"~ 1 {value}"
+    assert run("tail", "digits", "--once", "--json", *at).stdout.splitlines()[1] == entry
+
+
 def test_tail_begins_anew_when_its_shape_goes(server: Running) -> None:
     at = ("--url", server.url)
     run("create", "gone", *at)
