@@ -10,20 +10,36 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from varve.http.exchange import TRANSPORT
+from varve.http.headers import NO_STORE, cross_origin
 from varve.http.settings import HttpSettings
 
 _WRITE_BUFFER_BYTES: Final = 64 << 10
 _JOINED_BYTES_MAX: Final = 64 << 10
 _CONTINUE: Final = b"HTTP/1.1 100 "
-_TOO_LARGE: Final = b"\r\n".join(
-    (
-        b"HTTP/1.1 431 Request Header Fields Too Large",
+_URL_BYTES_MAX: Final = 65_535
+"""What the parser of addresses takes."""
+
+
+def _refuse(status: bytes, why: bytes) -> bytes:
+    """An answer to what is no request; pages may read it, so that clients do not try for ever."""
+    told = [*NO_STORE, *cross_origin(None)]
+    lines = [
+        b"HTTP/1.1 " + status,
+        b"content-type: text/plain",
+        b"content-length: %d" % len(why),
         b"connection: close",
-        b"content-length: 0",
-        b"",
-        b"",
-    )
+        *[b"%s: %s" % header for header in told],
+    ]
+    return b"\r\n".join((*lines, b"", why))
+
+
+_TOO_LARGE: Final = _refuse(
+    b"431 Request Header Fields Too Large", b"the head of the request is too large"
 )
+_TOO_LONG: Final = _refuse(
+    b"414 URI Too Long", b"the address is longer than %d bytes" % _URL_BYTES_MAX
+)
+_NO_REQUEST: Final = _refuse(b"400 Bad Request", b"this is no request of HTTP/1.1")
 
 
 class HeadJoiner:
@@ -88,6 +104,11 @@ def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
             elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
                 # The rest of a body that nobody waits for has ended uvicorn's own timer.
                 self._arm()
+
+        def send_400_response(self, msg: str) -> None:
+            is_long = len(self.url) > _URL_BYTES_MAX
+            self.transport.write(_TOO_LONG if is_long else _NO_REQUEST)
+            self.transport.close()
 
         def on_message_begin(self) -> None:
             self._is_in_head = True

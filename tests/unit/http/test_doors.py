@@ -357,6 +357,21 @@ def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
     play(scene, head_bytes_max=4096, idle_ms=100)
 
 
+def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
+    async def scene(stage: Stage) -> None:
+        long = b"GET /v1/shape?where=" + b"x" * 70_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+        for sent, status in ((b"\x16\x03\x01 is no HTTP", b"400"), (long, b"414")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+            writer.write(sent)
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer[9:12] == status
+            assert b"\r\ncache-control: no-store\r\n" in answer
+            assert b"\r\naccess-control-allow-origin: *\r\n" in answer
+            writer.close()
+
+    play(scene)
+
+
 def test_a_body_that_goes_on_after_the_answer_holds_no_connection() -> None:
     async def scene(stage: Stage) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
