@@ -58,6 +58,6 @@ def parse_offset(text: str) -> Offset:
         )
     tx, op = found.groups()
     place = Offset(int(tx), INFINITE_OP if op == "inf" else int(op))
-    if place > LAST:
+    if place > LAST or (place.op >= INFINITE_OP and op != "inf"):
         raise InvalidRequest(f"offset {text!r:.60} lies beyond the last place there can be, {LAST}")
     return place

@@ -21,6 +21,7 @@ def _parse(body: bytes | None = None, /, **query: str) -> ShapeRequest:
         ({"offset": ""}, "offset"),
         ({"offset": "1"}, "offset"),
         ({"offset": "1_2_3"}, "offset"),
+        ({"offset": "0_18446744073709551616", "handle": "abcd"}, "offset"),
         ({"offset": "5_0"}, "handle"),
         ({"offset": "5_0", "handle": "x" * 201}, "handle"),
         ({"live": "true"}, "live"),
