@@ -82,14 +82,22 @@ class HttpServer:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((self._host, self._port))
             listening.setblocking(False)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             listening.close()
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            reason = _reason(error)
             raise Unavailable(
                 f"cannot listen on {self._host}:{self._port} for shapes: {reason}; choose another "
                 "with --listen"
             ) from error
         return listening
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """Why an address cannot be bound; that a name is not found is none of the system's errors."""
+    if not isinstance(error, OSError) or not error.errno:
+        return str(error)
+    is_name = isinstance(error, socket.gaierror)
+    return str(error.strerror) if is_name else os.strerror(error.errno)
 
 
 class _Server(uvicorn.Server):

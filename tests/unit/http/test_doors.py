@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import json
+import socket
 from pathlib import Path
 
 import httpx
@@ -12,11 +14,12 @@ import pytest
 from tests.support.fake_shapes import message
 from tests.support.shape_door import Stage, play, until
 from varve.foundation import errors
-from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, StoreError
+from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting, StoreError, Unavailable
 from varve.http.access import Access, read_shapes
 from varve.http.answer import STATUSES, refusal_of, status_of
 from varve.http.headers import next_cursor
 from varve.http.openapi import make_document
+from varve.http.server import HttpServer
 from varve.shapes.definition import define
 
 
@@ -355,6 +358,28 @@ def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
             writer.close()
 
     play(scene, head_bytes_max=4096, idle_ms=100)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EADDRINUSE, "told by the loop"), "Address already in use"),
+        (socket.gaierror(socket.EAI_NONAME, "no such name"), "no such name"),
+        (UnicodeError("label too long"), "label too long"),
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    async def scene(stage: Stage) -> None:
+        monkeypatch.setattr(socket.socket, "bind", refuse)
+        with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:0 for shapes: {told};"):
+            await HttpServer(stage.services, host="127.0.0.1", port=0).start()
+
+    play(scene)
 
 
 def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
