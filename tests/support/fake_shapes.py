@@ -136,16 +136,8 @@ class FakeEngine:
         return self.is_replayed
 
     def health(self) -> EngineHealth:
-        topic = TopicHealth(
-            topic="items",
-            shapes=1,
-            is_ready=True,
-            is_caught_up=True,
-            lag=0,
-            newest_tx=self.newest,
-            error=self.trouble,
-        )
-        return EngineHealth("waiting" if self.trouble else "active", 1, [topic])
+        topic = TopicHealth("items", is_ready=True, error=self.trouble)
+        return EngineHealth("waiting" if self.trouble else "active", [topic])
 
     def subscribe(self, listener: Callable[[Collection[str]], None]) -> None:
         self.listeners.append(listener)

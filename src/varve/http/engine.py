@@ -1,35 +1,22 @@
 """What the door asks of the engine behind it.
 
-Invariant  `find`, `find_by_definition`, `newest_tx` and the properties of a shape neither block nor
-           touch files; everything else runs in the pool.
+Invariant  `find`, `find_by_definition`, `newest_tx`, `is_caught_up`, `health` and the properties of
+           a shape neither block nor touch files; everything else runs in the pool.
 Threads    any thread may ask; a listener is called from the engine's threads.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
 from varve.foundation.errors import StoreError
 from varve.foundation.metrics import Collector
 from varve.shapes.compaction.report import CompactionReport
 from varve.shapes.definition import Definition
+from varve.shapes.health import EngineHealth
 from varve.shapes.offset import Offset
 from varve.shapes.query.subset import Subset
 from varve.shapes.shape import DropReason
 from varve.shapes.subset_reading import SubsetResult
-
-
-@dataclass(frozen=True, slots=True)
-class SubsetQuery:
-    """A question for part of the rows of a shape, as it was sent."""
-
-    where: str | None = None
-    params: Mapping[int, str] | None = None
-    order_by: str | None = None
-    limit: int | None = None
-    offset: int | None = None
-    queryable: tuple[str, ...] | None = None
-    """The columns it may use; None for all."""
 
 
 class Shape(Protocol):
@@ -68,26 +55,6 @@ class Shape(Protocol):
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], joined by commas, in pieces that are never empty."""
-
-
-class TopicHealth(Protocol):
-    """How the feed of a topic fares."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def is_ready(self) -> bool: ...
-    @property
-    def error(self) -> str: ...
-
-
-class EngineHealth(Protocol):
-    """`status` is active, or starting or waiting for some topic."""
-
-    @property
-    def status(self) -> str: ...
-    @property
-    def topics(self) -> Sequence[TopicHealth]: ...
 
 
 class Engine(Protocol):

@@ -12,13 +12,14 @@ from typing import Final
 from varve.foundation.errors import NotFound, StoreError, Unavailable
 from varve.http import headers
 from varve.http.answer import Answer, Refusal, invalid, unavailable, up_to_date
-from varve.http.engine import EngineHealth, Shape
+from varve.http.engine import Shape
 from varve.http.event_stream import EventStream
 from varve.http.exchange import Exchange, Gone
 from varve.http.headers import Header
 from varve.http.pieces import Pieces
 from varve.http.services import Services
 from varve.http.shape_request import ShapeRequest
+from varve.shapes.health import EngineHealth
 from varve.shapes.offset import BEFORE_ALL, Offset
 
 _UNHEALTHY_RETRY_S: Final = 10

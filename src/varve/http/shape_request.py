@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from varve.foundation.errors import InvalidRequest
 from varve.http.answer import Refusal, invalid
-from varve.http.engine import SubsetQuery
 from varve.shapes.offset import BEFORE_ALL, Offset, parse_offset
 from varve.shapes.query.columns import parse_columns
 
@@ -33,6 +32,19 @@ class DefinitionTexts:
     columns: str | None = None
     replica: str = "default"
     log: str = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetQuery:
+    """A question for part of the rows of a shape, as it was sent."""
+
+    where: str | None = None
+    params: Mapping[int, str] | None = None
+    order_by: str | None = None
+    limit: int | None = None
+    offset: int | None = None
+    queryable: tuple[str, ...] | None = None
+    """The columns it may use; None for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import json
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
 from varve.http.answer import Answer, invalid
-from varve.http.engine import Shape, SubsetQuery
+from varve.http.engine import Shape
 from varve.http.exchange import Exchange
 from varve.http.services import Services
 from varve.http.shape_reads import ShapeReads
-from varve.http.shape_request import SUBSET_NAMES, ShapeRequest
+from varve.http.shape_request import SUBSET_NAMES, ShapeRequest, SubsetQuery
 from varve.shapes.query.subset import Subset, parse_order
 from varve.shapes.subset_reading import SubsetResult
 

@@ -280,7 +280,7 @@ class Engine:
 
     def health(self) -> EngineHealth:
         topics = [topic_health(one, self._worker_health(one)) for one in self._topics.all()]
-        return engine_health(topics, len(self._catalog))
+        return engine_health(topics)
 
     def _worker_health(self, topic: TopicShapes) -> WorkerHealth | None:
         return None if self._running is None else self._running.health(topic.topic)

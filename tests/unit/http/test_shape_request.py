@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from varve.http.answer import Refusal
-from varve.http.engine import SubsetQuery
-from varve.http.shape_request import DefinitionTexts, ShapeRequest, parse_request
+from varve.http.shape_request import DefinitionTexts, ShapeRequest, SubsetQuery, parse_request
 from varve.shapes.offset import Offset
 
 
