@@ -10,6 +10,7 @@ import http.server
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -167,6 +168,9 @@ def drive(courier: Courier, ended: threading.Event, *, rest_seconds: float) -> N
 def main() -> None:
     if not (HERE / "node_modules").is_dir():
         sys.exit(f"run `npm ci` in {HERE} first: the page is made of the client of npm")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # The servers have sessions of their own, and would stay when only this process ends.
+        signal.signal(number, signal.default_int_handler)
     with LiveTable() as table:
         ended = threading.Event()
         couriers = [Courier(table.bootstrap, rest=rest, step=2) for rest in range(2)]
