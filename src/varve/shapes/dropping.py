@@ -69,7 +69,12 @@ class Dropping:
 
     def topic_gone(self, topic: TopicShapes) -> None:
         """Called by the feed's own thread; upkeep ends what is left of the topic."""
+        topic.is_gone = True
         topic.end_turns()
         topic.needs_opening()
+        self.drop_all(topic)
+
+    def drop_all(self, topic: TopicShapes) -> None:
+        """Drops the shapes of a topic whose feed has ended: another feed knows nothing of them."""
         shapes = [one for one in self._catalog.shapes() if one.definition.topic == topic.topic]
         self.drop(shapes, DropReason.SOURCE_LOST)

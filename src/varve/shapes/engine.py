@@ -3,7 +3,8 @@
 Layout     registry.sqlite, .lock, tables/<topic>, <h1h2>/<h3h4>/<handle>/, .tmp, .trash in the data
            directory. docs/shapes.md
 Invariant  one shape for each definition and one handle for each shape, never given again. A handle
-           that was dropped is found no more.
+           that was dropped is found no more. A topic has one feed at a time, and no shape outlives
+           the feed that it lives on.
 Crash      shapes with complete snapshots go on where their feeds go on; others are dropped.
 Threads    any. `_creation` is held while a shape is made or a topic is let go. Workers run turns,
            checkpoints, snapshots and upkeep; in an engine without them one thread may call the same
@@ -238,7 +239,7 @@ class Engine:
     def _get_or_start_topic(self, name: str) -> TopicShapes:
         """The topic, in the engine from now on if it exists; only under `_creation`."""
         found = self._topics.find(name)
-        if found is not None and not found.is_ended:
+        if found is not None and not found.is_gone:
             return found
         if found is not None:
             self._end_topic(found, is_durable=False)
@@ -322,9 +323,9 @@ class Engine:
         """The tables of such topics stay, and are used again."""
         with self._creation:
             for topic in self._topics.all():
-                topic.unused_rounds = 0 if topic.shape_count else topic.unused_rounds + 1
-                if topic.unused_rounds >= UNUSED_ROUNDS:
-                    self._end_topic(topic, is_durable=not topic.is_ended)
+                topic.unused_rounds = 0 if topic.is_used else topic.unused_rounds + 1
+                if topic.is_gone or topic.unused_rounds >= UNUSED_ROUNDS:
+                    self._end_topic(topic, is_durable=not topic.is_gone)
 
     def _end_topic(self, topic: TopicShapes, *, is_durable: bool) -> None:
         self._topics.remove(topic)
@@ -335,6 +336,7 @@ class Engine:
                 topic.checkpoint_now(self._pool)
         finally:
             topic.close()
+            self._dropping.drop_all(topic)
 
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""

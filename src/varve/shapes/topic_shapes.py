@@ -81,6 +81,7 @@ class TopicShapes:
         self.newest_tx_at_open = 0
         self.is_ready = False
         self.is_ended = False
+        self.is_gone = False
         self.unused_rounds = 0
         self.changes = 0
         self.entries = 0
@@ -201,6 +202,12 @@ class TopicShapes:
     def shape_count(self) -> int:
         with self._lock:
             return len(self._distribution) + len(self._waiting)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a shape lives on the feed, or is about to join: then it is in no list."""
+        with self._lock:
+            return self._is_snapshotting or self.shape_count > 0
 
     def turn(self, *, wait_ms: int) -> int:
         """Takes what the topic has to say, up to a limit; gives the number of changes.

@@ -389,6 +389,25 @@ def test_a_feed_that_nobody_needs_is_closed_and_used_again(stage: Stage) -> None
     assert sorted(Follower(stage, "items").catch_up()) == ["a", "b"]
 
 
+def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = stage.engine
+    stage.put("items", "a", {"n": 1})
+    stage.create("items")
+
+    def lose_topic() -> None:
+        engine._dropping.topic_gone(engine._topics.get("items"))
+
+    monkeypatch.setattr(engine, "_make_room", lose_topic)
+    late = engine.find_or_create(define("items", where="n = 1"))
+    monkeypatch.undo()
+    assert not late.is_dropped
+    engine.run_upkeep(0)
+    assert late.drop_reason is DropReason.SOURCE_LOST
+    assert sorted(Follower(stage, "items", where="n = 1").catch_up()) == ["a"]
+
+
 def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> None:
     stage = Stage(path, compaction=CompactionSettings(excess_entries=20))
     stage.store.create_topic("t")

@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,12 @@ from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import OffsetOutOfRange
 from varve.shapes.definition import define
+from varve.shapes.engine import UNUSED_ROUNDS
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.state import StateRecord
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
+from varve.shapes.storage.storage import ShapeStorage
 
 PATIENCE_SECONDS = 20.0
 SETTINGS = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, pending_rows_max=50)
@@ -27,9 +31,9 @@ def path() -> Iterator[Path]:
         yield made
 
 
-def _open(path: Path) -> Stage:
+def _open(path: Path, settings: EngineSettings = SETTINGS) -> Stage:
     wait = threading.Event().wait
-    return Stage(path, settings=SETTINGS, clock=SystemClock(), wait=wait, maintain=True)
+    return Stage(path, settings=settings, clock=SystemClock(), wait=wait, maintain=True)
 
 
 def _await(is_true: Callable[[], bool]) -> None:
@@ -166,4 +170,38 @@ def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
     monkeypatch.setattr(source, "read", lose)
     _await(lambda: bool(asked) and asked[0].is_snapshot_complete)
     assert len(asked) == 1
+    stage.close()
+
+
+def test_a_topic_is_in_use_while_its_first_shape_gets_its_files(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = _open(path, replace(SETTINGS, wait_ms=200))
+    stage.store.create_topic("t")
+    stage.put("t", "a", {"n": 1})
+    create = ShapeStorage.create
+
+    def run_upkeep() -> None:
+        for _ in range(UNUSED_ROUNDS):
+            stage.engine.run_upkeep(0)
+
+    def create_slowly(*given: Any) -> ShapeStorage:
+        monkeypatch.undo()
+        upkeep = threading.Thread(target=run_upkeep)
+        upkeep.start()
+        _await(lambda: not upkeep.is_alive() or stage.engine.health().topics == [])
+        return create(*given)
+
+    monkeypatch.setattr(ShapeStorage, "create", create_slowly)
+    first, second = Follower(stage, "t"), Follower(stage, "t", where="n > 0")
+    _follow(first, 1)
+    _follow(second, 1)
+    stage.put("t", "b", {"n": 2})
+    _follow(second, 3)
+    _follow(first, 3)
+    stage.crash()
+    stage.put("t", "c", {"n": 4})
+    _follow(second, 7)
+    _follow(first, 7)
+    assert (first.refetches, second.refetches) == (0, 0)
     stage.close()
