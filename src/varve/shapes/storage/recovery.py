@@ -80,7 +80,9 @@ def find_readable(
     if not end.half_count:
         _check_reached(path, _log_begin(manifest), durable)
         return 0, 0, cache
-    with fs.open(log_path(directory, manifest.latest)) as log:
+    path = log_path(directory, manifest.latest)
+    _check_there(fs, path)
+    with fs.open(path) as log:
         position, _ = _find_durable_end(log, end, manifest, durable)
     return position, end.half_count, cache
 
@@ -109,8 +111,7 @@ def check_compacted_end(fs: FileSystem, directory: str, manifest: Manifest) -> N
         return
     paths = (index_path(directory, manifest.compacted), log_path(directory, manifest.compacted))
     for path in paths:
-        if not fs.exists(path):
-            raise Corrupt(f"{path} is missing: drop the shape")
+        _check_there(fs, path)
     with fs.open(paths[0]) as file, fs.open(paths[1]) as log:
         index = ChunkIndexFile(file)
         chunk = index.get(index.complete_count - 1) if index.complete_count else None
@@ -152,6 +153,11 @@ def _find_durable_end(
 
 def _log_begin(manifest: Manifest) -> Offset:
     return max(manifest.boundary, SNAPSHOT_END)
+
+
+def _check_there(fs: FileSystem, path: str) -> None:
+    if not fs.exists(path):
+        raise Corrupt(f"{path} is missing: drop the shape")
 
 
 def _check_reached(path: str, last: Offset, durable: Offset) -> None:

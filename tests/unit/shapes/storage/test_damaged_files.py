@@ -108,6 +108,10 @@ def _remove_live_index(storage: ShapeStorage) -> None:
     storage.fs.remove(index_path(storage.directory, storage.manifest.latest))
 
 
+def _remove_live_log(storage: ShapeStorage) -> None:
+    storage.fs.remove(log_path(storage.directory, storage.manifest.latest))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -119,6 +123,7 @@ def _remove_live_index(storage: ShapeStorage) -> None:
         _move_boundary,
         _empty_live_index,
         _remove_live_index,
+        _remove_live_log,
     ],
 )
 def test_a_log_that_lost_its_end_is_not_opened(
