@@ -4,41 +4,21 @@ Carries S5 and S6.
 """
 
 import json
-import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Follower, Stage
-from varve.foundation.errors import Closed, DiskFull, Locked, NotFound, StoreError, Unavailable
+from varve.foundation.errors import Closed, Locked, NotFound, Unavailable
 from varve.foundation.metrics import exposition
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import define
 from varve.shapes.health import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
-from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
-from varve.shapes.storage.log_flush import LogFlush
-from varve.shapes.storage.storage import ShapeStorage
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
-
-
-@pytest.fixture
-def stage(path: Path) -> Iterator[Stage]:
-    made = Stage(path)
-    made.store.create_topic("items")
-    yield made
-    made.close()
 
 
 def _messages(shape: Shape) -> list[dict[str, Any]]:
@@ -132,133 +112,6 @@ def test_listeners_are_told_of_snapshots_changes_and_ends(stage: Stage) -> None:
     stage.put("items", "a", {"n": 2})
     stage.settle("items")
     assert len(told) == 2
-
-
-def test_changes_survive_a_crash_behind_a_checkpoint_and_come_again_before_one(
-    stage: Stage,
-) -> None:
-    client = Follower(stage, "items")
-    client.catch_up()
-    stage.put("items", "a", {"n": 1})
-    client.catch_up()
-    stage.engine.checkpoint_now()
-    stage.put("items", "a", {"n": 2})
-    assert client.catch_up() == {"a": {"key": "a", "n": 2}}
-    offset = client.offset
-    stage.crash()
-    stage.put("items", "b", {"n": 3})
-    assert client.catch_up() == {"a": {"key": "a", "n": 2}, "b": {"key": "b", "n": 3}}
-    assert client.offset > offset
-    assert client.refetches == 0
-
-
-def test_a_shape_whose_snapshot_was_not_complete_is_dropped_at_the_start(stage: Stage) -> None:
-    shape = stage.engine.find_or_create(define("items"))
-    stage.crash()
-    assert stage.engine.find(shape.handle) is None
-    assert stage.engine.shapes() == []
-
-
-def test_a_directory_that_no_shape_owns_goes_to_the_trash(stage: Stage) -> None:
-    kept = stage.create("items")
-    handle = "99991111-1"
-    ShapeStorage.create(
-        stage.engine._fs, stage.engine.root, handle, kept.open().settings, stage.clock
-    )
-    stage.restart()
-    stage.engine.run_upkeep(0)
-    assert not (Path(stage.engine.root) / "99" / "99" / handle).exists()
-    assert list((Path(stage.engine.root) / ".trash").iterdir()) == []
-    assert stage.engine.shapes()[0].open().latest == SNAPSHOT_END
-
-
-def test_a_shape_whose_files_are_gone_is_dropped_when_it_is_read(stage: Stage) -> None:
-    handle = stage.create("items").handle
-    stage.engine.close()
-    (directory,) = Path(stage.engine.root).glob(f"*/*/{handle}")
-    directory.rename(directory.with_name("elsewhere"))
-    stage.engine = stage._open()
-    shape = stage.engine.find(handle)
-    assert shape is not None
-    with pytest.raises(NotFound):
-        shape.read(BEFORE_ALL, LAST)
-    assert shape.drop_reason is DropReason.STORAGE_FAILED
-    assert stage.create("items").handle != handle
-
-
-def test_a_shape_that_cannot_be_flushed_is_dropped_and_holds_nobody_up_h17(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad, good = stage.create("items", where="n < 9"), stage.create("items")
-    stage.put("items", "a", {"n": 1})
-    stage.settle("items")
-
-    def fail() -> None:
-        raise DiskFull("No space left on device")
-
-    monkeypatch.setattr(bad.open()._log, "begin_flush", fail)
-    stage.engine.checkpoint_now()
-    assert bad.drop_reason is DropReason.STORAGE_FAILED
-    stage.crash()
-    assert [one.handle for one in stage.engine.shapes()] == [good.handle]
-    assert stage.engine.run_turn("items") == 0, "the checkpoint did not move on"
-
-
-def test_many_shapes_are_made_durable_together(stage: Stage) -> None:
-    shapes = [stage.create("items", where=f"n > {number}") for number in range(40)]
-    stage.settle("items")
-    stage.put("items", "a", {"n": 100})
-    stage.settle("items")
-    stage.engine.checkpoint_now()
-    stage.crash()
-    assert stage.engine.run_turn("items") == 0, "the checkpoint did not move on"
-    places = {shape.latest for shape in stage.engine.shapes()}
-    assert (len(stage.engine.shapes()), len(places)) == (len(shapes), 1)
-    assert places != {SNAPSHOT_END}
-
-
-def test_the_table_is_written_only_behind_the_shapes_h16(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shape = stage.create("items")
-    stage.engine.checkpoint_now()
-    stage.put("items", "a", {"n": 1})
-    stage.settle("items")
-    order: list[str] = []
-    storage, feed = shape.open(), stage.engine._topics.get("items").feed
-    end_flush, checkpoint = storage._log.end_flush, feed.checkpoint
-
-    def note_flush(flush: LogFlush) -> StoreError | None:
-        order.append("shape")
-        return end_flush(flush)
-
-    def note_checkpoint(mark: int) -> None:
-        order.append("table")
-        checkpoint(mark)
-
-    monkeypatch.setattr(storage._log, "end_flush", note_flush)
-    monkeypatch.setattr(feed, "checkpoint", note_checkpoint)
-    stage.engine.checkpoint_now()
-    assert order == ["shape", "table"]
-
-
-def test_what_was_polled_and_not_yet_given_is_not_in_a_checkpoint_h16(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.create("items")
-    stage.engine.checkpoint_now()
-    stage.put("items", "a", {"n": 1})
-    topic = stage.engine._topics.get("items")
-    seen: list[bool] = []
-    distribute = topic._distribute
-
-    def check_first(given: Any) -> list[str]:
-        seen.append(topic.checkpoint(stage.engine._pool))
-        return distribute(given)
-
-    monkeypatch.setattr(topic, "_distribute", check_first)
-    stage.engine.run_turn("items")
-    assert seen == [False]
 
 
 def test_with_too_many_shapes_the_least_recently_read_goes(path: Path) -> None:
@@ -425,79 +278,4 @@ def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> No
     assert client.catch_up() == {"last": {"key": "last", "n": 1}}
     (again,) = stage.engine.shapes()
     assert len(_messages(again)) == 2
-    stage.close()
-
-
-def test_a_definition_that_cannot_be_read_is_dropped_at_the_start(stage: Stage) -> None:
-    kept, lost = stage.create("items"), stage.create("items", where="n = 1")
-    stage.engine.close()
-    connection = sqlite3.connect(Path(stage.engine.root) / FILE_NAME)
-    with connection:
-        connection.execute("UPDATE shapes SET comparable = '{' WHERE handle = ?", (lost.handle,))
-    connection.close()
-    stage.engine = stage._open()
-    assert [one.handle for one in stage.engine.shapes()] == [kept.handle]
-    stage.engine.run_upkeep(0)
-    assert not list(Path(stage.engine.root).glob(f"*/*/{lost.handle}"))
-    assert list(Path(stage.engine.root).glob(f"*/*/{kept.handle}"))
-
-
-def test_a_shape_whose_log_is_damaged_is_dropped_by_its_reader(stage: Stage) -> None:
-    client = Follower(stage, "items")
-    client.catch_up()
-    for number in range(50):
-        stage.put("items", "a", {"n": number})
-    stage.settle("items")
-    stage.restart()
-    handle = stage.engine.shapes()[0].handle
-    (path,) = Path(stage.engine.root).glob(f"*/*/{handle}/log/log.*.jsonfile.bin")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    assert client.catch_up() == {"a": {"key": "a", "n": 49}}
-    assert client.refetches == 1
-    assert stage.engine.find(handle) is None
-
-
-@pytest.mark.parametrize(
-    "settings", [EngineSettings(pending_rows_max=2), EngineSettings(pending_bytes_max=20)]
-)
-def test_a_topic_is_read_no_further_while_too_much_waits_for_a_checkpoint(
-    path: Path, settings: EngineSettings
-) -> None:
-    stage = Stage(path, settings=settings)
-    stage.store.create_topic("t")
-    stage.create("t")
-    stage.engine.checkpoint_now()
-    for key in ("a", "b", "c"):
-        stage.put("t", key, {"n": 1})
-    assert stage.engine.run_turn("t") == 3
-    stage.put("t", "d", {"n": 1})
-    assert stage.engine.run_turn("t") == 0
-    stage.engine.checkpoint()
-    assert stage.engine.run_turn("t") == 1
-    stage.close()
-
-
-def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) -> None:
-    stage = Stage(path)
-    stage.store.create_topic("t", settings={"cleanup.policy": "compact"})
-    live = Follower(stage, "t", where="n < 5")
-    stage.put("t", "a", {"n": 1})
-    stage.put("t", "b", {"n": 1})
-    live.catch_up()
-    stage.engine.checkpoint_now()
-    for key, n in (("a", 9), ("a", 2), ("b", 3), ("b", 9), ("c", 1), ("a", 3)):
-        stage.put("t", key, {"n": n})
-    assert sorted(live.catch_up()) == ["a", "c"]
-    stage.engine.abandon()
-    stage.put("t", "end", {"n": 9})
-    stage.store.clean("t", roll=True, at_once=True)
-    stage.engine = stage._open()
-    wanted = {"a": {"key": "a", "n": 3}, "c": {"key": "c", "n": 1}}
-    assert live.catch_up() == wanted
-    assert live.refetches == 0
-    assert Follower(stage, "t", where="n < 5").catch_up() == wanted
-    feed = stage.engine._topics.get("t").feed
-    assert feed.counts.uncertain > 0
     stage.close()

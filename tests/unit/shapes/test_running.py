@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import OffsetOutOfRange
@@ -23,12 +22,6 @@ from varve.shapes.storage.storage import ShapeStorage
 
 PATIENCE_SECONDS = 20.0
 SETTINGS = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, pending_rows_max=50)
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 def _open(path: Path, settings: EngineSettings = SETTINGS) -> Stage:
