@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 
@@ -44,16 +44,16 @@ class ShapeClient:
     """Asks one server. Use it as a context manager."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(f"--url {url!r:.120} is no address; write http://HOST:PORT")
+        parts, port = _split(url)
+        if token is not None and not (token.isprintable() and max(token, default="") < "\u0100"):
+            raise InvalidRequest("the token holds what no header can: it is of ASCII in one line")
         self._url = url.rstrip("/")
         self._path = parts.path.rstrip("/")
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
-        self._connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+        self._connection = kind(str(parts.hostname), port, timeout=_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -88,9 +88,22 @@ class ShapeClient:
 
     def check(self, reply: Reply) -> Reply:
         """The answer if it is good."""
-        if reply.status < 400:
-            return reply
-        raise _error_of(reply, self._url)
+        if reply.status >= 400:
+            raise _error_of(reply, self._url)
+        if reply.body and reply.headers.get("content-type") != "application/json":
+            raise InvalidRequest(f"what answers at {self._url} is no server of shapes")
+        return reply
+
+
+def _split(url: str) -> tuple[SplitResult, int | None]:
+    """The parts of an address and its port; raises InvalidRequest."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            return parts, parts.port
+    except ValueError:
+        pass
+    raise InvalidRequest(f"--url {url!r:.120} is no address; write http://HOST:PORT")
 
 
 def shape_path(handle: str, *more: str) -> str:

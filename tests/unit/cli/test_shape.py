@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import varve
 from tests.support.fake_shapes import FakeEngine
+from tests.support.http_stub import Answer, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
 from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
@@ -143,11 +144,23 @@ def test_what_the_server_refuses_is_told_in_a_line(server: Running, guarded: Run
     assert "where" in wrong or "params" in wrong
     assert "missing" in run("create", "missing", "--url", server.url, code=1).stderr
     assert "no server of shapes" in run("list", "--url", "http://127.0.0.1:1", code=1).stderr
-    assert "no address" in run("list", "--url", "nowhere", code=1).stderr
+    for address in ("nowhere", "http://127.0.0.1:99999", "http://[::1"):
+        assert "no address" in run("list", "--url", address, code=1).stderr
+    for token in ("a\nb", "\u20ac"):
+        told = run("list", "--url", server.url, "--token", token, code=1).stderr
+        assert "no header" in told
     assert "wants a token" in run("list", "--url", guarded.url, code=1).stderr
     assert "wants a token" in run("list", "--url", guarded.url, "--token", "t0k", code=1).stderr
     run("create", "orders", "--url", guarded.url, "--token", "t0k")
     run("list", "--url", guarded.url, "--token", "adm")
+
+
+def test_what_is_no_server_of_shapes_is_told_in_a_line() -> None:
+    page = Answer(200, {"content-type": "text/html"}, b"<html>")
+    with http_stub(lambda _: page) as stub:
+        for command in (("list",), ("tail", "orders", "--once")):
+            told = run(*command, "--url", stub.endpoint, code=1).stderr
+            assert told == f"error: what answers at {stub.endpoint} is no server of shapes\n"
 
 
 def test_what_is_said_of_single_topics() -> None:
