@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from varve.cli.store_access import parse_setting
 from varve.disk import FileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock
@@ -67,7 +66,9 @@ def parse_topics(
     for topic, column in map(_parse_pair, key_columns):
         note(topic, key_column=column)
     for text in debezium:
-        topic, _, transactions = text.partition("=")
+        topic, has_more, transactions = text.partition("=")
+        if not topic or (has_more and not transactions):
+            raise typer.BadParameter(f"{text!r:.120} lacks one side; write TOPIC or TOPIC=...")
         note(topic, is_debezium=True, transactions=transactions or None)
     for topic, url in map(_parse_pair, snapshots):
         note(topic, snapshot=url)
@@ -75,7 +76,7 @@ def parse_topics(
 
 
 def _parse_pair(text: str) -> tuple[str, str]:
-    topic, told = parse_setting(text)
+    topic, _, told = text.partition("=")
     if not topic or not told:
         raise typer.BadParameter(f"{text!r:.120} lacks one side; write TOPIC=...")
     return topic, told

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import varve
@@ -171,6 +172,14 @@ def test_what_is_said_of_single_topics() -> None:
         "c": TopicOptions(is_debezium=True, transactions="ends"),
     }
     assert len({one.signature for one in found.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("key_columns", "debezium"), [(["a"], []), (["=id"], []), ([], ["="]), ([], ["a="])]
+)
+def test_what_lacks_a_side_is_refused(key_columns: list[str], debezium: list[str]) -> None:
+    with pytest.raises(typer.BadParameter, match="lacks one side; write TOPIC"):
+        parse_topics(key_columns, debezium)
 
 
 _PLAN: Final[dict[str, Any]] = {
