@@ -8,6 +8,7 @@ Threads    a loop in a thread of its own; the counts may be read by any.
 """
 
 import asyncio
+import contextlib
 import re
 import threading
 import time
@@ -67,11 +68,13 @@ class CachingProxy:
                 assert method == "GET", f"{method} is not for caches"
                 writer.write(_encode(await self._answer(target)))
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client is done, or has given up waiting
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client is done or has given up waiting, or the cache ends
         finally:
             self._talks.discard(task)
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _answer(self, target: str) -> Answer:
         self.request_count += 1
