@@ -61,6 +61,8 @@ class ShapeReads:
             is_new = await self._hold(exchange, request, shape)
             if not is_new:
                 return self._unchanged(request, shape)
+        if request.offset > shape.latest:
+            return self._unchanged(request, shape)
         return await self._data(request, shape)
 
     async def find_end(self, shape: Shape, offset: Offset, last: Offset) -> Offset:
@@ -102,7 +104,7 @@ class ShapeReads:
         return Answer(200, told, b"[%s]" % up_to_date(max(last.tx, newest_tx, 0)))
 
     def _unchanged(self, request: ShapeRequest, shape: Shape) -> Answer:
-        """A live request came to its time and nothing had happened."""
+        """A client that has all, where nothing happened in the time of its request."""
         engine = self._services.engine
         trouble = find_trouble(engine.health(), shape.definition.topic)
         if trouble is not None:
@@ -178,7 +180,10 @@ class ShapeReads:
     async def _wait_for_place(
         self, exchange: Exchange, request: ShapeRequest, shape: Shape
     ) -> None:
-        """After a crash a client may know more than the shape does, until that was read again."""
+        """After a crash a client may know more than the shape does, until that was read again.
+
+        What was told of an uncertain row need not be told again: the client has it then.
+        """
         has_come = await self._wait(
             exchange,
             shape,
@@ -194,7 +199,8 @@ class ShapeReads:
                 f"offset {request.offset} is not read again yet, the shape is at {shape.latest}",
                 retry_s=_REPLAY_RETRY_S,
             )
-        raise invalid("offset", f"out of bounds for this shape, which is at {shape.latest}")
+        if request.offset.tx > self._services.engine.newest_tx(shape.definition.topic):
+            raise invalid("offset", f"out of bounds for this shape, which is at {shape.latest}")
 
     async def wait_for_snapshot(self, exchange: Exchange, shape: Shape) -> None:
         """Returns when there are rows to read; refuses when that takes too long, or fails."""

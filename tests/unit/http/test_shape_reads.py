@@ -214,6 +214,27 @@ def test_h21_an_offset_beyond_the_end_waits_while_the_source_is_replayed() -> No
     play(scene, long_poll_ms=400)
 
 
+@pytest.mark.parametrize("live", ["false", "true"])
+def test_a_place_that_the_topic_has_and_the_shape_does_not_tell_again_is_good(live: str) -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"1", 1))
+        stage.engine.newest = 5
+        answer = await stage.get(offset="3_0", handle=shape.handle, live=live)
+        assert answer.status_code == 200
+        assert answer.headers["electric-offset"] == "3_0"
+        assert "electric-up-to-date" in answer.headers
+        assert [one["headers"]["control"] for one in answer.json()] == ["up-to-date"]
+        asked = asyncio.ensure_future(stage.get(offset="3_0", handle=shape.handle, live="true"))
+        await until(lambda: stage.services.waiters.count == 1)
+        stage.engine.add(shape, message(b"6", 6))
+        later = await asked
+        assert later.headers["electric-offset"] == "6_0"
+        assert len(later.json()) == 2
+
+    play(scene, long_poll_ms=400)
+
+
 def test_a_request_waits_for_the_snapshot_to_begin() -> None:
     async def scene(stage: Stage) -> None:
         stage.engine.begins_at_once = False
