@@ -72,17 +72,20 @@ class Exchange:
             raise invalid("query", f"there are more than {_FIELDS_MAX} parameters") from None
         return dict(pairs)
 
-    async def read_body(self, bytes_max: int, idle_ms: int) -> bytes:
-        """All of the body; refuses one that is too large or does not come."""
+    async def read_body(self, bytes_max: int, wait_ms: int) -> bytes:
+        """All of the body; refuses one that is too large, or has not come whole in this time."""
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                return await self._join_body(bytes_max)
+        except TimeoutError:
+            raise Refusal(408, {"message": "the body of the request did not come"}) from None
+
+    async def _join_body(self, bytes_max: int) -> bytes:
         parts: list[bytes] = []
         size = 0
         more = not self._is_body_read
         while more:
-            try:
-                async with asyncio.timeout(idle_ms / 1000):
-                    message = await self._receive()
-            except TimeoutError:
-                raise Refusal(408, {"message": "the body of the request did not come"}) from None
+            message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Gone
             part = message.get("body", b"")

@@ -382,6 +382,25 @@ def test_an_address_that_cannot_be_bound_is_told(
     play(scene)
 
 
+def test_a_body_that_comes_drop_by_drop_is_not_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(
+            b"POST /v1/shape?table=items HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n"
+        )
+        answer = asyncio.ensure_future(reader.readline())
+        for _ in range(100):
+            if answer.done():
+                break
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+        assert answer.done()
+        assert (await answer)[9:12] == b"408"
+        writer.close()
+
+    play(scene, idle_ms=200)
+
+
 def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
     async def scene(stage: Stage) -> None:
         long = b"GET /v1/shape?where=" + b"x" * 70_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
