@@ -1,5 +1,6 @@
 """An engine in this process over a topic of a store that is open here."""
 
+import gc
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import varve
+from varve.cli.shape_run import GARBAGE_THRESHOLDS
 from varve.disk import RealFileSystem
 from varve.embedded import Store, Topic
 from varve.foundation.clock import SystemClock
@@ -57,7 +59,8 @@ def open_place(directory: Path, tenant_count: int) -> Iterator[Place]:
 
 
 def open_engine(place: Place) -> Engine:
-    """An engine without threads of its own."""
+    """An engine without threads of its own; garbage is looked for as seldom as its server does."""
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
     def make_feed(topic: str) -> TopicFeed:
         source = EmbeddedSource(place.store, topic, wait=time.sleep)  # noqa: TID251  # real time

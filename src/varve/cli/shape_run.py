@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
+GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
 _TRIM_SECONDS: Final = 30
 _HTTP_PREFIX: Final = "shapes.http."
 _COMPACTION_PREFIX: Final = "shapes.compaction."
@@ -189,7 +189,7 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
         await services.slow.run_in_engine(_warm)
         # What was imported and loaded is looked at no more, and rows hold no cycles.
         gc.freeze()
-        gc.set_threshold(*_GARBAGE_THRESHOLDS)
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
         gc.enable()
         trimming = asyncio.ensure_future(_trim_memory(services))
         await end.wait()
