@@ -1,7 +1,8 @@
 // Follows shapes with the npm client as an app does. Orders come as JSON lines on stdin, each is
 // answered by one JSON line on stdout; the end of stdin ends the process.
 //
-//   {do: "follow", names, options, slow}    start a stream and a shape for each name
+//   {do: "follow", names, options, slow,    start a stream and a shape for each name; `resumes` asks
+//    resumes}                               again where an answer broke off, as an app may
 //   {do: "wait", names, rows, patience_ms}  until each of them is up to date with exactly these rows
 //   {do: "look", name}                      its rows, and what the client met on its way
 //   {do: "subset", name, params}            ask for a part of the rows, as requestSnapshot does
@@ -11,11 +12,12 @@ import { createInterface } from "node:readline"
 import { isDeepStrictEqual } from "node:util"
 import { Shape, ShapeStream } from "@electric-sql/client"
 
+const TORN = "FetchError: terminated"
 const followers = new Map()
 
 class Follower {
-  constructor(options, slow) {
-    this.counts = { requests: 0, live: 0, sse: 0, refetches: 0, lost: 0, statuses: {} }
+  constructor(options, slow, resumes) {
+    this.counts = { requests: 0, live: 0, sse: 0, refetches: 0, lost: 0, torn: 0, statuses: {} }
     this.errors = []
     this.watchers = new Set()
     this.ending = new AbortController()
@@ -26,6 +28,10 @@ class Follower {
       backoffOptions: { initialDelay: 20, maxDelay: 500, multiplier: 1.3 },
       fetchClient: (url, init) => this.fetch(url, init),
       onError: (error) => {
+        if (resumes && String(error) === TORN) {
+          this.counts.torn += 1
+          return {}
+        }
         this.errors.push(String(error))
         this.wake()
       },
@@ -107,8 +113,8 @@ function slowed(answer, { piece_bytes, rest_ms }) {
 }
 
 const orders = {
-  follow({ names, options, slow }) {
-    for (const name of names) followers.set(name, new Follower(options, slow))
+  follow({ names, options, slow, resumes }) {
+    for (const name of names) followers.set(name, new Follower(options, slow, resumes))
     return {}
   },
   async wait({ names, rows, patience_ms }) {

@@ -50,11 +50,17 @@ class NpmClients:
         url: str,
         params: Mapping[str, Any],
         slow: Mapping[str, float] | None = None,
+        resumes: bool = False,
         **options: Any,
     ) -> None:
-        """`options` are those of ShapeStream; `slow` has piece_bytes and rest_ms."""
+        """`options` are those of ShapeStream; `slow` has piece_bytes and rest_ms.
+
+        With `resumes` the app asks again where an answer broke off, which the client leaves to it.
+        """
         stream = {"url": url, "params": dict(params), **options}
-        self._order("follow", names=names, options=stream, slow=slow and dict(slow))
+        self._order(
+            "follow", names=names, options=stream, slow=slow and dict(slow), resumes=resumes
+        )
 
     def wait(self, rows: Rows, *names: str, seconds: float = _PATIENCE_SECONDS) -> None:
         """Returns when each has exactly these rows; else raises with what one of them has."""

@@ -83,7 +83,7 @@ class Audience:
             if self._npm is not None:
                 names = [f"audience-{next(_numbers)}" for _ in range(npm_count)]
                 url = f"http://{self._host}:{self._port}/v1/shape"
-                self._npm.follow(*names, url=url, params=parameters, liveSse=is_sse)
+                self._npm.follow(*names, url=url, params=parameters, liveSse=is_sse, resumes=True)
                 seats.names += names
         return seats.light
 
