@@ -2,6 +2,8 @@
 
 Records are written by librdkafka; clients are those of npm and light ones, by long poll and by
 server-sent events.
+
+Carries S1.
 """
 
 from collections.abc import Callable
