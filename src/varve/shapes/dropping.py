@@ -50,18 +50,24 @@ class Dropping:
             return
         handles = [shape.handle for shape in gone]
         self._catalog.remove(gone)
-        self._unregister(handles)
+        try:
+            self._unregister(handles)
+        finally:
+            # A row that stays for want of space finds no files after a restart.
+            self._remove(gone)
+        self._metrics.add(DROPPED, len(gone), reason)
+        logger.info(
+            "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}
+        )
+        self._listeners.tell(handles)
+
+    def _remove(self, gone: Collection[Shape]) -> None:
         for shape in gone:
             topic = self._topics.find(shape.definition.topic)
             if topic is not None:
                 topic.remove(shape)
             if not shape.remove_storage():
                 self._leftovers.discard(shape.handle)
-        self._metrics.add(DROPPED, len(gone), reason)
-        logger.info(
-            "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}
-        )
-        self._listeners.tell(handles)
 
     def storage_failed(self, shape: Shape, error: BaseException) -> None:
         logger.error("storage of a shape failed", exc_info=error, extra={"handle": shape.handle})

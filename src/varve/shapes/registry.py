@@ -55,6 +55,7 @@ class Registry:
         self._connection = connection  # guarded by _lock
         self._clock = clock
         self._lock = threading.Lock()
+        self._owed: set[str] = set()  # guarded by _lock; to be removed with the next change
 
     @classmethod
     def open(cls, directory: str, clock: Clock) -> "Registry":
@@ -82,6 +83,7 @@ class Registry:
             stamp = max(self._stamp_locked() + 1, self._clock.now_ms() * 1000)
             handle = f"{definition.hash_number}-{stamp}"
             with self._transaction() as connection:
+                _delete(connection, self._owed)
                 connection.execute(
                     "INSERT INTO facts VALUES ('stamp', ?) "
                     "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -99,14 +101,14 @@ class Registry:
             connection.execute("UPDATE shapes SET start = ? WHERE handle = ?", (str(start), handle))
 
     def remove(self, handles: Collection[str]) -> None:
-        """Forgets shapes; durable on return."""
+        """Forgets shapes; durable on return. What fails is made up for by the next change."""
         with self._lock:
+            self._owed.update(handles)
             self._connection.execute("PRAGMA synchronous = FULL")
             try:
                 with self._transaction() as connection:
-                    connection.executemany(
-                        "DELETE FROM shapes WHERE handle = ?", [(handle,) for handle in handles]
-                    )
+                    _delete(connection, self._owed)
+                self._owed.clear()
             finally:
                 self._connection.execute("PRAGMA synchronous = NORMAL")
 
@@ -161,6 +163,10 @@ class _Transaction:
             self._connection.execute("ROLLBACK")
         if isinstance(error, sqlite3.Error):
             raise _failure(error, FILE_NAME) from error
+
+
+def _delete(connection: sqlite3.Connection, handles: Collection[str]) -> None:
+    connection.executemany("DELETE FROM shapes WHERE handle = ?", [(one,) for one in handles])
 
 
 def _connect(path: str) -> sqlite3.Connection:

@@ -88,3 +88,17 @@ def test_what_was_removed_is_so_for_good(tmp_path: Path) -> None:
         "COMMIT",
         "PRAGMA synchronous = NORMAL",
     ]
+
+
+def test_a_removal_that_fails_is_made_up_for_by_the_next_change(tmp_path: Path) -> None:
+    registry = Registry.open(str(tmp_path), ManualClock())
+    gone = registry.add(define("t"))
+    other = sqlite3.connect(tmp_path / FILE_NAME)
+    registry._connection.execute("PRAGMA busy_timeout = 0")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        registry.remove([gone])
+    other.rollback()
+    other.close()
+    assert registry.add(define("t")) != gone
+    assert len(registry.remove_incomplete()) == 1
