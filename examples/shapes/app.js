@@ -34,7 +34,11 @@ function follow(filter) {
     },
     liveSse: asked.get("live") !== "poll",
     signal,
-    onError: (error) => tell(error.message, "trouble"),
+    onError: (error) => {
+      tell(error.message, "trouble")
+      // A body that broke off: nothing is lost by asking again. A wrong request stays wrong.
+      return error.status >= 400 && error.status < 500 ? undefined : {}
+    },
   })
   const shape = new Shape(stream)
   shape.subscribe(({ value }) => {
