@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Receive, Scope, Send
 
 from varve.http.answer import Answer, Refusal, invalid
+from varve.http.headers import EVENTS
 
 TRANSPORT: Final = "varve.transport"
 """The extension of a scope by which a connection can be broken."""
@@ -114,6 +115,8 @@ class Exchange:
 
     async def answer(self, answer: Answer, idle_ms: int) -> int:
         """Sends it; the number of bytes of its body. Raises Gone where that is not possible."""
+        if not isinstance(answer.body, bytes) and self.scope.get("http_version") == "1.0":
+            answer = await _collect(answer)
         body = answer.body
         if isinstance(body, bytes):
             size = (b"content-length", b"%d" % len(body))
@@ -186,3 +189,13 @@ class Exchange:
             release()
         if self._watch is not None:
             self._watch.cancel()
+
+
+async def _collect(answer: Answer) -> Answer:
+    """The same whole: HTTP/1.0 has no pieces. An answer is no longer than about a chunk."""
+    assert not isinstance(answer.body, bytes)
+    if EVENTS in answer.headers:
+        told = {"message": "events need HTTP/1.1: ask with that, or without live_sse"}
+        return Refusal(505, told).answer()
+    parts = [piece async for piece in answer.body]
+    return Answer(answer.status, answer.headers, b"".join(parts))

@@ -331,6 +331,28 @@ def test_requests_sent_at_once_are_answered_in_their_order() -> None:
     play(scene)
 
 
+def test_http_1_0_gets_whole_answers_and_no_events() -> None:
+    async def ask(stage: Stage, query: bytes) -> tuple[bytes, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(b"GET /v1/shape?table=items&%s HTTP/1.0\r\n\r\n" % query)
+        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+        writer.close()
+        return head.lower(), body
+
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 3]
+        shape, _ = await stage.begin()
+        head, body = await ask(stage, b"offset=-1")
+        assert b"transfer-encoding" not in head
+        assert json.loads(body) == ["x" * 300_000] * 3
+        events = b"offset=0_0&live=true&live_sse=true&handle=" + shape.handle.encode()
+        head, body = await ask(stage, events)
+        assert b" 505 " in head
+        assert "HTTP/1.1" in json.loads(body)["message"]
+
+    play(scene)
+
+
 def test_a_body_may_be_waited_for() -> None:
     async def scene(stage: Stage) -> None:
         await stage.begin()
