@@ -9,6 +9,7 @@ Threads    any; holds no lock of its own.
 import logging
 from collections.abc import Callable, Collection
 
+from varve.foundation.errors import Unavailable
 from varve.foundation.metrics import MetricTable
 from varve.shapes.catalog import Catalog
 from varve.shapes.leftovers import Leftovers
@@ -52,9 +53,11 @@ class Dropping:
         self._catalog.remove(gone)
         try:
             self._unregister(handles)
-        finally:
-            # A row that stays for want of space finds no files after a restart.
-            self._remove(gone)
+        except Unavailable as error:
+            # Whoever drops has other shapes in hand. The registry makes up for it, and after a
+            # restart before that the row finds no files.
+            logger.error("registry keeps shapes that are gone", exc_info=error)
+        self._remove(gone)
         self._metrics.add(DROPPED, len(gone), reason)
         logger.info(
             "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}

@@ -96,7 +96,7 @@ def test_a_removal_that_fails_is_made_up_for_by_the_next_change(tmp_path: Path) 
     other = sqlite3.connect(tmp_path / FILE_NAME)
     registry._connection.execute("PRAGMA busy_timeout = 0")
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(sqlite3.OperationalError, match="locked"):
+    with pytest.raises(Unavailable, match="locked"):
         registry.remove([gone])
     other.rollback()
     other.close()
