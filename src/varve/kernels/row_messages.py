@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_build import address_of, copy_bytes, store_byte
+from varve.kernels.batch_build import address_of, store_byte
 from varve.kernels.compile import as_int, inlined, object_kernel
 from varve.kernels.objects import (
     bytes_address,
@@ -26,6 +26,7 @@ from varve.kernels.objects import (
     tuple_item,
 )
 from varve.kernels.peeks import peek_u8, peek_u64, start_of
+from varve.kernels.puts import put, put_byte, put_number
 from varve.kernels.row_walk import (
     MEMBER_BYTES_MIN,
     SPAN_FIELDS,
@@ -102,47 +103,23 @@ def _text_at(table: int, index: int) -> Any:
 
 
 @inlined
-def _put(at: int, source: int, size: int) -> int:
-    copy_bytes(at, source, size)
-    return at + size
-
-
-@inlined
-def _put_byte(at: int, byte: int) -> int:
-    store_byte(at, np.uint64(byte))
-    return at + 1
-
-
-@inlined
 def _put_part(at: int, form: _Form, index: int) -> int:
     part = _text_at(form.parts, index)
-    return _put(at, part.address, part.size)
-
-
-@inlined
-def _put_number(at: int, number: int) -> int:
-    count, rest = 1, number
-    while rest >= 10:
-        rest //= 10
-        count += 1
-    for step in range(count):
-        store_byte(at + count - 1 - step, np.uint64(0x30 + number % 10))
-        number //= 10
-    return at + count
+    return put(at, part.address, part.size)
 
 
 @inlined
 def _put_member(at: int, spans: int, index: int) -> int:
     """A comma and a member."""
     start = span(spans, index, 0)
-    return _put(_put_byte(at, _COMMA), start, span(spans, index, 2) - start)
+    return put(put_byte(at, _COMMA), start, span(spans, index, 2) - start)
 
 
 @inlined
 def _put_null(at: int, form: _Form, spans: int, index: int) -> int:
     """A comma, a member's name, and null."""
     start = span(spans, index, 0)
-    at = _put(_put_byte(at, _COMMA), start, span(spans, index, 1) + 1 - start)
+    at = put(put_byte(at, _COMMA), start, span(spans, index, 1) + 1 - start)
     return _put_part(at, form, _NULL)
 
 
@@ -179,15 +156,15 @@ def _find_rest(row: _Text, key: _Text, spans: int) -> int:
 def _put_row(at: int, form: _Form, row: _Text, key: _Text, spans: int) -> int:
     """A row, or its key's columns and those asked for; 0 for an odd one."""
     if form.shown_count < 0:
-        return _put(at, row.address, row.size)
+        return put(at, row.address, row.size)
     count = _find_rest(row, key, spans)
     if count < 0:
         return 0
-    at = _put(at, key.address, key.size - 1)
+    at = put(at, key.address, key.size - 1)
     for index in range(count):
         if _is_shown(form, spans, index):
             at = _put_member(at, spans, index)
-    return _put_byte(at, _CLOSE)
+    return put_byte(at, _CLOSE)
 
 
 @inlined
@@ -273,7 +250,7 @@ def _put_changed(at: int, form: _Form, room: _Room, count: int, gone_count: int)
             at = _put_member(at, room.spans, index)
     for index in range(gone_count):
         at = _put_null(at, form, room.others, span(room.gone, index, 0))
-    return _put_byte(at, _CLOSE)
+    return put_byte(at, _CLOSE)
 
 
 @inlined
@@ -292,7 +269,7 @@ def _put_old(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> 
         at = _put_member(at, room.others, span(room.gone, index, 0))
     # The brace takes the place of the first comma.
     store_byte(first, np.uint64(_OPEN))
-    return _put_byte(at, _CLOSE)
+    return put_byte(at, _CLOSE)
 
 
 @inlined
@@ -309,7 +286,7 @@ def _put_update(
         return _ODD, at
     if _find_changed(form, room, count) + gone_count == 0:
         return _NOTHING, at
-    at = _put_changed(_put(at, key.address, key.size - 1), form, room, count, gone_count)
+    at = _put_changed(put(at, key.address, key.size - 1), form, room, count, gone_count)
     if form.is_full:
         at = _put_old(_put_part(at, form, _OLD_VALUE), form, room, count, gone_count)
     return _AS_UPDATE, at
@@ -328,7 +305,7 @@ def _put_value(
     if before.address and form.is_full:
         after = _put_row(at, form, before, key, room.spans)
         return (_AS_DELETE if after else _ODD), after
-    return _AS_DELETE, _put(at, key.address, key.size)
+    return _AS_DELETE, put(at, key.address, key.size)
 
 
 @inlined
@@ -336,9 +313,9 @@ def _put_end(at: int, form: _Form, telling: int, tx: int, op: int) -> int:
     """The headers, and the place of a transaction of one change."""
     is_update, is_insert = telling == _AS_UPDATE, telling == _AS_INSERT
     at = _put_part(at, form, _UPDATE if is_update else _INSERT if is_insert else _DELETE)
-    at = _put_number(_put_part(at, form, _LSN), tx)
-    at = _put_number(_put_part(at, form, _OP), op)
-    at = _put_number(_put_part(at, form, _TXIDS), tx)
+    at = put_number(_put_part(at, form, _LSN), tx)
+    at = put_number(_put_part(at, form, _OP), op)
+    at = put_number(_put_part(at, form, _TXIDS), tx)
     return _put_part(at, form, _LAST)
 
 
@@ -383,7 +360,7 @@ def _write(
         offset, names = tuple_item(change, 0), tuple_item(change, 1)
         row, before = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
         name, key = _text_of(tuple_item(names, 2), none), _text_of(tuple_item(names, 3), none)
-        begin = _put(_put_part(at, form, _KEY), name.address, name.size)
+        begin = put(_put_part(at, form, _KEY), name.address, name.size)
         begin = _put_part(begin, form, _VALUE)
         telling, after = _put_value(begin, form, row, before, key, room)
         if telling > _ODD:
