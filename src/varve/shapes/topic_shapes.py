@@ -219,7 +219,13 @@ class TopicShapes:
             return 0
         given = self.feed.poll(max_records=self._settings.turn_records, wait_ms=wait_ms)
         count = sum([len(transaction.changes) for transaction in given])
-        touched = self._distribute(given) if given else []
+        try:
+            touched = self._distribute(given) if given else []
+        except BaseException:
+            # Some shapes were told and some were not: a feed opened anew gives it again, and shapes
+            # leave out what they have.
+            self.needs_opening()
+            raise
         self.changes += count
         if self.feed.is_open:
             self._mark(is_forced=False)

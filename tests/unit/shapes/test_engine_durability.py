@@ -15,7 +15,8 @@ from varve.shapes.definition import define
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
-from varve.shapes.shape import DropReason
+from varve.shapes.shape import DropReason, Shape
+from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.log_flush import LogFlush
 from varve.shapes.storage.storage import ShapeStorage
 
@@ -220,3 +221,27 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
     feed = stage.engine._topics.get("t").feed
     assert feed.counts.uncertain > 0
     stage.close()
+
+
+def test_a_turn_that_failed_in_the_middle_is_told_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [Follower(stage, "items"), Follower(stage, "items", where="n >= 0")]
+    for client in clients:
+        client.catch_up()
+    stage.put("items", "a", {"n": 1})
+    append, calls = Shape.append, 0
+
+    def fail_at_the_second(shape: Shape, entries: list[Entry]) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError("no space left for the trash")
+        return append(shape, entries)
+
+    monkeypatch.setattr(Shape, "append", fail_at_the_second)
+    with pytest.raises(OSError, match="no space"):
+        stage.engine.run_turn("items")
+    for client in clients:
+        assert client.catch_up() == {"a": {"key": "a", "n": 1}}
+        assert client.refetches == 0
