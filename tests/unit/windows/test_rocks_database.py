@@ -10,7 +10,7 @@ import pytest
 
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.windows import rocks_database
-from varve.windows.rocks_database import RocksDatabases
+from varve.windows.rocks_database import RocksDatabase, RocksDatabases
 
 BUDGET_BYTES = 4 << 20
 
@@ -43,7 +43,7 @@ def test_databases_that_rest_have_small_filters(tmp_path: Path) -> None:
     """The first four may fill their buffers of 16 MiB within the budget, the others may not."""
     engine = RocksDatabases()
     used = [engine.memory_in_use_bytes()]
-    databases = []
+    databases: list[RocksDatabase] = []
     for count in (4, 20):
         while len(databases) < count:
             databases.append(engine.open(str(tmp_path / str(len(databases)))))
