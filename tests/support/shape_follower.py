@@ -156,6 +156,8 @@ class Follower:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._connection.close()
+        # A transport is closed by the loop's next round.
+        await asyncio.sleep(0)
 
     async def wait_rows(self, expected: Rows, seconds: float = _PATIENCE_SECONDS) -> None:
         """Returns when the rows are these; raises what ended the following, or TimeoutError."""
