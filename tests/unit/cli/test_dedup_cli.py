@@ -187,12 +187,16 @@ def test_a_broker_is_as_good_as_a_directory(kit: KafkaKit, tmp_path: Path) -> No
 
 
 def _signal_after(kit: KafkaKit, topic: str, number: int) -> threading.Thread:
-    """Sends this process a signal once the topic has a committed record."""
+    """Sends this process a signal once the topic has a committed record, and the run takes it."""
+    before = signal.getsignal(number)
 
     def work() -> None:
         for _ in range(1_200):
             known = {one.name for one in kit.store.topics()}
-            if topic in known and kit.store.topic(topic).partition(0).log.last_stable_offset > 1:
+            has_record = topic in known and (
+                kit.store.topic(topic).partition(0).log.last_stable_offset > 1
+            )
+            if has_record and signal.getsignal(number) is not before:
                 os.kill(os.getpid(), number)
                 return
             threading.Event().wait(0.02)
