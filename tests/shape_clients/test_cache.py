@@ -8,7 +8,11 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-pytestmark = pytest.mark.node
+# Connections that Kafka clients of other tests left open are collected here.
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
 
 
 def test_a_cache_answers_most_requests_and_none_wrongly(
