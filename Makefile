@@ -4,7 +4,7 @@
 # a JDK, Maven, Go and nginx besides.
 
 PYTHON ?= python3
-WORKERS ?= 4
+WORKERS ?= 3
 SOAK_MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
