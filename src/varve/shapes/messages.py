@@ -24,11 +24,7 @@ from varve.shapes.feed.row import (
 )
 from varve.shapes.key_columns import KeyColumns
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import Entry
-
-INSERT: Final = ord("i")
-UPDATE: Final = ord("u")
-DELETE: Final = ord("d")
+from varve.shapes.storage.entry import DELETE, INSERT, UPDATE, Entry
 
 _ODD: Final = int(Telling.ODD)
 _LAST: Final = b'],"last":true}}'

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -88,9 +88,6 @@ class TableState:
             return cls(positions=positions, **told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Corrupt(f"{where}: the state of the table cannot be read: {error}") from error
-
-    def without_reset(self) -> "TableState":
-        return replace(self, reset=None)
 
 
 class TableStore:
