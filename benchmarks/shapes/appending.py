@@ -9,7 +9,8 @@ from benchmarks.measure import Contest, Scale, Ticker, at_least
 from benchmarks.shapes.entries import TURN, append_all, create_storage, make_entries
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
-from varve.shapes.storage.entry import Entry, encode_entry
+from varve.kernels.shape_entries import encode_entries
+from varve.shapes.storage.entry import Entry
 
 ROW_COUNT = 10_000
 _WRITE_BYTES = 64 << 10
@@ -31,7 +32,7 @@ class AppendMeasure:
         count = max(TURN, volume // size)
         workspace.require(count * (size + 128) * 4)
         entries = make_entries(count, row_bytes=size, row_count=ROW_COUNT)
-        encoded = [encode_entry(entry) for entry in entries]
+        encoded = _encode(entries)
         yield [
             Contest(
                 self.name,
@@ -43,6 +44,15 @@ class AppendMeasure:
                 "64 KiB, joined from the same entries, and synced",
             )
         ]
+
+
+def _encode(entries: list[Entry]) -> list[bytes]:
+    """The bytes of each entry by itself."""
+    encoded = []
+    for start in range(len(entries)):
+        found = encode_entries(entries, start=start, json_room=1, byte_room=1, last=(0, 0))
+        encoded.append(found[2].tobytes())
+    return encoded
 
 
 def _append_seconds(workspace: Workspace, entries: Sequence[Entry], ticker: Ticker) -> float:

@@ -36,16 +36,16 @@ def make_entries(count: int, *, row_bytes: int, row_count: int) -> list[Entry]:
 
 
 def create_storage(root: Path, settings: StorageSettings | None = None) -> ShapeStorage:
-    """A new shape with an empty snapshot."""
+    """A new shape without rows in its snapshot."""
     storage = ShapeStorage.create(
         RealFileSystem(), str(root), HANDLE, settings or StorageSettings(), SystemClock()
     )
-    SnapshotWriter(storage.snapshot).finish()
+    SnapshotWriter(storage.snapshot).finish(b'{"headers":{"control":"snapshot-end"}}')
     return storage
 
 
 def append_all(storage: ShapeStorage, entries: Sequence[Entry]) -> None:
-    """As a feed does, a turn at a time, each a commit; durable in the end."""
+    """As a feed does, a turn at a time; durable in the end."""
     for start in range(0, len(entries), TURN):
         storage.append(entries[start : start + TURN])
     storage.flush()

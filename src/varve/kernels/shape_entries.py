@@ -60,6 +60,7 @@ _BAD_FIELD = int(EntryStatus.BAD_FIELD)
 _BAD_ORDER = int(EntryStatus.BAD_ORDER)
 _NOT_AN_ENTRY = int(EntryStatus.NOT_AN_ENTRY)
 _INSERT, _UPDATE, _DELETE, _CONTROL = b"iudc"
+_AS_RECEIVED = 0
 
 
 @inlined
@@ -81,13 +82,13 @@ def _is_after(tx: int, op: int, other_tx: int, other_op: int) -> bool:
 
 
 @inlined
-def _write_entry(at: int, row: Any, flag: int) -> Any:
+def _write_entry(at: int, row: Any) -> Any:
     at = _store_big(_store_big(at, row[0], 8), row[1], 8)
     at = _store_big(at, row[4], 4)
     copy_bytes(at, row[3], row[4])
     at += row[4]
     store_byte(at, np.uint64(row[2]))
-    store_byte(at + 1, np.uint64(flag))
+    store_byte(at + 1, np.uint64(_AS_RECEIVED))
     at = _store_big(at + 2, row[6], 8)
     copy_bytes(at, row[5], row[6])
     return at + row[6]
@@ -99,7 +100,6 @@ def _encode(
     start: int,
     json_room: int,
     byte_room: int,
-    flag: int,
     last_tx: int,
     last_op: int,
 ) -> Any:
@@ -144,7 +144,7 @@ def _encode(
     at = base
     for index in range(taken):
         begin = at
-        at = _write_entry(at, rows[index], flag)
+        at = _write_entry(at, rows[index])
         at = _store_big(at, crc32c(data, begin - base, at - base), _CRC)
     return _MORE, taken, data, json_bytes
 
@@ -156,7 +156,6 @@ def encode_entries(
     json_room: int,
     byte_room: int,
     last: tuple[int, int],
-    flag: int = 0,
 ) -> tuple[int, int, Bytes, int]:
     """(EntryStatus, count, bytes, JSON bytes) of entries from `start` on.
 
@@ -164,7 +163,7 @@ def encode_entries(
     MORE names the fault of the entry at start + count, and no bytes are given.
     """
     encoded: tuple[int, int, Bytes, int] = _encode(
-        id(entries), start, json_room, byte_room, flag, last[0], last[1]
+        id(entries), start, json_room, byte_room, last[0], last[1]
     )
     return encoded
 

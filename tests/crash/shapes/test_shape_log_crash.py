@@ -64,13 +64,10 @@ class Run:
             self.shape.append(transaction)
             self.model.commit()
 
-    def append_in_parts(self, at: int) -> None:
+    def append_large(self, at: int) -> None:
         entries = [Entry(Offset(at, op), b"k", ord("u"), b'{"n":"%d"}' % op) for op in range(30)]
         self.model.append(entries)
-        for start in range(0, 30, 5):
-            self.shape.append(entries[start : start + 5], is_commit=False)
-        self.shape.flush()
-        self.shape.commit()
+        self.shape.append(entries)
         self.model.commit()
 
     def flush(self) -> None:
@@ -79,13 +76,13 @@ class Run:
 
 
 def _write(run: Run) -> None:
-    """Small and large transactions, fragments, flushes, chunk ends, restarts."""
+    """Small and large transactions, flushes, chunk ends, restarts."""
     run.create()
     run.append(0, 3)
     run.flush()
     run.append(3, 12)
     run.flush()
-    run.append_in_parts(13)
+    run.append_large(13)
     run.reopen()
     run.append(13, 15)
     run.flush()
@@ -169,13 +166,13 @@ def test_a_crash_within_recovery_changes_nothing() -> None:
     torn = run.disk.after_crash(CrashMode.RANDOM, 5)
     storage = open_storage(torn.after_crash(CrashMode.KEEP_ALL))
     before = storage.fs.steps  # type: ignore[attr-defined]  # the faulty one counts
-    storage.commit()
+    storage.append([])
     steps = storage.fs.steps - before  # type: ignore[attr-defined]
     for step in range(1, steps + 1):
         disk = torn.after_crash(CrashMode.KEEP_ALL)
         disk.crash_at(step)
         with pytest.raises(PowerLoss):
-            open_storage(disk).commit()
+            open_storage(disk).append([])
         for mode, seed in MODES:
             _judge(run, disk.after_crash(mode, seed), f"{mode} {seed} at {step} of recovery")
 

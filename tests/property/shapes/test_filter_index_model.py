@@ -60,7 +60,7 @@ def test_the_index_answers_as_every_filter(
                 place for place, where in filters.items() if not where or where.matches(row)
             ]
             assert sorted(index.matches(row)) == expected
-        assert len(index) == len(filters)
+        assert [place for place in range(len(texts)) if place in index] == list(filters)
         for place in data.draw(st.sets(st.sampled_from(range(len(texts))))) & filters.keys():
             index.remove(place)
             del filters[place]

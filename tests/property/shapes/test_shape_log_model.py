@@ -1,7 +1,7 @@
 """A shape's log equals a list of committed entries under any sequence of what may happen to it.
 
-Appends, fragments, commits, replays, flushes, reads in the middle, streams that are read on later,
-swaps of compacted logs, restarts and crashes.
+Appends, replays, flushes, reads in the middle, streams that are read on later, swaps of compacted
+logs, restarts and crashes.
 
 Carries S2.
 """
@@ -42,40 +42,16 @@ class ShapeLogMachine(RuleBasedStateMachine):
         self.storage: ShapeStorage = create_storage(self.disk, SMALL)
         self.model = LogModel()
         self.next_tx = 1
-        self.next_op = 0
         self.streams: list[tuple[list[object], Iterator[bytes], list[object]]] = []
 
     @rule(sizes=st.lists(SIZES, min_size=1, max_size=12), gap=st.integers(1, 5))
     def append_transaction(self, sizes: list[int], gap: int) -> None:
-        self._append_part(sizes)
-        self.storage.commit()
-        self._commit(gap)
-
-    @rule(sizes=st.lists(SIZES, min_size=1, max_size=12))
-    def append_fragment(self, sizes: list[int]) -> None:
-        self._append_part(sizes)
-
-    @precondition(lambda self: self.model.pending)
-    @rule()
-    def commit(self) -> None:
-        self.storage.commit()
-        self._commit(1)
-
-    def _append_part(self, sizes: list[int]) -> None:
-        entries = [
-            make_entry(self.next_tx, self.next_op + 2 * index, size=size)
-            for index, size in enumerate(sizes)
-        ]
-        self.next_op += 2 * len(sizes)
-        self.storage.append(entries, is_commit=False)
+        entries = [make_entry(self.next_tx, 2 * at, size=size) for at, size in enumerate(sizes)]
+        self.storage.append(entries)
         self.model.append(entries)
-
-    def _commit(self, gap: int) -> None:
         self.model.commit()
         self.next_tx += gap
-        self.next_op = 0
 
-    @precondition(lambda self: not self.model.pending)
     @rule(count=st.integers(1, 20))
     def replay(self, count: int) -> None:
         self.storage.append(self.model.committed[-count:])
@@ -124,7 +100,6 @@ class ShapeLogMachine(RuleBasedStateMachine):
         if compact_plainly(self.storage, keep, now_ms=self.next_tx):
             self.model.flush()
 
-    @precondition(lambda self: not self.model.pending)
     @rule()
     def restart(self) -> None:
         self.storage.close()
@@ -138,10 +113,9 @@ class ShapeLogMachine(RuleBasedStateMachine):
         self.storage = open_storage(self.disk, SMALL)
         self.model.crash(self.storage.latest)
         self.next_tx = max(self.next_tx, self.model.latest.tx) + 1
-        self.next_op = 0
 
     @invariant()
-    def a_client_that_follows_gets_exactly_what_is_committed(self) -> None:
+    def a_client_that_follows_gets_exactly_what_was_appended(self) -> None:
         assert self.storage.latest == self.model.latest
         assert self.storage.persisted <= self.storage.latest
         expected = self.model.between(SNAPSHOT_END, LAST)

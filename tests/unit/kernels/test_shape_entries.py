@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.shape_entries import encode_entry
 from varve.kernels.shape_entries import (
     NUMBER_MAX,
     EntryStatus,
@@ -13,7 +14,7 @@ from varve.kernels.shape_entries import (
     strip_entries,
 )
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import DELETE, INSERT, Entry, encode_entry
+from varve.shapes.storage.entry import DELETE, INSERT, Entry
 
 FOREVER = (NUMBER_MAX, NUMBER_MAX)
 

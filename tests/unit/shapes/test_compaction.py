@@ -170,13 +170,12 @@ def test_a_reader_in_flight_reads_on_in_the_old_files(bench: CompactionBench) ->
     bench.change(80)
     bench.storage.flush()
     before = list(read_messages(bench.storage, SNAPSHOT_END, LAST))
-    lease = bench.storage.lease()
-    pieces = bench.storage.read(SNAPSHOT_END, LAST)
-    old = _log_files(bench)
-    bench.compact()
-    assert set(old) < set(_log_files(bench))
-    assert b"".join(pieces).count(b'"headers"') == len(before)
-    lease.release()
+    with bench.storage.lease():
+        pieces = bench.storage.read(SNAPSHOT_END, LAST)
+        old = _log_files(bench)
+        bench.compact()
+        assert set(old) < set(_log_files(bench))
+        assert b"".join(pieces).count(b'"headers"') == len(before)
     assert not set(old) & set(_log_files(bench))
 
 

@@ -45,16 +45,8 @@ class FilterIndex(Generic[T]):
         self._ranges: dict[tuple[str, type], IntervalIndex[_Group[T]]] = {}
         self._others: dict[_Group[T], None] = {}
 
-    def __len__(self) -> int:
-        return len(self._unfiltered) + len(self._group_of)
-
     def __contains__(self, item: T) -> bool:
         return item in self._unfiltered or item in self._group_of
-
-    @property
-    def evaluated_count(self) -> int:
-        """Filters that every row is asked of, since no index serves them."""
-        return len(self._others)
 
     def add(self, item: T, where: Where | None) -> None:
         """An item that is there already takes the new filter."""

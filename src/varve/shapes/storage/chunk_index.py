@@ -1,7 +1,7 @@
 """The chunks of a log: from which entry and byte to which.
 
-Layout     halves of 36 bytes: tx (8), op (8), log position (8), key position (8), CRC-32C (4) of
-           those; the even half opens a chunk, the next closes it. docs/formats/shape-log.md
+Layout     halves of 36 bytes: tx (8), op (8), log position (8), zero (8), CRC-32C (4) of those;
+           the even half opens a chunk, the next closes it. docs/formats/shape-log.md
 Invariant  the index is written before the log bytes that it covers, so it is never behind them.
            A torn half at the end is no half.
 """
@@ -20,6 +20,7 @@ CHUNK_BYTES: Final = 2 * HALF_BYTES
 
 _FIELDS: Final = struct.Struct(">QQQQ")
 _CRC: Final = struct.Struct(">I")
+_NO_KEY_FILE: Final = 0
 
 
 class Half(NamedTuple):
@@ -27,7 +28,6 @@ class Half(NamedTuple):
 
     offset: Offset
     position: int
-    key_position: int = 0
 
 
 class Chunk(NamedTuple):
@@ -37,8 +37,6 @@ class Chunk(NamedTuple):
     start: int
     last: Offset | None = None
     end: int | None = None
-    key_start: int = 0
-    key_end: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -49,13 +47,8 @@ class Chunk(NamedTuple):
         return self.last is None or self.last > offset
 
 
-def encode_reference_half(half: Half) -> bytes:
-    """The half without a checksum."""
-    return _FIELDS.pack(*half.offset, half.position, half.key_position)
-
-
 def encode_half(half: Half) -> bytes:
-    data = encode_reference_half(half)
+    data = _FIELDS.pack(*half.offset, half.position, _NO_KEY_FILE)
     return data + _CRC.pack(checksum(data))
 
 
@@ -66,17 +59,17 @@ def find_half(data: bytes, position: int = 0) -> Half | None:
     fields = data[position : position + _FIELDS.size]
     if _CRC.unpack_from(data, position + _FIELDS.size)[0] != checksum(fields):
         return None
-    tx, op, log_position, key_position = _FIELDS.unpack(fields)
-    return Half(Offset(tx, op), log_position, key_position)
+    tx, op, log_position, _ = _FIELDS.unpack(fields)
+    return Half(Offset(tx, op), log_position)
 
 
 def encode_chunks(chunks: Iterable[Chunk]) -> bytes:
     """The index that holds these chunks; only the last may be open."""
     parts = []
     for chunk in chunks:
-        parts.append(encode_half(Half(chunk.first, chunk.start, chunk.key_start)))
+        parts.append(encode_half(Half(chunk.first, chunk.start)))
         if chunk.last is not None and chunk.end is not None:
-            parts.append(encode_half(Half(chunk.last, chunk.end, chunk.key_end)))
+            parts.append(encode_half(Half(chunk.last, chunk.end)))
     return b"".join(parts)
 
 
@@ -107,13 +100,13 @@ class ChunkIndexFile:
                 f"{self._file.path}: the half at {position} is torn or does not match its CRC-32C"
             )
         if number >= self.complete_count or len(data) < CHUNK_BYTES:
-            return Chunk(opening.offset, opening.position)
+            return Chunk(*opening)
         closing = find_half(data, HALF_BYTES)
         if closing is None:
             raise Corrupt(
                 f"{self._file.path}: the half at {position + HALF_BYTES} does not match its CRC-32C"
             )
-        return join_halves(opening, closing)
+        return Chunk(*opening, *closing)
 
     def find(self, offset: Offset) -> Chunk | None:
         """The first complete chunk that reaches beyond the offset, or else the open one."""
@@ -138,15 +131,3 @@ class ChunkIndexFile:
             if chunk.is_open:
                 return
             yield chunk
-
-
-def join_halves(opening: Half, closing: Half) -> Chunk:
-    """The complete chunk between two halves."""
-    return Chunk(
-        opening.offset,
-        opening.position,
-        closing.offset,
-        closing.position,
-        opening.key_position,
-        closing.key_position,
-    )

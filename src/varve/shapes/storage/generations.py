@@ -9,37 +9,12 @@ Threads    any; files are removed outside the lock.
 import logging
 import threading
 from collections import Counter
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from varve.disk import FileSystem
 
 logger = logging.getLogger(__name__)
-
-
-class Lease:
-    """While it is held no file that was published at its beginning is removed."""
-
-    def __init__(self, owner: "Generations", generation: int) -> None:
-        self._owner: Generations | None = owner
-        self._generation = generation
-
-    def release(self) -> None:
-        """Ends it; twice is harmless."""
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            owner._give_back(self._generation)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
 
 
 class Generations:
@@ -52,10 +27,16 @@ class Generations:
         self._leases: Counter[int] = Counter()  # guarded by _lock
         self._retired: list[tuple[int, list[str]]] = []  # guarded by _lock
 
-    def lease(self) -> Lease:
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        """While it is held no file that was published at its beginning is removed."""
         with self._lock:
-            self._leases[self._current] += 1
-            return Lease(self, self._current)
+            generation = self._current
+            self._leases[generation] += 1
+        try:
+            yield
+        finally:
+            self._give_back(generation)
 
     def retire(self, paths: list[str]) -> None:
         """Removes these files when no lease of now is left; what replaces them is published."""

@@ -57,45 +57,28 @@ class LogOwner:
         self._writer: LogWriter | None = None  # guarded by _lock
         self._is_closed = False  # guarded by _lock
 
-    @property
-    def last_seen(self) -> Offset:
-        with self._lock:
-            return self.record.committed if self._writer is None else self._writer.last_seen
-
     # Appending
 
-    def append(self, entries: list[Entry], *, is_commit: bool) -> None:
+    def append(self, entries: list[Entry]) -> None:
         with self._lock:
-            writer = self._writer or self._start_locked()
-            self._check_locked()
-            last_seen = writer.last_seen
+            writer = self._get_writer_locked()
+            latest = self.record.latest
             try:
-                writer.append(entries, _count_stored(entries, self.record.committed))
+                writer.append(entries, _count_stored(entries, latest))
             except OSError as error:
                 raise self._fail_locked(error) from error
             except InvalidRequest as error:
-                if writer.last_seen != last_seen:
+                if writer.latest != latest:
                     self.failure = error
                 raise
-            if is_commit:
-                self._commit_locked(writer)
-            elif writer.written != self.record.written:
-                self._publish_locked(writer, self.record.committed)
+            self._publish_locked(writer)
 
-    def commit(self) -> None:
-        with self._lock:
-            writer = self._writer or self._start_locked()
-            self._check_locked()
-            self._commit_locked(writer)
-
-    def _commit_locked(self, writer: LogWriter) -> None:
-        if writer.last_seen != self.record.committed:
-            writer.commit()
-            self._publish_locked(writer, writer.last_seen)
+    def _get_writer_locked(self) -> LogWriter:
+        self._check_locked()
+        return self._writer or self._start_locked()
 
     def _start_locked(self) -> LogWriter:
         """Recovers the log and begins to write."""
-        self._check_locked()
         record = self.record
         with self._failing_locked():
             trimmed = recover(self._fs, self._directory, record.manifest, record.persisted)
@@ -115,16 +98,16 @@ class LogOwner:
             trimmed.start,
             trimmed.cache,
         )
-        self._publish_locked(self._writer, self.record.committed)
+        self._publish_locked(self._writer)
         return self._writer
 
-    def _publish_locked(self, writer: LogWriter, committed: Offset) -> None:
+    def _publish_locked(self, writer: LogWriter) -> None:
         record = self.record
         self.record = Published(
             record.manifest,
             writer.written,
             record.persisted,
-            committed,
+            writer.latest,
             writer.log_end,
             writer.half_count,
             writer.cache,
@@ -137,7 +120,7 @@ class LogOwner:
     # Flushing
 
     def _is_flushed_locked(self, writer: LogWriter) -> bool:
-        return writer.is_synced and self.record.persisted == self.record.committed
+        return writer.is_synced and self.record.persisted == self.record.latest
 
     def flush(self) -> None:
         with self._flush_lock:
@@ -181,9 +164,8 @@ class LogOwner:
                 return None
             with self._failing_locked():
                 work = writer.take_sync()
-            committed = self.record.committed
-            self._publish_locked(writer, committed)
-            return LogFlush(self._fs, work, self._pointer, committed)
+            self._publish_locked(writer)
+            return LogFlush(self._fs, work, self._pointer, writer.latest)
 
     def _end_held(self, flush: LogFlush) -> StoreError | None:
         with self._lock:
@@ -198,19 +180,15 @@ class LogOwner:
     def close_chunk(self) -> None:
         with self._flush_lock:
             with self._lock:
-                writer = self._writer or self._start_locked()
-                self._check_locked()
-                if writer.last_seen == self.record.committed:
-                    with self._failing_locked():
-                        writer.close_chunk()
-                    self._publish_locked(writer, self.record.committed)
+                writer = self._get_writer_locked()
+                with self._failing_locked():
+                    writer.close_chunk()
+                self._publish_locked(writer)
             self._flush_held()
 
     def compaction_target(self, keep_chunks: int) -> tuple[Offset, int] | None:
         with self._lock:
-            if self._writer is None:
-                self._start_locked()
-            self._check_locked()
+            self._get_writer_locked()
             record = self.record
         number = record.half_count // 2 - keep_chunks - 1
         if number < 0:
@@ -263,7 +241,7 @@ class LogOwner:
         write_manifest(self._fs, self._directory, manifest)
         writer.move(manifest, position, half_count)
         self.record = self.record._replace(manifest=manifest)
-        self._publish_locked(writer, self.record.committed)
+        self._publish_locked(writer)
 
     # Ending
 
@@ -321,9 +299,9 @@ class LogOwner:
             raise failure from error
 
 
-def _count_stored(entries: list[Entry], committed: Offset) -> int:
+def _count_stored(entries: list[Entry], latest: Offset) -> int:
     """How many of the entries, which ascend, are stored already."""
     count = 0
-    while count < len(entries) and entries[count].offset <= committed:
+    while count < len(entries) and entries[count].offset <= latest:
         count += 1
     return count

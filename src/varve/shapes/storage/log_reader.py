@@ -95,11 +95,11 @@ def open_stream(
     until: Offset,
     read_bytes: int,
 ) -> Iterator[bytes]:
-    """Messages in (after, until] as far as they are committed, in pieces joined by commas.
+    """Messages in (after, until] as far as they are there, in pieces joined by commas.
 
     Files are opened and the tail is taken at the call; raises OSError there, Corrupt also later.
     """
-    until = min(until, record.committed)
+    until = min(until, record.latest)
     if until <= after:
         return iter(())
     ranges = LogView(fs, directory, record).open_ranges(after, until)

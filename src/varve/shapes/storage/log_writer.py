@@ -64,7 +64,7 @@ class LogWriter:
         start: WriterStart,
         cache: ChunkCache,
     ) -> None:
-        self.last_seen = start.last
+        self.latest = start.last
         self.written = start.last
         self.cache = cache
         self.tail: list[Entry] = []
@@ -77,7 +77,6 @@ class LogWriter:
         self._settings = settings
         self._is_chunk_open = start.is_chunk_open
         self._chunk_json_bytes = start.chunk_json_bytes
-        self._pending: list[Entry] = []
         self._buffers: list[Buffer] = []
         self._buffered_bytes = 0
         self._halves: list[bytes] = []
@@ -104,7 +103,7 @@ class LogWriter:
                 # A chunk may be overfull when it was begun under another setting.
                 json_room=max(1, self._settings.chunk_bytes - self._chunk_json_bytes),
                 byte_room=self._settings.buffer_bytes - self._buffered_bytes,
-                last=kernel_offset(self.last_seen),
+                last=kernel_offset(self.latest),
             )
             if status != EntryStatus.MORE:
                 raise _misfit(entries[start + count], EntryStatus(status), self._directory)
@@ -113,20 +112,15 @@ class LogWriter:
             self._buffers.append(memoryview(data))
             self._buffered_bytes += data.size
             self._chunk_json_bytes += json_bytes
-            self.last_seen = entries[start + count - 1].offset
+            self.latest = entries[start + count - 1].offset
             if self._chunk_json_bytes >= self._settings.chunk_bytes:
                 self._close_chunk()
                 self.write_out()
             elif self._buffered_bytes >= self._settings.buffer_bytes:
                 self.write_out()
             else:
-                self._pending += entries[start:] if start else entries
+                self.tail += entries[start:] if start else entries
             start += count
-
-    def commit(self) -> None:
-        """What was appended becomes part of the tail, as far as it is not in the file."""
-        self.tail.extend(self._pending)
-        self._pending = []
 
     def close_chunk(self) -> None:
         """Ends the open chunk behind the last entry, however small it is. Raises OSError."""
@@ -149,8 +143,8 @@ class LogWriter:
         log.write_at(self.log_end, *self._buffers)
         self.log_end += self._buffered_bytes
         self._buffers, self._buffered_bytes = [], 0
-        self.written = self.last_seen
-        self.tail, self._pending = [], []
+        self.written = self.latest
+        self.tail = []
         self._add_mark()
 
     def take_sync(self) -> SyncWork:
@@ -189,8 +183,8 @@ class LogWriter:
         self._is_chunk_open = True
 
     def _close_chunk(self) -> None:
-        self._halves.append(encode_half(Half(self.last_seen, self.position)))
-        self.cache = self.cache.with_closed(self.last_seen, self.position)
+        self._halves.append(encode_half(Half(self.latest, self.position)))
+        self.cache = self.cache.with_closed(self.latest, self.position)
         self._is_chunk_open = False
         self._chunk_json_bytes = 0
 

@@ -1,9 +1,9 @@
 """What readers know of a shape: one value, replaced as a whole.
 
-Invariant  persisted <= committed and persisted <= written. Everything up to `written` is in the log
-           files, below `log_end`; everything committed behind it is among the first `tail_count`
-           entries of the tail. Lists only grow, and the writer begins new ones instead of clearing
-           them, so a value stays true for as long as a reader holds it.
+Invariant  persisted <= written <= latest; the first and the last are ends of transactions.
+           Everything up to `written` is in the log files, below `log_end`; what is behind it is the
+           first `tail_count` entries of the tail. Lists only grow, and the writer begins new ones
+           instead of clearing them, so a value stays true for as long as a reader holds it.
 """
 
 from bisect import bisect_right
@@ -29,7 +29,7 @@ class Published(NamedTuple):
     manifest: Manifest
     written: Offset = SNAPSHOT_END
     persisted: Offset = SNAPSHOT_END
-    committed: Offset = SNAPSHOT_END
+    latest: Offset = SNAPSHOT_END
     log_end: int = 0
     half_count: int = 0
     """Halves of the live chunk index that are in its file."""

@@ -47,17 +47,9 @@ class Snapshot:
         return self._is_complete or bool(self._chunks) or self._open_size is not None
 
     @property
-    def is_complete(self) -> bool:
-        return self._is_complete
-
-    @property
     def last_chunk(self) -> int | None:
         """The number of the last chunk; None as long as nobody knows."""
         return len(self._chunks) - 1 if self._is_complete else None
-
-    @property
-    def failure(self) -> StoreError | None:
-        return self._failure
 
     @property
     def rows(self) -> int:

@@ -1,7 +1,6 @@
 """Writes the snapshot of a shape as chunks, which readers follow.
 
-Invariant  a row that reaches the size of a chunk is that chunk's last; no chunk is empty but the
-           only one of a snapshot without rows.
+Invariant  a row that reaches the size of a chunk is that chunk's last; no chunk is empty.
 Crash      every chunk is synced before the note that makes the snapshot valid.
 Threads    one thread.
 """
@@ -11,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from varve.disk import File
-from varve.foundation.errors import Closed, Corrupt, InvalidRequest, StoreError, Unavailable
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Unavailable
 from varve.kernels.crc import extend_crc32c
 from varve.shapes.storage.snapshot import Snapshot
 from varve.shapes.storage.snapshot_chunks import (
@@ -68,27 +67,24 @@ class SnapshotWriter:
         if self._buffer:
             self._write()
 
-    def finish(self, last: bytes | None = None) -> int:
-        """Ends with this message: the snapshot is complete and durable. The last chunk's number."""
-        if last is not None:
-            self.add(last)
-        if self._chunk_rows or self._number == 0:
+    def finish(self, last: bytes) -> None:
+        """Ends with this message: the snapshot is complete and durable. Raises OSError."""
+        self.add(last)
+        if self._chunk_rows:
             self._close_chunk()
         self._is_ended = True
         write_note(self._fs, self._snapshot.directory, self._snapshot.finished_chunks())
         self._snapshot.complete()
-        return self._number - 1
 
-    def abandon(self, error: StoreError | None = None) -> None:
-        """Gives up: those who read get the error. Harmless after `finish` and twice."""
+    def abandon(self) -> None:
+        """Gives up: those who read get an error. Harmless after `finish` and twice."""
         self._is_ended = True
         self._buffer.clear()
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._snapshot.fail(
-            error or Unavailable(f"the snapshot in {self._snapshot.directory} was given up")
-        )
+        directory = self._snapshot.directory
+        self._snapshot.fail(Unavailable(f"the snapshot in {directory} was given up"))
 
     def _close_chunk(self) -> None:
         self._buffer.append(END)

@@ -8,7 +8,7 @@ Threads    any; see `LogOwner` for the locks. Lease counts have a lock of their 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
@@ -17,7 +17,7 @@ from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, SNAPSHOT_END, Offset
 from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.creation import create_directory
 from varve.shapes.storage.entry import Entry
-from varve.shapes.storage.generations import Generations, Lease
+from varve.shapes.storage.generations import Generations
 from varve.shapes.storage.layout import log_directory, shape_directory
 from varve.shapes.storage.log_flush import LogFlush, run_flushes
 from varve.shapes.storage.log_owner import LogOwner
@@ -115,8 +115,8 @@ class ShapeStorage:
 
     @property
     def latest(self) -> Offset:
-        """The last committed transaction's end; the end of the snapshot before there is one."""
-        return self._log.record.committed
+        """The end of the last transaction; the end of the snapshot before there is one."""
+        return self._log.record.latest
 
     @property
     def persisted(self) -> Offset:
@@ -124,44 +124,25 @@ class ShapeStorage:
         return self._log.record.persisted
 
     @property
-    def last_seen(self) -> Offset:
-        """The last entry appended, committed or not."""
-        return self._log.last_seen
-
-    @property
     def manifest(self) -> Manifest:
         return self._log.record.manifest
-
-    @property
-    def is_dropped(self) -> bool:
-        return self._log.is_dropped
 
     @property
     def failure(self) -> StoreError | None:
         """Why it takes no more writes."""
         return self._log.failure
 
-    @property
-    def is_snapshot_complete(self) -> bool:
-        return self.snapshot.is_complete
-
     # Writing
 
-    def append(self, entries: Sequence[Entry], *, is_commit: bool = True) -> None:
-        """Takes the entries of a transaction, or of a part of it; it leaves out stored ones.
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Takes the entries of whole transactions, which are seen together; leaves out stored ones.
 
-        Nothing of a transaction is visible before its commit. Raises InvalidRequest when offsets
-        do not ascend; a failing disk ends all writing.
+        Raises InvalidRequest when offsets do not ascend; a failing disk ends all writing.
         """
-        listed = entries if isinstance(entries, list) else list(entries)
-        self._log.append(listed, is_commit=is_commit)
-
-    def commit(self) -> None:
-        """Makes visible what was appended since the last commit."""
-        self._log.commit()
+        self._log.append(entries if isinstance(entries, list) else list(entries))
 
     def flush(self) -> None:
-        """Makes durable what is committed; appends go on meanwhile. A failure ends all writing."""
+        """Makes durable what was appended; appends go on meanwhile. A failure ends all writing."""
         self._log.flush()
 
     def close(self) -> None:
@@ -188,9 +169,7 @@ class ShapeStorage:
                 return Offset(0, offset.op + 1)
         with self._reading() as record:
             chunk = LogView(self.fs, self.directory, record).find_chunk(offset)
-        if chunk is None or chunk.last is None or chunk.last > record.committed:
-            return None
-        return chunk.last
+        return None if chunk is None else chunk.last
 
     def is_in_memory(self, start: Offset) -> bool:
         """Whether reading from here on touches no file."""
@@ -209,7 +188,7 @@ class ShapeStorage:
                 return _chain(pieces, self._read_behind(number, end))
         return self._read_log(max(start, SNAPSHOT_END), end)
 
-    def lease(self) -> Lease:
+    def lease(self) -> AbstractContextManager[None]:
         """Keeps the files of now for as long as it is held, whatever compaction replaces."""
         return self._generations.lease()
 
@@ -221,10 +200,7 @@ class ShapeStorage:
         return self._log.record.log_end
 
     def close_chunk(self) -> None:
-        """Ends the open chunk, so that it may be compacted, and makes all durable.
-
-        Within a transaction that is not committed the chunk stays open.
-        """
+        """Ends the open chunk, so that it may be compacted, and makes all durable."""
         self._log.close_chunk()
 
     def compaction_target(self, keep_chunks: int) -> tuple[Offset, int] | None:
@@ -289,7 +265,7 @@ class ShapeStorage:
 
 
 def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, StoreError]:
-    """Makes durable what many shapes have committed, with few syncs; gives those that failed."""
+    """Makes durable what was appended to many shapes, with few syncs; gives those that failed."""
     failed: dict[ShapeStorage, StoreError] = {}
     begun: list[tuple[ShapeStorage, LogFlush]] = []
     try:

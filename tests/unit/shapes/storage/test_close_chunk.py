@@ -1,7 +1,6 @@
 """A chunk that is closed before it is full."""
 
 from tests.support.compaction_bench import CompactionBench
-from tests.support.shape_messages import UPDATE, make_entry
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.shapes.offset import SNAPSHOT_END, Offset
@@ -39,14 +38,7 @@ def test_a_chunk_is_closed_when_all_its_entries_are_flushed() -> None:
     bench.check(reopened)
 
 
-def test_nothing_is_closed_where_there_is_nothing_or_within_a_transaction() -> None:
+def test_nothing_is_closed_where_there_is_nothing() -> None:
     bench = _bench()
     bench.storage.close_chunk()
     assert bench.storage.compaction_target(0) is None
-    bench.put("row", a=1)
-    bench.storage.append([make_entry(Offset(2, 0), UPDATE, "row", {"a": 2})], is_commit=False)
-    bench.storage.close_chunk()
-    assert bench.storage.compaction_target(0) is None
-    bench.storage.append([make_entry(Offset(2, 2), UPDATE, "row", {"a": 3})])
-    bench.storage.close_chunk()
-    assert bench.storage.chunk_end(SNAPSHOT_END) == Offset(2, 2)

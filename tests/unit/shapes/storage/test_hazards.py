@@ -1,9 +1,12 @@
 """Hazards of the design that the log's storage avoids, by their numbers."""
 
 import threading
+from contextlib import ExitStack
+from itertools import accumulate
 
 import pytest
 
+from tests.support.shape_entries import encode_entry
 from tests.support.shape_log import (
     CLOCK,
     HANDLE,
@@ -25,7 +28,6 @@ from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
 from varve.shapes.storage.compacted_log import CompactedLog
-from varve.shapes.storage.entry import encode_entry
 from varve.shapes.storage.layout import index_path, log_directory, log_path, shape_directory
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.storage import ShapeStorage
@@ -109,19 +111,23 @@ def test_h9_the_open_chunk_does_not_count_when_none_is_kept() -> None:
     _check(storage, model)
 
 
-def test_h10_a_chunk_closed_within_an_open_transaction_is_not_seen() -> None:
+def test_h10_a_chunk_closed_within_a_transaction_is_seen_with_all_of_it() -> None:
     storage, model = _filled(3)
-    storage.append([make_entry(9, op) for op in range(40)], is_commit=False)
+    transaction = [make_entry(9, op) for op in range(40)]
+    wrong = make_entry(9, 0)
+    with pytest.raises(InvalidRequest):
+        storage.append([*transaction, wrong])
     assert storage.chunk_end(SNAPSHOT_END) is None
-    assert storage.chunk_end(Offset(3, 0)) is None
     _check(storage, model)
-    storage.flush()
-    _check(storage, model)
-    assert storage.persisted == Offset(3, 0)
-    storage.commit()
+    storage = open_storage(storage.fs)
+    _check(storage, LogModel())
+    model.append(transaction)
+    storage.append([*model.committed, *transaction])
+    model.commit()
     end = storage.chunk_end(SNAPSHOT_END)
     assert end is not None
     assert end < storage.latest
+    _check(storage, model)
 
 
 def test_h11_files_stay_until_the_last_reader_that_could_look_for_them() -> None:
@@ -129,16 +135,17 @@ def test_h11_files_stay_until_the_last_reader_that_could_look_for_them() -> None
     storage, model = _filled(60, disk)
     storage.flush()
     old = {log_path(storage.directory, "latest.0"), index_path(storage.directory, "latest.0")}
-    first, second = storage.lease(), storage.lease()
+    first, second, third = ExitStack(), ExitStack(), ExitStack()
+    first.enter_context(storage.lease())
+    second.enter_context(storage.lease())
     assert compact_plainly(storage, 1)
     assert all(map(disk.exists, old))
-    third = storage.lease()
-    first.release()
-    first.release()
+    third.enter_context(storage.lease())
+    first.close()
     assert all(map(disk.exists, old))
-    second.release()
+    second.close()
     assert not any(map(disk.exists, old))
-    third.release()
+    third.close()
     _check(storage, model)
 
 
@@ -198,9 +205,9 @@ def test_h15_what_is_not_durable_is_not_compacted() -> None:
     storage.flush()
     compacted = write_compacted(storage, 0)
     assert compacted is not None
-    storage.append([make_entry(40, op) for op in range(40)], is_commit=False)
+    storage.append([make_entry(40, op) for op in range(40)])
     assert storage.compaction_target(0) is None
-    beyond = CompactedLog(Offset(40, 0), compacted.position, compacted.suffix)
+    beyond = CompactedLog(Offset(41, 0), compacted.position, compacted.suffix)
     with pytest.raises(InvalidRequest, match="durable"):
         storage.install(beyond)
     elsewhere = CompactedLog(compacted.boundary, compacted.position + 1, compacted.suffix)
@@ -210,7 +217,6 @@ def test_h15_what_is_not_durable_is_not_compacted() -> None:
     with pytest.raises(InvalidRequest, match="not there"):
         storage.install(nowhere)
     storage.install(compacted)
-    storage.commit()
     assert len(read_messages(storage)) == 70
 
 
@@ -251,25 +257,29 @@ def test_recovery_removes_files_that_the_manifest_does_not_name() -> None:
 
 
 def test_readers_see_a_growing_prefix_while_another_thread_writes_and_swaps() -> None:
-    """H4, H11, H14, H18 under threads: flushes, swaps and appends beside two readers."""
+    """H4, H11, H14, H18 under threads: flushes, swaps and transactions beside two readers."""
     storage = create_storage(_disk(), SMALL)
-    count, faults, is_over = 400, list[BaseException](), threading.Event()
+    faults, is_over = list[BaseException](), threading.Event()
+    transactions = [[make_entry(tx, op) for op in range(1 + tx % 4)] for tx in range(1, 301)]
+    every = messages_of([entry for entries in transactions for entry in entries])
+    counts = dict(zip(range(1, 301), accumulate(map(len, transactions)), strict=True))
 
     def read() -> None:
         try:
             while not is_over.is_set():
                 latest = storage.latest
-                found = read_messages(storage, SNAPSHOT_END, latest)
-                assert found == messages_of([make_entry(tx) for tx in range(1, len(found) + 1)])
-                assert latest == SNAPSHOT_END or len(found) == latest.tx
+                found = read_messages(storage, SNAPSHOT_END, LAST)
+                assert found == every[: len(found)]
+                assert not found or len(found) in counts.values()
+                assert latest == SNAPSHOT_END or len(found) >= counts[latest.tx]
         except BaseException as error:
             faults.append(error)
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for tx in range(1, count + 1):
-        storage.append([make_entry(tx)])
+    for tx, entries in enumerate(transactions, 1):
+        storage.append(entries)
         if tx % 25 == 0:
             storage.flush()
         if tx % 100 == 0:

@@ -1,0 +1,47 @@
+"""Entries of a shape's log as plain Python writes and reads them, to hold the kernels against.
+
+Layout     docs/formats/shape-log.md
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from varve.shapes.offset import Offset
+from varve.shapes.storage.entry import Entry, checksum
+
+_HEAD = struct.Struct(">QQI")
+_MIDDLE = struct.Struct(">BBQ")
+_CRC = struct.Struct(">I")
+
+
+class StoredEntry(NamedTuple):
+    """An entry as it lies in a log file."""
+
+    entry: Entry
+    flag: int
+    position: int
+    end: int
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry as a log holds it, as received."""
+    head = _HEAD.pack(*entry.offset, len(entry.key))
+    middle = _MIDDLE.pack(entry.operation, 0, len(entry.json))
+    data = b"".join((head, entry.key, middle, entry.json))
+    return data + _CRC.pack(checksum(data))
+
+
+def decode_entries(data: bytes) -> Iterator[StoredEntry]:
+    """All entries of these bytes, which hold whole ones."""
+    position = 0
+    while position < len(data):
+        tx, op, key_size = _HEAD.unpack_from(data, position)
+        key = position + _HEAD.size
+        operation, flag, json_size = _MIDDLE.unpack_from(data, key + key_size)
+        json = key + key_size + _MIDDLE.size
+        end = json + json_size + _CRC.size
+        assert _CRC.unpack_from(data, json + json_size)[0] == checksum(data[position : end - 4])
+        entry = Entry(Offset(tx, op), data[key : key + key_size], operation, data[json : end - 4])
+        yield StoredEntry(entry, flag, position, end)
+        position = end
