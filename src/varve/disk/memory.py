@@ -7,8 +7,6 @@ Threads    one lock per file system around every call.
 import errno
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from varve.disk.closing import Closing
 from varve.disk.file_system import Buffer, File, FileInfo, sync_each
@@ -104,7 +102,7 @@ class HeldLocks:
         self._nodes.discard(node)
 
 
-class MemoryLock:
+class MemoryLock(Closing):
     """One held lock file."""
 
     __slots__ = ("_held", "_node", "path")
@@ -119,15 +117,7 @@ class MemoryLock:
         if node is not None:
             self._held.give_back(node)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.release()
 
 

@@ -15,8 +15,6 @@ import stat
 import struct
 import sys
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from varve.disk.closing import Closing
 from varve.disk.file_system import Buffer, File, FileInfo, sync_each
@@ -137,7 +135,7 @@ class RealFile(Closing):
         self.close()
 
 
-class RealLock:
+class RealLock(Closing):
     """A locked descriptor; closing it, or the end of the process, unlocks.
 
     Kafka's `FileChannel.tryLock` takes a POSIX record lock. On Linux `flock` is blind to those, and
@@ -172,15 +170,7 @@ class RealLock:
             _unlock_descriptor(descriptor)
             os.close(descriptor)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.release()
 
 
