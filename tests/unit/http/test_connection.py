@@ -1,0 +1,155 @@
+"""A connection and its bytes: order, bodies, versions, and clients that do not go on."""
+
+import asyncio
+import contextlib
+import json
+
+import httpx
+import pytest
+
+from tests.support.shape_door import Stage, play, until
+from varve.foundation.errors import Corrupt
+
+
+def test_requests_sent_at_once_are_answered_in_their_order() -> None:
+    async def scene(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        for path in (b"/v1/health", b"/nothing", b"/"):
+            writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path)
+        writer.write(b"HEAD /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answers = await asyncio.wait_for(reader.read(), 5)
+        found = [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]]
+        assert found == [b"200", b"404", b"200", b"200"]
+        assert answers.endswith(b"\r\n\r\n")
+        writer.close()
+
+    play(scene)
+
+
+def test_http_1_0_gets_whole_answers_and_no_events() -> None:
+    async def ask(stage: Stage, query: bytes) -> tuple[bytes, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(b"GET /v1/shape?table=items&%s HTTP/1.0\r\n\r\n" % query)
+        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+        writer.close()
+        return head.lower(), body
+
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 3]
+        shape, _ = await stage.begin()
+        head, body = await ask(stage, b"offset=-1")
+        assert b"transfer-encoding" not in head
+        assert json.loads(body) == ["x" * 300_000] * 3
+        events = b"offset=0_0&live=true&live_sse=true&handle=" + shape.handle.encode()
+        head, body = await ask(stage, events)
+        assert b" 505 " in head
+        assert "HTTP/1.1" in json.loads(body)["message"]
+
+    play(scene)
+
+
+def test_a_body_may_be_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(
+            b"POST /v1/shape?table=items HTTP/1.1\r\nhost: x\r\n"
+            b"content-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+        )
+        assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"{}")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert b"HTTP/1.1 200" in answer
+        writer.close()
+
+    play(scene)
+
+
+def test_a_body_that_comes_drop_by_drop_is_not_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(
+            b"POST /v1/shape?table=items HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n"
+        )
+        answer = asyncio.ensure_future(reader.readline())
+        for _ in range(100):
+            if answer.done():
+                break
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+        assert answer.done()
+        assert (await answer)[9:12] == b"408"
+        writer.close()
+
+    play(scene, idle_ms=200)
+
+
+def test_a_body_that_goes_on_after_the_answer_holds_no_connection() -> None:
+    async def scene(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.write(b"x")
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+    play(scene, idle_ms=100)
+
+
+def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
+    async def scene(stage: Stage) -> None:
+        for sent, told in ((b"GET / HTTP/1.1\r\nx: ", b"431"), (b"", b"")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+            writer.write(sent + b"y" * (5000 if sent else 0))
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer[9:12] == told
+            writer.close()
+
+    play(scene, head_bytes_max=4096, idle_ms=100)
+
+
+def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
+    async def scene(stage: Stage) -> None:
+        long = b"GET /v1/shape?where=" + b"x" * 70_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+        for sent, status in ((b"\x16\x03\x01 is no HTTP", b"400"), (long, b"414")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+            writer.write(sent)
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer[9:12] == status
+            assert b"\r\ncache-control: no-store\r\n" in answer
+            assert b"\r\naccess-control-allow-origin: *\r\n" in answer
+            writer.close()
+
+    play(scene)
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 200_000)] * 200]
+        await stage.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
+        writer.write(b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: stage.services.gate.counts["initial"] == 1)
+        await until(lambda: stage.services.gate.counts["initial"] == 0)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(39_000_000)
+        writer.close()
+
+    play(scene, idle_ms=200)
+
+
+def test_a_read_that_fails_in_the_middle_breaks_the_body() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 5]
+        shape, _ = await stage.begin()
+
+        def torn(start: object, end: object):  # type: ignore[no-untyped-def]
+            yield b'"%s"' % (b"x" * 300_000)
+            raise Corrupt("torn")
+
+        shape.read = torn  # type: ignore[method-assign]
+        with pytest.raises(httpx.RemoteProtocolError):
+            await stage.get(offset="-1")
+
+    play(scene)
