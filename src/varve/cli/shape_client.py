@@ -7,10 +7,10 @@ import http.client
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
+from varve.disk.closing import Closing
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 
 _TIMEOUT_S: Final = 90
@@ -40,7 +40,7 @@ class Reply:
         return "; ".join(parts) or str(found.get("message", found.get("error", self.status)))
 
 
-class ShapeClient:
+class ShapeClient(Closing):
     """Asks one server. Use it as a context manager."""
 
     def __init__(self, url: str, token: str | None) -> None:
@@ -55,15 +55,7 @@ class ShapeClient:
         )
         self._connection = kind(str(parts.hostname), port, timeout=_TIMEOUT_S)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._connection.close()
 
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Reply:
@@ -75,7 +67,7 @@ class ShapeClient:
             headers = {name.lower(): value for name, value in answer.getheaders()}
             return Reply(answer.status, headers, answer.read())
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
+            self.close()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Unavailable(
                 f"no server of shapes answers at {self._url}: {reason}; is `varve shape serve` "

@@ -89,12 +89,12 @@ def make_plan(
         if one == "":
             raise InvalidSetting(f"{name} is empty; is a variable not set?")
     shapes = None if shapes_file is None else read_shapes(shapes_file)
-    of_http = {name: value for name, value in given.items() if name.startswith(_HTTP_PREFIX)}
-    of_compaction = {
-        name: value for name, value in given.items() if name.startswith(_COMPACTION_PREFIX)
-    }
+    of_http = {name: given[name] for name in given if name.startswith(_HTTP_PREFIX)}
+    of_compaction = {name: given[name] for name in given if name.startswith(_COMPACTION_PREFIX)}
     of_engine = {
-        name: value for name, value in given.items() if name not in {*of_http, *of_compaction}
+        name: given[name]
+        for name in given
+        if not name.startswith((_HTTP_PREFIX, _COMPACTION_PREFIX))
     }
     return ShapePlan(
         host=host,
@@ -151,11 +151,14 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
 
 
 def _adopt_log() -> None:
-    """What the HTTP library warns of looks like the rest; that it started is told already."""
+    """What fails in the HTTP library looks like the rest.
+
+    What it warns of, bytes that are no request, is counted: anybody may send them.
+    """
     adopted = logging.getLogger("uvicorn")
     adopted.handlers = list(logging.getLogger("varve").handlers)
     adopted.propagate = False
-    adopted.setLevel(logging.WARNING)
+    adopted.setLevel(logging.ERROR)
 
 
 def _allow_files() -> None:

@@ -7,8 +7,81 @@ from typing import Annotated
 import typer
 
 from varve.cli.dedup_options import Broker, ClientFile, ClientSettings, Directories, make_place
+from varve.cli.serve import Given
 from varve.cli.serve_logging import LogFormat, LogLevel
 from varve.cli.store_access import parse_setting
+
+Data = Annotated[
+    Path,
+    typer.Option("--data", metavar="PATH", help="Where the shapes are kept; made if need be."),
+]
+Listen = Annotated[
+    str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where apps connect to.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="VARVE_SHAPE_TOKEN",
+        metavar="TOKEN",
+        help="What clients must send, as a bearer token or as `secret`; else all may read.",
+        show_default=False,
+    ),
+]
+AdminToken = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-token",
+        envvar="VARVE_SHAPE_ADMIN_TOKEN",
+        metavar="TOKEN",
+        help="What list, show, compact, delete and metrics want instead.",
+        show_default=False,
+    ),
+]
+ShapesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--shapes-file",
+        metavar="FILE",
+        help="JSON or TOML: the shapes that may be asked for, by name; else any.",
+    ),
+]
+NoDelete = Annotated[bool, typer.Option("--no-delete", help="Nobody may delete a shape over HTTP.")]
+KeyColumns = Annotated[
+    list[str],
+    typer.Option(
+        "--key-column",
+        metavar="TOPIC=NAME",
+        help="The column of keys that are no JSON objects; at first `key`. Repeatable.",
+    ),
+]
+Debezium = Annotated[
+    list[str],
+    typer.Option(
+        "--debezium",
+        metavar="TOPIC[=TRANSACTIONS]",
+        help="A topic of change events as Debezium writes them, and that of its transactions "
+        "if their changes are to be seen together. Repeatable.",
+    ),
+]
+Snapshots = Annotated[
+    list[str],
+    typer.Option(
+        "--snapshot",
+        metavar="TOPIC=URL",
+        help="A snapshot of `varve job snapshot` that a topic's rows begin with, in place of "
+        "reading the topic. Repeatable.",
+    ),
+]
+Beside = Annotated[
+    list[Path],
+    typer.Option(
+        "--beside",
+        metavar="PATH",
+        help="With -b: a log directory of that broker on this machine; rows are then taken "
+        "from its files at first, not from the broker. Repeatable.",
+    ),
+]
 
 
 def command(
@@ -16,83 +89,17 @@ def command(
     broker: Broker = None,
     settings: ClientSettings = [],  # noqa: B006
     file: ClientFile = None,
-    data: Annotated[
-        Path,
-        typer.Option("--data", metavar="PATH", help="Where the shapes are kept; made if need be."),
-    ] = Path("varve-shapes"),
-    listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where apps connect to.")
-    ] = "127.0.0.1:8080",
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            envvar="VARVE_SHAPE_TOKEN",
-            metavar="TOKEN",
-            help="What clients must send, as a bearer token or as `secret`; else all may read.",
-            show_default=False,
-        ),
-    ] = None,
-    admin_token: Annotated[
-        str | None,
-        typer.Option(
-            "--admin-token",
-            envvar="VARVE_SHAPE_ADMIN_TOKEN",
-            metavar="TOKEN",
-            help="What list, show, compact, delete and metrics want instead.",
-            show_default=False,
-        ),
-    ] = None,
-    shapes_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--shapes-file",
-            metavar="FILE",
-            help="JSON or TOML: the shapes that may be asked for, by name; else any.",
-        ),
-    ] = None,
-    no_delete: Annotated[
-        bool, typer.Option("--no-delete", help="Nobody may delete a shape over HTTP.")
-    ] = False,
-    key_columns: Annotated[
-        list[str],
-        typer.Option(
-            "--key-column",
-            metavar="TOPIC=NAME",
-            help="The column of keys that are no JSON objects; at first `key`. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    debezium: Annotated[
-        list[str],
-        typer.Option(
-            "--debezium",
-            metavar="TOPIC[=TRANSACTIONS]",
-            help="A topic of change events as Debezium writes them, and that of its transactions "
-            "if their changes are to be seen together. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    snapshots: Annotated[
-        list[str],
-        typer.Option(
-            "--snapshot",
-            metavar="TOPIC=URL",
-            help="A snapshot of `varve job snapshot` that a topic's rows begin with, in place of "
-            "reading the topic. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    beside: Annotated[
-        list[Path],
-        typer.Option(
-            "--beside",
-            metavar="PATH",
-            help="With -b: a log directory of that broker on this machine; rows are then taken "
-            "from its files at first, not from the broker. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    given: Annotated[
-        list[str],
-        typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting; may be repeated."),
-    ] = [],  # noqa: B006
+    data: Data = Path("varve-shapes"),
+    listen: Listen = "127.0.0.1:8080",
+    token: Token = None,
+    admin_token: AdminToken = None,
+    shapes_file: ShapesFile = None,
+    no_delete: NoDelete = False,
+    key_columns: KeyColumns = [],  # noqa: B006
+    debezium: Debezium = [],  # noqa: B006
+    snapshots: Snapshots = [],  # noqa: B006
+    beside: Beside = [],  # noqa: B006
+    given: Given = [],  # noqa: B006
     log_format: Annotated[LogFormat, typer.Option(help="How the log looks.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
 ) -> None:
