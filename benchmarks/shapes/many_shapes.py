@@ -21,6 +21,7 @@ from varve.shapes.engine import Engine
 _CHANGES = 100_000
 _QUICK_CHANGES = 20_000
 _SHAPE_BYTES = 64 << 10
+_CHANGE_BYTES = 2_000
 
 
 class ShapesMeasure:
@@ -35,19 +36,16 @@ class ShapesMeasure:
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
-        count = _QUICK_CHANGES if scale.is_quick else _CHANGES
-        workspace.require(size * _SHAPE_BYTES + count * 2_000)
+        count, ticker = _change_count(scale), scale.ticker
+        workspace.require(size * _SHAPE_BYTES + count * _CHANGE_BYTES)
         filters = [f"tenant = 't{number}'" for number in range(size)]
-        with (
-            _Feeding.open(workspace, filters, tenant_count=size) as many,
-            _Feeding.open(workspace, [None], tenant_count=size) as one,
-        ):
+        with _many_and_one(workspace, filters) as (many, one):
             yield [
                 Contest(
                     self.name,
                     "changes/s",
-                    lambda: many.changes_per_second(count, scale.ticker),
-                    lambda: one.changes_per_second(count, scale.ticker),
+                    lambda: many.changes_per_second(count, ticker),
+                    lambda: one.changes_per_second(count, ticker),
                     None,
                     f"{count:,} updates of {ROW_COUNT:,} rows; each concerns one shape by its "
                     "tenant; read from the topic, filtered, appended, durable at the end",
@@ -67,23 +65,36 @@ class FanOutMeasure:
 
     @contextmanager
     def prepare(self, size: int, workspace: Workspace, scale: Scale) -> Iterator[Sequence[Contest]]:
-        count = (_QUICK_CHANGES if scale.is_quick else _CHANGES) // size
-        workspace.require(count * size * 2_000)
+        count, ticker = _change_count(scale) // size, scale.ticker
+        workspace.require(count * size * _CHANGE_BYTES)
         filters = [f"n >= -{number + 1}" for number in range(size)]
-        with (
-            _Feeding.open(workspace, filters, tenant_count=size) as many,
-            _Feeding.open(workspace, [None], tenant_count=size) as one,
-        ):
+        with _many_and_one(workspace, filters) as (many, one):
             yield [
                 Contest(
                     self.name,
                     "entries/s",
-                    lambda: size * many.changes_per_second(count, scale.ticker),
-                    lambda: one.changes_per_second(count * size, scale.ticker),
+                    lambda: size * many.changes_per_second(count, ticker),
+                    lambda: one.changes_per_second(count * size, ticker),
                     None,
                     f"{count:,} updates into each of {size} shapes, filters of a range",
                 )
             ]
+
+
+def _change_count(scale: Scale) -> int:
+    return _QUICK_CHANGES if scale.is_quick else _CHANGES
+
+
+@contextmanager
+def _many_and_one(
+    workspace: Workspace, filters: Sequence[str]
+) -> "Iterator[tuple[_Feeding, _Feeding]]":
+    """Shapes with these filters, and beside them one without, both of as many tenants."""
+    with (
+        _Feeding.open(workspace, filters, tenant_count=len(filters)) as many,
+        _Feeding.open(workspace, [None], tenant_count=len(filters)) as one,
+    ):
+        yield many, one
 
 
 class _Feeding:
