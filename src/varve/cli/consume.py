@@ -66,19 +66,19 @@ def command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    r"""Print the records of a topic of a broker, varve's or any Kafka, and exit at the end.
+    """Print the records of a topic of a broker, varve's or any Kafka, and exit at the end.
 
     Without --from everything there is; with --group what the group has not read. Records of one
     partition keep their order. --format knows %v value, %k key, %h headers as
     name=value,name=value, %T timestamp in milliseconds, %t topic, %p partition, %o offset, %S and
-    %K the bytes of value and key, and \n \t \xNN. Null shows as `null`. With --json a line has
+    %K the bytes of value and key, and \\n \\t \\xNN. Null shows as `null`. With --json a line has
     everything, and `varve produce --json` takes it back. `varve log read` reads a directory
     instead.
 
     \b
     Examples:
       varve consume orders
-      varve consume orders -n 10 --format '%p:%o %k=%v\n'
+      varve consume orders -n 10 --format '%p:%o %k=%v\\n'
       varve consume orders --from 2026-03-01T12:00:00 --json
       varve consume orders --partition 2 --from 1000 --count 5
       varve consume orders --follow --from end

@@ -81,7 +81,7 @@ def command(
     create: Annotated[bool, typer.Option("--create", help="Make a missing topic first.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the end.")] = False,
 ) -> None:
-    r"""Write records to a topic of a broker, varve's or any Kafka: a line of input is a record.
+    """Write records to a topic of a broker, varve's or any Kafka: a line of input is a record.
 
     A line is a value; with -k a key and a value; with --json an object with key, value, headers
     and timestamp. With --format the parts stand as it says: %k key, %v value, %h headers as
@@ -93,7 +93,7 @@ def command(
     \b
     Examples:
       echo hello | varve produce greetings
-      printf 'alice=3\nbob=4\n' | varve produce scores -k = -H by=shell
+      printf 'alice=3\\nbob=4\\n' | varve produce scores -k = -H by=shell
       varve produce scores --format '%k|%v' --codec zstd scores.txt
       varve consume scores --json | varve produce copies --json --transaction copy-1
       varve produce pictures -w one.png two.png -b kafka.example.com:9092

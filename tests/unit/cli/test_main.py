@@ -52,7 +52,9 @@ def test_every_command_has_help_with_examples(name: str) -> None:
     children = getattr(command, "commands", {})
     for child_name, child in children.items():
         assert f"varve {name} {child_name} " in child.help
+        assert "\\b" not in child.help, "a mark for the formatter is shown as text"
     assert children or f"varve {name}" in command.help
+    assert "\\b" not in command.help
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["log", "nonsense"], ["--nonsense"], []])
