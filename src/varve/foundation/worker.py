@@ -1,6 +1,7 @@
 """A thread for background work, which is a plain `run_once(now_ms)`.
 
-Invariant  the thread ends only by `stop`: a failing run is kept, logged and tried again.
+Invariant  the thread ends only by `stop`: a failing run is kept, logged and tried again. What goes
+           on failing is logged at growing intervals.
 Threads    any thread may call `wake`, `health` and `stop`; `run_once` never runs twice at a time.
 """
 
@@ -13,6 +14,7 @@ from typing import Self
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Unavailable
+from varve.foundation.failure_notes import FailureNotes, Telling
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Worker:
         self._failures_total = 0  # guarded by _condition
         self._last_run_ms: int | None = None  # guarded by _condition
         self._last_error: BaseException | None = None  # guarded by _condition
+        self._notes = FailureNotes()  # the thread's own
 
     def start(self) -> Self:
         """Start the thread; the first run comes after one interval, or at the first `wake`."""
@@ -159,11 +162,23 @@ class Worker:
         with self._condition:
             self._runs += 1
             self._last_run_ms = now_ms
-            if failure is None:
-                self._failures = 0
-                return
-            self._failures += 1
-            self._failures_total += 1
-            self._last_error = failure
-            extra = {"worker": self.name, "failures": self._failures}
-        logger.error("worker run failed, will be tried again", exc_info=failure, extra=extra)
+            failures = self._failures
+            self._failures = 0 if failure is None else failures + 1
+            if failure is not None:
+                self._failures_total += 1
+                self._last_error = failure
+        if failure is not None:
+            self._tell(failure, failures + 1)
+        elif self._notes.went_well():
+            extra = {"worker": self.name, "failures": failures}
+            logger.info("worker runs well again", extra=extra)
+
+    def _tell(self, failure: BaseException, failures: int) -> None:
+        # A run may have lasted for hours.
+        telling = self._notes.failed(failure, self._clock.now_ms())
+        if telling is not Telling.NOT:
+            logger.error(
+                "worker run failed, will be tried again",
+                exc_info=failure if telling is Telling.IN_FULL else None,
+                extra={"worker": self.name, "failures": failures, "error": repr(failure)},
+            )

@@ -140,3 +140,22 @@ def test_a_worker_starts_once_only() -> None:
 
 def test_stop_before_start_is_harmless() -> None:
     Worker("test", lambda now_ms: None, HOUR_MS, ManualClock()).stop()
+
+
+def test_what_goes_on_failing_is_logged_once_and_its_end_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recovered = threading.Event()
+    runs: list[int] = []
+
+    def run_once(now_ms: int) -> None:
+        runs.append(now_ms)
+        if len(runs) <= 5:
+            raise OSError("disk went away")
+        recovered.set()
+
+    with caplog.at_level(logging.INFO), Worker("test", run_once, 1, ManualClock()) as worker:
+        assert recovered.wait(PATIENCE_S)
+        worker.stop()
+    told = [(record.levelname, record.__dict__["failures"]) for record in caplog.records]
+    assert told == [("ERROR", 1), ("INFO", 5)]
