@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from varve.foundation.errors import OffsetOutOfRange
+from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.kernels.record_parse import RecordField
 from varve.records import Batch, RecordColumns, build_batch
 from varve.records.record import Record
@@ -24,6 +24,7 @@ class MemorySource:
         self.starts = [0] * partitions
         self.ends = [0] * partitions
         self.tombstones_ms: int | None = None
+        self.is_missing = False
         self._batch_records = batch_records
 
     def append(self, partition: int, key: bytes, value: bytes | None) -> int:
@@ -60,11 +61,13 @@ class MemorySource:
         return len(self.logs)
 
     def bounds(self, partition: int) -> tuple[int, int]:
+        self._check_there()
         return self.starts[partition], self.ends[partition]
 
     def read(
         self, positions: Mapping[int, int], *, max_bytes: int, wait_ms: int
     ) -> Mapping[int, SourceRead]:
+        self._check_there()
         found = {}
         for number, start in positions.items():
             if not self.starts[number] <= start <= self.ends[number]:
@@ -78,6 +81,10 @@ class MemorySource:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _check_there(self) -> None:
+        if self.is_missing:
+            raise NotFound(f"{self.place} has no topic {self.topic}")
 
     def _read(self, number: int, start: int) -> SourceRead:
         end = self.ends[number]

@@ -8,6 +8,7 @@ Invariant  `c`, `r` and `u` give the row after, `d` and tombstones delete, `t` t
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,6 +26,8 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 """What Debezium writes for a large value that its source did not send again."""
 _WRAPPER: Final = {"schema", "payload"}
 _UPSERTS: Final = frozenset({b'"c"', b'"r"', b'"u"'})
+_POSTGRES_ID: Final = re.compile(r"([0-9]+):[0-9]+")
+"""A transaction of PostgreSQL, and a place in its log that each event has of its own."""
 
 Split = Row | bytes | None
 
@@ -83,7 +86,7 @@ def find_transaction_end(value: bytes | None) -> TransactionEnd | None:
     (event,) = _unwrapped([value])
     if not isinstance(event, dict) or event.get("status") != b'"END"':
         return None
-    id = decode_text(event.get("id", NULL))
+    id = _find_id(event)
     counts = json.loads(event.get("data_collections", NULL)) or []
     try:
         held = {str(entry["data_collection"]): int(entry["event_count"]) for entry in counts}
@@ -129,8 +132,15 @@ def _object(held: Split, name: str) -> bytes | None:
 def _transaction(mark: Split) -> SourceTransaction | None:
     if not isinstance(mark, dict):
         return None
-    id = decode_text(mark.get("id", NULL))
+    id = _find_id(mark)
     orders = [mark.get(name, b"") for name in ("total_order", "data_collection_order")]
     if id is None or not all(order.isdigit() and len(order) < 19 for order in orders):
         return None
     return SourceTransaction(id, int(orders[0]), int(orders[1]))
+
+
+def _find_id(held: Row) -> str | None:
+    """What all events of a transaction, and its end, have in common."""
+    id = decode_text(held.get("id", NULL))
+    of_postgres = None if id is None else _POSTGRES_ID.fullmatch(id)
+    return id if of_postgres is None else of_postgres[1]

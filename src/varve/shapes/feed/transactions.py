@@ -2,7 +2,8 @@
 
 Debezium writes the end of each transaction to a topic of its own, with the number of records by
 collection. A partition's records of one transaction stand together, so a record of another one ends
-it too. The tombstone behind a delete is in the delete's transaction, and is not counted by its end.
+it too. The tombstone behind a delete is in the delete's transaction, and is not counted by its end;
+nor is what a connector tells again after a crash of its own. The end may come before the records.
 
 Invariant  the records of one transaction that a partition holds are taken at once, unless they are
            more than a limit, or their end does not come within a time: both are counted.
@@ -10,22 +11,31 @@ Crash      ends are read again from the first one that is still needed.
 Threads    one.
 """
 
+import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from varve.foundation.clock import Clock
+from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import find_transaction_end
 from varve.shapes.feed.decoder import transaction_ids
 from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, split_records
 from varve.shapes.feed.source import TopicSource
 
+logger = logging.getLogger(__name__)
+
 RECORDS_MAX: Final = 100_000
 PATIENCE_MS: Final = 5_000
 _ENDS_MAX: Final = 100_000
 _READ_BYTES: Final = 1 << 20
+_MISSING_LOOK_MS: Final = 1_000
+_UNUSED_MS: Final = 60_000
+"""An end that nobody has waited for so long belongs to records that were given before it came."""
+_NO_TOPIC_CHARACTER: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 @dataclass(slots=True)
@@ -34,10 +44,11 @@ class _End:
 
     offset: int
     missing: int
+    noted_ms: int
 
 
 class _Group(NamedTuple):
-    """A run of entries of one transaction; `events` of them are counted by its end."""
+    """A run of entries of one transaction; its end counts `events` of them."""
 
     id: str | None
     size: int
@@ -66,6 +77,7 @@ class SourceTransactions:
         self._records_max = records_max
         self._patience_ms = patience_ms
         self._next_offset = 0
+        self._missing_ms: int | None = None
         self._ends: dict[str, _End] = {}
         self._held_since: dict[str, int] = {}
         self._held: dict[PartitionBuffer, tuple[str, int]] = {}
@@ -76,37 +88,74 @@ class SourceTransactions:
         return min((one.offset for one in self._ends.values()), default=self._next_offset)
 
     def open(self, position: int) -> None:
-        start, end = self._source.bounds(0)
-        self._next_offset = min(max(start, position), end)
         self._ends.clear()
         self._held_since.clear()
         self._held.clear()
+        self._next_offset, self._missing_ms = position, None
+        self._find_place()
 
     def look(self) -> None:
         """Reads the ends that have come."""
-        found = self._source.read({0: self._next_offset}, max_bytes=_READ_BYTES, wait_ms=0)
+        now_ms = self._clock.now_ms()
+        if self._missing_ms is not None:
+            if now_ms - self._missing_ms < _MISSING_LOOK_MS:
+                return
+            self._find_place()
+            if self._missing_ms is not None:
+                return
+        self._forget_unused(now_ms)
+        try:
+            found = self._source.read({0: self._next_offset}, max_bytes=_READ_BYTES, wait_ms=0)
+        except (NotFound, OffsetOutOfRange):
+            # It was made anew, or cut: what it said of records that wait is not known any more.
+            self._find_place()
+            return
         read = found.get(0)
         if read is None:
             return
         for columns in read.columns:
             offsets, _, records = split_records(columns)
             for offset, (_, value) in zip(offsets, records, strict=True):
-                self._note(offset, value)
+                self._note(offset, value, now_ms)
         self._next_offset = read.next_offset
 
-    def _note(self, offset: int, value: bytes | None) -> None:
+    def _find_place(self) -> None:
+        """Where to read on; Debezium makes the topic with the first transaction it tells of."""
+        try:
+            start, end = self._source.bounds(0)
+        except NotFound:
+            if self._missing_ms is None:
+                logger.warning(
+                    "topic of transactions is not there yet",
+                    extra={"topic": self._topic, "transactions": self._source.topic},
+                )
+            self._missing_ms = self._clock.now_ms()
+            return
+        self._missing_ms = None
+        self._next_offset = min(max(start, end - _ENDS_MAX, self._next_offset), end)
+
+    def _note(self, offset: int, value: bytes | None, now_ms: int) -> None:
         end = find_transaction_end(value)
         if end is None:
             return
-        count = sum(
-            count
-            for name, count in end.counts.items()
-            if self._topic == name or self._topic.endswith(f".{name}")
-        )
+        count = sum(count for name, count in end.counts.items() if self._is_ours(name))
         if count:
-            self._ends[end.id] = _End(offset, count)
+            self._ends.pop(end.id, None)
+            self._ends[end.id] = _End(offset, count, now_ms)
         while len(self._ends) > _ENDS_MAX:
             self._ends.pop(next(iter(self._ends)))
+
+    def _is_ours(self, collection: str) -> bool:
+        """Whether the records of a collection are in the topic, by its name."""
+        name = _NO_TOPIC_CHARACTER.sub("_", collection)
+        return self._topic == name or self._topic.endswith(f".{name}")
+
+    def _forget_unused(self, now_ms: int) -> None:
+        for id, end in list(self._ends.items()):
+            if now_ms - end.noted_ms < _UNUSED_MS:
+                break
+            if id not in self._held_since:
+                del self._ends[id]
 
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
         """How many entries may be taken: whole transactions, at least so many if they are there."""
@@ -155,6 +204,7 @@ def _groups(entries: Sequence[Entry]) -> Iterator[_Group]:
     taken = 0
     ids = transaction_ids([one[3] for one in entries])
     for id, pairs in groupby(zip(ids, entries, strict=True), key=lambda pair: pair[0]):
-        run = [entry[3].is_tombstone for _, entry in pairs]
+        run = [entry[3].transaction for _, entry in pairs]
         taken += len(run)
-        yield _Group(id, len(run), len(run) - sum(run), taken < len(entries))
+        events = len({one.collection_order for one in run if one is not None})
+        yield _Group(id, len(run), events, taken < len(entries))

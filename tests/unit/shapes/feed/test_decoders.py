@@ -146,17 +146,26 @@ def test_debezium_keeps_values_that_the_source_left_out() -> None:
     assert complete(decoded, None) == b'{"id":1,"c":2}'
 
 
-def test_debezium_tells_the_source_transaction_and_its_end() -> None:
-    mark = {"id": "571:5", "total_order": 3, "data_collection_order": 1}
+@pytest.mark.parametrize(
+    ("told", "id"),
+    [
+        ("571:53195832", "571"),
+        ("00000025:00000d08:0025", "00000025:00000d08:0025"),
+        ("5c3a5b3e-1b7f-11ee-be56-0242ac120002:23", "5c3a5b3e-1b7f-11ee-be56-0242ac120002:23"),
+        ("5.6.641", "5.6.641"),
+    ],
+)
+def test_debezium_tells_the_source_transaction_and_its_end(told: str, id: str) -> None:
+    mark = {"id": told, "total_order": 3, "data_collection_order": 1}
     value = _json(_envelope("c", {"id": 1}, transaction=mark))
     decoded = DebeziumDecoder().decode(b'{"id":1}', value)
-    assert decoded.transaction == SourceTransaction("571:5", 3, 1)
+    assert decoded.transaction == SourceTransaction(id, 3, 1)
     counts = [{"data_collection": "public.items", "event_count": 2}]
-    end = {"status": "END", "id": "571:5", "event_count": 2, "data_collections": counts}
+    end = {"status": "END", "id": told, "event_count": 2, "data_collections": counts}
     for text in (_json(end), _wrapped(end)):
         found = find_transaction_end(text)
         assert found is not None
-        assert (found.id, found.counts) == ("571:5", {"public.items": 2})
+        assert (found.id, found.counts) == (id, {"public.items": 2})
     others: list[Any] = [
         {"status": "BEGIN"},
         {"status": "END"},

@@ -29,10 +29,11 @@ class _Bench:
         self.counts = FeedCounts()
         self.source = MemorySource("db.public.items", partitions=partitions)
         self.ends = MemorySource("db.transaction")
+        self._orders: dict[str, int] = {}
         self.feed = self._open()
 
     def _open(self) -> TopicFeed:
-        gate = SourceTransactions(
+        self.gate = SourceTransactions(
             self.ends, self.source.topic, self.counts, self.clock, records_max=50
         )
         feed = TopicFeed(
@@ -43,7 +44,7 @@ class _Bench:
             fs=RealFileSystem(),
             clock=self.clock,
             signature="debezium",
-            gate=gate,
+            gate=self.gate,
         )
         if feed.open() is not None:
             feed.checkpoint(feed.mark())
@@ -54,9 +55,7 @@ class _Bench:
         self.feed = self._open()
 
     def put(self, key: int, n: int, transaction: str | None, partition: int = 0) -> None:
-        mark = None
-        if transaction is not None:
-            mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
+        mark = None if transaction is None else self._mark(transaction)
         value: dict[str, Any] = {
             "before": None,
             "after": {"id": key, "n": n},
@@ -67,11 +66,19 @@ class _Bench:
 
     def delete(self, key: int, transaction: str) -> None:
         """As Debezium does: the event, and a tombstone that says nothing of the transaction."""
-        mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
+        mark = self._mark(transaction)
         value = {"before": {"id": key}, "after": None, "op": "d", "transaction": mark}
         encoded = json.dumps({"id": key}).encode()
         self.source.append(0, encoded, json.dumps(value).encode())
         self.source.append(0, encoded, None)
+
+    def _mark(self, transaction: str) -> dict[str, Any]:
+        order = self._orders[transaction] = self._orders.get(transaction, 0) + 1
+        return {"id": transaction, "total_order": order, "data_collection_order": order}
+
+    def tell_again(self, transaction: str) -> None:
+        """As a connector does after a crash: from the first record of a transaction on."""
+        del self._orders[transaction]
 
     def end(self, transaction: str, count: int) -> None:
         collections = [
@@ -210,3 +217,66 @@ def test_parts_in_several_partitions_are_transactions_of_their_own(tmp_path: Pat
     assert sorted(_numbers(bench.poll())) == [[1], [2, 3]]
     assert bench.counts.unfinished == 0
     bench.feed.close()
+
+
+def test_events_of_postgres_belong_together_by_the_number_before_the_colon(bench: _Bench) -> None:
+    bench.put(1, 1, "733:22234624")
+    bench.put(2, 2, "733:22241720")
+    bench.put(3, 3, "734:22242120")
+    assert _numbers(bench.poll()) == [[1, 2]]
+    bench.end("734:22242936", 1)
+    assert _numbers(bench.poll()) == [[3]]
+    assert bench.counts.unfinished == 0
+
+
+def test_records_that_were_told_twice_make_no_transaction_whole(bench: _Bench) -> None:
+    bench.put(1, 1, "a")
+    bench.put(2, 2, "a")
+    bench.tell_again("a")
+    bench.put(1, 1, "a")
+    bench.end("a", 3)
+    assert bench.poll() == []
+    bench.put(2, 2, "a")
+    bench.put(3, 3, "a")
+    assert _numbers(bench.poll()) == [[1, 2, 3]]
+    assert bench.counts.unfinished == 0
+
+
+def test_the_topic_of_transactions_may_come_later(bench: _Bench) -> None:
+    bench.ends.is_missing = True
+    bench.crash()
+    bench.put(1, 1, None)
+    assert _numbers(bench.poll()) == [[1]]
+    bench.put(2, 2, "a")
+    bench.end("a", 1)
+    assert bench.poll() == []
+    bench.ends.is_missing = False
+    bench.clock.advance(1_000)
+    assert _numbers(bench.poll()) == [[2]]
+    assert bench.counts.unfinished == 0
+
+
+def test_ends_that_nobody_waits_for_are_forgotten(bench: _Bench) -> None:
+    bench.put(1, 1, "a")
+    bench.put(2, 2, "b")
+    bench.poll()
+    bench.end("a", 1)
+    bench.end("b", 1)
+    bench.poll()
+    assert bench.gate.position == 0
+    bench.clock.advance(60_000)
+    bench.poll()
+    assert bench.gate.position == 2
+
+
+def test_a_collection_is_known_by_what_a_topic_may_be_called() -> None:
+    counts = FeedCounts()
+    ends = MemorySource("db.transaction")
+    gate = SourceTransactions(ends, "db.public.my_items", counts, ManualClock())
+    gate.open(0)
+    told = [{"data_collection": "public.my items", "event_count": 1}]
+    value = {"status": "END", "id": "a", "data_collections": told}
+    ends.append(0, b"{}", json.dumps(value).encode())
+    ends.append(0, b"{}", json.dumps({**value, "id": "b", "data_collections": []}).encode())
+    gate.look()
+    assert gate.position == 0
