@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 from varve.foundation.errors import NotFound, StoreError
 from varve.foundation.metrics import MetricTable
@@ -31,6 +32,7 @@ class FakeShape:
         self.log: list[tuple[Offset, bytes]] = []
         self.ends: list[Offset] = []
         self.reads = 0
+        self.followers = 0
         self.is_tail = False
 
     def open(self) -> None:
@@ -51,6 +53,14 @@ class FakeShape:
 
     def is_in_memory(self, start: Offset) -> bool:
         return self.is_tail
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        self.followers += 1
+        try:
+            yield
+        finally:
+            self.followers -= 1
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         if self.is_dropped:

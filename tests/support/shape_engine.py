@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 import varve
-from varve.disk import RealFileSystem
+from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock, ManualClock
 from varve.foundation.errors import NotFound
@@ -41,13 +41,17 @@ class Stage:
         clock: Clock | None = None,
         wait: Callable[[float], object] = lambda seconds: None,
         maintain: bool = False,
+        files: FileSystem | None = None,
     ) -> None:
+        """`files` holds the shapes; registry and tables are on the real disk in any case."""
         self.path = path
         self.clock = clock or ManualClock()
         self._settings = settings
         self._compaction = compaction
         self._wait = wait
         self._maintain = maintain
+        self._files = files or RealFileSystem()
+        (path / "shapes").mkdir(exist_ok=True)
         self.store: Store = varve.open(path / "store", maintain=False)
         self.engine = self._open()
 
@@ -55,7 +59,7 @@ class Stage:
         engine = Engine(
             str(self.path / "shapes"),
             self.make_feed,
-            fs=RealFileSystem(),
+            fs=self._files,
             clock=self.clock,
             random=Random(7),
             settings=self._settings,

@@ -208,9 +208,9 @@ class Follower:
 
     async def _take_refusal(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         if status == 409:
-            assert headers.get("electric-handle") != self.handle, "sent back to the same handle"
+            assert headers["electric-handle"] != self.handle, "sent back to the same handle"
             self.refetch_count += 1
-            self.handle = headers.get("electric-handle", "")
+            self.handle = headers["electric-handle"]
             self.offset, self.is_current = "-1", False
             self.rows.clear()
         elif status in (429, 503):

@@ -23,7 +23,6 @@ from varve.http.headers import (
     KNOWN_ERROR,
     NO_STORE,
     REFETCH,
-    REFETCH_UNKNOWN,
     RETRY_AFTER,
     Header,
 )
@@ -82,10 +81,8 @@ def up_to_date(seen_tx: int) -> bytes:
     return b'{"headers":{"control":"up-to-date","global_last_seen_lsn":"%d"}}' % seen_tx
 
 
-def must_refetch(handle: str | None) -> Refusal:
-    """The shape is not, or no longer, what the client follows."""
-    if handle is None:
-        return Refusal(409, MUST_REFETCH, (REFETCH_UNKNOWN,))
+def must_refetch(handle: str) -> Refusal:
+    """The shape is not, or no longer, what the client follows; this handle is."""
     return Refusal(409, MUST_REFETCH, (REFETCH, (HANDLE, handle.encode())))
 
 

@@ -5,6 +5,7 @@ Invariant  a client that sends nothing, or a head without end, holds a connectio
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -72,8 +73,13 @@ class HeadJoiner:
         return self._transport.is_closing()
 
 
-def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
-    """The class of connections that uvicorn makes, with these limits."""
+def make_connection(
+    settings: HttpSettings, note_refused: Callable[[str], None]
+) -> type[asyncio.Protocol]:
+    """The class of connections that uvicorn makes, with these limits.
+
+    `note_refused` is told what was wrong with bytes that are no request: head, address, bytes.
+    """
     idle_s = settings.idle_ms / 1000
 
     class Connection(HttpToolsProtocol):
@@ -99,6 +105,7 @@ def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
             if was_in_head and self._is_in_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > settings.head_bytes_max:
+                    note_refused("head")
                     self.transport.write(_TOO_LARGE)
                     self.transport.close()
             elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
@@ -107,6 +114,7 @@ def make_connection(settings: HttpSettings) -> type[asyncio.Protocol]:
 
         def send_400_response(self, msg: str) -> None:
             is_long = len(self.url) > _URL_BYTES_MAX
+            note_refused("address" if is_long else "bytes")
             self.transport.write(_TOO_LONG if is_long else _NO_REQUEST)
             self.transport.close()
 

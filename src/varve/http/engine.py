@@ -6,6 +6,7 @@ Threads    any thread may ask; a listener is called from the engine's threads.
 """
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from varve.foundation.errors import StoreError
@@ -55,6 +56,9 @@ class Shape(Protocol):
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], joined by commas, in pieces that are never empty."""
+
+    def followed(self) -> AbstractContextManager[None]:
+        """To be entered while a request waits for news: other shapes make room first."""
 
 
 class Engine(Protocol):

@@ -39,7 +39,7 @@ class EventStream:
         until = loop.time() + services.settings.events_ms / 1000
         keep_alive_s = services.settings.keep_alive_ms / 1000
         place = request.offset
-        with services.waiters.at(shape.handle) as waiter:
+        with services.waiters.at(shape.handle) as waiter, shape.followed():
             exchange.watch(waiter.wake)
             while not (shape.is_dropped or exchange.is_gone or services.waiters.is_stopping):
                 last = shape.latest

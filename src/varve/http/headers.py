@@ -34,7 +34,6 @@ NO_STORE: Final[tuple[Header, ...]] = ((CACHE, b"no-store"), (b"surrogate-contro
 INITIAL: Final = (CACHE, b"public, max-age=604800, s-maxage=3600, stale-while-revalidate=2629746")
 LIVE: Final = (CACHE, b"public, max-age=5, stale-while-revalidate=5")
 REFETCH: Final = (CACHE, b"public, max-age=60, must-revalidate")
-REFETCH_UNKNOWN: Final = (CACHE, b"public, max-age=1, must-revalidate")
 
 _EXPOSED: Final = b",".join(
     (HANDLE, OFFSET, SCHEMA, CURSOR, UP_TO_DATE, HAS_DATA, SNAPSHOT, KNOWN_ERROR, RETRY_AFTER)

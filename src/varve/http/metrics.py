@@ -36,6 +36,12 @@ REFUSED = counter(
     unit="requests",
     labels=("kind",),
 )
+MALFORMED = counter(
+    "varve_shape_http_malformed_total",
+    "What was no request: other bytes than HTTP's, an address or a head that is too long.",
+    unit="requests",
+    labels=("kind",),
+)
 UNDER_WAY = gauge(
     "varve_shape_http_requests",
     "Requests for shapes that are under way, live ones among them.",
@@ -66,6 +72,9 @@ class HttpMetrics:
         self._table.add(REQUESTS, 1, endpoint, method, str(status))
         self._table.add(BYTES, size, endpoint)
         self._table.add(SECONDS, seconds, endpoint)
+
+    def note_malformed(self, kind: str) -> None:
+        self._table.add(MALFORMED, 1, kind)
 
     def note_state(
         self, counts: dict[str, int], refused: dict[str, int], *, waiting: int, shared: int

@@ -10,12 +10,13 @@ from typing import Final
 
 from varve.foundation.errors import NotFound, StoreError
 from varve.http.access import Access, parse_definition
-from varve.http.answer import Refusal, invalid, must_refetch
+from varve.http.answer import Refusal, invalid, must_refetch, refusal_of, unavailable
 from varve.http.engine import Engine, Shape
 from varve.http.engine_pool import EnginePool
 from varve.http.shape_request import DefinitionTexts, ShapeRequest
 from varve.shapes.definition import Definition
 
+_GOING_RETRY_S: Final = 1
 _KEPT_MAX: Final = 20_000
 _KEPT_CHARACTERS_MAX: Final = 2000
 
@@ -57,13 +58,17 @@ class Resolver:
     async def refetch(self, shape: Shape) -> Refusal:
         """What a client of a dropped shape gets: 409 with the handle to follow, made if need be.
 
-        Without a handle where there can be no such shape any more.
+        503 where there cannot be another one now, 400 where the topic has been gone for a while.
         """
         try:
             other = await self._find_or_create(shape.definition)
-        except (Refusal, StoreError):
-            return must_refetch(None)
-        return must_refetch(None if other.handle == shape.handle else other.handle)
+        except Refusal as refusal:
+            return refusal
+        except StoreError as error:
+            return refusal_of(error)
+        if other.handle == shape.handle:
+            return unavailable("the shape is about to go: come again", retry_s=_GOING_RETRY_S)
+        return must_refetch(other.handle)
 
     async def _find_or_create(self, definition: Definition) -> Shape:
         found = self._engine.find_by_definition(definition)

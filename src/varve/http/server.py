@@ -41,7 +41,7 @@ class HttpServer:
         self._port = listening.getsockname()[1]
         config = uvicorn.Config(
             make_app(self._services),
-            http=make_connection(settings),
+            http=make_connection(settings, self._services.metrics.note_malformed),
             loop="none",
             lifespan="off",
             ws="none",

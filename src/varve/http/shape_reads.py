@@ -133,8 +133,9 @@ class ShapeReads:
         if request.is_live and request.offset >= shape.latest:
             return None
         end = await self.find_end(shape, request.offset, shape.latest)
-        tag = _etag(shape, request, end)
-        if tag.decode() not in [part.strip().removeprefix("W/") for part in sent.split(",")]:
+        known = [part.strip().removeprefix("W/") for part in sent.split(",")]
+        # RFC 9110, 13.1.2: an asterisk means whatever there is.
+        if _etag(shape, request, end).decode() not in known and known != ["*"]:
             return None
         told = self._headers(request, shape, end)
         told.append((headers.HAS_DATA, b"true"))
@@ -224,7 +225,7 @@ class ShapeReads:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         waiters = self._services.waiters
-        with waiters.at(shape.handle) as waiter:
+        with waiters.at(shape.handle) as waiter, shape.followed():
             exchange.watch(waiter.wake)
             while not is_met():
                 if shape.is_dropped:

@@ -45,10 +45,10 @@ class Catalog:
         with self._lock:
             return list(self._by_handle.values())
 
-    def find_least_recently_read(self) -> Shape | None:
-        """The one to give up first; shapes that nobody has read yet are left out."""
+    def find_least_recently_read(self, now_ms: int) -> Shape | None:
+        """The one to give up first; None where somebody wants each of them."""
         return min(
-            (shape for shape in self.shapes() if shape.last_read >= 0),
+            (shape for shape in self.shapes() if not shape.is_wanted(now_ms)),
             key=lambda shape: shape.last_read,
             default=None,
         )

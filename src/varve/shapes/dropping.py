@@ -1,12 +1,17 @@
 """The end of shapes: turned away at once, forgotten, their files moved to the trash.
 
 Invariant  a shape is dropped once, for the first reason given; whoever follows it is told after it
-           can be found no more.
-Crash      a shape that the registry has forgotten leaves a directory, which upkeep removes.
-Threads    any; holds no lock of its own.
+           can be found no more. A disk that fails keeps nobody from dropping: who drops has other
+           shapes in hand.
+Crash      a shape that the registry has forgotten leaves a directory, which upkeep removes. One
+           without a directory is dropped when it is opened. With both it would be taken up again,
+           so no table is written until one of them is gone (`settle`).
+Threads    any; `_ended` guards what is under way and what is stuck. It is taken behind the locks of
+           topics and before those of shapes.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Collection
 
 from varve.foundation.errors import Unavailable
@@ -43,34 +48,72 @@ class Dropping:
         self._leftovers = leftovers
         self._listeners = listeners
         self._metrics = metrics
+        self._ended = threading.Condition()
+        self._under_way: set[str] = set()  # guarded by _ended
+        self._stuck: set[str] = set()  # guarded by _ended; have their row and their files
 
     def drop(self, shapes: Collection[Shape], reason: DropReason) -> None:
         """Ends shapes for good; one that was dropped before stays so."""
-        gone = [shape for shape in shapes if shape.mark_dropped(reason)]
+        with self._ended:
+            gone = [shape for shape in shapes if shape.mark_dropped(reason)]
+            handles = [shape.handle for shape in gone]
+            self._under_way.update(handles)
         if not gone:
             return
-        handles = [shape.handle for shape in gone]
-        self._catalog.remove(gone)
+        is_forgotten = False
         try:
-            self._unregister(handles)
-        except Unavailable as error:
-            # Whoever drops has other shapes in hand. The registry makes up for it, and after a
-            # restart before that the row finds no files.
-            logger.error("registry keeps shapes that are gone", exc_info=error)
-        self._remove(gone)
+            self._catalog.remove(gone)
+            is_forgotten = self._forget(handles)
+            self._remove(gone)
+        finally:
+            self._end(handles, is_forgotten=is_forgotten)
         self._metrics.add(DROPPED, len(gone), reason)
         logger.info(
             "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}
         )
         self._listeners.tell(handles)
 
+    def _forget(self, handles: Collection[str]) -> bool:
+        """False if the registry keeps them for now; it makes up for it with its next change."""
+        try:
+            self._unregister(handles)
+        except Unavailable as error:
+            logger.error("registry keeps shapes that are gone", exc_info=error)
+            return False
+        return True
+
     def _remove(self, gone: Collection[Shape]) -> None:
         for shape in gone:
             topic = self._topics.find(shape.definition.topic)
             if topic is not None:
                 topic.remove(shape)
-            if not shape.remove_storage():
-                self._leftovers.discard(shape.handle)
+            try:
+                if not shape.remove_storage():
+                    self._leftovers.discard(shape.handle)
+            except OSError as error:
+                self._leftovers.postpone(shape.handle, error)
+
+    def _end(self, handles: Collection[str], *, is_forgotten: bool) -> None:
+        with self._ended:
+            self._under_way.difference_update(handles)
+            if not is_forgotten:
+                self._stuck.update(filter(self._leftovers.owes, handles))
+            self._ended.notify_all()
+
+    def settle(self, wait_ms: int) -> bool:
+        """Whether no shape dropped before can be taken up after a crash.
+
+        Waits for drops that are under way. Raises Unavailable while the disk keeps such a shape.
+        """
+        with self._ended:
+            self._stuck = set(filter(self._leftovers.owes, self._stuck))
+            if self._stuck:
+                self._unregister(self._stuck)
+                self._stuck.clear()
+            begun = set(self._under_way)
+            return self._ended.wait_for(
+                lambda: begun.isdisjoint(self._under_way), timeout=wait_ms / 1000
+            )
 
     def storage_failed(self, shape: Shape, error: BaseException) -> None:
         logger.error("storage of a shape failed", exc_info=error, extra={"handle": shape.handle})
@@ -78,9 +121,10 @@ class Dropping:
 
     def topic_gone(self, topic: TopicShapes) -> None:
         """Called by the feed's own thread; upkeep ends what is left of the topic."""
-        topic.is_gone = True
+        topic.is_gone = topic.is_given_up = True
         topic.end_turns()
         topic.needs_opening()
+        self._topics.miss(topic.topic)
         self.drop_all(topic)
 
     def drop_all(self, topic: TopicShapes) -> None:

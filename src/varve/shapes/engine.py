@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from varve.disk import FileSystem, Lock
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, InvalidRequest, NotFound, Unavailable
+from varve.foundation.errors import Closed, StoreError, Unavailable
 from varve.foundation.worker import WorkerHealth
 from varve.shapes import metrics
 from varve.shapes.catalog import Catalog
@@ -76,7 +76,7 @@ class Engine:
         self._clock = clock
         self._catalog = Catalog()
         self._creation = threading.Lock()
-        self._topics = Topics(self._make_topic)
+        self._topics = Topics(self._make_topic, clock)
         self._listeners = Listeners()
         self.metrics = EngineMetrics(self._topics.all)
         self._reads = itertools.count(1)
@@ -177,17 +177,20 @@ class Engine:
     def find_or_create(self, definition: Definition) -> Shape:
         """The shape of a definition; a new one gets its snapshot from another thread.
 
-        Raises NotFound without the topic, Unavailable when it cannot be reached or when there are
-        too many shapes that nobody has read yet.
+        Raises NotFound without the topic, Unavailable when it cannot be reached, or had shapes a
+        moment ago and is gone, or when there are too many shapes in use.
         """
         found = self._catalog.find_by_definition(definition)
-        if found is not None:
+        if found is not None and not found.is_dropped:
             return found
         with self._creation:
             self._check_open()
             found = self._catalog.find_by_definition(definition)
             if found is not None:
-                return found
+                if not found.is_dropped:
+                    return found
+                # Somebody is about to take it out.
+                self._catalog.remove([found])
             topic = self._get_or_start_topic(definition.topic)
             self._make_room()
             shape = self._make_shape(
@@ -203,11 +206,11 @@ class Engine:
     def _make_room(self) -> None:
         if len(self._catalog) < self.settings.shapes_max:
             return
-        oldest = self._catalog.find_least_recently_read()
+        oldest = self._catalog.find_least_recently_read(self._clock.now_ms())
         if oldest is None:
             raise Unavailable(
-                f"there are {len(self._catalog)} shapes and none has been read yet; the limit is "
-                f"{self.settings.shapes_max} (shapes.max): try again"
+                f"there are {len(self._catalog)} shapes and all of them are followed or were just "
+                f"made; the limit is {self.settings.shapes_max} (shapes.max): try again"
             )
         self.drop(oldest, DropReason.EVICTED)
 
@@ -232,6 +235,7 @@ class Engine:
             settings=self.settings,
             clock=self._clock,
             drop=self._dropping.drop,
+            settle=self._dropping.settle,
             notify=self._listeners.tell,
             checkpoint_due=self._checkpoint_due,
         )
@@ -239,14 +243,11 @@ class Engine:
     def _get_or_start_topic(self, name: str) -> TopicShapes:
         """The topic, in the engine from now on if it exists; only under `_creation`."""
         found = self._topics.find(name)
-        if found is not None and not found.is_gone:
-            return found
         if found is not None:
-            self._end_topic(found, is_durable=False)
-        try:
-            topic = self._topics.connect(name)
-        except InvalidRequest as error:
-            raise NotFound(f"there is no topic {name!r:.260}: {error}") from error
+            if not found.is_given_up:
+                return found
+            self._end_topic(found)
+        topic = self._topics.connect(name)
         if self._running is not None:
             self._running.start_topic(topic)
         return topic
@@ -316,23 +317,34 @@ class Engine:
 
     def run_upkeep(self, now_ms: int) -> None:
         """Removes what was dropped, directories that no shape owns, and feeds that nobody needs."""
-        self._end_unused_topics()
         self._leftovers.run_once()
+        self._end_unused_topics()
 
     def _end_unused_topics(self) -> None:
-        """The tables of such topics stay, and are used again."""
+        """The tables of such topics stay, and are used again; one that fails holds up no other."""
+        failures: list[Exception] = []
         with self._creation:
             for topic in self._topics.all():
                 topic.unused_rounds = 0 if topic.is_used else topic.unused_rounds + 1
-                if topic.is_gone or topic.unused_rounds >= UNUSED_ROUNDS:
-                    self._end_topic(topic, is_durable=not topic.is_gone)
+                if topic.is_given_up or topic.unused_rounds >= UNUSED_ROUNDS:
+                    try:
+                        self._end_topic(topic)
+                    except (StoreError, OSError) as error:
+                        failures.append(error)
+        if failures:
+            raise failures[0]
 
-    def _end_topic(self, topic: TopicShapes, *, is_durable: bool) -> None:
-        self._topics.remove(topic)
+    def _end_topic(self, topic: TopicShapes) -> None:
+        """Lets go of a topic; raises Unavailable while its feed is at work: then it is for later.
+
+        Nobody gets a shape of it before.
+        """
+        topic.is_given_up = True
         if self._running is not None:
             self._running.stop_topic(topic)
+        self._topics.remove(topic)
         try:
-            if is_durable:
+            if not topic.is_gone:
                 topic.checkpoint_now(self._pool)
         finally:
             topic.close()

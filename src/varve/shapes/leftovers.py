@@ -3,9 +3,11 @@
 Invariant  a shape is in the catalog before its directory is made; so a directory whose handle is
            not there is a leftover.
 Crash      what is not removed is found again.
+Threads    any may discard; one runs the rounds. `_lock` guards what is owed.
 """
 
 import logging
+import threading
 from typing import Final
 
 from varve.disk import FileSystem
@@ -27,15 +29,37 @@ class Leftovers:
         self._root = root
         self._catalog = catalog
         self._is_swept = False
+        self._lock = threading.Lock()
+        self._owed: set[str] = set()  # guarded by _lock; their directories are to be moved yet
 
     def discard(self, handle: str) -> None:
-        """Moves a shape's directory to the trash; one that is not there is fine."""
-        move_to_trash(self._fs, self._root, handle)
+        """Moves a shape's directory to the trash, later if the disk does not let it."""
+        try:
+            # One that is not there is fine.
+            move_to_trash(self._fs, self._root, handle)
+        except OSError as error:
+            self.postpone(handle, error)
+
+    def postpone(self, handle: str, error: OSError) -> None:
+        """Notes that a directory could not be moved; the next rounds try again."""
+        logger.warning(
+            "directory of a dropped shape stays for now", exc_info=error, extra={"handle": handle}
+        )
+        with self._lock:
+            self._owed.add(handle)
+
+    def owes(self, handle: str) -> bool:
+        """Whether the directory of a dropped shape is still in its place."""
+        return handle in self._owed
 
     def run_once(self) -> None:
         if not self._is_swept:
             self._sweep()
             self._is_swept = True
+        for handle in list(self._owed):
+            move_to_trash(self._fs, self._root, handle)
+            with self._lock:
+                self._owed.remove(handle)
         empty_trash(self._fs, self._root, count_max=TRASH_COUNT_MAX)
 
     def _sweep(self) -> None:

@@ -89,8 +89,9 @@ class Registry:
                     "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                     (stamp,),
                 )
+                # A shape of that definition that is being dropped may have its row still.
                 connection.execute(
-                    "INSERT INTO shapes VALUES (?, ?, NULL, ?)",
+                    "INSERT OR REPLACE INTO shapes VALUES (?, ?, NULL, ?)",
                     (handle, definition.comparable, self._clock.now_ms()),
                 )
             return handle

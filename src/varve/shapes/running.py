@@ -1,7 +1,7 @@
 """The threads of an engine: a feed for each topic, one that checkpoints, snapshots, upkeep.
 
-Invariant  a failing feed is tried again, later and later; it stops nobody else's. A topic that is
-           gone takes its shapes with it.
+Invariant  a failing feed is tried again, later and later; it stops nobody else's. Its trouble is
+           over with the first turn that goes well. A topic that is gone takes its shapes with it.
 Threads    `start_topic` and `wake_snapshots` from any thread; `stop` once.
 """
 
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import NotFound, StoreError
+from varve.foundation.errors import NotFound, StoreError, Unavailable
 from varve.foundation.worker import Worker, WorkerHealth
 from varve.shapes.settings import EngineSettings
 from varve.shapes.snapshotting import Snapshotter
@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 FEED_RETRY_MS: Final = 5000
 """The longest time after which a feed that failed is tried again."""
+STOP_TOPIC_MS: Final = 1000
+"""How much longer than a feed waits for records it may take until it has stopped. Nobody else gets
+a new shape meanwhile."""
 COMPACTION_LOOK_MS: Final = 5000
 """How often the schedule is asked which logs are due."""
 
@@ -67,7 +70,7 @@ class Running:
         """Runs the feed of a topic from now on."""
         worker = Worker(
             f"shapes-feed-{topic.topic}",
-            lambda now_ms: self._run_feed(topic),
+            lambda now_ms: self._run_feed(topic, worker),
             FEED_RETRY_MS,
             self._clock,
         )
@@ -77,13 +80,18 @@ class Running:
         worker.start().wake()
 
     def stop_topic(self, topic: TopicShapes) -> None:
-        """Ends the feed of a topic after its turn; not from that feed's own thread."""
+        """Ends the feed of a topic after its turn; not from that feed's own thread.
+
+        Raises Unavailable if that takes long: then it ends by itself, and is to be stopped again.
+        """
         topic.end_turns()
         with self._lock:
-            worker = self._feeds.pop(topic.topic, None)
-            self._topics.pop(topic.topic, None)
+            worker = self._feeds.get(topic.topic)
         if worker is not None:
-            worker.stop()
+            worker.stop(self._settings.wait_ms + STOP_TOPIC_MS)
+        with self._lock:
+            self._feeds.pop(topic.topic, None)
+            self._topics.pop(topic.topic, None)
 
     def wake_checkpoint(self) -> None:
         self._flusher.wake()
@@ -99,15 +107,21 @@ class Running:
         return None if worker is None else worker.health()
 
     def stop(self) -> None:
-        """Ends all threads, each after what it has in hand."""
+        """Ends all threads, each after what it has in hand; raises Unavailable if one does not."""
         self._is_stopping.set()
         self._snapshots.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             topics, workers = list(self._topics.values()), list(self._feeds.values())
         for topic in topics:
             topic.end_turns()
+        failures: list[Unavailable] = []
         for worker in (*workers, self._flusher, *self._others):
-            worker.stop()
+            try:
+                worker.stop()
+            except Unavailable as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _run_snapshots(self, topic: TopicShapes) -> None:
         try:
@@ -115,8 +129,11 @@ class Running:
         except Exception:
             logger.exception("snapshots of a topic failed", extra={"topic": topic.topic})
 
-    def _run_feed(self, topic: TopicShapes) -> None:
-        """Turns until the engine stops; what it raises is tried again by the worker."""
+    def _run_feed(self, topic: TopicShapes, worker: Worker) -> None:
+        """Turns until the engine stops; what it raises is tried again by the worker.
+
+        Returns after the first turn that went well behind a failure, and is called again at once.
+        """
         try:
             while not self._is_stopping.is_set() and not topic.is_ended:
                 if not topic.is_ready:
@@ -124,6 +141,9 @@ class Running:
                     # Who asked meanwhile was not served.
                     self.wake_snapshots(topic)
                 topic.turn(wait_ms=self._settings.wait_ms)
+                if worker.failures:
+                    worker.wake()
+                    return
         except NotFound as error:
             logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})
             self._topic_gone(topic)

@@ -1,6 +1,7 @@
 """One shape: its definition, its state, and its storage, which is opened when first needed.
 
-Invariant  `latest` never goes back: what was seen before the shape was dropped stays. A shape gets
+Invariant  a shape that is followed, or was just made for somebody, makes no room for others.
+           `latest` never goes back: what was seen before the shape was dropped stays. A shape gets
            changes above `start` only; what is at or below it stands in the snapshot.
 Crash      a shape without a complete snapshot is dropped at the next start.
 Threads    any; `_lock` guards opening, closing and dropping. Readers and writers take the storage
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import Final
 
 from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.definition import Definition
@@ -21,6 +23,9 @@ from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.storage import ShapeStorage, flush_storages
 
 logger = logging.getLogger(__name__)
+
+UNREAD_MS: Final = 60_000
+"""How long a new shape stays for who asked for it to come and read."""
 
 
 class DropReason(StrEnum):
@@ -41,8 +46,10 @@ class Shape:
 
     __slots__ = (
         "_failure",
+        "_followers",
         "_is_complete",
         "_is_started",
+        "_is_unread",
         "_latest",
         "_lock",
         "_open_storage",
@@ -76,14 +83,16 @@ class Shape:
         self.created_ms = created_ms
         self.start = BEFORE_ALL if start is None else start
         """Up to here the topic is in the snapshot."""
-        self.last_read = -1 if start is None else 0
-        """The number of its newest read, 0 if in an earlier run, -1 if it is new and unread."""
+        self.last_read = next(reads) if start is None else 0
+        """The number of its newest read, or that of its making; 0 if in an earlier run."""
         self.drop_reason: DropReason | None = None
         self._reads = reads
         self._open_storage = open_storage
         self._storage_failed = storage_failed
         self._storage: ShapeStorage | None = None  # guarded by _lock
         self._is_started = self._is_complete = start is not None
+        self._is_unread = start is None
+        self._followers = 0  # guarded by _lock
         self._failure: StoreError | None = None
         self._latest = SNAPSHOT_END
         self._lock = threading.Lock()
@@ -136,9 +145,30 @@ class Shape:
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""
-        self.last_read = next(self._reads)
+        self._note_read()
         with self._dropping_if_corrupt():
             return self._checked(self.open().read(start, end))
+
+    def _note_read(self) -> None:
+        self.last_read = next(self._reads)
+        self._is_unread = False
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """To be entered while somebody waits for news of it."""
+        with self._lock:
+            self._followers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers -= 1
+            self._note_read()
+
+    def is_wanted(self, now_ms: int) -> bool:
+        """Whether somebody follows it, or is about to read it for the first time."""
+        is_expected = self._is_unread and now_ms - self.created_ms < UNREAD_MS
+        return self._followers > 0 or is_expected
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         with self._dropping_if_corrupt():

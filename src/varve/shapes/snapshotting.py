@@ -2,6 +2,8 @@
 
 Invariant  a snapshot holds the rows of its shape at the place where the shape joined the topic, and
            ends with a message that names it. It is durable before the registry calls it complete.
+           Nobody waits for ever: a shape is served, or fails with a reason, or waits on because the
+           topic was lost before it joined it, which is opened again.
 Crash      a shape whose snapshot was not complete is dropped at the next start.
 Threads    one scan per topic at a time; different topics may be scanned side by side.
 """
@@ -11,7 +13,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from typing import Final
 
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import Closed, StoreError
 from varve.foundation.metrics import MetricTable
 from varve.shapes.definition import LogMode
 from varve.shapes.feed.row import Row
@@ -57,21 +59,32 @@ class Snapshotter:
         """Serves all that wait; gives how many shapes have got a snapshot."""
         served = 0
         if topic.begin_snapshots():
-            while waiting := topic.take_waiting(SCAN_SHAPES_MAX):
-                served += self._serve(topic, waiting)
+            try:
+                while waiting := topic.take_waiting(SCAN_SHAPES_MAX):
+                    served += self._serve(topic, waiting)
+            except BaseException:
+                topic.end_snapshots()
+                raise
         return served
 
     def _serve(self, topic: TopicShapes, waiting: list[Shape]) -> int:
+        try:
+            return self._try(topic, waiting)
+        except Exception as error:
+            # The top of a task: whatever failed, nobody is to wait for it for ever.
+            self._fail([shape for shape in waiting if not shape.is_snapshot_complete], error)
+            return 0
+
+    def _try(self, topic: TopicShapes, waiting: list[Shape]) -> int:
         shapes = [shape for shape in waiting if self._prepare(shape)]
         if not shapes:
             return 0
         try:
-            scan = self._scan(topic, shapes)
-        except Exception as error:
-            # The top of a task: whatever failed, nobody is to wait for it for ever.
-            for shape in shapes:
-                self._fail(shape, error)
+            view = topic.join(shapes)
+        except Closed:
+            topic.wait_again(shapes)
             return 0
+        scan = self._scan(view, shapes)
         self._metrics.add(SNAPSHOT_ROWS, scan.rows)
         done = [shape for shape in self._pool.map(self._finish(scan), scan.writers) if shape]
         self._metrics.add(SNAPSHOTS, len(done))
@@ -80,16 +93,20 @@ class Snapshotter:
 
     def _prepare(self, shape: Shape) -> bool:
         try:
-            shape.adopt(self._create_storage(shape.handle))
+            if not shape.is_open:
+                shape.adopt(self._create_storage(shape.handle))
         except (StoreError, OSError) as error:
-            self._fail(shape, error)
+            self._fail([shape], error)
         return not shape.is_dropped
 
-    def _scan(self, topic: TopicShapes, shapes: list[Shape]) -> "_Scan":
-        view = topic.join(shapes)
+    def _scan(self, view: TableView, shapes: list[Shape]) -> "_Scan":
         try:
             scan = _Scan(shapes, view, self._fail, self._notify)
-            scan.read()
+            try:
+                scan.read()
+            except BaseException:
+                scan.abandon()
+                raise
             return scan
         finally:
             view.close()
@@ -102,22 +119,33 @@ class Snapshotter:
             try:
                 scan.writers[shape].finish(scan.end)
                 self._registry.complete(shape.handle, shape.start)
-            except (StoreError, OSError) as error:
-                self._fail(shape, error)
+            except Exception as error:
+                # The top of a task, as above.
+                scan.writers[shape].abandon()
+                self._fail([shape], error)
                 return None
             shape.snapshot_complete()
             return shape
 
         return finish
 
-    def _fail(self, shape: Shape, error: Exception) -> None:
+    def _fail(self, shapes: Collection[Shape], error: Exception) -> None:
+        """Drops shapes, but for those that were dropped for another reason meanwhile."""
+        failed = [shape for shape in shapes if not shape.is_dropped]
+        if not failed:
+            return
         logger.warning(
-            "snapshot of a shape failed",
+            "snapshots failed",
             exc_info=error,
-            extra={"handle": shape.handle, "topic": shape.definition.topic},
+            extra={
+                "topic": failed[0].definition.topic,
+                "shapes": len(failed),
+                "handle": failed[0].handle,
+            },
         )
-        shape.snapshot_failed(error)
-        self._drop([shape], DropReason.SNAPSHOT_FAILED)
+        for shape in failed:
+            shape.snapshot_failed(error)
+        self._drop(failed, DropReason.SNAPSHOT_FAILED)
 
 
 class _Scan:
@@ -127,7 +155,7 @@ class _Scan:
         self,
         shapes: list[Shape],
         view: TableView,
-        fail: Callable[[Shape, Exception], None],
+        fail: Callable[[Collection[Shape], Exception], None],
         notify: Callable[[Collection[str]], None],
     ) -> None:
         self._view = view
@@ -158,6 +186,11 @@ class _Scan:
                 if not self._indexed:
                     return
 
+    def abandon(self) -> None:
+        """Nobody writes on: who reads meanwhile is told."""
+        for writer in self.writers.values():
+            writer.abandon()
+
     def _give(self, shapes: Collection[Shape], key: str, row: Row) -> None:
         texts: dict[MessageForm, bytes] = {}
         for shape in list(shapes):
@@ -168,7 +201,7 @@ class _Scan:
                 self.writers[shape].add(texts[form])
                 self.rows += 1
             except (StoreError, OSError) as error:
-                self._fail(shape, error)
+                self._fail([shape], error)
                 self._leave(shape)
 
     def _show(self) -> None:

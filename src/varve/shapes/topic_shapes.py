@@ -1,8 +1,9 @@
 """The shapes of one topic and the feed that they live on: turns, snapshots, checkpoints.
 
 Invariant  everything that the feed gave up to a mark is durable in each shape that it concerns
-           before the table is written up to that mark; so the table on disk is never ahead of a
-           shape on disk. A shape joins at the place of a view: below stands in its snapshot, above
+           before the table is written up to that mark, or is dropped for good; so the table on
+           disk is never ahead of a shape on disk. No shape stands in the way of what others get.
+           A shape joins at the place of a view: below stands in its snapshot, above
            comes to its log. Marks are taken by the feed's own thread, when nothing it polled is
            still on its way to a shape.
 Crash      the feed reads again from the table's place; shapes drop what they have.
@@ -18,9 +19,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, Corrupt
+from varve.foundation.errors import Closed, Corrupt, Unavailable
 from varve.shapes.definition import Definition
 from varve.shapes.distribution import Distribution, Outbox
 from varve.shapes.feed.change import Transaction
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 _MANY_SHAPES: Final = 32
 _FLUSHED_TOGETHER: Final = 256
 """Each has a file or two open meanwhile."""
+_DROPS_WAIT_MS: Final = 1000
+"""How long a checkpoint waits for shapes that are being dropped."""
 
 
 class _Due(NamedTuple):
@@ -56,6 +60,7 @@ class TopicShapes:
         settings: EngineSettings,
         clock: Clock,
         drop: Callable[[Collection[Shape], DropReason], None],
+        settle: Callable[[int], bool],
         notify: Callable[[Collection[str]], None],
         checkpoint_due: Callable[[], None],
     ) -> None:
@@ -65,11 +70,12 @@ class TopicShapes:
         self._settings = settings
         self._clock = clock
         self._drop = drop
+        self._settle = settle
         self._notify = notify
         self._checkpoint_due = checkpoint_due
         self._lock = threading.RLock()
         self._distribution = Distribution()  # guarded by _lock
-        self._forms: dict[FormKey, MessageForm] = {}  # guarded by _lock
+        self._forms = WeakValueDictionary[FormKey, MessageForm]()  # guarded by _lock
         self._waiting: list[Shape] = []  # guarded by _lock
         self._is_snapshotting = False  # guarded by _lock
         self._dirty: set[Shape] = set()  # guarded by _lock
@@ -82,6 +88,7 @@ class TopicShapes:
         self.is_ready = False
         self.is_ended = False
         self.is_gone = False
+        self.is_given_up = False
         self.unused_rounds = 0
         self.changes = 0
         self.entries = 0
@@ -105,9 +112,10 @@ class TopicShapes:
         columns = None if definition.columns is None else frozenset(definition.columns)
         key = FormKey(columns, definition.replica)
         with self._lock:
-            if key not in self._forms:
-                self._forms[key] = MessageForm(self.topic, key)
-            return self._forms[key]
+            form = self._forms.get(key)
+            if form is None:
+                form = self._forms[key] = MessageForm(self.topic, key)
+            return form
 
     def open(self) -> None:
         """Opens the feed, which fills its table first if that is new or lost."""
@@ -120,12 +128,21 @@ class TopicShapes:
                 self._due, self._dirty, self._marked = None, set(), None
                 if reset is not None:
                     self._reset_locked(reset)
+                    self._check_dropped_locked()
                     # The reason holds until a checkpoint, and would fell the shapes to come too.
                     self.feed.checkpoint(self.feed.mark())
                 self.newest_tx_at_open = self.feed.newest_tx
                 lost = [one for one in self._distribution.shapes() if self._is_lost(one)]
                 self._drop(lost, DropReason.SOURCE_LOST)
                 self.is_ready = True
+
+    def _check_dropped_locked(self) -> None:
+        """Raises Unavailable unless the shapes of before are gone for good."""
+        if not self._settle(0):
+            raise Unavailable(
+                f"topic {self.topic} starts anew and shapes of it are still being dropped: it is "
+                "opened again"
+            )
 
     def _check_filling(self, progress: FillProgress) -> None:
         """Stops a filling that nobody waits for any more."""
@@ -173,13 +190,26 @@ class TopicShapes:
             return True
 
     def take_waiting(self, count_max: int) -> list[Shape]:
-        """Some of the shapes that wait for a snapshot; with none left the serving has ended."""
+        """Some of the shapes that wait for a snapshot; with none the serving has ended.
+
+        While the topic is not open there are none: it is begun anew then.
+        """
         with self._lock:
             self._waiting = [shape for shape in self._waiting if not shape.is_dropped]
-            taken = self._waiting[:count_max]
-            del self._waiting[:count_max]
+            taken = self._waiting[:count_max] if self.is_ready else []
+            del self._waiting[: len(taken)]
             self._is_snapshotting = bool(taken)
             return taken
+
+    def wait_again(self, shapes: Collection[Shape]) -> None:
+        """Shapes that were taken wait on: they have not joined the topic."""
+        with self._lock:
+            self._waiting[:0] = shapes
+
+    def end_snapshots(self) -> None:
+        """The caller serves nobody any more; only where `take_waiting` has not said so."""
+        with self._lock:
+            self._is_snapshotting = False
 
     def join(self, shapes: Iterable[Shape]) -> TableView:
         """Lets shapes join here and now; their snapshot is what the view shows. Close it."""
@@ -217,7 +247,7 @@ class TopicShapes:
         if self._is_crowded():
             self._await_checkpoint(wait_ms)
             return 0
-        given = self.feed.poll(max_records=self._settings.turn_records, wait_ms=wait_ms)
+        given = self._poll(wait_ms)
         count = sum([len(transaction.changes) for transaction in given])
         try:
             touched = self._distribute(given) if given else []
@@ -235,9 +265,21 @@ class TopicShapes:
             self._notify(touched)
         return count
 
+    def _poll(self, wait_ms: int) -> list[Transaction]:
+        try:
+            return self.feed.poll(max_records=self._settings.turn_records, wait_ms=wait_ms)
+        except BaseException:
+            if not self.feed.is_open:
+                self.needs_opening()
+            raise
+
     def _distribute(self, given: Sequence[Transaction]) -> list[str]:
-        """Appends to each shape once; gives the handles of those that have news."""
+        """Appends to each shape once; gives the handles of those that have news.
+
+        What happens to one shape keeps nothing from the others.
+        """
         outbox: Outbox = defaultdict(list)
+        failed: list[tuple[Shape, Exception]] = []
         with self._lock:
             if given[-1].reset is not None:
                 self._reset_locked(given[-1].reset)
@@ -246,7 +288,14 @@ class TopicShapes:
             for shape, entries in outbox.items():
                 self.entries += len(entries)
                 self._dirty.add(shape)
-                shape.append(entries)
+                try:
+                    shape.append(entries)
+                except Exception as error:
+                    failed.append((shape, error))
+            for shape, failure in failed:
+                if shape.is_dropped:
+                    raise failure
+                shape.write_failed(failure)
         return [shape.handle for shape in outbox]
 
     def _reset_locked(self, reason: str) -> None:
@@ -276,13 +325,18 @@ class TopicShapes:
         self._checkpoint_due()
 
     def checkpoint(self, pool: Executor) -> bool:
-        """Makes shapes durable and then the table, up to the mark; False if none is set."""
+        """Makes shapes durable and then the table, up to the mark; False if none is set.
+
+        Also where a shape is not dropped for good yet: the next one makes up for it.
+        """
         with self._checkpoints:
             due = self._due
             if due is None or not self.is_ready:
                 return False
             # A shape that cannot be flushed is dropped by that, and holds nobody up.
             list(pool.map(flush_shapes, _groups(list(due.dirty))))
+            if not self._settle(_DROPS_WAIT_MS):
+                return False
             self.feed.checkpoint(due.mark)
             with self._lock:
                 self._due = None

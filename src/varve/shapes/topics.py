@@ -1,22 +1,43 @@
-"""The topics of an engine by name.
+"""The topics of an engine by name, and those that it lost a moment ago.
 
-Threads    any; `_lock` guards the map and nothing is called under it.
+Invariant  a topic that had shapes and is gone counts as missing for a while: it may be made again,
+           and until then it is asked for once a second, however many clients do.
+Threads    any; `_lock` guards the maps and nothing is called under it.
 """
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
-from varve.foundation.errors import NotFound
+from varve.foundation.clock import Clock
+from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
 from varve.shapes.topic_shapes import TopicShapes
+
+MISSED_MS: Final = 300_000
+"""How long a topic that had shapes is expected to be made again."""
+LOOK_MS: Final = 1000
+"""How often it is looked for meanwhile."""
+
+
+class _Missing:
+    """A topic that is gone: since when, and when it was looked for."""
+
+    __slots__ = ("looked_ms", "since_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.since_ms = now_ms
+        self.looked_ms: int | None = None
 
 
 class Topics:
     """All topics that have shapes, or had some lately."""
 
-    def __init__(self, make: Callable[[str], TopicShapes]) -> None:
+    def __init__(self, make: Callable[[str], TopicShapes], clock: Clock) -> None:
         self._make = make
+        self._clock = clock
         self._lock = threading.Lock()
         self._by_name: dict[str, TopicShapes] = {}  # guarded by _lock
+        self._missing: dict[str, _Missing] = {}  # guarded by _lock
 
     def find(self, name: str) -> TopicShapes | None:
         return self._by_name.get(name)
@@ -40,14 +61,54 @@ class Topics:
             return found
 
     def connect(self, name: str) -> TopicShapes:
-        """A topic that is new here; raises NotFound if it does not exist, Unavailable."""
+        """A topic that is new here; one caller at a time.
+
+        Raises NotFound if it does not exist, and Unavailable if it cannot be asked for, or is
+        missing.
+        """
+        missing = self._find_missing(name)
+        if missing is not None:
+            self._check_look(name, missing)
         topic = self._make(name)
-        topic.connect()
+        try:
+            topic.connect()
+        except InvalidRequest as error:
+            if missing is not None:
+                raise _missing_error(name) from error
+            raise NotFound(f"there is no topic {name!r:.260}") from error
         with self._lock:
             self._by_name[name] = topic
+            self._missing.pop(name, None)
         return topic
+
+    def miss(self, name: str) -> None:
+        """Notes that a topic with shapes is gone."""
+        with self._lock:
+            self._missing[name] = _Missing(self._clock.now_ms())
+
+    def _find_missing(self, name: str) -> _Missing | None:
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            old = [one for one, it in self._missing.items() if now_ms - it.since_ms >= MISSED_MS]
+            for one in old:
+                del self._missing[one]
+            return self._missing.get(name)
+
+    def _check_look(self, name: str, missing: _Missing) -> None:
+        """Raises Unavailable if the topic was looked for a moment ago."""
+        now_ms = self._clock.now_ms()
+        if missing.looked_ms is not None and 0 <= now_ms - missing.looked_ms < LOOK_MS:
+            raise _missing_error(name)
+        missing.looked_ms = now_ms
 
     def remove(self, topic: TopicShapes) -> None:
         with self._lock:
             if self._by_name.get(topic.topic) is topic:
                 del self._by_name[topic.topic]
+
+
+def _missing_error(name: str) -> Unavailable:
+    return Unavailable(
+        f"topic {name} is gone, and had shapes until now: if it is made again they start anew, so "
+        "come again"
+    )

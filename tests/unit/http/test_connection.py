@@ -120,6 +120,9 @@ def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
             assert b"\r\ncache-control: no-store\r\n" in answer
             assert b"\r\naccess-control-allow-origin: *\r\n" in answer
             writer.close()
+        told = (await stage.client.get("/metrics")).text
+        for kind in ("bytes", "address"):
+            assert f'varve_shape_http_malformed_total{{kind="{kind}"}} 1.0' in told
 
     play(scene)
 

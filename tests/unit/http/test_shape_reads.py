@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.fake_shapes import message
 from tests.support.shape_door import Stage, play, until
-from varve.foundation.errors import Corrupt, NotFound, Unavailable
+from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.offset import Offset
 
 UP_TO_DATE_0 = {"headers": {"control": "up-to-date", "global_last_seen_lsn": "0"}}
@@ -174,21 +174,37 @@ def test_who_waits_for_a_shape_that_goes_gets_409() -> None:
     play(scene)
 
 
-def test_where_a_shape_cannot_be_made_again_409_names_none() -> None:
+@pytest.mark.parametrize(
+    ("error", "status"), [(NotFound("no topic"), 400), (Unavailable("gone until now"), 503)]
+)
+def test_where_a_shape_cannot_be_made_again_there_is_no_409(error: StoreError, status: int) -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()
         asked = asyncio.ensure_future(stage.get(offset="0_inf", handle=shape.handle, live="true"))
         await until(lambda: stage.services.waiters.count == 1)
 
-        def gone(definition: object) -> NoReturn:
-            raise NotFound("the topic is gone")
+        def refuse(definition: object) -> NoReturn:
+            raise error
 
-        stage.engine.find_or_create = gone  # type: ignore[method-assign]
+        stage.engine.find_or_create = refuse  # type: ignore[method-assign]
         stage.engine.drop(shape)
         answer = await asked
-        assert answer.status_code == 409
-        assert "electric-handle" not in answer.headers
-        assert answer.headers["cache-control"] == "public, max-age=1, must-revalidate"
+        assert answer.status_code == status
+        assert ("retry-after" in answer.headers) == (status == 503)
+
+    play(scene)
+
+
+def test_who_follows_a_shape_that_is_about_to_go_comes_again() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+
+        def go(start: object, end: object) -> NoReturn:
+            raise NotFound("its topic is let go of")
+
+        shape.read = go  # type: ignore[method-assign]
+        answer = await stage.get(offset="0_0", handle=shape.handle)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
     play(scene)
 
@@ -276,6 +292,33 @@ def test_a_cache_that_has_the_answer_gets_304() -> None:
         assert again.content == b""
         assert again.headers["electric-handle"] == first.headers["electric-handle"]
         assert again.headers["cache-control"] == first.headers["cache-control"]
+
+    play(scene)
+
+
+def test_an_asterisk_means_whatever_there_is() -> None:
+    async def scene(stage: Stage) -> None:
+        any_tag = {"if-none-match": "*"}
+        shape, first = await stage.begin()
+        again = await stage.client.get("/v1/shape?table=items&offset=-1", headers=any_tag)
+        assert again.status_code == 304
+        assert again.headers["etag"] == first.headers["etag"]
+        live = f"/v1/shape?table=items&offset=0_inf&handle={shape.handle}&live=true"
+        assert (await stage.client.get(live, headers=any_tag)).status_code == 200
+
+    play(scene, long_poll_ms=30)
+
+
+def test_who_waits_follows_the_shape() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        for more in ({}, {"live_sse": "true"}):
+            asked = asyncio.ensure_future(
+                stage.get(offset="0_inf", handle=shape.handle, live="true", **more)
+            )
+            await until(lambda: shape.followers == 1)
+            asked.cancel()
+            await until(lambda: shape.followers == 0)
 
     play(scene)
 

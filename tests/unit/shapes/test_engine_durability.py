@@ -4,6 +4,7 @@ Carries S4.
 """
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -223,25 +224,54 @@ def test_rows_are_right_when_records_went_between_crash_and_restart(path: Path) 
     stage.close()
 
 
-def test_a_turn_that_failed_in_the_middle_is_told_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clients = [Follower(stage, "items"), Follower(stage, "items", where="n >= 0")]
-    for client in clients:
-        client.catch_up()
-    stage.put("items", "a", {"n": 1})
+def _fail_first_append(monkeypatch: pytest.MonkeyPatch, fail: Callable[[Shape], None]) -> None:
     append, calls = Shape.append, 0
 
-    def fail_at_the_second(shape: Shape, entries: list[Entry]) -> bool:
+    def fail_at_the_first(shape: Shape, entries: list[Entry]) -> bool:
         nonlocal calls
         calls += 1
-        if calls == 2:
-            raise OSError("no space left for the trash")
+        if calls == 1:
+            fail(shape)
         return append(shape, entries)
 
-    monkeypatch.setattr(Shape, "append", fail_at_the_second)
-    with pytest.raises(OSError, match="no space"):
-        stage.engine.run_turn("items")
+    monkeypatch.setattr(Shape, "append", fail_at_the_first)
+
+
+def test_what_fails_in_one_shape_keeps_nothing_from_the_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [Follower(stage, "items", where=f"n >= {number}") for number in range(3)]
     for client in clients:
-        assert client.catch_up() == {"a": {"key": "a", "n": 1}}
-        assert client.refetches == 0
+        client.catch_up()
+    stage.put("items", "a", {"n": 3})
+
+    def fail(shape: Shape) -> None:
+        raise ValueError("nobody foresaw this")
+
+    _fail_first_append(monkeypatch, fail)
+    assert stage.engine.run_turn("items") == 1
+    for client in clients:
+        assert client.catch_up() == {"a": {"key": "a", "n": 3}}
+    assert sorted(client.refetches for client in clients) == [0, 0, 1]
+
+
+def test_a_turn_in_which_a_shape_cannot_be_dropped_is_told_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [Follower(stage, "items", where=f"n >= {number}") for number in range(3)]
+    for client in clients:
+        client.catch_up()
+    stage.put("items", "a", {"n": 3})
+    topic = stage.engine._topics.get("items")
+
+    def fail(shape: Shape) -> None:
+        stage.engine.drop(shape, DropReason.STORAGE_FAILED)
+        raise ValueError("nobody foresaw this while it was dropped")
+
+    _fail_first_append(monkeypatch, fail)
+    with pytest.raises(ValueError, match="nobody"):
+        stage.engine.run_turn("items")
+    assert not topic.is_ready
+    for client in clients:
+        assert client.catch_up() == {"a": {"key": "a", "n": 3}}
+    assert sorted(client.refetches for client in clients) == [0, 0, 1]

@@ -1,0 +1,41 @@
+"""The HTTP door on a loopback port in front of an engine that runs by itself, for tests."""
+
+import contextlib
+import random
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.support.shape_engine import Stage
+from varve.foundation.clock import SystemClock
+from varve.http.access import Access
+from varve.http.server import HttpServer
+from varve.http.services import Services
+from varve.http.settings import HttpSettings
+from varve.shapes.settings import EngineSettings
+
+
+def open_stage(path: Path, *, shapes_max: int = 100) -> Stage:
+    """A store and an engine with its workers, which look often."""
+    settings = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, shapes_max=shapes_max)
+    wait = threading.Event().wait
+    return Stage(path, settings=settings, clock=SystemClock(), wait=wait, maintain=True)
+
+
+@contextlib.asynccontextmanager
+async def open_door(stage: Stage, **settings: int) -> AsyncIterator[HttpServer]:
+    """A server for the running loop."""
+    services = Services.make(
+        stage.engine,
+        HttpSettings(**settings),
+        Access(),
+        can_delete=True,
+        clock=SystemClock(),
+        draws=random.Random(7),
+    )
+    server = HttpServer(services, host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()

@@ -1,0 +1,99 @@
+"""Clients of a topic that is deleted and made again come to its new rows by themselves.
+
+Carries S1 and S5.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+
+from tests.support.memory_directory import memory_directory
+from tests.support.shape_engine import Stage
+from tests.support.shape_engine_door import open_door, open_stage
+from tests.support.shape_follower import Follower
+from varve.foundation.clock import ManualClock
+from varve.shapes.topics import MISSED_MS
+
+
+def _rows(*keys: str) -> dict[str, dict[str, Any]]:
+    return {f'"public"."t"/"{key}"': {"key": key, "n": 1} for key in keys}
+
+
+def _put(stage: Stage, *keys: str) -> None:
+    for key in keys:
+        stage.put("t", key, {"n": 1})
+
+
+async def _until(is_met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_met():
+            await asyncio.sleep(0.01)
+
+
+def test_clients_wait_for_a_deleted_topic_and_follow_the_new_one() -> None:
+    async def run(stage: Stage) -> None:
+        async with open_door(stage) as door, AsyncExitStack() as stack:
+            parameters = [{"table": "t"}, {"table": "t", "where": "n = 1"}]
+            clients = [
+                Follower("127.0.0.1", door.port, one, is_sse=is_sse)
+                for one in parameters
+                for is_sse in (False, True)
+            ]
+            for client in clients:
+                await stack.enter_async_context(client)
+                await client.wait_rows(_rows("a", "b"))
+            handles = [client.handle for client in clients]
+            await asyncio.to_thread(stage.store.delete_topic, "t")
+            await _until(lambda: all(client.retry_count for client in clients))
+            await asyncio.to_thread(stage.store.create_topic, "t")
+            _put(stage, "c")
+            for client, handle in zip(clients, handles, strict=True):
+                await client.wait_rows(_rows("c"))
+                assert client.refetch_count == 1
+                assert client.handle != handle
+            _put(stage, "d")
+            for client in clients:
+                await client.wait_rows(_rows("c", "d"))
+
+    with memory_directory() as path:
+        stage = open_stage(path)
+        stage.store.create_topic("t")
+        _put(stage, "a", "b")
+        asyncio.run(run(stage))
+        stage.close()
+
+
+def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> None:
+    async def ask(client: httpx.AsyncClient, table: str) -> httpx.Response:
+        return await client.get(f"/v1/shape?table={table}&offset=-1")
+
+    async def run(stage: Stage, clock: ManualClock) -> None:
+        async with (
+            open_door(stage) as door,
+            httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{door.port}", trust_env=False, verify=False
+            ) as client,
+        ):
+            engine = stage.engine
+            engine._dropping.topic_gone(engine._topics.get("t"))
+            stage.store.delete_topic("t")
+            gone = await ask(client, "t")
+            assert gone.status_code == 503
+            assert gone.headers["retry-after"]
+            assert "topic t is gone" in gone.json()["message"]
+            unknown = await ask(client, "other")
+            assert unknown.status_code == 400
+            assert unknown.json()["errors"] == {"table": ["there is no topic 'other'"]}
+            clock.advance(MISSED_MS)
+            assert (await ask(client, "t")).json()["errors"] == {"table": ["there is no topic 't'"]}
+
+    with memory_directory() as path:
+        clock = ManualClock()
+        stage = Stage(path, clock=clock)
+        stage.store.create_topic("t")
+        stage.create("t")
+        asyncio.run(run(stage, clock))
+        stage.close()

@@ -1,0 +1,175 @@
+"""Shapes are dropped for good on a disk that fails, and in nobody's way.
+
+Carries S1.
+"""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.shape_engine import Follower, Stage
+from varve.disk.faulty import FaultyFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Unavailable
+from varve.shapes.registry import Registry
+from varve.shapes.settings import EngineSettings
+from varve.shapes.shape import DropReason, Shape
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+LARGE = {"n": 1, "text": "x" * 200_000}
+"""More than the buffer of a log: it is written with the turn that tells it."""
+
+
+@pytest.fixture
+def files() -> FaultyFileSystem:
+    return FaultyFileSystem(ManualClock())
+
+
+@pytest.fixture
+def stage(path: Path, files: FaultyFileSystem) -> Iterator[Stage]:
+    made = Stage(path, files=files, settings=EngineSettings(chunk_bytes=50_000))
+    made.store.create_topic("items")
+    yield made
+    made.close()
+
+
+def _directory(shape: Shape) -> str:
+    storage = shape.find_storage()
+    assert storage is not None
+    return storage.directory
+
+
+def _mend(files: FaultyFileSystem, directory: str) -> None:
+    del files._plan.broken_paths[directory]
+
+
+def _fail_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(registry: Registry, handles: object) -> None:
+        raise Unavailable("registry: disk I/O error")
+
+    monkeypatch.setattr(Registry, "remove", fail)
+
+
+def test_a_shape_whose_files_can_be_neither_written_nor_moved_takes_nothing_from_others(
+    stage: Stage, files: FaultyFileSystem
+) -> None:
+    clients = [Follower(stage, "items", where=f"n >= {number}") for number in range(-5, 1)]
+    for client in clients:
+        client.catch_up()
+    bad = stage.engine.shapes()[2]
+    directory = _directory(bad)
+    files.fail_under(directory, FULL)
+    stage.put("items", "a", LARGE)
+    stage.engine.run_turn("items")
+    assert bad.drop_reason is DropReason.STORAGE_FAILED
+    others = [client for client in clients if client.handle != bad.handle]
+    for client in others:
+        assert client.catch_up()["a"]["text"] == LARGE["text"]
+    assert [client.refetches for client in others] == [0] * 5
+    stage.engine.checkpoint_now()
+    with pytest.raises(OSError, match="No space"):
+        stage.engine.run_upkeep(0)
+    _mend(files, directory)
+    stage.engine.run_upkeep(0)
+    assert not files.exists(directory)
+
+
+def test_a_shape_that_is_kept_by_registry_and_disk_holds_up_the_table(
+    stage: Stage, files: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash it would be taken up again, and never be told what the table has by then."""
+    client = Follower(stage, "items")
+    client.catch_up()
+    stage.engine.checkpoint_now()
+    bad = stage.engine.shapes()[0]
+    directory = _directory(bad)
+    files.fail_under(directory, FULL)
+    with monkeypatch.context() as failing:
+        _fail_registry(failing)
+        stage.put("items", "a", LARGE)
+        stage.engine.run_turn("items")
+        assert bad.is_dropped
+        with pytest.raises(Unavailable, match="disk I/O"):
+            stage.engine.checkpoint_now()
+        _mend(files, directory)
+        stage.crash()
+        assert client.catch_up()["a"]["text"] == LARGE["text"], "the crash came before the table"
+        again = stage.engine.shapes()[0]
+        assert again.handle == bad.handle
+        files.fail_under(directory, FULL)
+        stage.put("items", "b", LARGE)
+        stage.engine.run_turn("items")
+        assert again.is_dropped
+    stage.engine.checkpoint_now()
+    stage.crash()
+    assert stage.engine.find(bad.handle) is None
+    _mend(files, directory)
+    assert sorted(client.catch_up()) == ["a", "b"]
+    assert client.refetches == 1
+
+
+def test_a_shape_that_is_kept_by_the_registry_alone_finds_no_files(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Follower(stage, "items")
+    client.catch_up()
+    shape = stage.engine.shapes()[0]
+    with monkeypatch.context() as failing:
+        _fail_registry(failing)
+        stage.engine.drop(shape, DropReason.DELETED)
+    stage.put("items", "a", {"n": 1})
+    stage.settle("items")
+    stage.engine.checkpoint_now()
+    stage.crash()
+    assert client.catch_up() == {"a": {"key": "a", "n": 1}}
+    assert client.refetches == 1
+
+
+def test_a_checkpoint_waits_for_a_shape_that_is_being_dropped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.create("items")
+    stage.engine.checkpoint_now()
+    dropping = stage.engine._dropping
+    seen: list[bool] = []
+    remove = Registry.remove
+
+    def look(registry: Registry, handles: list[str]) -> None:
+        seen.append(dropping.settle(0))
+        remove(registry, handles)
+
+    monkeypatch.setattr(Registry, "remove", look)
+    stage.engine.drop(stage.engine.shapes()[0], DropReason.DELETED)
+    assert (seen, dropping.settle(0)) == ([False], True)
+
+
+def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = stage.create("items")
+    made: list[Shape] = []
+    mark, remove = Shape.mark_dropped, Registry.remove
+
+    def ask() -> None:
+        made.append(stage.engine.find_or_create(first.definition))
+
+    def ask_after_mark(shape: Shape, reason: DropReason) -> bool:
+        is_first = mark(shape, reason)
+        ask()
+        return is_first
+
+    def ask_before_remove(registry: Registry, handles: list[str]) -> None:
+        ask()
+        remove(registry, handles)
+
+    monkeypatch.setattr(Shape, "mark_dropped", ask_after_mark)
+    monkeypatch.setattr(Registry, "remove", ask_before_remove)
+    stage.engine.drop(first, DropReason.DELETED)
+    monkeypatch.undo()
+    assert len({shape.handle for shape in made}) == 1
+    assert made[0].handle != first.handle
+    stage.settle("items")
+    stage.restart()
+    assert [shape.handle for shape in stage.engine.shapes()] == [made[0].handle]
