@@ -195,6 +195,9 @@ class ConfluentConsumer(Closing):
         return self._consumer.consumer_group_metadata()
 
     def assign(self, places: Mapping[Partition, Place]) -> None:
+        # It would learn of a topic that is new to it up to a second later by itself.
+        for topic in {one[0] for one in places}:
+            self._consumer.list_topics(topic, WAIT_SECONDS)
         self._consumer.assign(
             [TopicPartition(*one, self._offset(one, place)) for one, place in places.items()]
         )
