@@ -1,19 +1,19 @@
 """A feed against a model, under any sequence of writes, polls, flushes, checkpoints and crashes.
 
 A shape follows it as the engine has it: it drops what it has, it is durable at times of its own,
-and a checkpoint follows its flush.
+and a checkpoint follows its flush. Once it has caught up it is at or beyond every offset that a
+client was ever given.
 
-Carries S1 and S4.
+Carries S1, S3 and S4.
 """
 
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.memory_directory import memory_directory
 from tests.support.memory_source import MemorySource
 from tests.support.rounds import machine_settings
 from varve.disk import RealFileSystem
@@ -35,18 +35,20 @@ _POLLS = st.tuples(st.just("poll"), st.integers(1, 9))
 _TURN = st.tuples(
     st.lists(_WRITES, max_size=4),
     st.lists(_POLLS, max_size=2),
-    st.sampled_from(["nothing", "flush", "flush", "checkpoint", "grow"]),
+    st.sampled_from(["nothing", "flush", "checkpoint", "checkpoint", "grow"]),
+    st.lists(_POLLS, max_size=1),
     st.lists(_WRITES, max_size=3),
     st.sampled_from(["nothing", "compact"]),
     st.sampled_from(["nothing", "crash"]),
 )
 _TURNS = st.lists(_TURN, min_size=1, max_size=8)
+_READ_ALL = [("poll", 9)] * 4
 
 
 def _steps(turns: list[Any]) -> Iterator[tuple[str, int]]:
-    """Writes, polls, something durable, writes, and at times a compaction and a crash."""
-    for writes, polls, durable, more, compact, crash in turns:
-        yield from [*writes, *polls, (durable, 0), *more, (compact, 0), (crash, 0)]
+    """Writes, polls, something durable, both again, and at times a compaction and a crash."""
+    for writes, polls, durable, behind, more, compact, crash in turns:
+        yield from [*writes, *polls, (durable, 0), *behind, *more, (compact, 0), (crash, 0)]
 
 
 _PARTITIONS_MAX = 3
@@ -63,6 +65,8 @@ class _Shape:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self.seen = Offset(0, 0)
+        self.told = self.seen
+        """The highest offset that a client was ever given."""
         self._durable: tuple[dict[str, Row], Offset] = ({}, self.seen)
 
     def take(self, change: Change) -> None:
@@ -76,6 +80,7 @@ class _Shape:
         else:
             return
         self.seen = change.offset
+        self.told = max(self.told, self.seen)
 
     def flush(self) -> None:
         self._durable = (dict(self.rows), self.seen)
@@ -88,7 +93,7 @@ class _Shape:
         """Starts anew from the table."""
         with feed.view() as view:
             self.rows = {key: row for key, row in view.rows() if _is_in(row)}
-            self.seen = view.position
+            self.seen = self.told = view.position
         self.flush()
 
 
@@ -182,6 +187,7 @@ class _Run:
         assert table == rows
         held = {key: b'{"n":' + row["n"] + b"}" for key, row in self.shape.rows.items()}
         assert held == {key: value for key, value in rows.items() if int(value[5:-1]) % 2}
+        assert self.shape.seen >= self.shape.told
         self.feed.close()
 
     def _is_read(self) -> bool:
@@ -189,6 +195,14 @@ class _Run:
             self.source.bounds(number)[1] == offset
             for number, offset in self.feed.positions.items()
         )
+
+
+def _check(steps: Iterable[tuple[str, int]], partitions: int) -> None:
+    with memory_directory() as path:
+        run = _Run(str(path), partitions)
+        for name, value in steps:
+            run.step(name, value)
+        run.finish()
 
 
 @settings(
@@ -199,11 +213,24 @@ class _Run:
 def test_a_shape_behind_a_feed_ends_with_the_state_of_the_topic(
     turns: list[Any], partitions: int
 ) -> None:
-    path = tempfile.mkdtemp()
-    try:
-        run = _Run(path, partitions)
-        for name, value in _steps(turns):
-            run.step(name, value)
-        run.finish()
-    finally:
-        shutil.rmtree(path)
+    _check(_steps(turns), partitions)
+
+
+@machine_settings(60)
+@given(
+    before=st.lists(_WRITES, max_size=4),
+    seen=st.lists(_WRITES, min_size=2, max_size=6),
+    polls=st.tuples(_POLLS, _POLLS),
+    after=st.lists(_WRITES, max_size=2),
+    partitions=st.integers(1, 2),
+)
+def test_a_shape_is_not_behind_its_clients_after_two_crashes_over_a_compacted_topic(
+    before: list[tuple[str, int]],
+    seen: list[tuple[str, int]],
+    polls: tuple[tuple[str, int], tuple[str, int]],
+    after: list[tuple[str, int]],
+    partitions: int,
+) -> None:
+    first = [*before, *_READ_ALL, ("checkpoint", 0), *seen, *_READ_ALL, ("compact", 0)]
+    then = [polls[0], ("checkpoint", 0), polls[1], *after, ("compact", 0)]
+    _check([*first, ("crash", 0), *then, ("crash", 0)], partitions)

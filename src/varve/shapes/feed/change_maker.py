@@ -1,19 +1,19 @@
 """Turns ordered records into changes: each row with the one before it.
 
-Invariant  a change's previous row is that of the last record of its key before it. After a restart
-           offsets that are missing may have held records that shapes have seen: the first record
-           of a key behind such a gap, up to where the log ended at the restart, is uncertain.
+Invariant  a change's previous row is that of the last record of its key before it, or the change is
+           uncertain and says so. See `doubts`.
 Threads    one.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from varve.kernels.row_texts import has_reordered
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.decoder import RecordKind, complete, transaction_ids
+from varve.shapes.feed.doubts import Doubts
 from varve.shapes.feed.journal import Range
 from varve.shapes.feed.order import Taken
 from varve.shapes.feed.partition_buffer import Entry
@@ -22,8 +22,6 @@ from varve.shapes.feed.row_key import RowKey, RowKeys
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.offset import Offset
 
-_SEEN_MAX: Final = 1 << 20
-"""With more keys than this, more records behind a gap are uncertain than need be."""
 _OP_STRIDE: Final = 2
 _DELETE: Final = RecordKind.DELETE
 _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
@@ -45,43 +43,6 @@ class _Compared(NamedTuple):
     changes: list[Change]
     rows: dict[str, bytes | None]
     size: int
-
-
-class Doubts:
-    """Which records may follow on others that are gone from the log."""
-
-    def __init__(self, horizons: Mapping[int, int]) -> None:
-        """`horizons` tells of each partition before which offset shapes may have seen records."""
-        self._horizons = dict(horizons)
-        self._gap_ends: dict[int, int] = {}
-        self._seen: dict[str, int] = {}
-
-    def concern(self, partition: int) -> bool:
-        """Whether records of a partition may be uncertain."""
-        return partition in self._horizons
-
-    def judge(self, taken: Taken, keys: Sequence[str]) -> list[bool]:
-        """For each entry whether its previous row is uncertain, in a partition of concern."""
-        horizon = self._horizons[taken.range.partition]
-        number, expected, end = taken.range.partition, taken.range.start, taken.range.end
-        gap_end = self._gap_ends.get(number, -1)
-        judged = []
-        for (offset, _, _, _), key in zip(taken.entries, keys, strict=True):
-            if offset > expected:
-                gap_end = offset
-            expected = offset + 1
-            is_behind = self._seen.get(key, -1) < gap_end <= offset < horizon
-            judged.append(is_behind and key != "")
-            self._seen[key] = offset
-        self._gap_ends[number] = end if end > expected else gap_end
-        self._forget(number, end >= horizon)
-        return judged
-
-    def _forget(self, number: int, is_over: bool) -> None:
-        if is_over:
-            del self._horizons[number]
-        if not self._horizons or len(self._seen) > _SEEN_MAX:
-            self._seen.clear()
 
 
 class ChangeMaker:

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -30,6 +30,7 @@ from rocksdict import (
 )
 
 from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
+from varve.foundation.settings import LONG_MAX
 from varve.kernels.row_texts import are_rows
 from varve.shapes.feed.row import Row, split_rows
 
@@ -53,7 +54,8 @@ class TableState:
 
     `signature` tells how records become rows, and `topic_id` of which topic; a table of another
     one is of no use. `reset` is the reason for which shapes made before it must go, until they
-    have. `ends_position` is where to read on for the ends of source transactions.
+    have. `ends_position` is where to read on for the ends of source transactions. `doubts` has the
+    partitions whose records behind the position are uncertain, and before which offset.
     """
 
     positions: Mapping[int, int]
@@ -63,17 +65,19 @@ class TableState:
     caught_up_ms: int
     ends_position: int = 0
     reset: str | None = None
+    doubts: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         told = {
             "version": VERSION,
-            "positions": {str(number): offset for number, offset in self.positions.items()},
+            "positions": dict(self.positions),
             "next_tx": self.next_tx,
             "signature": self.signature,
             "topic_id": self.topic_id,
             "caught_up_ms": self.caught_up_ms,
             "ends_position": self.ends_position,
             "reset": self.reset,
+            "doubts": dict(self.doubts),
         }
         return json.dumps(told).encode()
 
@@ -84,10 +88,16 @@ class TableState:
             told = json.loads(data)
             if told.pop("version") != VERSION:
                 return None
-            positions = {int(number): int(at) for number, at in told.pop("positions").items()}
-            return cls(positions=positions, **told)
+            positions = _by_partition(told.pop("positions"))
+            # A table that tells nothing of doubts may have any.
+            doubts = _by_partition(told.pop("doubts", dict.fromkeys(positions, LONG_MAX)))
+            return cls(positions=positions, doubts=doubts, **told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Corrupt(f"{where}: the state of the table cannot be read: {error}") from error
+
+
+def _by_partition(told: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): int(offset) for number, offset in told.items()}
 
 
 class TableStore:

@@ -18,13 +18,14 @@ from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, OffsetOutOfRange, Unavailable
 from varve.shapes.feed.change import Transaction
-from varve.shapes.feed.change_maker import ChangeMaker, Doubts
+from varve.shapes.feed.change_maker import ChangeMaker
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.decoder import Decoder
+from varve.shapes.feed.doubts import Doubts
 from varve.shapes.feed.filling import Filling, Progress
 from varve.shapes.feed.journal import Journal, Range
 from varve.shapes.feed.order import Gate, RecordOrder, Taken
-from varve.shapes.feed.resuming import find_reset, look_at_bounds, open_store
+from varve.shapes.feed.resuming import Bounds, find_reset, look_at_bounds, open_store
 from varve.shapes.feed.row_key import row_key_prefix
 from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateReader
@@ -46,6 +47,7 @@ class _Running(NamedTuple):
     table: TopicTable
     order: RecordOrder
     maker: ChangeMaker
+    doubts: Doubts
 
 
 class TopicFeed:
@@ -116,10 +118,10 @@ class TopicFeed:
                 state = self._fill(
                     store, reset or f"the table of topic {self.topic} is new", progress
                 )
-                horizons = {}
+                bounds, horizons = look_at_bounds(self._source), {}
             else:
                 horizons = {number: end for number, (_, end) in bounds.items()}
-            self._start(store, state, horizons)
+            self._start(store, state, bounds, horizons)
         except BaseException:
             store.close()
             raise
@@ -145,8 +147,9 @@ class TopicFeed:
         filling.run(reader, state, progress)
         return state
 
-    def _start(self, store: TableStore, state: TableState, horizons: dict[int, int]) -> None:
-        bounds = look_at_bounds(self._source)
+    def _start(
+        self, store: TableStore, state: TableState, bounds: Bounds, horizons: Mapping[int, int]
+    ) -> None:
         positions = {number: state.positions.get(number, bounds[number][0]) for number in bounds}
         ends = {number: max(end, positions[number]) for number, (_, end) in bounds.items()}
         table = TopicTable(store)
@@ -156,7 +159,12 @@ class TopicFeed:
             self._gate.open(state.ends_position)
         was_single = len(state.positions) == 1
         order.open(positions, state.next_tx, ends, was_single=was_single)
-        doubts = Doubts(horizons)
+        doubts = Doubts(
+            horizons,
+            state.doubts,
+            positions,
+            find_end=lambda number: self._source.bounds(number)[1],
+        )
         maker = ChangeMaker(
             table, self.counts, doubts, prefix=self._prefix, is_grouped=self._gate is not None
         )
@@ -164,7 +172,7 @@ class TopicFeed:
         self._caught_up_ms = state.caught_up_ms
         self._tombstones_ms = self._source.tombstone_retention_ms()
         self._looked_ms = self._clock.now_ms()
-        self._running = _Running(table, order, maker)
+        self._running = _Running(table, order, maker, doubts)
 
     def close(self) -> None:
         """Lets go of the table, and ends its views; what no checkpoint wrote is read again."""
@@ -266,6 +274,7 @@ class TopicFeed:
     def mark(self) -> int:
         """Closes what was given so far, for a checkpoint. Called when the shapes have taken it in,
         durably or not."""
+        running = self._get()
         state = TableState(
             positions=dict(self._positions),
             next_tx=self._next_tx,
@@ -273,8 +282,9 @@ class TopicFeed:
             topic_id=self._source.topic_id(),
             caught_up_ms=self._caught_up_ms,
             ends_position=0 if self._gate is None else self._gate.position,
+            doubts=running.doubts.ends,
         )
-        mark = self._get().table.mark(state)
+        mark = running.table.mark(state)
         self._marked_tx[mark] = state.next_tx
         return mark
 

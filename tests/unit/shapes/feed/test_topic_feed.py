@@ -1,5 +1,6 @@
 """A feed gives each row with the one before it, in one order, and goes on where it was."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.filling import FillProgress
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.table_store import TableState
 from varve.shapes.offset import Offset
 from varve.windows.dedup.producing import Producer, join_transaction
 
@@ -202,6 +204,58 @@ def test_gaps_after_a_restart_make_the_first_record_of_a_key_uncertain(tmp_path:
     bench.put("a", {"n": 4})
     assert [one.is_uncertain for one in bench.changes()] == [False]
     bench.close()
+
+
+def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.put("a", {"n": 2})
+    bench.put("b", {"n": 1})
+    bench.put("a", {"n": 1})
+    assert [one.offset for one in bench.changes()][-1] == Offset(4, 0)
+    bench.store.clean("orders", roll=True, at_once=True)
+    bench.crash()
+    assert [_short(one.changes[0]) for one in bench.poll(1)] == [("b", b"1", None)]
+    bench.feed.checkpoint(bench.feed.mark())
+    for _ in range(2):
+        # The row is that of the table, but shapes may hold another one.
+        found = [(_short(one), one.offset, one.is_uncertain) for one in bench.changes()]
+        assert found == [(("a", b"1", b"1"), Offset(4, 0), True)]
+        assert bench.crash() is None
+    bench.changes()
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.crash()
+    bench.put("a", {"n": 3})
+    assert [one.is_uncertain for one in bench.changes()] == [False]
+    bench.close()
+
+
+def test_what_came_after_the_restart_is_uncertain_if_it_made_the_gap(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.put("a", {"n": 2})
+    bench.put("b", {"n": 1})
+    bench.poll_all()
+    bench.crash()
+    bench.put("a", {"n": 1})
+    bench.store.clean("orders", roll=True, at_once=True)
+    found = [(_short(one), one.is_uncertain) for one in bench.changes()]
+    assert found == [(("b", b"1", None), True), (("a", b"1", b"1"), True)]
+    bench.close()
+
+
+def test_a_table_that_tells_of_no_doubts_has_them_all() -> None:
+    state = TableState(
+        positions={0: 5, 1: 7}, next_tx=13, signature="plain key", topic_id="", caught_up_ms=1
+    )
+    assert TableState.decode(state.encode(), "here") == state
+    older = json.loads(state.encode())
+    del older["doubts"]
+    found = TableState.decode(json.dumps(older).encode(), "here")
+    assert found is not None
+    assert found.doubts.keys() == {0, 1}
 
 
 def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
