@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import OffsetOutOfRange
+from varve.foundation.errors import OffsetOutOfRange, Unavailable
+from varve.shapes import running
 from varve.shapes.definition import define
 from varve.shapes.engine import UNUSED_ROUNDS
 from varve.shapes.feed.replay_state import ReplayState
@@ -113,6 +114,62 @@ def test_shapes_of_a_topic_that_was_deleted_are_dropped(path: Path) -> None:
     _await(lambda: again.is_snapshot_complete or again.is_dropped)
     assert not again.is_dropped, (again.drop_reason, again.failure)
     assert again.handle != shape.handle
+    stage.close()
+
+
+def test_a_topic_whose_feed_was_in_trouble_is_well_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    _follow(Follower(stage, "t"), 0)
+    source = stage.engine._topics.get("t").feed._source
+    failing = threading.Event()
+
+    def fail(*given: object, **options: object) -> None:
+        failing.set()
+        raise Unavailable("the broker is away")
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(source, "read", fail)
+        assert failing.wait(PATIENCE_SECONDS)
+        _await(lambda: stage.engine.health().status == "waiting")
+        assert stage.engine.health().topics[0].error == "the broker is away"
+    _await(lambda: stage.engine.health().status == "active")
+    stage.close()
+
+
+def test_a_feed_that_does_not_stop_in_time_is_stopped_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "STOP_TOPIC_MS", 20)
+    stage = _open(path, replace(SETTINGS, upkeep_ms=3_600_000))
+    for name in ("slow", "unused", "used"):
+        stage.store.create_topic(name)
+        shape = stage.engine.find_or_create(define(name))
+        _await(lambda shape=shape: shape.is_snapshot_complete)  # type: ignore[misc]
+        if name != "used":
+            stage.engine.drop(shape, DropReason.DELETED)
+    source = stage.engine._topics.get("slow").feed._source
+    entered, leave = threading.Event(), threading.Event()
+
+    def read_slowly(*given: object, **options: object) -> dict[int, object]:
+        entered.set()
+        leave.wait(PATIENCE_SECONDS)
+        return {}
+
+    monkeypatch.setattr(source, "read", read_slowly)
+    assert entered.wait(PATIENCE_SECONDS)
+    for _ in range(UNUSED_ROUNDS - 1):
+        stage.engine.run_upkeep(0)
+    with pytest.raises(Unavailable, match="shapes-feed-slow still runs"):
+        stage.engine.run_upkeep(0)
+    assert {one.topic for one in stage.engine.health().topics} == {"slow", "used"}
+    with pytest.raises(Unavailable, match="shapes-feed-slow still runs"):
+        stage.engine.find_or_create(define("slow"))
+    leave.set()
+    again = stage.engine.find_or_create(define("slow"))
+    _await(lambda: again.is_snapshot_complete)
     stage.close()
 
 

@@ -1,0 +1,115 @@
+"""Nobody waits for a snapshot for ever: it comes, or it is told why it does not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.shape_engine import Follower, Stage
+from varve.foundation.errors import Closed, Unavailable
+from varve.shapes.definition import define
+from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK
+from varve.shapes.shape import DropReason, Shape
+from varve.shapes.snapshotting import Snapshotter
+from varve.shapes.storage.snapshot_writer import SnapshotWriter
+from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.topic_shapes import TopicShapes
+
+
+def _fail_once(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: BaseException
+) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def fail(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, original)
+        raise error
+
+    monkeypatch.setattr(owner, name, fail)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (ShapeStorage, "create"),
+        (SnapshotWriter, "__init__"),
+        (SnapshotWriter, "add"),
+        (SnapshotWriter, "finish"),
+        (Shape, "snapshot_complete"),
+    ],
+)
+def test_what_nobody_foresaw_fails_who_waits_and_nobody_who_comes_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    stage.put("items", "a", {"n": 1})
+    stage.create("items", where="n = 9")
+    shapes = [stage.engine.find_or_create(define("items", where=f"n >= {at}")) for at in (0, 1)]
+    _fail_once(monkeypatch, owner, name, ValueError("nobody foresaw this"))
+    stage.engine.run_turn("items")
+    failed = [shape for shape in shapes if not shape.is_snapshot_complete]
+    assert failed
+    for shape in failed:
+        assert shape.drop_reason is DropReason.SNAPSHOT_FAILED
+        assert isinstance(shape.failure, Unavailable)
+        assert "nobody foresaw this" in str(shape.failure)
+    for at in (0, 1):
+        assert sorted(Follower(stage, "items", where=f"n >= {at}").catch_up()) == ["a"]
+
+
+def test_an_end_in_the_middle_lets_the_next_one_serve(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.create("items", where="n = 9")
+    stage.engine.find_or_create(define("items"))
+    _fail_once(monkeypatch, Snapshotter, "_serve", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        stage.engine.run_turn("items")
+    shape = stage.engine.find_or_create(define("items", where="n = 1"))
+    stage.engine.run_turn("items")
+    assert shape.is_snapshot_complete
+
+
+def test_who_has_not_joined_a_topic_that_is_lost_waits_for_it_to_be_opened_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.put("items", "a", {"n": 1})
+    stage.create("items", where="n = 9")
+    topic = stage.engine._topics.get("items")
+    shape = stage.engine.find_or_create(define("items"))
+
+    def lose(self: TopicShapes, shapes: object) -> None:
+        monkeypatch.undo()
+        topic.feed.close()
+        topic.needs_opening()
+        raise Closed("the feed is not open")
+
+    monkeypatch.setattr(TopicShapes, "join", lose)
+    assert stage.engine._snapshotter.run(topic) == 0
+    assert not shape.is_dropped
+    assert stage.engine._snapshotter.run(topic) == 0, "the topic is not open"
+    stage.engine.run_turn("items")
+    assert shape.is_snapshot_complete
+    assert sorted(Follower(stage, "items").catch_up()) == ["a"]
+
+
+def test_who_reads_a_snapshot_that_is_given_up_is_told_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.store.topic("items").append_many(
+        [(b"k%d" % number, b'{"n":%d}' % number) for number in range(5000)]
+    )
+    stage.create("items", where="n < 0")
+    shape = stage.engine.find_or_create(define("items"))
+    pieces: list[Any] = []
+
+    def begin_reading() -> None:
+        started(shape)
+        pieces.append(shape.read(BEFORE_ALL, FIRST_CHUNK))
+        raise ValueError("nobody foresaw this")
+
+    started = Shape.snapshot_started
+    monkeypatch.setattr(Shape, "snapshot_started", lambda one: begin_reading())
+    stage.engine.run_turn("items")
+    assert shape.is_dropped
+    with pytest.raises(Unavailable, match="given up"):
+        list(pieces[0])
