@@ -3,6 +3,7 @@
 Carries S5 and S6.
 """
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.shape_engine import Follower, Stage
+from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Locked, NotFound, Unavailable
 from varve.foundation.metrics import exposition
 from varve.shapes.compaction.settings import CompactionSettings
@@ -18,7 +20,7 @@ from varve.shapes.health import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
 from varve.shapes.settings import EngineSettings
-from varve.shapes.shape import DropReason, Shape
+from varve.shapes.shape import UNREAD_MS, DropReason, Shape
 
 
 def _messages(shape: Shape) -> list[dict[str, Any]]:
@@ -126,6 +128,42 @@ def test_with_too_many_shapes_the_least_recently_read_goes(path: Path) -> None:
     assert second.drop_reason is DropReason.EVICTED
     assert not first.is_dropped
     stage.close()
+
+
+def test_shapes_that_nobody_came_to_read_make_room_after_a_while(path: Path) -> None:
+    clock = ManualClock()
+    stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
+    stage.store.create_topic("t")
+    first, second = stage.create("t", where="n = 1"), stage.create("t", where="n = 2")
+    clock.advance(UNREAD_MS)
+    stage.create("t", where="n = 3")
+    assert first.drop_reason is DropReason.EVICTED
+    assert not second.is_dropped
+    stage.close()
+
+
+def test_shapes_that_are_followed_make_no_room(path: Path) -> None:
+    clock = ManualClock()
+    stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
+    stage.store.create_topic("t")
+    first, second = stage.create("t", where="n = 1"), stage.create("t", where="n = 2")
+    clock.advance(UNREAD_MS)
+    with first.followed():
+        with second.followed(), pytest.raises(Unavailable, match="all of them are followed"):
+            stage.create("t", where="n = 3")
+        stage.create("t", where="n = 3")
+    assert second.drop_reason is DropReason.EVICTED
+    assert not first.is_dropped
+    stage.close()
+
+
+def test_how_changes_are_told_is_forgotten_with_the_last_shape_told_so(stage: Stage) -> None:
+    for number in range(20):
+        shape = stage.create("items", columns=f"c{number}")
+        stage.engine.drop(shape, DropReason.DELETED)
+    del shape
+    gc.collect()
+    assert len(stage.engine._topics.get("items")._forms) <= 1
 
 
 def test_a_topic_whose_records_went_before_they_were_read_drops_its_shapes(stage: Stage) -> None:
