@@ -78,7 +78,7 @@ def string_end(at: int, end: int) -> int:
 
 
 @inlined
-def _value_end(at: int, end: int) -> int:
+def value_end(at: int, end: int) -> int:
     """Behind the value that starts here, or -1."""
     depth = 0
     while at < end:
@@ -112,7 +112,7 @@ def find_spans(at: int, end: int, spans: int) -> int:
         colon = string_end(at + 1, end)
         if colon < 0 or colon >= end or peek_u8(colon) != _COLON:
             return -1
-        after = _value_end(colon + 1, end)
+        after = value_end(colon + 1, end)
         if after <= colon + 1:
             return -1
         place = spans + count * SPAN_BYTES

@@ -27,14 +27,17 @@ from varve.kernels.objects import (
     tuple_size,
 )
 
-ENTRY_BYTES_MIN = 34
+ENTRY_HEAD = 20
+"""Bytes of an entry before its key."""
+ENTRY_MIDDLE = 10
+"""Bytes between key and JSON: operation, flag, JSON size."""
+ENTRY_CRC = 4
+ENTRY_BYTES_MIN = ENTRY_HEAD + ENTRY_MIDDLE + ENTRY_CRC
 """An entry of an empty key and empty JSON."""
 NUMBER_MAX = (1 << 63) - 1
 """Transactions and operations stay below; as an operation it stands for infinity."""
-
-_HEAD = 20
-_MIDDLE = 10
-_CRC = 4
+_KEY_BYTES_MAX = (1 << 32) - 1
+_JSON_BYTES_MAX = 1 << 48
 
 
 class EntryStatus(IntEnum):
@@ -53,6 +56,8 @@ class EntryStatus(IntEnum):
     """A Python object of another shape."""
 
 
+WHOLE = -1
+"""No EntryStatus: the entry is there and sound."""
 _MORE = int(EntryStatus.MORE)
 _DONE = int(EntryStatus.DONE)
 _BAD_CRC = int(EntryStatus.BAD_CRC)
@@ -60,11 +65,15 @@ _BAD_FIELD = int(EntryStatus.BAD_FIELD)
 _BAD_ORDER = int(EntryStatus.BAD_ORDER)
 _NOT_AN_ENTRY = int(EntryStatus.NOT_AN_ENTRY)
 _INSERT, _UPDATE, _DELETE, _CONTROL = b"iudc"
+_COMMA = ord(",")
 _AS_RECEIVED = 0
+# What is noted of a Python entry: numbers, and of its texts address and size.
+_TX, _OP, _OPERATION, _KEY, _KEY_SIZE, _JSON, _JSON_SIZE = range(7)
+_FIELDS = 7
 
 
 @inlined
-def _store_big(address: int, value: int, size: int) -> int:
+def store_big(address: int, value: int, size: int) -> int:
     """Store a number in so many bytes; gives the address behind."""
     for index in range(size):
         store_byte(address + index, np.uint64(value) >> np.uint64(8 * (size - 1 - index)))
@@ -72,26 +81,48 @@ def _store_big(address: int, value: int, size: int) -> int:
 
 
 @inlined
-def _is_operation(operation: int) -> bool:
+def is_operation(operation: int) -> bool:
+    """Whether this byte is i, u, d or c."""
     return operation in (_INSERT, _UPDATE, _DELETE, _CONTROL)
 
 
 @inlined
-def _is_after(tx: int, op: int, other_tx: int, other_op: int) -> bool:
+def is_after(tx: int, op: int, other_tx: int, other_op: int) -> bool:
+    """Whether an offset is above another."""
     return tx > other_tx or (tx == other_tx and op > other_op)
 
 
 @inlined
+def _read_entry(entry: Any, row: Any, last_tx: int, last_op: int) -> int:
+    """Notes the fields of a Python entry; MORE, or why it may not come behind the last one."""
+    if tuple_size(entry) != 4 or tuple_size(tuple_item(entry, 0)) != 2:
+        return _NOT_AN_ENTRY
+    offset, key, json = tuple_item(entry, 0), tuple_item(entry, 1), tuple_item(entry, 3)
+    row[_TX], row[_OP] = number_of(tuple_item(offset, 0)), number_of(tuple_item(offset, 1))
+    row[_OPERATION] = number_of(tuple_item(entry, 2))
+    row[_KEY_SIZE], row[_JSON_SIZE] = bytes_size(key), bytes_size(json)
+    if row[_KEY_SIZE] < 0 or row[_JSON_SIZE] < 0:
+        return _NOT_AN_ENTRY
+    row[_KEY], row[_JSON] = bytes_address(key), bytes_address(json)
+    if row[_TX] < 1 or row[_OP] < 0 or row[_OP] == NUMBER_MAX or row[_KEY_SIZE] > _KEY_BYTES_MAX:
+        return _BAD_FIELD
+    if not is_operation(row[_OPERATION]):
+        return _BAD_FIELD
+    return _MORE if is_after(row[_TX], row[_OP], last_tx, last_op) else _BAD_ORDER
+
+
+@inlined
 def _write_entry(at: int, row: Any) -> Any:
-    at = _store_big(_store_big(at, row[0], 8), row[1], 8)
-    at = _store_big(at, row[4], 4)
-    copy_bytes(at, row[3], row[4])
-    at += row[4]
-    store_byte(at, np.uint64(row[2]))
+    """Writes an entry but for its checksum; gives the address behind."""
+    at = store_big(store_big(at, row[_TX], 8), row[_OP], 8)
+    at = store_big(at, row[_KEY_SIZE], 4)
+    copy_bytes(at, row[_KEY], row[_KEY_SIZE])
+    at += row[_KEY_SIZE]
+    store_byte(at, np.uint64(row[_OPERATION]))
     store_byte(at + 1, np.uint64(_AS_RECEIVED))
-    at = _store_big(at + 2, row[6], 8)
-    copy_bytes(at, row[5], row[6])
-    return at + row[6]
+    at = store_big(at + 2, row[_JSON_SIZE], 8)
+    copy_bytes(at, row[_JSON], row[_JSON_SIZE])
+    return at + row[_JSON_SIZE]
 
 
 @object_kernel
@@ -103,49 +134,26 @@ def _encode(
     last_tx: int,
     last_op: int,
 ) -> Any:
-    count = list_size(entries)
-    limit = min(count - start, byte_room // ENTRY_BYTES_MIN + 1)
-    rows = np.empty((max(limit, 0), 7), np.int64)
-    total, json_bytes, taken, status = 0, 0, 0, _MORE
+    limit = min(list_size(entries) - start, byte_room // ENTRY_BYTES_MIN + 1)
+    rows = np.empty((max(limit, 0), _FIELDS), np.int64)
+    total, json_bytes, taken = 0, 0, 0
     while taken < limit and json_bytes < json_room and total < byte_room:
-        entry = list_item(entries, start + taken)
-        status = _NOT_AN_ENTRY
-        if tuple_size(entry) != 4 or tuple_size(tuple_item(entry, 0)) != 2:
-            break
         row = rows[taken]
-        offset = tuple_item(entry, 0)
-        row[0] = number_of(tuple_item(offset, 0))
-        row[1] = number_of(tuple_item(offset, 1))
-        row[2] = number_of(tuple_item(entry, 2))
-        key, json = tuple_item(entry, 1), tuple_item(entry, 3)
-        row[4] = bytes_size(key)
-        row[6] = bytes_size(json)
-        if row[4] < 0 or row[6] < 0:
-            break
-        status = _BAD_FIELD
-        if row[0] < 1 or row[1] < 0 or row[1] == NUMBER_MAX or row[4] > 0xFFFFFFFF:
-            break
-        if not _is_operation(row[2]):
-            break
-        status = _BAD_ORDER
-        if not _is_after(row[0], row[1], last_tx, last_op):
-            break
-        status = _MORE
-        row[3], row[5] = bytes_address(key), bytes_address(json)
-        last_tx, last_op = row[0], row[1]
-        total += ENTRY_BYTES_MIN + row[4] + row[6]
-        json_bytes += row[6]
+        status = _read_entry(list_item(entries, start + taken), row, last_tx, last_op)
+        if status != _MORE:
+            clear_error()
+            return status, taken, np.empty(0, np.uint8), 0
+        last_tx, last_op = row[_TX], row[_OP]
+        total += ENTRY_BYTES_MIN + row[_KEY_SIZE] + row[_JSON_SIZE]
+        json_bytes += row[_JSON_SIZE]
         taken += 1
-    if status != _MORE:
-        clear_error()
-        return status, taken, np.empty(0, np.uint8), 0
     data = np.empty(total, np.uint8)
     base = address_of(data)
     at = base
     for index in range(taken):
         begin = at
         at = _write_entry(at, rows[index])
-        at = _store_big(at, crc32c(data, begin - base, at - base), _CRC)
+        at = store_big(at, crc32c(data, begin - base, at - base), ENTRY_CRC)
     return _MORE, taken, data, json_bytes
 
 
@@ -169,25 +177,27 @@ def encode_entries(
 
 
 @inlined
-def _entry_sizes(buffer: Bytes, at: int, end: int) -> Any:
-    """Sizes of the key and the JSON of an entry; -1 for what the bytes do not reach.
+def check_entry(buffer: Bytes, at: int, end: int) -> Any:
+    """WHOLE or the EntryStatus of the entry here, then the sizes of it, of its key and its JSON.
 
-    Sizes above what memory could hold are given as -2.
+    One that the end cuts off has MORE, and the size that it is known to have at least; without its
+    head the key's size is -1.
     """
-    if end - at < _HEAD:
-        return -1, -1
+    if end - at < ENTRY_HEAD:
+        return _MORE, ENTRY_HEAD + ENTRY_MIDDLE, -1, -1
     key_size = load_u32(buffer, at + 16)
-    if end - at - _HEAD - _MIDDLE < key_size:
-        return key_size, -1
-    json_size = load_i64(buffer, at + _HEAD + key_size + 2)
-    if json_size < 0 or json_size > (1 << 48):
-        return key_size, -2
-    return key_size, json_size
-
-
-@inlined
-def _has_crc(buffer: Bytes, at: int, size: int) -> bool:
-    return crc32c(buffer, at, at + size - _CRC) == load_u32(buffer, at + size - _CRC)
+    if end - at < ENTRY_HEAD + key_size + ENTRY_MIDDLE:
+        return _MORE, ENTRY_HEAD + key_size + ENTRY_MIDDLE, key_size, -1
+    json_size = load_i64(buffer, at + ENTRY_HEAD + key_size + 2)
+    if json_size < 0 or json_size > _JSON_BYTES_MAX:
+        return _BAD_FIELD, 0, key_size, -1
+    size = ENTRY_BYTES_MIN + key_size + json_size
+    if size > end - at:
+        return _MORE, size, key_size, json_size
+    crc_at = at + size - ENTRY_CRC
+    if crc32c(buffer, at, crc_at) != load_u32(buffer, crc_at):
+        return _BAD_CRC, 0, key_size, json_size
+    return WHOLE, size, key_size, json_size
 
 
 @kernel
@@ -209,38 +219,29 @@ def strip_entries(
     if out.size < end:
         raise IndexError("out is shorter than the buffer")
     source, target = address_of(buffer), address_of(out)
-    at, size = 0, 0
+    at, used = 0, 0
     last_tx, last_op = 0, -1
     while at < end:
-        key_size, json_size = _entry_sizes(buffer, at, end)
-        if json_size == -2:
-            return _BAD_FIELD, at, size, 0
-        if json_size == -1:
-            return _MORE, at, size, _HEAD + _MIDDLE + max(key_size, 0)
-        entry_size = ENTRY_BYTES_MIN + key_size + json_size
-        if entry_size > end - at:
-            return _MORE, at, size, entry_size
         # Entries that are passed over too: a changed offset would let them be left out unnoticed.
-        if not _has_crc(buffer, at, entry_size):
-            return _BAD_CRC, at, size, 0
+        status, size, key_size, json_size = check_entry(buffer, at, end)
+        if status != WHOLE:
+            return status, at, used, size
         tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
-        if not _is_after(tx, op, last_tx, last_op):
-            return _BAD_ORDER, at, size, 0
-        if _is_after(tx, op, until_tx, until_op):
-            return _DONE, at, size, 0
+        if not is_after(tx, op, last_tx, last_op):
+            return _BAD_ORDER, at, used, 0
+        if is_after(tx, op, until_tx, until_op):
+            return _DONE, at, used, 0
         last_tx, last_op = tx, op
-        if not _is_after(tx, op, after_tx, after_op):
-            at += entry_size
-            continue
-        if size > 0:
-            store_byte(target + size, np.uint64(44))
-            size += 1
-        copy_bytes(target + size, source + at + _HEAD + key_size + _MIDDLE, json_size)
-        size += json_size
-        at += entry_size
+        if is_after(tx, op, after_tx, after_op):
+            if used > 0:
+                store_byte(target + used, np.uint64(_COMMA))
+                used += 1
+            copy_bytes(target + used, source + at + ENTRY_HEAD + key_size + ENTRY_MIDDLE, json_size)
+            used += json_size
+        at += size
         if tx == until_tx and op == until_op:
-            return _DONE, at, size, 0
-    return _MORE, at, size, 0
+            return _DONE, at, used, 0
+    return _MORE, at, used, 0
 
 
 @kernel
@@ -256,31 +257,23 @@ def scan_entries(
     end = buffer.size
     at, json_bytes = 0, 0
     while at < end:
-        key_size, json_size = _entry_sizes(buffer, at, end)
+        status, size, key_size, json_size = check_entry(buffer, at, end)
+        tx, op = 1, 0
         if key_size >= 0:
             tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
-            if tx < 1 or op < 0:
-                return _BAD_FIELD, at, last_tx, last_op, json_bytes, 0
-            if _is_after(tx, op, until_tx, until_op):
+            if is_after(tx, op, until_tx, until_op):
                 return _DONE, at, last_tx, last_op, json_bytes, 0
-        if json_size == -2:
+        if tx < 1 or op < 0:
             return _BAD_FIELD, at, last_tx, last_op, json_bytes, 0
-        if json_size == -1:
-            needed = _HEAD + _MIDDLE + max(key_size, 0)
-            return _MORE, at, last_tx, last_op, json_bytes, needed
-        entry_size = ENTRY_BYTES_MIN + key_size + json_size
-        if entry_size > end - at:
-            return _MORE, at, last_tx, last_op, json_bytes, entry_size
-        if not _has_crc(buffer, at, entry_size):
-            return _BAD_CRC, at, last_tx, last_op, json_bytes, 0
-        tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
-        if not _is_after(tx, op, last_tx, last_op):
+        if status != WHOLE:
+            return status, at, last_tx, last_op, json_bytes, size
+        if not is_after(tx, op, last_tx, last_op):
             return _BAD_ORDER, at, last_tx, last_op, json_bytes, 0
-        if not _is_operation(load_u8(buffer, at + _HEAD + key_size)):
+        if not is_operation(load_u8(buffer, at + ENTRY_HEAD + key_size)):
             return _BAD_FIELD, at, last_tx, last_op, json_bytes, 0
         last_tx, last_op = tx, op
         json_bytes += json_size
-        at += entry_size
+        at += size
         if tx == until_tx and op == until_op:
             return _DONE, at, last_tx, last_op, json_bytes, 0
     return _MORE, at, last_tx, last_op, json_bytes, 0

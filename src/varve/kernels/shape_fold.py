@@ -20,15 +20,9 @@ from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.crc import crc32c
 from varve.kernels.loads import Bytes, load_i64, load_u8, load_u32
 from varve.kernels.peeks import peek_u8, start_of
-from varve.kernels.shape_plan import (
-    ENTRY_CRC,
-    ENTRY_HEAD,
-    ENTRY_MIDDLE,
-    Action,
-    Actions,
-    Numbers,
-    is_same,
-)
+from varve.kernels.row_walk import is_same, string_end, value_end
+from varve.kernels.shape_entries import ENTRY_CRC, ENTRY_HEAD, ENTRY_MIDDLE, store_big
+from varve.kernels.shape_plan import Action, Actions, Numbers
 
 
 class FoldStatus(IntEnum):
@@ -44,10 +38,9 @@ _BAD = int(FoldStatus.BAD_MESSAGE)
 _KEEP = int(Action.KEEP)
 _FOLD = int(Action.FOLD)
 _CONTROL = ord("c")
-_QUOTE, _ESCAPE, _COMMA, _COLON = b'"\\,:'
-_OPEN, _CLOSE = b"{}"
-_BRACE = 0x20
-"""The bit that makes a bracket a brace, and changes no other byte into one."""
+_REWRITTEN = 1
+"""The flag of an entry that a compaction wrote."""
+_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE = b'",:{}'
 
 
 def _text(text: bytes) -> npt.NDArray[np.uint8]:
@@ -67,52 +60,6 @@ _PARTS = 10
 _CELLS = 4
 
 
-@inlined
-def _skip_string(at: int, end: int) -> int:
-    """The address behind the string that starts at an address; -1 if it does not end."""
-    at += 1
-    while at < end:
-        byte = peek_u8(at)
-        if byte == _QUOTE:
-            return at + 1
-        at += 2 if byte == _ESCAPE else 1
-    return -1
-
-
-@kernel
-def _skip_value(at: int, end: int) -> int:
-    """The address behind the value that starts at an address; -1 if it does not end or is none."""
-    if at >= end:
-        return -1
-    first = peek_u8(at)
-    if first == _QUOTE:
-        return _skip_string(at, end)
-    if first | _BRACE != _OPEN:
-        start = at
-        while at < end:
-            byte = peek_u8(at)
-            if byte == _COMMA or byte | _BRACE == _CLOSE:
-                break
-            at += 1
-        return at if at > start else -1
-    depth = 0
-    while at < end:
-        byte = peek_u8(at)
-        if byte == _QUOTE:
-            at = _skip_string(at, end)
-            if at < 0:
-                return -1
-            continue
-        if byte | _BRACE == _OPEN:
-            depth += 1
-        elif byte | _BRACE == _CLOSE:
-            depth -= 1
-            if depth == 0:
-                return at + 1
-        at += 1
-    return -1
-
-
 @kernel
 def _next_member(at: int, end: int) -> tuple[int, int, int]:
     """The member at or behind an address: where its value starts and ends, and where it ends.
@@ -122,16 +69,16 @@ def _next_member(at: int, end: int) -> tuple[int, int, int]:
     """
     if at >= end or peek_u8(at) != _QUOTE:
         return 0, 0, -1
-    colon = _skip_string(at, end)
+    colon = string_end(at + 1, end)
     if colon < 0 or colon >= end or peek_u8(colon) != _COLON:
         return 0, 0, -1
-    value_end = _skip_value(colon + 1, end)
-    if value_end < 0 or value_end >= end:
+    after = value_end(colon + 1, end)
+    if after <= colon + 1 or after >= end:
         return 0, 0, -1
-    behind = peek_u8(value_end)
+    behind = peek_u8(after)
     if behind == _COMMA:
-        return colon + 1, value_end, value_end + 1
-    return (colon + 1, value_end, 0) if behind == _CLOSE else (0, 0, -1)
+        return colon + 1, after, after + 1
+    return (colon + 1, after, 0) if behind == _CLOSE else (0, 0, -1)
 
 
 @inlined
@@ -145,6 +92,24 @@ def _is_named(at: int, value: int, name: Any) -> bool:
     return index == as_int(name.size)
 
 
+@inlined
+def _read_headers(at: int, end: int, parts: Numbers) -> bool:
+    """Find the parts of a message in its headers. False: they are none."""
+    if peek_u8(at) != _OPEN:
+        return False
+    member = at + 1
+    while member > 0:
+        value, after, following = _next_member(member, end)
+        if following < 0:
+            return False
+        if _is_named(member, value, _OPERATION):
+            parts[6], parts[7] = value, after
+        elif _is_named(member, value, _RELATION):
+            parts[8], parts[9] = value, after
+        member = following
+    return as_int(parts[6]) > 0
+
+
 @kernel
 def _read_message(at: int, end: int, parts: Numbers) -> bool:
     """Find the parts of a message; a part that is missing starts at 0. False: it is none."""
@@ -155,33 +120,21 @@ def _read_message(at: int, end: int, parts: Numbers) -> bool:
     headers = 0
     member = at + 1
     while member > 0:
-        value, value_end, following = _next_member(member, end)
-        if following < 0 or (following == 0 and value_end != end - 1):
+        value, after, following = _next_member(member, end)
+        if following < 0 or (following == 0 and after != end - 1):
             return False
         if _is_named(member, value, _KEY):
-            parts[0], parts[1] = value, value_end
+            parts[0], parts[1] = value, after
         elif _is_named(member, value, _VALUE):
-            parts[2], parts[3] = value, value_end
+            parts[2], parts[3] = value, after
         elif _is_named(member, value, _OLD_VALUE):
-            parts[4], parts[5] = value, value_end
+            parts[4], parts[5] = value, after
         elif _is_named(member, value, _HEADERS):
             headers = value
         else:
             return False
         member = following
-    if parts[0] == 0 or parts[2] == 0 or headers == 0 or peek_u8(headers) != _OPEN:
-        return False
-    member = headers + 1
-    while member > 0:
-        value, value_end, following = _next_member(member, end)
-        if following < 0:
-            return False
-        if _is_named(member, value, _OPERATION):
-            parts[6], parts[7] = value, value_end
-        elif _is_named(member, value, _RELATION):
-            parts[8], parts[9] = value, value_end
-        member = following
-    return as_int(parts[6]) > 0
+    return parts[0] > 0 and parts[2] > 0 and headers > 0 and _read_headers(headers, end, parts)
 
 
 @inlined
@@ -209,7 +162,7 @@ def _take_columns(
         member = 0
     hint = 0
     while member > 0:
-        value, value_end, following = _next_member(member, end)
+        value, after, following = _next_member(member, end)
         if following < 0:
             return table, -1
         row = _find_column(table, count, hint, member, value - 1 - member)
@@ -221,9 +174,9 @@ def _take_columns(
             row = count
             count += 1
             table[row, 0], table[row, 1] = member, value - 1
-            table[row, 2], table[row, 3] = value, value_end
+            table[row, 2], table[row, 3] = value, after
         elif newer_wins:
-            table[row, 2], table[row, 3] = value, value_end
+            table[row, 2], table[row, 3] = value, after
         hint = row + 1 if row + 1 < count else 0
         member = following
     return table, count
@@ -330,10 +283,14 @@ def _fold_run(
 
 
 @inlined
-def _store_big(address: int, value: int, size: int) -> int:
-    for index in range(size):
-        store_byte(address + index, np.uint64(value) >> np.uint64(8 * (size - 1 - index)))
-    return address + size
+def _rewrite(
+    buffer: Bytes, starts: Numbers, action: int, links: Numbers, index: int, parts: Numbers, at: int
+) -> int:
+    """Write the message of an entry anew at an address; gives what `_fold_run` does."""
+    if action == _FOLD:
+        return _fold_run(buffer, starts, links, index, parts, at)
+    json, json_end = _json_of(buffer, start_of(buffer), starts[index])
+    return _put_message(at, parts) if _read_message(json, json_end, parts) else -index - 1
 
 
 @kernel
@@ -356,35 +313,24 @@ def rewrite_entries(
     parts = np.empty(_PARTS, np.int64)
     at, count = target, 0
     for index in range(starts.size):
-        action = actions[index]
+        action, start = actions[index], starts[index]
         if action != _KEEP and action != _FOLD:
             continue
-        start = starts[index]
-        key_size = load_u32(buffer, start + 16)
-        operation = load_u8(buffer, start + ENTRY_HEAD + key_size)
-        json, json_end = _json_of(buffer, base, start)
         begin = at
         out_starts[count] = begin - target
-        if action == _KEEP and (
-            operation == _CONTROL or load_u8(buffer, start + ENTRY_HEAD + key_size + 1) == 1
-        ):
-            at = _put(at, base + start, json_end + ENTRY_CRC)
-            count += 1
-            continue
-        at = _put(at, base + start, base + start + ENTRY_HEAD + key_size + 1)
-        size_at = _put_byte(at, 1)
-        json_at = size_at + 8
-        if action == _FOLD:
-            at = _fold_run(buffer, starts, links, index, parts, json_at)
-            if at < 0:
-                return _BAD, -at - 1, 0
-        else:
-            if not _read_message(json, json_end, parts):
-                return _BAD, index, 0
-            at = _put_message(json_at, parts)
-        _store_big(size_at, at - json_at, 8)
-        at = _store_big(at, crc32c(out, begin - target, at - target), ENTRY_CRC)
         count += 1
+        middle = start + ENTRY_HEAD + load_u32(buffer, start + 16)
+        is_final = load_u8(buffer, middle) == _CONTROL or load_u8(buffer, middle + 1) == _REWRITTEN
+        if action == _KEEP and is_final:
+            _, json_end = _json_of(buffer, base, start)
+            at = _put(at, base + start, json_end + ENTRY_CRC)
+            continue
+        size_at = _put_byte(_put(at, base + start, base + middle + 1), _REWRITTEN)
+        at = _rewrite(buffer, starts, action, links, index, parts, size_at + 8)
+        if at < 0:
+            return _BAD, -at - 1, 0
+        store_big(size_at, at - size_at - 8, 8)
+        at = store_big(at, crc32c(out, begin - target, at - target), ENTRY_CRC)
     return _OK, count, at - target
 
 

@@ -14,21 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.batch_build import copy_bytes
-from varve.kernels.compile import inlined, kernel
-from varve.kernels.crc import crc32c
+from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.key_hash import siphash
 from varve.kernels.loads import Bytes, load_i64, load_u8, load_u32
-from varve.kernels.peeks import peek_u8, start_of
+from varve.kernels.peeks import start_of
+from varve.kernels.row_walk import is_same
+from varve.kernels.shape_entries import (
+    ENTRY_HEAD,
+    WHOLE,
+    EntryStatus,
+    check_entry,
+    is_after,
+    is_operation,
+)
 
 Numbers = npt.NDArray[np.int64]
 Actions = npt.NDArray[np.uint8]
-
-ENTRY_HEAD = 20
-"""Bytes of an entry before its key."""
-ENTRY_MIDDLE = 10
-"""Bytes between key and JSON: operation, flag, JSON size."""
-ENTRY_CRC = 4
-ENTRY_FIXED = ENTRY_HEAD + ENTRY_MIDDLE + ENTRY_CRC
 
 
 class Action(IntEnum):
@@ -43,78 +44,102 @@ class Action(IntEnum):
     """The last of several updates: it takes the others in."""
 
 
-class IndexStatus(IntEnum):
-    """How the walk over entries ended."""
-
-    OK = 0
-    """At the end of the buffer, or before an entry that it holds in part."""
-    BAD_CRC = 1
-    BAD_SIZE = 2
-    BAD_ORDER = 3
-    BAD_OPERATION = 4
-
-
 _SUPERSEDED = int(Action.SUPERSEDED)
 _MERGED = int(Action.MERGED)
 _KEEP = int(Action.KEEP)
 _FOLD = int(Action.FOLD)
-_OK = int(IndexStatus.OK)
-_BAD_CRC = int(IndexStatus.BAD_CRC)
-_BAD_SIZE = int(IndexStatus.BAD_SIZE)
-_BAD_ORDER = int(IndexStatus.BAD_ORDER)
-_BAD_OPERATION = int(IndexStatus.BAD_OPERATION)
-_INSERT, _UPDATE, _DELETE, _CONTROL = b"iudc"
-_SIZE_MAX = 1 << 48
+_MORE = int(EntryStatus.MORE)
+_BAD_FIELD = int(EntryStatus.BAD_FIELD)
+_BAD_ORDER = int(EntryStatus.BAD_ORDER)
+_UPDATE, _DELETE, _CONTROL = b"udc"
+
+# What is known of a key: where its first entry starts, and by their numbers the delete and the
+# insert that count, and the first and the last of the updates behind them.
+_START, _DELETED, _INSERTED, _HEAD, _TAIL = range(5)
+_KEY_FIELDS = 5
 
 
 @kernel
 def index_entries(
     buffer: Bytes, last_tx: int, last_op: int, starts: Numbers
 ) -> tuple[int, int, int]:
-    """Where each whole entry starts, checked: IndexStatus, their count, the position behind them.
+    """Where each whole entry starts, checked: EntryStatus, their count, the position behind them.
 
-    `last_tx` and `last_op` are those of the entry before the buffer. There is room for all when
-    `starts` has one place for each `ENTRY_FIXED` bytes.
+    The status is MORE, or the fault of the entry at that position. `last_tx` and `last_op` are
+    those of the entry before the buffer. There is room for all when `starts` has one place for each
+    `ENTRY_BYTES_MIN` bytes.
     """
     at, count, end = 0, 0, buffer.size
-    while end - at >= ENTRY_HEAD:
-        key_size = load_u32(buffer, at + 16)
-        if end - at - ENTRY_FIXED < key_size:
-            break
-        json_size = load_i64(buffer, at + ENTRY_HEAD + key_size + 2)
-        if json_size < 0 or json_size > _SIZE_MAX:
-            return _BAD_SIZE, count, at
-        size = ENTRY_FIXED + key_size + json_size
-        if end - at < size:
-            break
-        crc_at = at + size - ENTRY_CRC
-        if crc32c(buffer, at, crc_at) != load_u32(buffer, crc_at):
-            return _BAD_CRC, count, at
+    while at < end:
+        status, size, key_size, _ = check_entry(buffer, at, end)
+        if status != WHOLE:
+            return status, count, at
         tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
-        if tx < last_tx or (tx == last_tx and op <= last_op):
+        if not is_after(tx, op, last_tx, last_op):
             return _BAD_ORDER, count, at
-        operation = load_u8(buffer, at + ENTRY_HEAD + key_size)
-        if (
-            operation != _INSERT
-            and operation != _UPDATE
-            and operation != _DELETE
-            and operation != _CONTROL
-        ):
-            return _BAD_OPERATION, count, at
+        if not is_operation(load_u8(buffer, at + ENTRY_HEAD + key_size)):
+            return _BAD_FIELD, count, at
         last_tx, last_op = tx, op
         starts[count] = at
         count += 1
         at += size
-    return _OK, count, at
+    return _MORE, count, at
 
 
 @inlined
-def is_same(first: int, second: int, size: int) -> bool:
-    """Whether the bytes at two addresses are equal."""
-    index = 0
-    while index < size and peek_u8(first + index) == peek_u8(second + index):
-        index += 1
-    return index == size
+def _find_slot(buffer: Bytes, start: int, hashed: Any, table: Any) -> int:
+    """The slot of an entry's key, or the empty one that is to be its own."""
+    slots, hashes, keys = table
+    first, key_size = start_of(buffer) + ENTRY_HEAD, load_u32(buffer, start + 16)
+    slot = as_int(hashed & np.uint64(slots.size - 1))
+    while slots[slot] >= 0:
+        key = slots[slot]
+        other = keys[key, _START]
+        if (
+            hashes[key] == hashed
+            and load_u32(buffer, other + 16) == key_size
+            and is_same(first + other, first + start, key_size)
+        ):
+            break
+        slot = (slot + 1) & (slots.size - 1)
+    return slot
+
+
+@inlined
+def _take(keys: Numbers, key: int, index: int, operation: int, links: Numbers) -> None:
+    """Notes an entry with its key."""
+    if operation == _UPDATE:
+        if keys[key, _TAIL] < 0:
+            keys[key, _HEAD] = index
+        else:
+            links[keys[key, _TAIL]] = index
+        keys[key, _TAIL] = index
+        return
+    keys[key, _TAIL] = -1
+    if operation == _DELETE:
+        keys[key, _DELETED] = index
+        keys[key, _INSERTED] = -1
+    else:
+        keys[key, _INSERTED] = index
+
+
+@inlined
+def _decide(keys: Numbers, key: int, actions: Actions, links: Numbers) -> bool:
+    """Says what stays of a key; whether it has a row at the end."""
+    deleted, inserted, tail = keys[key, _DELETED], as_int(keys[key, _INSERTED]), keys[key, _TAIL]
+    if deleted >= 0:
+        actions[deleted] = _KEEP
+    if inserted >= 0:
+        actions[inserted] = _KEEP
+    if tail < 0:
+        return inserted >= 0
+    at = keys[key, _HEAD]
+    links[tail] = at
+    actions[tail] = _KEEP if at == tail else _FOLD
+    while at != tail:
+        actions[at] = _MERGED
+        at = links[at]
+    return True
 
 
 @kernel
@@ -135,12 +160,8 @@ def plan_entries(
         room *= 2
     slots = np.full(room, -1, np.int64)
     hashes = np.empty(count, np.uint64)
-    key_of = np.empty(count, np.int64)
-    deletes = np.full(count, -1, np.int64)
-    inserts = np.full(count, -1, np.int64)
-    heads = np.full(count, -1, np.int64)
-    tails = np.full(count, -1, np.int64)
-    groups = 0
+    keys = np.full((count, _KEY_FIELDS), -1, np.int64)
+    key_count = 0
     for index in range(count):
         start = starts[index]
         key_size = load_u32(buffer, start + 16)
@@ -149,56 +170,18 @@ def plan_entries(
             actions[index] = _KEEP
             continue
         actions[index] = _SUPERSEDED
-        key = base + start + ENTRY_HEAD
-        hashed, _ = siphash(key, key_size, np.uint64(k0), np.uint64(k1))
-        slot = np.int64(hashed & np.uint64(room - 1))
-        while slots[slot] >= 0:
-            group = slots[slot]
-            other = key_of[group]
-            if (
-                hashes[group] == hashed
-                and load_u32(buffer, other + 16) == key_size
-                and is_same(base + other + ENTRY_HEAD, key, key_size)
-            ):
-                break
-            slot = (slot + 1) & (room - 1)
+        hashed, _ = siphash(base + start + ENTRY_HEAD, key_size, np.uint64(k0), np.uint64(k1))
+        slot = _find_slot(buffer, start, hashed, (slots, hashes, keys))
         if slots[slot] < 0:
-            slots[slot] = groups
-            hashes[groups] = hashed
-            key_of[groups] = start
-            groups += 1
-        group = slots[slot]
-        if operation == _UPDATE:
-            if tails[group] < 0:
-                heads[group] = index
-            else:
-                links[tails[group]] = index
-            tails[group] = index
-        else:
-            tails[group] = -1
-            if operation == _DELETE:
-                deletes[group] = index
-                inserts[group] = -1
-            else:
-                inserts[group] = index
-    alive = 0
-    for group in range(groups):
-        if deletes[group] >= 0:
-            actions[deletes[group]] = _KEEP
-        if inserts[group] >= 0:
-            actions[inserts[group]] = _KEEP
-        tail = tails[group]
-        if tail >= 0 or inserts[group] >= 0:
-            alive += 1
-        if tail < 0:
-            continue
-        at = heads[group]
-        links[tail] = at
-        while at != tail:
-            actions[at] = _MERGED
-            at = links[at]
-        actions[tail] = _KEEP if heads[group] == tail else _FOLD
-    return groups, alive
+            slots[slot] = key_count
+            hashes[key_count] = hashed
+            keys[key_count, _START] = start
+            key_count += 1
+        _take(keys, slots[slot], index, operation, links)
+    row_count = 0
+    for key in range(key_count):
+        row_count += _decide(keys, key, actions, links)
+    return key_count, row_count
 
 
 @kernel

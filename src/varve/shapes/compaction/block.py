@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt
+from varve.kernels.shape_entries import ENTRY_BYTES_MIN, EntryStatus
 from varve.kernels.shape_fold import FoldStatus, rewrite_entries
 from varve.kernels.shape_plan import (
-    ENTRY_FIXED,
     Action,
-    IndexStatus,
     count_entries,
     divide_entries,
     gather_entries,
@@ -31,10 +30,9 @@ Secret = tuple[int, int]
 """The key of the hash: whoever chooses row keys must not know it."""
 
 _FAULTS = {
-    IndexStatus.BAD_CRC: "does not match its CRC-32C",
-    IndexStatus.BAD_SIZE: "has a size that no entry has",
-    IndexStatus.BAD_ORDER: "is not above the entry before it",
-    IndexStatus.BAD_OPERATION: "has an unknown operation",
+    EntryStatus.BAD_CRC: "does not match its CRC-32C",
+    EntryStatus.BAD_FIELD: "has a size or an operation that no entry has",
+    EntryStatus.BAD_ORDER: "is not above the entry before it",
 }
 _TX = np.arange(8)
 _OP = np.arange(8, 16)
@@ -64,7 +62,7 @@ class Block(NamedTuple):
 
     def json_sizes(self) -> Numbers:
         key_sizes: Numbers = self._columns(_KEY_SIZE, ">u4").astype(np.int64)
-        return self.sizes - key_sizes - ENTRY_FIXED
+        return self.sizes - key_sizes - ENTRY_BYTES_MIN
 
     def _columns(self, places: Numbers, kind: str) -> npt.NDArray[np.uint64]:
         """Numbers of all entries at these bytes of each."""
@@ -97,10 +95,10 @@ def index_block(data: Bytes, path: str, position: int, last: Offset = BEFORE_ALL
 
     Raises Corrupt, which names the file and the byte: the buffer starts at `position` of it.
     """
-    starts = np.empty(data.size // ENTRY_FIXED + 1, np.int64)
+    starts = np.empty(data.size // ENTRY_BYTES_MIN + 1, np.int64)
     status, count, end = index_entries(data, last.tx, last.op, starts)
-    if status != IndexStatus.OK:
-        raise Corrupt(f"{path}: the entry at {position + end} {_FAULTS[IndexStatus(status)]}")
+    if status != EntryStatus.MORE:
+        raise Corrupt(f"{path}: the entry at {position + end} {_FAULTS[EntryStatus(status)]}")
     return Block(data[:end], starts[:count].copy())
 
 
