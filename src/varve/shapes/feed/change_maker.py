@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from varve.kernels.row_texts import has_reordered
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.decoder import RecordKind, complete, transaction_ids
+from varve.shapes.feed.decoder import Decoded, RecordKind, complete, transaction_ids
 from varve.shapes.feed.doubts import Doubts
 from varve.shapes.feed.journal import Range
 from varve.shapes.feed.order import Taken
@@ -63,6 +63,8 @@ class ChangeMaker:
         self._doubts = doubts
         self._keys = RowKeys(prefix)
         self._is_grouped = is_grouped
+        self._deletions: dict[int, Change | None] = {}
+        """What the last record of each partition took away."""
 
     def make(self, taken: Taken) -> Made:
         """Changes of a range, in order; the table has them when it returns."""
@@ -96,9 +98,13 @@ class ChangeMaker:
         keys = self._keys.get_all([one[3].key for one in entries])
         judged = self._judge(taken, keys)
         shift = taken.range.first_tx - taken.range.start
-        found = self._compare(entries, keys, judged, shift, operator.eq)
+        before = self._deletions.get(taken.range.partition)
+        found = self._compare(entries, keys, judged, shift, before, operator.eq)
         if has_reordered(found.changes):
-            found = self._compare(entries, keys, judged, shift, _is_same_row)
+            found = self._compare(entries, keys, judged, shift, before, _is_same_row)
+        if keys:
+            deletion = _find_deletion(found.changes, before, keys[-1])
+            self._deletions[taken.range.partition] = deletion
         self._count(taken.entries, entries, len(found.changes), judged)
         if self._is_grouped:
             return _group(found.changes, entries, shift), found.rows, found.size
@@ -121,9 +127,10 @@ class ChangeMaker:
         keys: Sequence[RowKey],
         judged: list[bool] | None,
         shift: int,
+        before: Change | None,
         is_same: Callable[[bytes | None, bytes | None], bool],
     ) -> _Compared:
-        """Each record against the row that was there before it."""
+        """Each record against the row that was there before it; `before` is a deletion."""
         rows = self._table.find_rows([key[0] for key in keys])
         changed: dict[str, bytes | None] = {}
         changes: list[Change] = []
@@ -135,7 +142,10 @@ class ChangeMaker:
         ):
             text = key[0]
             previous = rows[text]
-            row = complete(decoded, previous) if decoded[3] else decoded[2]
+            row = decoded[2]
+            if decoded[3]:
+                deleted = _find_deletion(changes, before, keys[number - 1]) if number else before
+                row = _complete(decoded, previous, deleted)
             is_uncertain = judged is not None and judged[number]
             if is_same(row, previous) and not is_uncertain:
                 continue
@@ -161,6 +171,20 @@ class ChangeMaker:
         counts.nothing += others - skipped
         counts.unchanged += len(of_rows) - changes
         counts.uncertain += 0 if judged is None else sum(judged)
+
+
+def _find_deletion(changes: Sequence[Change], before: Change | None, key: RowKey) -> Change | None:
+    """The last change, where it took away the row of this key; `before` stands before them."""
+    last = changes[-1] if changes else before
+    is_found = last is not None and last.text is None and last.key == key.text
+    return last if is_found else None
+
+
+def _complete(decoded: Decoded, previous: bytes | None, deleted: Change | None) -> bytes | None:
+    """The row with what the source left out, which for a moved one the row deleted before has."""
+    if decoded.kind is RecordKind.MOVE and previous is None and deleted is not None:
+        return complete(decoded, deleted.previous_text)
+    return complete(decoded, previous)
 
 
 def _is_same_row(row: bytes | None, previous: bytes | None) -> bool:

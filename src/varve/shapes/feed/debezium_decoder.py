@@ -3,7 +3,8 @@
 Layout     `{"before", "after", "source", "op", "transaction"}`, alone or as the `payload` beside a
            `schema`; keys likewise. A null value is the tombstone behind a delete.
 Invariant  `c`, `r` and `u` give the row after, `d` and tombstones delete, `t` truncates, `m` says
-           nothing about rows. What has another form is skipped with a reason, never guessed at.
+           nothing about rows. A change of a key is told as `d`, a tombstone and `c`. What has
+           another form is skipped with a reason, never guessed at.
 """
 
 import base64
@@ -78,7 +79,9 @@ class DebeziumDecoder:
             return Decoded(RecordKind.SKIPPED, name, reason="the value is no Debezium envelope")
         missing = frozenset([name for name, text in row.items() if text in self._unavailable])
         text = join_row({**columns, **row, **columns})
-        return Decoded(RecordKind.UPSERT, name, text, missing, _transaction(mark))
+        # A row that is new has all its values: one that lacks some has got another key.
+        kind = RecordKind.MOVE if missing and operation == b'"c"' else RecordKind.UPSERT
+        return Decoded(kind, name, text, missing, _transaction(mark))
 
 
 def find_transaction_end(value: bytes | None) -> TransactionEnd | None:

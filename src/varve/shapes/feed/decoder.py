@@ -11,8 +11,10 @@ from varve.shapes.feed.row import NO_COLUMNS, Row, get_row, join_row
 
 
 class RecordKind(IntEnum):
-    """What a record does."""
+    """What a record does. Those up to DELETE are about a row."""
 
+    MOVE = -1
+    """The row had another key, which the delete before it names: an upsert that goes on with it."""
     UPSERT = 0
     DELETE = 1
     NOTHING = 2
@@ -39,7 +41,7 @@ class Decoded(NamedTuple):
     """One record, decoded.
 
     `key` is the object of the key's columns. `text` is that of the row, which begins with them; it
-    is None unless UPSERT.
+    is None unless UPSERT or MOVE.
     """
 
     kind: RecordKind

@@ -37,6 +37,8 @@ class Filling:
         self._decoder = decoder
         self._counts = counts
         self._keys = RowKeys(prefix)
+        self._deleted_key: str | None = None
+        self._deleted: bytes | None = None
 
     def run(self, reader: StateReader, state: TableState, progress: Progress | None) -> None:
         """Reads the state into the table, and marks it as filled."""
@@ -55,10 +57,13 @@ class Filling:
     def _rows_of(self, records: Sequence[StateRecord]) -> Iterator[dict[str, bytes | None]]:
         """The rows by key; an empty part where a truncation takes back all before it."""
         rows: dict[str, bytes | None] = {}
-        for decoded in self._decoder.decode_many(records):
+        told = self._decoder.decode_many(records)
+        for number, decoded in enumerate(told):
             kind = decoded.kind
             if kind <= RecordKind.DELETE:
                 key = self._keys.get(decoded.key).text
+                if kind is RecordKind.DELETE and _may_move(told, number):
+                    self._note_deletion(key, rows)
                 rows[key] = self._complete(decoded, key, rows)
             elif kind is RecordKind.TRUNCATE:
                 rows = {}
@@ -68,8 +73,27 @@ class Filling:
         if rows:
             yield rows
 
+    def _note_deletion(self, key: str, rows: dict[str, bytes | None]) -> None:
+        """Keeps a row that is about to go; a tombstone follows on the delete of its key."""
+        if key != self._deleted_key:
+            self._deleted_key, self._deleted = key, self._find(key, rows)
+
     def _complete(self, decoded: Decoded, key: str, rows: dict[str, bytes | None]) -> bytes | None:
+        if decoded.kind is RecordKind.DELETE:
+            return None
+        deleted, self._deleted_key, self._deleted = self._deleted, None, None
         if not decoded.unavailable:
             return decoded.text
-        previous = rows[key] if key in rows else self._store.get_rows([key])[0]
+        previous = self._find(key, rows)
+        if previous is None and decoded.kind is RecordKind.MOVE:
+            previous = deleted
         return complete(decoded, previous)
+
+    def _find(self, key: str, rows: dict[str, bytes | None]) -> bytes | None:
+        return rows[key] if key in rows else self._store.get_rows([key])[0]
+
+
+def _may_move(told: Sequence[Decoded], number: int) -> bool:
+    """Whether a delete, or its tombstone, may stand before the row under another key."""
+    behind = told[number + 1 : number + 3]
+    return len(behind) < 2 or any(one.kind is RecordKind.MOVE for one in behind)
