@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, OffsetOutOfRange, Unavailable
+from varve.shapes.feed.absence import Absence
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.change_maker import ChangeMaker
 from varve.shapes.feed.counts import FeedCounts
@@ -48,6 +49,7 @@ class _Running(NamedTuple):
     order: RecordOrder
     maker: ChangeMaker
     doubts: Doubts
+    absence: Absence
 
 
 class TopicFeed:
@@ -83,7 +85,6 @@ class TopicFeed:
         self._waiting: deque[Taken] = deque()
         self._positions: dict[int, int] = {}
         self._next_tx = 1
-        self._caught_up_ms = 0
         self._looked_ms = 0
         self._marked_tx: dict[int, int] = {}
         self._written_tx = 0
@@ -169,10 +170,11 @@ class TopicFeed:
             table, self.counts, doubts, prefix=self._prefix, is_grouped=self._gate is not None
         )
         self._positions, self._next_tx = positions, state.next_tx
-        self._caught_up_ms = state.caught_up_ms
         self._tombstones_ms = self._source.tombstone_retention_ms()
         self._looked_ms = self._clock.now_ms()
-        self._running = _Running(table, order, maker, doubts)
+        self._running = _Running(
+            table, order, maker, doubts, Absence(self._clock, state.caught_up_ms)
+        )
 
     def close(self) -> None:
         """Lets go of the table, and ends its views; what no checkpoint wrote is read again."""
@@ -197,6 +199,7 @@ class TopicFeed:
         must be, too.
         """
         running = self._get()
+        running.absence.look()
         written_tx, self._written_tx = self._written_tx, 0
         if written_tx:
             self._journal.cut(written_tx)
@@ -212,14 +215,14 @@ class TopicFeed:
             raise Unavailable(f"journal of topic {self.topic}: {error}; open it again") from error
         given = self._give(running)
         if self._is_caught_up(running):
-            self._caught_up_ms = self._clock.now_ms()
+            running.absence.end()
         return given
 
     def _give(self, running: _Running) -> list[Transaction]:
         given: list[Transaction] = []
         while self._waiting:
             taken = self._waiting[0]
-            if self._has_lost_deletions(taken):
+            if self._has_lost_deletions(running.absence, taken):
                 return given or [self._lose(self._deletions_text(taken.range))]
             made = running.maker.make(taken)
             self._waiting.popleft()
@@ -238,19 +241,18 @@ class TopicFeed:
             entries = [one for one in taken.entries if one[0] >= done.end]
             self._waiting.appendleft(Taken(rest, entries))
 
-    def _has_lost_deletions(self, taken: Taken) -> bool:
+    def _has_lost_deletions(self, absence: Absence, taken: Taken) -> bool:
         """Whether the log may have let go of deletions that were never read."""
         if self._tombstones_ms is None:
             return False
-        away_ms = self._clock.now_ms() - self._caught_up_ms
         has_gap = len(taken.entries) < taken.range.end - taken.range.start
-        return has_gap and away_ms > self._tombstones_ms
+        return has_gap and absence.is_longer_than(self._tombstones_ms)
 
     def _deletions_text(self, range: Range) -> str:
         return (
             f"offsets of partition {range.partition} from {range.start} on are missing, and the "
-            f"topic was last read to its end before delete.retention.ms={self._tombstones_ms}: "
-            "deletions may be gone"
+            f"topic was last read to its end longer than delete.retention.ms={self._tombstones_ms} "
+            "ago, or nobody knows when: deletions may be gone"
         )
 
     def _lose(self, reason: str) -> Transaction:
@@ -280,7 +282,7 @@ class TopicFeed:
             next_tx=self._next_tx,
             signature=self._signature,
             topic_id=self._source.topic_id(),
-            caught_up_ms=self._caught_up_ms,
+            caught_up_ms=running.absence.caught_up_ms,
             ends_position=0 if self._gate is None else self._gate.position,
             doubts=running.doubts.ends,
         )

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.feed_bench import FeedBench, row_key_of
+from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
 from varve.records import build_batch
 from varve.records.record import Record as LogRecord
+from varve.shapes.feed.absence import Absence
 from varve.shapes.feed.change import Change, Transaction
 from varve.shapes.feed.decoder import Decoded, Record, RecordKind
 from varve.shapes.feed.embedded_source import EmbeddedSource
@@ -271,6 +273,43 @@ def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
     assert only.reset is not None
     assert "deletions may be gone" in only.reset
     bench.close()
+
+
+def _without_an_early_record(path: Path) -> FeedBench:
+    """A feed that was at the end of its topic, then stopped, and now finds a gap."""
+    settings: dict[str, str | int] = {"cleanup.policy": "compact", "delete.retention.ms": 60_000}
+    bench = FeedBench(path, settings=settings)
+    bench.put("z", {"n": 0})
+    bench.open()
+    bench.poll_all()
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.feed.close()
+    for number in range(3):
+        bench.put("a", {"n": number})
+    bench.store.clean("orders", roll=True, at_once=True)
+    return bench
+
+
+def test_a_clock_set_back_while_the_feed_was_closed_counts_as_long_away(tmp_path: Path) -> None:
+    bench = _without_an_early_record(tmp_path)
+    bench.clock.advance(-1)
+    bench.crash()
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert "nobody knows when" in only.reset
+    bench.close()
+
+
+def test_a_clock_set_back_while_the_feed_runs_takes_nothing_from_its_absence() -> None:
+    clock = ManualClock()
+    absence = Absence(clock, clock.now_ms() - 30)
+    clock.advance(-50)
+    absence.look()
+    assert absence.is_longer_than(29)
+    clock.advance(10)
+    absence.look()
+    assert absence.is_longer_than(39)
+    assert not absence.is_longer_than(40)
 
 
 class _Marked:
