@@ -6,7 +6,7 @@ A scenario prepares a log undisturbed, then acts; every step of the acting part 
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from uuid import UUID
 
 from tests.support.cleaned_segment import write_cleaned
@@ -45,6 +45,7 @@ def open_store(
     ).open()
 
 
+@cache
 def make_batch(
     number: int,
     *,
