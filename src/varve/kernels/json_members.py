@@ -6,7 +6,6 @@ Invariant  what is accepted is RFC 8259 in UTF-8 without a byte order mark, nest
            deep; the positions of a row lie within the text they were found in.
 """
 
-from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
@@ -31,23 +30,10 @@ NOT_OBJECT: Final = -1
 """A valid text that is an array, a string, a number, true, false or null."""
 
 
-class JsonFault(IntEnum):
-    """Why a text is no JSON."""
+NO_JSON: Final = -2
+"""A text that is none, or nests too deep."""
 
-    TRUNCATED = -2
-    UNEXPECTED_BYTE = -3
-    BAD_STRING = -4
-    BAD_NUMBER = -5
-    TOO_DEEP = -6
-
-
-_TRUNCATED = int(JsonFault.TRUNCATED)
-_UNEXPECTED = int(JsonFault.UNEXPECTED_BYTE)
-_BAD_STRING = int(JsonFault.BAD_STRING)
-_BAD_NUMBER = int(JsonFault.BAD_NUMBER)
-_TOO_DEEP = int(JsonFault.TOO_DEEP)
-
-_VALUE, _VALUE_OR_END, _NAME, _NAME_OR_END, _AFTER = range(5)
+_VALUE, _VALUE_OR_END, _NAME, _NAME_OR_END, _COLON, _AFTER = range(6)
 _OBJECT, _ARRAY = 1, 2
 
 _ONES = np.uint64(0x0101010101010101)
@@ -207,95 +193,109 @@ def _is_word(position: int, end: int, letters: int) -> bool:
 
 @inlined
 def _scalar_end(position: int, end: int) -> int:
-    """Behind the string, number or word that starts here, or a fault."""
+    """Behind the string, number or word that starts here, or -1."""
     byte = peek_u8(position)
     if byte == 0x22:
-        after = _string_end(position + 1, end)
-        return after if after > 0 else _BAD_STRING
+        return _string_end(position + 1, end)
     if byte == 0x2D or _is_digit(byte):
-        after = _number_end(position, end)
-        return after if after > 0 else _BAD_NUMBER
+        return _number_end(position, end)
     if _is_word(position, end, _TRUE) or _is_word(position, end, _NULL):
         return position + 4
-    if byte == 0x66 and _is_word(position + 1, end, _ALSE):
-        return position + 5
-    return _UNEXPECTED
+    return position + 5 if byte == 0x66 and _is_word(position + 1, end, _ALSE) else -1
+
+
+@inlined
+def _blanks_end(position: int, end: int) -> int:
+    while position < end and _is_blank(peek_u8(position)):
+        position += 1
+    return position
+
+
+@inlined
+def _token_end(position: int, end: int, stack: Any, depth: int, expected: int) -> Any:
+    """Behind the token that starts here or -1, the depth there, and what is expected then."""
+    byte = peek_u8(position)
+    if expected == _AFTER:
+        is_object = stack[depth - 1] == _OBJECT
+        if byte == 0x2C:
+            return position + 1, depth, _NAME if is_object else _VALUE
+        return position + 1 if byte == (0x7D if is_object else 0x5D) else -1, depth - 1, _AFTER
+    if expected == _COLON:
+        return position + 1 if byte == 0x3A else -1, depth, _VALUE
+    if (byte == 0x7D and expected == _NAME_OR_END) or (byte == 0x5D and expected == _VALUE_OR_END):
+        return position + 1, depth - 1, _AFTER
+    if expected in (_NAME, _NAME_OR_END):
+        return _string_end(position + 1, end) if byte == 0x22 else -1, depth, _COLON
+    if byte == 0x7B or byte == 0x5B:
+        if depth == DEPTH_MAX:
+            return -1, depth, _VALUE
+        stack[depth] = _OBJECT if byte == 0x7B else _ARRAY
+        return position + 1, depth + 1, _NAME_OR_END if byte == 0x7B else _VALUE_OR_END
+    return _scalar_end(position, end), depth, _AFTER
+
+
+@inlined
+def _value_end(position: int, end: int, stack: Any, outer: int) -> tuple[int, int]:
+    """Behind the value that starts here, within `outer` others, or -1; and its flags."""
+    depth, expected, flags = outer, _VALUE, 0
+    while position < end:
+        position, depth, expected = _token_end(position, end, stack, depth, expected)
+        if position < 0 or (expected == _AFTER and depth == outer):
+            return position, flags
+        after = _blanks_end(position, end)
+        if after > position:
+            position, flags = after, VALUE_HAS_BLANKS
+    return -1, flags
+
+
+@inlined
+def _put_span(
+    spans: Any, row: int, name_start: int, name_end: int, start: int, end: int, flags: int
+) -> None:
+    spans[row, 0], spans[row, 1], spans[row, 2] = name_start, name_end, start
+    spans[row, 3], spans[row, 4] = end, flags
+
+
+@inlined
+def _walk_object(
+    base: int, position: int, end: int, stack: Any, spans: Any, row: int
+) -> tuple[int, int]:
+    """Behind the object whose brace stands before here, or -1; and how many members it has."""
+    count = 0
+    position = _blanks_end(position, end)
+    if position < end and peek_u8(position) == 0x7D:
+        return position + 1, count
+    while position < end and peek_u8(position) == 0x22:
+        name_end = _string_end(position + 1, end)
+        colon = _blanks_end(name_end, end) if name_end > 0 else end
+        if colon >= end or peek_u8(colon) != 0x3A:
+            break
+        value = _blanks_end(colon + 1, end)
+        after, flags = _value_end(value, end, stack, 1)
+        behind = _blanks_end(after, end) if after > 0 else end
+        if behind >= end:
+            break
+        names = position + 1 - base, name_end - 1 - base
+        _put_span(spans, row + count, *names, value - base, after - base, flags)
+        count += 1
+        if peek_u8(behind) != 0x2C:
+            return behind + 1 if peek_u8(behind) == 0x7D else -1, count
+        position = _blanks_end(behind + 1, end)
+    return -1, count
 
 
 @inlined
 def walk_members(base: int, start: int, end: int, stack: Any, spans: Any, row: int) -> int:
     """Checks one text; see find_members."""
-    first, depth, expected, flags = row, 0, _VALUE, 0
-    name_start, name_end, value_start = start, start, start
-    position, last = base + start, base + end
-    while True:
-        value_end = position
-        while position < last and _is_blank(peek_u8(position)):
-            position += 1
-        if position > value_end and (depth > 1 or (depth == 1 and stack[0] == _ARRAY)):
-            flags |= VALUE_HAS_BLANKS
-        if position >= last:
-            if expected != _AFTER or depth:
-                return _TRUNCATED
-            if stack[0] == _OBJECT:
-                return row - first
-            spans[first, 0], spans[first, 1], spans[first, 2] = start, start, value_start
-            spans[first, 3], spans[first, 4] = value_end - base, flags
-            return NOT_OBJECT
-        byte = peek_u8(position)
-        if expected == _AFTER:
-            if not depth:
-                return _UNEXPECTED
-            kind = stack[depth - 1]
-            if depth == 1 and kind == _OBJECT and name_start >= 0:
-                spans[row, 0], spans[row, 1], spans[row, 2] = name_start, name_end, value_start
-                spans[row, 3], spans[row, 4] = value_end - base, flags
-                row, name_start = row + 1, -1
-            if byte == 0x2C:
-                expected = _NAME if kind == _OBJECT else _VALUE
-            elif byte == (0x7D if kind == _OBJECT else 0x5D):
-                depth -= 1
-            else:
-                return _UNEXPECTED
-            position += 1
-        elif expected in (_NAME, _NAME_OR_END):
-            if byte == 0x7D and expected == _NAME_OR_END:
-                depth, expected, position = depth - 1, _AFTER, position + 1
-                continue
-            if byte != 0x22:
-                return _UNEXPECTED
-            after = _string_end(position + 1, last)
-            if after < 0:
-                return _BAD_STRING
-            if depth == 1:
-                name_start, name_end = position + 1 - base, after - 1 - base
-                flags = 0
-            position = after
-            while position < last and _is_blank(peek_u8(position)):
-                position += 1
-                if depth > 1:
-                    flags |= VALUE_HAS_BLANKS
-            if position >= last:
-                return _TRUNCATED
-            if peek_u8(position) != 0x3A:
-                return _UNEXPECTED
-            position, expected = position + 1, _VALUE
-        else:
-            if depth == 0 or (depth == 1 and stack[0] == _OBJECT):
-                value_start = position - base
-            if byte == 0x7B or byte == 0x5B:
-                if depth == DEPTH_MAX:
-                    return _TOO_DEEP
-                stack[depth] = _OBJECT if byte == 0x7B else _ARRAY
-                expected = _NAME_OR_END if byte == 0x7B else _VALUE_OR_END
-                depth, position = depth + 1, position + 1
-            elif byte == 0x5D and expected == _VALUE_OR_END:
-                depth, expected, position = depth - 1, _AFTER, position + 1
-            else:
-                position = _scalar_end(position, last)
-                if position < 0:
-                    return position
-                expected = _AFTER
+    last = base + end
+    position = _blanks_end(base + start, last)
+    if position < last and peek_u8(position) == 0x7B:
+        after, count = _walk_object(base, position + 1, last, stack, spans, row)
+    else:
+        after, flags = _value_end(position, last, stack, 0)
+        _put_span(spans, row, start, start, position - base, after - base, flags)
+        count = NOT_OBJECT
+    return count if after > 0 and _blanks_end(after, last) == last else NO_JSON
 
 
 @kernel
@@ -303,7 +303,7 @@ def find_members(data: Bytes, ends: Numbers, spans: Spans, counts: Numbers) -> i
     """Locates the top members of texts that lie one behind the other; gives the rows it filled.
 
     Text i is data[ends[i]:ends[i + 1]]. counts[i] becomes the number of its members, NOT_OBJECT
-    with one row in spans, or a JsonFault with none. Spans need a row for every MEMBER_BYTES_MIN
+    with one row in spans, or NO_JSON with none. Spans need a row for every MEMBER_BYTES_MIN
     bytes and one per text.
     """
     if counts.size >= ends.size or spans.shape[1] < SPAN_FIELD_COUNT:
@@ -316,7 +316,6 @@ def find_members(data: Bytes, ends: Numbers, spans: Spans, counts: Numbers) -> i
         start, end = ends[index], ends[index + 1]
         if start < 0 or end < start or end > data.size:
             raise IndexError("a text lies outside the data")
-        stack[0] = 0
         count = walk_members(base, start, end, stack, spans, row)
         counts[index] = count
         row += max(as_int(count), 1 if count == NOT_OBJECT else 0)

@@ -119,7 +119,6 @@ def _judge(keys: int, values: int, fits: Flags) -> None:
         value, key = list_item(values, index), list_item(keys, index)
         size, key_size = bytes_size(value), bytes_size(key)
         address, key_address = bytes_address(value), bytes_address(key)
-        stack[0] = 0
         member_count = walk_members(address, 0, size, stack, spans, 0)
         if member_count < 1 or not is_object(key_address, key_size):
             continue
