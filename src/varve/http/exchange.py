@@ -188,7 +188,9 @@ class Exchange:
         for release in self._releases:
             release()
         if self._watch is not None:
+            # Let go of, for its error holds on to this exchange: garbage is looked for rarely.
             self._watch.cancel()
+            self._watch = None
 
 
 async def _collect(answer: Answer) -> Answer:

@@ -17,8 +17,9 @@ from varve.http.shape_request import DefinitionTexts, ShapeRequest
 from varve.shapes.definition import Definition
 
 _GOING_RETRY_S: Final = 1
-_KEPT_MAX: Final = 20_000
-_KEPT_CHARACTERS_MAX: Final = 2000
+KEPT_CHARACTERS_MAX: Final = 2 << 20
+"""Texts of definitions that are kept; parsed, a character is up to 30 bytes."""
+_KEPT_CHARACTERS_EACH: Final = 50
 
 
 class Resolver:
@@ -29,6 +30,7 @@ class Resolver:
         self._access = access
         self._pool = pool
         self._kept: OrderedDict[DefinitionTexts, Definition] = OrderedDict()
+        self._kept_characters = 0
 
     async def define(self, texts: DefinitionTexts | None, name: str | None) -> Definition:
         """The definition of a request; refuses what is not allowed."""
@@ -84,8 +86,19 @@ class Resolver:
         kept = self._kept.get(texts)
         if kept is None:
             kept = await self._pool.run_in_engine(parse_definition, texts)
-            if len(texts.where or "") <= _KEPT_CHARACTERS_MAX:
-                self._kept[texts] = kept
-                if len(self._kept) > _KEPT_MAX:
-                    self._kept.popitem(last=False)
+            self._keep(texts, kept)
         return kept
+
+    def _keep(self, texts: DefinitionTexts, definition: Definition) -> None:
+        if texts not in self._kept:
+            self._kept[texts] = definition
+            self._kept_characters += _count_characters(texts)
+        while self._kept_characters > KEPT_CHARACTERS_MAX:
+            gone, _ = self._kept.popitem(last=False)
+            self._kept_characters -= _count_characters(gone)
+
+
+def _count_characters(texts: DefinitionTexts) -> int:
+    params = sum(len(value) for _, value in texts.params)
+    told = len(texts.table) + len(texts.where or "") + len(texts.columns or "")
+    return _KEPT_CHARACTERS_EACH + told + params

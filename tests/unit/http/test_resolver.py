@@ -1,0 +1,43 @@
+"""From a request to its shape: what is kept of it, and what is not."""
+
+import gc
+
+import pytest
+
+from tests.support.shape_door import Stage, play, until
+from varve.http import resolver
+from varve.http.exchange import Exchange
+
+
+def test_definitions_are_kept_up_to_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver, "KEPT_CHARACTERS_MAX", 5000)
+
+    async def scene(stage: Stage) -> None:
+        kept = stage.services.resolver
+        for number in range(200):
+            assert (await stage.get(offset="-1", where=f"n = {number}")).status_code == 200
+        assert 50 < len(kept._kept) < 100
+        long = {"where": "a = $1", "params[1]": "x" * 6000}
+        assert (await stage.get(offset="-1", **long)).status_code == 200
+        assert (len(kept._kept), kept._kept_characters) == (0, 0)
+
+    play(scene)
+
+
+def test_a_request_that_waited_leaves_nothing_for_the_collector() -> None:
+    def count() -> int:
+        return sum(isinstance(one, Exchange) for one in gc.get_objects())
+
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        for more in ({}, {"live_sse": "true"}):
+            answer = await stage.get(offset="0_inf", handle=shape.handle, live="true", **more)
+            assert answer.status_code == 200
+        await until(lambda: count() == 0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        play(scene, long_poll_ms=20, events_ms=20)
+    finally:
+        gc.enable()
