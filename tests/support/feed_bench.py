@@ -65,16 +65,17 @@ class FeedBench:
 
     def open(self) -> str | None:
         """Opens the feed, and takes a reset for carried out."""
-        reason = self.feed.open()
-        if reason is not None:
+        reset = self.feed.open()
+        if reset is not None:
             self.feed.checkpoint(self.feed.mark())
-        return reason
+        return None if reset is None else reset.text
 
     def crash(self) -> str | None:
         """Forgets what is in memory, and opens the feed again."""
         self.feed.close()
         self.feed = self.make_feed()
-        return self.feed.open()
+        reset = self.feed.open()
+        return None if reset is None else reset.text
 
     def put(self, key: str, row: dict[str, Any] | None, *, partition: int | None = None) -> None:
         value = None if row is None else json.dumps(row).encode()

@@ -27,6 +27,7 @@ from varve.shapes.definition import Definition
 from varve.shapes.distribution import Distribution, Outbox
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.filling import FillProgress
+from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.table import TableView
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.messages import FormKey, MessageForm
@@ -35,6 +36,11 @@ from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape, flush_shapes
 
 logger = logging.getLogger(__name__)
+_DROP_REASONS: Final = {
+    ResetKind.SOURCE_LOST: DropReason.SOURCE_LOST,
+    ResetKind.TRUNCATED: DropReason.TRUNCATED,
+    ResetKind.SCHEMA_CHANGED: DropReason.SCHEMA_CHANGED,
+}
 _MANY_SHAPES: Final = 32
 _FLUSHED_TOGETHER: Final = 256
 """Each has a file or two open meanwhile."""
@@ -127,7 +133,7 @@ class TopicShapes:
                 # What was marked was of the table before.
                 self._due, self._dirty, self._marked = None, set(), None
                 if reset is not None:
-                    self._reset_locked(reset)
+                    self._reset_locked(reset, None)
                     self._check_dropped_locked()
                     # The reason holds until a checkpoint, and would fell the shapes to come too.
                     self.feed.checkpoint(self.feed.mark())
@@ -281,8 +287,9 @@ class TopicShapes:
         outbox: Outbox = defaultdict(list)
         failed: list[tuple[Shape, Exception]] = []
         with self._lock:
-            if given[-1].reset is not None:
-                self._reset_locked(given[-1].reset)
+            reset = given[-1].reset
+            if reset is not None:
+                self._reset_locked(reset, self.feed.position if self.feed.is_open else None)
                 return []
             self._distribution.tell(given, outbox)
             for shape, entries in outbox.items():
@@ -298,17 +305,21 @@ class TopicShapes:
                 shape.write_failed(failure)
         return [shape.handle for shape in outbox]
 
-    def _reset_locked(self, reason: str) -> None:
-        """All that shapes hold is void; those that only wait for their snapshots stay."""
-        gone = self._distribution.shapes()
+    def _reset_locked(self, reset: Reset, place: Offset | None) -> None:
+        """All that shapes hold is void; those that only wait for their snapshots stay.
+
+        So do those that began at the place of the reset or later: it is read again after a crash.
+        """
+        shapes = self._distribution.shapes()
+        gone = [one for one in shapes if place is None or one.start < place]
         if gone:
             logger.warning(
                 "shapes of a topic start anew",
-                extra={"topic": self.topic, "reason": reason, "shapes": len(gone)},
+                extra={"topic": self.topic, "reason": reset.text, "shapes": len(gone)},
             )
         for shape in gone:
             self._distribution.remove(shape)
-        self._drop(gone, drop_reason(reason))
+        self._drop(gone, _DROP_REASONS[reset.kind])
 
     def _mark(self, *, is_forced: bool) -> None:
         """Asks for a checkpoint if one is due; only from the thread that polls."""
@@ -381,11 +392,3 @@ def _groups(shapes: Sequence[Shape]) -> list[Sequence[Shape]]:
     """Shapes to be flushed together: few are flushed side by side, many with few syncs."""
     size = 1 if len(shapes) < _MANY_SHAPES else _FLUSHED_TOGETHER
     return [shapes[start : start + size] for start in range(0, len(shapes), size)]
-
-
-def drop_reason(reset: str) -> DropReason:
-    """The reason to drop shapes that fits why a feed began anew."""
-    text = reset.lower()
-    if "truncated" in text:
-        return DropReason.TRUNCATED
-    return DropReason.SCHEMA_CHANGED if "schema" in text else DropReason.SOURCE_LOST

@@ -6,6 +6,7 @@ Invariant  offsets ascend from change to change, over transactions too, and are 
 
 from typing import NamedTuple
 
+from varve.shapes.feed.reset import Reset
 from varve.shapes.feed.row import Row, get_row
 from varve.shapes.feed.row_key import RowKey
 from varve.shapes.offset import Offset
@@ -49,4 +50,4 @@ class Transaction(NamedTuple):
     """
 
     changes: list[Change]
-    reset: str | None = None
+    reset: Reset | None = None

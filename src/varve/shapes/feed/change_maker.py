@@ -7,6 +7,7 @@ Threads    one.
 
 import operator
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from varve.kernels.row_texts import has_reordered
@@ -17,6 +18,7 @@ from varve.shapes.feed.doubts import Doubts
 from varve.shapes.feed.journal import Range
 from varve.shapes.feed.order import Taken
 from varve.shapes.feed.partition_buffer import Entry
+from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.row import get_row
 from varve.shapes.feed.row_key import RowKey, RowKeys
 from varve.shapes.feed.table import TopicTable
@@ -30,7 +32,8 @@ _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
 class Made(NamedTuple):
     """The transactions of a range, and the part of it that they are of.
 
-    That ends behind a record for which shapes start anew, else where the range ends.
+    That ends behind a record for which shapes start anew, and its source transaction, else where
+    the range ends.
     """
 
     transactions: list[Transaction]
@@ -73,35 +76,46 @@ class ChangeMaker:
             stop = min((kinds.index(kind) for kind in _RESETS if kind in kinds), default=None)
             if stop is not None:
                 return self._make_up_to_reset(taken, stop)
+        return Made(self._advance(taken), taken.range)
+
+    def _advance(self, taken: Taken) -> list[Transaction]:
+        """Transactions of entries, none of which is a reset; the table has them."""
         transactions, changed, size = self._make_changes(taken)
         position = Offset(taken.range.next_tx - 1, 0)
         self._table.apply(changed, position=position, byte_count=size)
-        return Made(transactions, taken.range)
+        return transactions
 
     def _make_up_to_reset(self, taken: Taken, stop: int) -> Made:
-        offset, _, _, decoded = taken.entries[stop]
-        done = taken.range._replace(end=offset + 1)
-        transactions, changed, size = self._make_changes(Taken(done, taken.entries[:stop]))
-        is_cleared = decoded.kind is RecordKind.TRUNCATE
-        position = Offset(done.next_tx - 1, 0)
-        rows: dict[str, bytes | None] = {} if is_cleared else changed
-        self._table.apply(rows, position=position, byte_count=size, is_cleared=is_cleared)
-        self._counts.records += 1
+        """Goes on to the end of the reset's source transaction: shapes begin with all of it."""
+        entries, kinds = taken.entries, [one[3].kind for one in taken.entries]
+        end = stop + (_transaction_size(entries[stop:]) if self._is_grouped else 1)
+        resets = [at for at in range(stop, end) if kinds[at] in _RESETS]
+        done = taken.range._replace(end=entries[stop][0])
+        transactions = self._advance(Taken(done, entries[:stop]))
+        for at, until in zip(resets, [*resets[1:], end], strict=True):
+            position = Offset(taken.range.first_tx + entries[at][0] - taken.range.start, 0)
+            is_cleared = kinds[at] is RecordKind.TRUNCATE
+            self._table.apply({}, position=position, byte_count=0, is_cleared=is_cleared)
+            done = Range(done.partition, done.end, entries[until - 1][0] + 1, done.next_tx)
+            self._advance(Taken(done, entries[at + 1 : until]))
+        self._counts.records += len(resets)
         self._counts.resets += 1
-        what = "the source was truncated" if is_cleared else "the source has another schema"
-        reason = f"{what}, partition {done.partition} says at offset {offset}"
-        return Made([*transactions, Transaction([], reason)], done)
+        is_truncated = RecordKind.TRUNCATE in kinds[stop:end]
+        where = f"partition {done.partition} says at offset {entries[stop][0]}"
+        return Made([*transactions, Transaction([], _tell_reset(is_truncated, where))], done)
 
     def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, bytes | None], int]:
         """Transactions, the rows that changed by key, and the bytes of their records."""
         entries = [one for one in taken.entries if one[3].kind <= _DELETE]
         keys = self._keys.get_all([one[3].key for one in entries])
+        # Whatever fails does so before doubts move on: what was not made is made again.
+        rows = self._table.find_rows([key[0] for key in keys])
         judged = self._judge(taken, keys)
         shift = taken.range.first_tx - taken.range.start
         before = self._deletions.get(taken.range.partition)
-        found = self._compare(entries, keys, judged, shift, before, operator.eq)
+        found = self._compare(entries, keys, dict(rows), judged, shift, before, operator.eq)
         if has_reordered(found.changes):
-            found = self._compare(entries, keys, judged, shift, before, _is_same_row)
+            found = self._compare(entries, keys, rows, judged, shift, before, _is_same_row)
         if keys:
             deletion = _find_deletion(found.changes, before, keys[-1])
             self._deletions[taken.range.partition] = deletion
@@ -121,17 +135,20 @@ class ChangeMaker:
         judged = self._doubts.judge(taken, [next(texts) if one else "" for one in is_row])
         return [is_uncertain for one, is_uncertain in zip(is_row, judged, strict=True) if one]
 
+    @staticmethod
     def _compare(
-        self,
         entries: Sequence[Entry],
         keys: Sequence[RowKey],
+        rows: dict[str, bytes | None],
         judged: list[bool] | None,
         shift: int,
         before: Change | None,
         is_same: Callable[[bytes | None, bytes | None], bool],
     ) -> _Compared:
-        """Each record against the row that was there before it; `before` is a deletion."""
-        rows = self._table.find_rows([key[0] for key in keys])
+        """Each record against the row that was there before it; `before` is a deletion.
+
+        `rows` are those before the first record, and are changed.
+        """
         changed: dict[str, bytes | None] = {}
         changes: list[Change] = []
         size = 0
@@ -171,6 +188,18 @@ class ChangeMaker:
         counts.nothing += others - skipped
         counts.unchanged += len(of_rows) - changes
         counts.uncertain += 0 if judged is None else sum(judged)
+
+
+def _transaction_size(entries: Sequence[Entry]) -> int:
+    """How many entries are of the first one's source transaction."""
+    first, *ids = transaction_ids([one[3] for one in entries])
+    return 1 + len(list(takewhile(lambda one: one is not None and one == first, ids)))
+
+
+def _tell_reset(is_truncated: bool, where: str) -> Reset:
+    if is_truncated:
+        return Reset(ResetKind.TRUNCATED, f"the source was truncated, {where}")
+    return Reset(ResetKind.SCHEMA_CHANGED, f"the source has another schema, {where}")
 
 
 def _find_deletion(changes: Sequence[Change], before: Change | None, key: RowKey) -> Change | None:

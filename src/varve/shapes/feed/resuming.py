@@ -36,7 +36,7 @@ def open_store(path: str) -> tuple[TableStore, TableState | None, str | None]:
         return TableStore(path), None, f"the table was damaged: {error}"
 
 
-def find_reset(
+def find_break(
     state: TableState,
     source: TopicSource,
     bounds: Bounds,

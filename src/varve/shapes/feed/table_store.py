@@ -32,6 +32,7 @@ from rocksdict import (
 from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.kernels.row_texts import are_rows
+from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.row import Row, split_rows
 
 Result = TypeVar("Result")
@@ -64,7 +65,7 @@ class TableState:
     topic_id: str
     caught_up_ms: int
     ends_position: int = 0
-    reset: str | None = None
+    reset: Reset | None = None
     doubts: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -76,7 +77,7 @@ class TableState:
             "topic_id": self.topic_id,
             "caught_up_ms": self.caught_up_ms,
             "ends_position": self.ends_position,
-            "reset": self.reset,
+            "reset": None if self.reset is None else self.reset._asdict(),
             "doubts": dict(self.doubts),
         }
         return json.dumps(told).encode()
@@ -91,13 +92,21 @@ class TableState:
             positions = _by_partition(told.pop("positions"))
             # A table that tells nothing of doubts may have any.
             doubts = _by_partition(told.pop("doubts", dict.fromkeys(positions, LONG_MAX)))
-            return cls(positions=positions, doubts=doubts, **told)
+            reset = _reset_of(told.pop("reset"))
+            return cls(positions=positions, doubts=doubts, reset=reset, **told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Corrupt(f"{where}: the state of the table cannot be read: {error}") from error
 
 
 def _by_partition(told: Mapping[str, int]) -> dict[int, int]:
     return {int(number): int(offset) for number, offset in told.items()}
+
+
+def _reset_of(told: Mapping[str, str] | str | None) -> Reset | None:
+    """A reset; of those without a kind, as they were once written, the source was lost."""
+    if told is None or isinstance(told, str):
+        return None if told is None else Reset(ResetKind.SOURCE_LOST, told)
+    return Reset(ResetKind(told["kind"]), told["text"])
 
 
 class TableStore:

@@ -26,7 +26,8 @@ from varve.shapes.feed.doubts import Doubts
 from varve.shapes.feed.filling import Filling, Progress
 from varve.shapes.feed.journal import Journal, Range
 from varve.shapes.feed.order import Gate, RecordOrder, Taken
-from varve.shapes.feed.resuming import Bounds, find_reset, look_at_bounds, open_store
+from varve.shapes.feed.reset import Reset, ResetKind
+from varve.shapes.feed.resuming import Bounds, find_break, look_at_bounds, open_store
 from varve.shapes.feed.row_key import row_key_prefix
 from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateReader
@@ -93,31 +94,31 @@ class TopicFeed:
 
     # Opening and closing
 
-    def open(self, progress: Progress | None = None) -> str | None:
+    def open(self, progress: Progress | None = None) -> Reset | None:
         """Goes on from the table on disk, or makes it anew, which takes its time.
 
-        Gives the reason for which the topic's shapes of before must go, None where they may stay.
-        The reason stands until a checkpoint of a mark made from now on.
+        Gives the reset for which the topic's shapes of before must go, None where they may stay.
+        It stands until a checkpoint of a mark made from now on.
         """
         self.close()
         self._journal.open()
         bounds = look_at_bounds(self._source)
-        store, state, reset = open_store(self._path)
+        store, state, lost = open_store(self._path)
         try:
             if state is not None:
-                reset = self._lost or find_reset(
+                lost = self._lost or find_break(
                     state,
                     self._source,
                     bounds,
                     self._journal.ranges,
                     signature=self._signature,
                 )
-            if state is None or reset is not None:
+            if state is None or lost is not None:
                 store.close()
                 remove_table(self._path)
                 store = TableStore(self._path)
                 state = self._fill(
-                    store, reset or f"the table of topic {self.topic} is new", progress
+                    store, lost or f"the table of topic {self.topic} is new", progress
                 )
                 bounds, horizons = look_at_bounds(self._source), {}
             else:
@@ -129,10 +130,10 @@ class TopicFeed:
         self._lost = None
         return state.reset
 
-    def _fill(self, store: TableStore, reset: str, progress: Progress | None) -> TableState:
+    def _fill(self, store: TableStore, lost: str, progress: Progress | None) -> TableState:
         reader = self._open_state()
         logger.info(
-            "table is filled", extra={"topic": self.topic, "how": reader.how, "reason": reset}
+            "table is filled", extra={"topic": self.topic, "how": reader.how, "reason": lost}
         )
         self._journal.clear()
         positions = dict(reader.resume_offsets)
@@ -142,7 +143,7 @@ class TopicFeed:
             signature=self._signature,
             topic_id=self._source.topic_id(),
             caught_up_ms=self._clock.now_ms(),
-            reset=reset,
+            reset=Reset(ResetKind.SOURCE_LOST, lost),
         )
         filling = Filling(store, self._decoder, self.counts, prefix=self._prefix)
         filling.run(reader, state, progress)
@@ -259,7 +260,7 @@ class TopicFeed:
         self._lost = f"topic {self.topic}: {reason}"
         self.counts.resets += 1
         logger.warning("topic cannot be read on", extra={"topic": self.topic, "reason": reason})
-        return Transaction([], self._lost)
+        return Transaction([], Reset(ResetKind.SOURCE_LOST, self._lost))
 
     def _look_for_partitions(self, running: _Running) -> None:
         now_ms = self._clock.now_ms()

@@ -94,7 +94,7 @@ def test_partitions_behind_a_server_are_read_in_one_order(kit: KafkaKit, tmp_pat
     feed.close()
     reason = feed.open()
     assert reason is not None
-    assert "begins at 3" in reason
+    assert "begins at 3" in reason.text
     feed.close()
     source.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.feed_bench import FeedBench, row_key_of
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Closed
+from varve.foundation.errors import Closed, Corrupt
 from varve.records import build_batch
 from varve.records.record import Record as LogRecord
 from varve.shapes.feed.absence import Absence
@@ -19,6 +19,7 @@ from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.filling import FillProgress
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.reset import Reset, ResetKind
 from varve.shapes.feed.table_store import TableState
 from varve.shapes.offset import Offset
 from varve.windows.dedup.producing import Producer, join_transaction
@@ -76,8 +77,9 @@ def test_records_without_a_key_are_skipped_and_counted(bench: FeedBench) -> None
 def test_a_new_table_says_that_shapes_of_before_must_go_until_a_checkpoint(
     bench: FeedBench,
 ) -> None:
-    assert bench.feed.open() == "the table of topic orders is new"
-    assert bench.crash() == "the table of topic orders is new"
+    text = "the table of topic orders is new"
+    assert bench.feed.open() == Reset(ResetKind.SOURCE_LOST, text)
+    assert bench.crash() == text
     bench.feed.checkpoint(bench.feed.mark())
     assert bench.crash() is None
 
@@ -260,6 +262,20 @@ def test_a_table_that_tells_of_no_doubts_has_them_all() -> None:
     assert found.doubts.keys() == {0, 1}
 
 
+def test_a_table_tells_the_kind_of_its_reset_and_without_one_the_source_was_lost() -> None:
+    reset = Reset(ResetKind.TRUNCATED, "the source was truncated")
+    state = TableState(
+        positions={0: 5}, next_tx=6, signature="", topic_id="", caught_up_ms=1, reset=reset
+    )
+    assert TableState.decode(state.encode(), "here") == state
+    older = json.loads(state.encode()) | {"reset": "the table is new"}
+    found = TableState.decode(json.dumps(older).encode(), "here")
+    assert found is not None
+    assert found.reset == Reset(ResetKind.SOURCE_LOST, "the table is new")
+    with pytest.raises(Corrupt, match="cannot be read"):
+        TableState.decode(json.dumps(older | {"reset": {"kind": "?"}}).encode(), "here")
+
+
 def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
     settings: dict[str, str | int] = {"cleanup.policy": "compact", "delete.retention.ms": 1000}
     bench = FeedBench(tmp_path, settings=settings)
@@ -271,7 +287,8 @@ def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
     bench.clock.advance(1001)
     (only,) = bench.poll()
     assert only.reset is not None
-    assert "deletions may be gone" in only.reset
+    assert only.reset.kind is ResetKind.SOURCE_LOST
+    assert "deletions may be gone" in only.reset.text
     bench.close()
 
 
@@ -296,7 +313,7 @@ def test_a_clock_set_back_while_the_feed_was_closed_counts_as_long_away(tmp_path
     bench.crash()
     (only,) = bench.poll()
     assert only.reset is not None
-    assert "nobody knows when" in only.reset
+    assert "nobody knows when" in only.reset.text
     bench.close()
 
 
@@ -335,7 +352,7 @@ def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
     bench.put("truncate", {"n": 1})
     bench.put("a", {"n": 2})
     given = bench.poll()
-    assert [one.reset is not None for one in given] == [False, True]
+    assert [one.reset and one.reset.kind for one in given] == [None, ResetKind.TRUNCATED]
     assert bench.rows() == {}
     assert bench.feed.is_open
     assert [_short(one) for one in bench.changes()] == [("a", b"2", None)]
@@ -351,7 +368,7 @@ def test_another_schema_resets_and_keeps_the_rows(tmp_path: Path) -> None:
     bench.open()
     bench.put("schema", {"n": 1})
     bench.put("a", {"n": 2})
-    assert [one.reset is not None for one in bench.poll()] == [True]
+    assert [one.reset and one.reset.kind for one in bench.poll()] == [ResetKind.SCHEMA_CHANGED]
     assert bench.rows().keys() == {row_key_of("a")}
     assert [_short(one) for one in bench.changes()] == [("a", b"2", b"1")]
     bench.close()

@@ -1,0 +1,126 @@
+"""What a source says to all rows at once: shapes begin anew, once, and with whole transactions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.feed_bench import FeedBench, row_key_of
+from tests.support.shape_engine import Follower, Stage
+from varve.disk import RealFileSystem
+from varve.foundation.errors import Unavailable
+from varve.shapes.feed.debezium_decoder import DebeziumDecoder
+from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.order import Gate
+from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.reset import ResetKind
+from varve.shapes.feed.table_store import TableStore
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.shape import DropReason
+
+
+class _OpenGate:
+    """Takes all that there is as complete."""
+
+    position = 0
+
+    def open(self, position: int) -> None:
+        pass
+
+    def look(self) -> None:
+        pass
+
+    def ready_count(self, buffer: Any, count: int) -> int:
+        return len(buffer.look())
+
+    def taken(self, entries: Any) -> None:
+        pass
+
+
+def _envelope(operation: str, n: int | None, transaction: str | None) -> bytes:
+    mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
+    told = {"op": operation, "transaction": None if transaction is None else mark}
+    return json.dumps(told | {"after": None if n is None else {"n": n}}).encode()
+
+
+def _gate(bench: FeedBench) -> Gate:
+    return _OpenGate()
+
+
+def test_a_reset_takes_the_rest_of_its_transaction_with_it(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, decoder=DebeziumDecoder(), make_gate=_gate)
+    bench.open()
+    for key, operation, n, transaction in [
+        ("a", "c", 1, "t1"),
+        ("x", "t", None, "t2"),
+        ("b", "c", 2, "t2"),
+        ("x", "t", None, "t2"),
+        ("c", "c", 3, "t2"),
+        ("d", "c", 4, "t3"),
+    ]:
+        bench.topic.append(key=key.encode(), value=_envelope(operation, n, transaction))
+    given = bench.poll()
+    assert [len(one.changes) for one in given] == [1, 0]
+    assert given[-1].reset is not None
+    assert given[-1].reset.kind is ResetKind.TRUNCATED
+    assert bench.rows().keys() == {row_key_of("c")}
+    assert bench.feed.position.tx == 5
+    assert [one.offset.tx for one in bench.changes()] == [6]
+    assert bench.feed.counts.records == 6
+    assert bench.rows().keys() == {row_key_of("c"), row_key_of("d")}
+    bench.close()
+
+
+class _Stage(Stage):
+    def make_feed(self, topic: str) -> TopicFeed:
+        source = EmbeddedSource(self.store, topic, wait=lambda seconds: None)
+        return TopicFeed(
+            source,
+            DebeziumDecoder(),
+            lambda: ReplayState(source),
+            directory=str(self.path / "shapes" / "tables"),
+            fs=RealFileSystem(),
+            clock=self.clock,
+            signature="debezium",
+        )
+
+
+def test_a_reset_that_is_read_again_leaves_the_shapes_that_began_behind_it(tmp_path: Path) -> None:
+    stage = _Stage(tmp_path)
+    topic = stage.store.create_topic("t")
+    topic.append(key=b"a", value=_envelope("c", 1, None))
+    early = stage.create("t")
+    topic.append(key=b"x", value=_envelope("t", None, None))
+    topic.append(key=b"b", value=_envelope("c", 2, None))
+    stage.engine.run_turn("t")
+    assert early.drop_reason is DropReason.TRUNCATED
+    late = Follower(stage, "t")
+    assert late.catch_up() == {"b": {"key": "b", "n": 2}}
+    stage.crash()
+    topic.append(key=b"c", value=_envelope("c", 3, None))
+    assert late.catch_up().keys() == {"b", "c"}
+    assert late.refetches == 0
+    stage.close()
+
+
+def test_a_table_that_cannot_be_read_for_a_while_takes_no_doubt_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench.open()
+    for number in range(3):
+        bench.put("a", {"n": number})
+    bench.poll_all()
+    bench.store.clean("orders", roll=True, at_once=True)
+    bench.crash()
+
+    def fail(store: TableStore, keys: list[str]) -> list[bytes | None]:
+        raise Unavailable("the disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableStore, "get_rows", fail)
+        with pytest.raises(Unavailable):
+            bench.poll()
+    assert [one.is_uncertain for one in bench.changes()] == [True]
+    bench.close()
