@@ -7,6 +7,7 @@ Invariant  a text that is fit has names without escapes, each once and none of t
 Threads    these look at Python objects and keep the GIL.
 """
 
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from varve.kernels.compile import inlined, object_kernel
 from varve.kernels.json_members import DEPTH_MAX, SPAN_FIELD_COUNT, squeeze, walk_members
 from varve.kernels.objects import bytes_address, bytes_size, list_item, list_size, tuple_item
 from varve.kernels.peeks import peek_u8, start_of
+from varve.kernels.puts import put, put_byte
 from varve.kernels.row_walk import (
     MEMBER_BYTES_MIN,
     SPAN_FIELDS,
@@ -33,7 +35,7 @@ Places = npt.NDArray[np.int64]
 
 _COMPARED_MAX: Final = 64
 """More names than this are compared with each other by a dictionary, not here."""
-_BACKSLASH = 0x5C
+_COMMA, _BACKSLASH = 0x2C, 0x5C
 _UNFIT, _FIT, _BLANKS = range(3)
 
 
@@ -136,38 +138,37 @@ def _judge(keys: int, values: int, fits: Flags) -> None:
 
 
 @object_kernel
-def _squeeze(values: int, fits: Flags, ends: Places) -> Any:
-    """Copies the texts with blanks without them."""
+def _join(keys: int, values: int, fits: Flags, ends: Places) -> Any:
+    """Writes the members of values behind those of their keys, for those that fit."""
     total = 0
     for index in range(fits.size):
-        if fits[index] == _BLANKS:
-            total += bytes_size(list_item(values, index))
+        if fits[index] != _UNFIT:
+            total += bytes_size(list_item(keys, index)) + bytes_size(list_item(values, index))
     data = np.empty(total, np.uint8)
-    base, size = start_of(data), 0
-    ends[0] = 0
+    base = start_of(data)
+    at, ends[0] = base, 0
     for index in range(fits.size):
-        if fits[index] == _BLANKS:
-            value = list_item(values, index)
-            size += squeeze(bytes_address(value), bytes_size(value), base + size)
-        ends[index + 1] = size
-    return data[:size]
+        if fits[index] != _UNFIT:
+            key, value = list_item(keys, index), list_item(values, index)
+            at = put_byte(put(at, bytes_address(key), bytes_size(key) - 1), _COMMA)
+            if fits[index] == _FIT:
+                at = put(at, bytes_address(value) + 1, bytes_size(value) - 1)
+            else:
+                # The brace that opens the value falls on the comma, which is put there again.
+                size = squeeze(bytes_address(value), bytes_size(value), at - 1)
+                put_byte(at - 1, _COMMA)
+                at += size - 1
+        ends[index + 1] = at - base
+    return data[: at - base]
 
 
-def fit_values(keys: list[bytes], values: list[bytes]) -> list[bytes | None]:
-    """Of each value its text without blanks if it fits behind its key's columns, else None."""
+def join_rows(keys: list[bytes], values: list[bytes]) -> list[bytes]:
+    """The rows of keys' columns and values; an empty text where a value does not fit."""
     fits = np.empty(len(values), np.uint8)
-    _judge(id(keys), id(values), fits)
-    if not fits.size or fits.min() == _FIT == fits.max():
-        return list(values)
     ends = np.empty(len(values) + 1, np.int64)
-    data = _squeeze(id(values), fits, ends).tobytes()
-    places = ends.tolist()
-    return [
-        value if fit == _FIT else data[start:end] if fit else None
-        for value, fit, start, end in zip(
-            values, fits.tolist(), places[:-1], places[1:], strict=True
-        )
-    ]
+    _judge(id(keys), id(values), fits)
+    data = _join(id(keys), id(values), fits, ends).tobytes()
+    return [data[start:end] for start, end in pairwise(ends.tolist())]
 
 
 @object_kernel
@@ -202,6 +203,15 @@ def _may_be_same(place: int, count: int, others: int) -> bool:
     return True
 
 
+@inlined
+def _has_same_sum(left: int, right: int, size: int) -> bool:
+    """Whether the bytes of two texts add up to the same, as they do in whatever order."""
+    difference = 0
+    for at in range(size):
+        difference += peek_u8(left + at) - peek_u8(right + at)
+    return difference == 0
+
+
 @object_kernel
 def _find_reordered(changes: int, none: int) -> bool:
     longest = 0
@@ -219,6 +229,8 @@ def _find_reordered(changes: int, none: int) -> bool:
         if text == none or before == none or bytes_size(text) != bytes_size(before):
             continue
         size, address, other_address = bytes_size(text), bytes_address(text), bytes_address(before)
+        if not _has_same_sum(address, other_address, size):
+            continue
         count = find_spans(address + 1, address + size - 1, place)
         other_count = find_spans(other_address + 1, other_address + size - 1, others)
         if count == other_count and _may_be_same(place, count, others):
@@ -272,7 +284,7 @@ def find_values(texts: list[bytes], names: list[bytes]) -> list[tuple[bytes | No
 def warm() -> None:
     """Compile for the argument types in use."""
     rows = [b'{"a":1,"b":[1]}']
-    fit_values([b'{"k":1}'], [b'{"a": 1}'])
+    join_rows([b'{"k":1}'], [b'{"a": 1}'])
     are_rows(rows)
     has_reordered([(0, 0, rows[0], rows[0])])
     find_values(rows, [b'"a":'])

@@ -10,6 +10,7 @@ Threads    any; a form keeps no state but texts of its topic.
 
 import json
 from collections.abc import Collection
+from functools import partial
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
@@ -27,6 +28,8 @@ from varve.shapes.offset import Offset
 from varve.shapes.storage.entry import DELETE, INSERT, UPDATE, Entry
 
 _ODD: Final = int(Telling.ODD)
+_NEW_ENTRY: Final = partial(tuple.__new__, Entry)
+"""Made without the detour by the class, for many are."""
 _LAST: Final = b'],"last":true}}'
 _NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
 
@@ -62,14 +65,16 @@ class MessageForm:
         None where nothing changed that is shown. What the kernel leaves is told one by one.
         """
         tellings, messages = self._texts.write(changes)
-        # Made without the detour by the class, for many are.
-        new = tuple.__new__
-        return [
-            new(Entry, (change[0], change[1][1], telling, json))
-            if telling > _ODD
-            else self._odd_entry(change, telling)
-            for change, telling, json in zip(changes, tellings, messages, strict=True)
-        ]
+        offsets = [change[0] for change in changes]
+        keys = [change[1][1] for change in changes]
+        entries: list[Entry | None] = list(
+            map(_NEW_ENTRY, zip(offsets, keys, tellings, messages, strict=True))
+        )
+        if min(tellings, default=_ODD + 1) <= _ODD:
+            for at, telling in enumerate(tellings):
+                if telling <= _ODD:
+                    entries[at] = self._odd_entry(changes[at], telling)
+        return entries
 
     def _odd_entry(self, change: Change, telling: int) -> Entry | None:
         json = self.tell(change) if telling == _ODD else None

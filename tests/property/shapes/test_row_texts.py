@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from varve.kernels.row_messages import MessageTexts, Telling
-from varve.kernels.row_texts import are_rows, find_values, fit_values, has_reordered
+from varve.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
 from varve.shapes.definition import Replica, define
 from varve.shapes.distribution import Distribution, Outbox
 from varve.shapes.feed.change import Change, Transaction
@@ -214,7 +214,7 @@ def test_bytes_that_are_no_row_do_no_harm(data: bytes, text: str) -> None:
         are_rows([one])
         has_reordered([(0, 0, one, bytes(reversed(one)))])
         find_values([one], [b'"a":'])
-        fit_values([one], [one])
+        join_rows([one], [one])
         change = ((1, 0), key, one, b'{"key":"k","a":1}')
         for texts in TEXTS:
             texts.write([change, (*change[:2], change[3], one), (*change[:2], one, one)])

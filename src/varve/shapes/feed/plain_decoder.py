@@ -9,26 +9,23 @@ Layout     a key that is a JSON object gives its members as key columns; any oth
 
 import base64
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from itertools import repeat
+from typing import Final
 
 from varve.foundation.errors import InvalidSetting
-from varve.kernels.row_texts import fit_values
+from varve.kernels.row_texts import join_rows
 from varve.shapes.feed.decoder import Decoded, Record, RecordKind
-from varve.shapes.feed.row import Row, encode_text, join_row, split_rows, split_texts
+from varve.shapes.feed.row import Row, encode_text, get_row, join_row, split_texts
 
 VALUE_COLUMN: Final = "value"
 _BASE64: Final = "base64:"
 _KEYS_MAX: Final = 1 << 16
 _UPSERT: Final = RecordKind.UPSERT
-_NOTHING_MISSING: Final[frozenset[str]] = frozenset()
+_COMPLETE: Final[frozenset[str]] = frozenset()
+_NEW_DECODED: Final = partial(tuple.__new__, Decoded)
+"""Made without the detour by the class, for many are."""
 _NO_KEY: Final = Decoded(RecordKind.SKIPPED, reason="the record has no key")
-
-
-class _Key(NamedTuple):
-    """The object of a key's columns, and what a row with more of them begins with."""
-
-    columns: bytes
-    head: bytes
 
 
 class PlainDecoder:
@@ -38,40 +35,38 @@ class PlainDecoder:
         if not key_column:
             raise InvalidSetting("the key column has no name: give one, such as key")
         self.key_column = key_column
-        self._known: dict[bytes | None, _Key] = {}
+        self._known: dict[bytes, bytes] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
         return self.decode_many([(key, value)])[0]
 
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
-        keys = self._keys_of(records)
-        pairs = [
-            (keys[key], value) for key, value in records if key is not None and value is not None
+        known = self._keys_of(records)
+        told = [(key, value) for key, value in records if key is not None and value is not None]
+        columns = [known[key] for key, _ in told]
+        texts = _row_texts(columns, [value for _, value in told])
+        parts = zip(repeat(_UPSERT), columns, texts, repeat(_COMPLETE), repeat(None), repeat(""))
+        upserts = map(_NEW_DECODED, parts)
+        if len(told) == len(records):
+            return list(upserts)
+        return [
+            _NO_KEY
+            if key is None
+            else Decoded(RecordKind.DELETE, known[key])
+            if value is None
+            else next(upserts)
+            for key, value in records
         ]
-        texts = iter(_row_texts(pairs))
-        decoded: list[Decoded] = []
-        new = tuple.__new__
-        for key, value in records:
-            if key is None:
-                decoded.append(_NO_KEY)
-            elif value is None:
-                decoded.append(Decoded(RecordKind.DELETE, keys[key].columns))
-            else:
-                # Made without the detour by the class, for many are.
-                parts = (_UPSERT, keys[key].columns, next(texts), _NOTHING_MISSING, None, "")
-                decoded.append(new(Decoded, parts))
-        return decoded
 
-    def _keys_of(self, records: Sequence[Record]) -> dict[bytes | None, _Key]:
-        """Keys by how records have them, at least all of these records."""
+    def _keys_of(self, records: Sequence[Record]) -> dict[bytes, bytes]:
+        """The object of the key's columns by key, at least for all of these records."""
         known = self._known
         if len(known) >= _KEYS_MAX:
             # Another thread may still use the old ones.
             known = self._known = {}
         missing = dict.fromkeys([key for key, _ in records if key not in known and key is not None])
         for key, split in zip(missing, _split_objects(missing), strict=True):
-            columns = join_row(key_columns_of(key, split, self.key_column))
-            known[key] = _Key(columns, columns[:-1] + b",")
+            known[key] = join_row(key_columns_of(key, split, self.key_column))
         return known
 
 
@@ -93,27 +88,23 @@ def _split_objects(keys: Iterable[bytes]) -> list[Row | bytes | None]:
     return [next(found) if _may_be_object(key) else None for key in keys]
 
 
-def _row_texts(pairs: Sequence[tuple[_Key, bytes]]) -> list[bytes]:
-    """The rows of keys and values; most values stand in them as they are."""
-    fitting = fit_values([key.columns for key, _ in pairs], [value for _, value in pairs])
-    unfit = [pair for pair, fit in zip(pairs, fitting, strict=True) if fit is None]
-    joined = iter(_join_rows(unfit)) if unfit else iter(())
-    return [
-        key.head + fit[1:] if fit is not None else next(joined)
-        for (key, _), fit in zip(pairs, fitting, strict=True)
-    ]
+def _row_texts(keys: list[bytes], values: list[bytes]) -> list[bytes]:
+    """The rows of keys' columns and values; most values stand in them as they are."""
+    texts = join_rows(keys, values)
+    if b"" in texts:
+        unfit = [at for at, text in enumerate(texts) if not text]
+        joined = _join_unfit([keys[at] for at in unfit], [values[at] for at in unfit])
+        for at, text in zip(unfit, joined, strict=True):
+            texts[at] = text
+    return texts
 
 
-def _join_rows(pairs: Sequence[tuple[_Key, bytes]]) -> list[bytes]:
+def _join_unfit(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
     """The rows of values that are split and joined anew."""
-    values = split_texts([value for _, value in pairs])
-    keys = split_rows([key.columns for key, _ in pairs])
     texts = []
-    for (_, value), split, columns in zip(pairs, values, keys, strict=True):
-        assert columns is not None  # a key's columns are an object by its making
-        row = {**columns, **_value_columns(value, split)}
-        row.update(columns)
-        texts.append(join_row(row))
+    for key, value, split in zip(keys, values, split_texts(values), strict=True):
+        columns = get_row(key)
+        texts.append(join_row({**columns, **_value_columns(value, split), **columns}))
     return texts
 
 
