@@ -63,7 +63,10 @@ class EventStream:
                 if pieces.head:
                     yield encode_events(pieces.take_head())
                 async for piece in pieces.follow():
-                    yield encode_events(piece)
+                    events = encode_events(piece)
+                    del piece
+                    yield events
+                    del events
             finally:
                 await pieces.close()
             place = end

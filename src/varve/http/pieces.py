@@ -16,7 +16,7 @@ from varve.http.engine_pool import EnginePool
 from varve.shapes.offset import Offset
 
 PIECE_BYTES: Final = 256 << 10
-"""A slow client holds at most one piece of about this size."""
+"""A slow client holds one piece of about this size, which is never copied."""
 
 Range = tuple[str, Offset, Offset]
 Begun = tuple[bytes, Iterator[bytes] | None]
@@ -45,12 +45,12 @@ class Pieces:
         return head
 
     async def follow(self) -> AsyncIterator[bytes]:
-        """What comes behind the beginning, each piece with a comma before it.
+        """What comes behind the beginning, in pieces that commas are to join.
 
         Nothing is read before it is asked for: a slow client holds one piece.
         """
         while self._rest is not None:
-            self._reading = asyncio.ensure_future(self._pool.run_in_engine(_go_on, self._rest))
+            self._reading = asyncio.ensure_future(self._pool.run_in_engine(_take, self._rest))
             piece, is_last = await asyncio.shield(self._reading)
             self._reading = None
             if is_last:
@@ -133,26 +133,24 @@ class PieceReader:
 def _begin(shape: Shape, start: Offset, end: Offset) -> Begun:
     """The first piece or a little more, and the iterator if there is more."""
     rest = shape.read(start, end)
-    parts, is_last = _take(rest)
-    return parts[0] if len(parts) == 1 else b",".join(parts), None if is_last else rest
+    head, is_last = _take(rest)
+    return head, None if is_last else rest
 
 
-def _go_on(rest: Iterator[bytes]) -> tuple[bytes, bool]:
-    """The next piece with a comma before it, and whether it is the last."""
-    parts, is_last = _take(rest)
-    return b",".join([b"", *parts]) if parts else b"", is_last
-
-
-def _take(rest: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """Pieces up to about the size of one, and whether they were the last."""
+def _take(rest: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Pieces up to about the size of one, joined, and whether they were the last."""
     parts: list[bytes] = []
     size = 0
     for piece in rest:
         parts.append(piece)
         size += len(piece)
         if size >= PIECE_BYTES // 2:
-            return parts, False
-    return parts, True
+            return _join(parts), False
+    return _join(parts), True
+
+
+def _join(parts: list[bytes]) -> bytes:
+    return parts[0] if len(parts) == 1 else b",".join(parts)
 
 
 def _close(rest: Iterator[bytes]) -> None:

@@ -262,8 +262,11 @@ def _body(pieces: Pieces, tail: bytes) -> bytes | AsyncIterator[bytes]:
 
 async def _pieces_of_body(pieces: Pieces, tail: bytes) -> AsyncIterator[bytes]:
     try:
-        yield b"[" + pieces.take_head()
+        yield b"["
+        yield pieces.take_head()
         async for piece in pieces.follow():
+            # By itself: with it the piece would be copied.
+            yield b","
             yield piece
             del piece
         yield b",%s]" % tail if tail else b"]"
