@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.kafka_server import ServerProcess
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_follower import Follower, Pace
 from tests.support.shape_server import ShapeServer
@@ -80,6 +81,27 @@ def test_a_deleted_shape_sends_its_clients_to_a_new_one(
         facts = npm.facts(name)
         assert facts["refetches"] == 2
         assert facts["errors"] == []
+    npm.stop(*names)
+
+
+@pytest.mark.node
+def test_a_topic_that_is_deleted_and_made_again_is_followed_again(
+    shape_server: ShapeServer, broker: ServerProcess, topic: ShapeTopic, npm: NpmClients
+) -> None:
+    traffic = Traffic(topic)
+    traffic.add(20)
+    names = [f"{topic.name}-{is_sse}" for is_sse in (False, True)]
+    for name, is_sse in zip(names, (False, True), strict=True):
+        npm.follow(name, url=shape_server.url, params={"table": topic.name}, liveSse=is_sse)
+    npm.wait(topic.rows(), *names)
+    topic.remove()
+    shape_server.wait_gone(topic.name)
+    with ShapeTopic(broker.bootstrap, topic.name) as again:
+        Traffic(again).add(10)
+        npm.wait(again.rows(), *names)
+    for name in names:
+        facts = npm.facts(name)
+        assert (facts["refetches"], facts["errors"]) == (1, [])
     npm.stop(*names)
 
 

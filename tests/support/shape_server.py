@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final, Self
 
@@ -96,6 +97,13 @@ class ShapeServer:
         assert answer.status_code == 200, answer.text
         handle: str = answer.headers["electric-handle"]
         return handle
+
+    def wait_gone(self, table: str) -> None:
+        """Returns when the server has noticed that a topic with shapes is gone."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while httpx.get(self.url, params={"table": table, "offset": "-1"}).status_code != 503:
+            assert time.monotonic() < deadline, f"{table} is still served"
+            threading.Event().wait(0.05)
 
     def rotate(self, handle: str) -> None:
         """Deletes the shape; its clients are sent to another one."""
