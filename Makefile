@@ -1,7 +1,7 @@
 # The words of this house; `make help` lists them. Nothing but python3 (3.11 or newer) is needed
 # for `make setup check test run`, which install a Java for Spark, and Node.js and Chromium for the
 # tests of shape clients, from the system's packages where there are none; `make conformance` wants
-# a JDK, Maven, Go and nginx besides.
+# a JDK, Maven, Go, nginx and PostgreSQL besides.
 
 PYTHON ?= python3
 WORKERS ?= 3
@@ -78,7 +78,7 @@ format: $(READY) ## let ruff format and mend what it can
 bench: $(READY) ## all benchmarks; one: .venv/bin/python -m benchmarks NAME [--json] [--quick]
 	$(BIN)/python -m benchmarks all
 
-conformance: $(READY) $(WEB) ## exchange bytes with Apache Kafka's own code, MinIO and nginx; needs a JDK, Maven, Go, nginx
+conformance: $(READY) $(WEB) ## exchange bytes with Apache Kafka's own code, Debezium, MinIO and nginx; needs a JDK, Maven, Go, nginx, PostgreSQL
 	$(BIN)/python -m conformance.minio
 	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
 	  set -x; $(BIN)/python -m pytest -rs tests/conformance && \

@@ -170,7 +170,7 @@ class Broker:
 
     def _write_settings(self) -> None:
         if not self._ports:
-            self._ports = _reserve_ports(2 + len(self._doors), self._reserved)
+            self._ports = reserve_ports(2 + len(self._doors), self._reserved)
         controller_port = self._ports[1]
         served = ",".join(
             [f"PLAINTEXT://{self.address}", *(f"{one}://{self.door(one)}" for one in self._doors)]
@@ -219,7 +219,7 @@ def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def _reserve_ports(count: int, stack: ExitStack) -> list[int]:
+def reserve_ports(count: int, stack: ExitStack) -> list[int]:
     """Ports that are ours until the stack is closed; Java reuses addresses, so it may have them."""
     sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
     for one in sockets:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 JAVA_SOURCES = Path(__file__).parent / "java"
+CONNECT = Path(__file__).parent / "connect"
 DEFAULT_CACHE = Path(__file__).parent.parent / ".cache" / "kafka"
 JAVA_RELEASE_MINIMUM = 17
 FETCH_SECONDS = 600
@@ -76,9 +77,16 @@ def prepare_toolchain(cache: Path = DEFAULT_CACHE) -> Toolchain:
     """Finds Java, fetches the jars and compiles the shells unless the cache already holds them."""
     java = _find_program("java")
     _check_java_release(java)
-    jars = _fetch_jars(cache)
+    jars = _fetch_jars(cache, JAVA_SOURCES / "pom.xml")
     classes = _compile_shells(cache, jars)
     return Toolchain(java, os.pathsep.join([str(classes), str(jars / "*")]))
+
+
+def prepare_connect(cache: Path = DEFAULT_CACHE) -> Toolchain:
+    """Finds Java and fetches Kafka Connect with Debezium unless the cache already holds it."""
+    java = _find_program("java")
+    _check_java_release(java)
+    return Toolchain(java, str(_fetch_jars(cache, CONNECT / "pom.xml") / "*"))
 
 
 def _find_program(name: str) -> str:
@@ -107,14 +115,14 @@ def _digest(paths: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _fetch_jars(cache: Path) -> Path:
-    pom = JAVA_SOURCES / "pom.xml"
+def _fetch_jars(cache: Path, pom: Path) -> Path:
     jars = cache / f"jars-{_digest([pom])}"
     if jars.is_dir():
         return jars
     aside = _fresh_directory(cache, jars.name)
     _run_or_miss(
-        "Maven could not fetch Apache Kafka (is Maven Central within reach?)",
+        f"Maven could not fetch what {pom.parent.name}/pom.xml names "
+        "(is Maven Central within reach?)",
         [
             _find_program("mvn"),
             "-q",

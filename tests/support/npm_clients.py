@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from tests.support.shape_topic import Rows
+from tests.support.shape_topic import Row, Rows
 from tests.support.web_setup import PACKAGES, find_missing, find_node
 
 _PATIENCE_SECONDS: Final = 60.0
@@ -118,8 +118,19 @@ def tell_difference(found: Rows, expected: Rows) -> str:
     missing = [key for key in expected if key not in found]
     extra = [key for key in found if key not in expected]
     other = [key for key in found if key in expected and found[key] != expected[key]]
-    shown = [f"{found[key]} instead of {expected[key]}" for key in other[:1]]
+    shown = [_tell_columns(key, found[key], expected[key]) for key in other[:2]]
     return (
         f"one has {len(found)} rows, misses {missing[:3]} and {max(0, len(missing) - 3)} more, has "
         f"{extra[:3]} too many, and {len(other)} are other: {shown}"
     )
+
+
+def _tell_columns(key: str, found: Row, expected: Row) -> str:
+    pairs = [
+        (name, found.get(name, "nothing"), expected.get(name, "nothing"))
+        for name in sorted(found.keys() | expected.keys())
+    ]
+    told = [
+        f"{name} {has!r:.80} instead of {wants!r:.80}" for name, has, wants in pairs if has != wants
+    ]
+    return f"{key}: {', '.join(told)}"

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -10,7 +11,7 @@ from conformance.broker import Broker
 from tests.support.debezium_table import DebeziumTable
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_audience import Audience
-from tests.support.shape_follower import Follower
+from tests.support.shape_auditor import Auditor
 from tests.support.shape_server import ShapeServer
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(280)]
@@ -20,29 +21,6 @@ FORMS = pytest.mark.parametrize("has_schema", [False, True], ids=["bare", "with-
 ACCOUNTS: Final = 20
 ALL: Final = 100 * ACCOUNTS
 """What all accounts have together, whatever moves between them."""
-
-
-class Auditor(Follower):
-    """Counts what all accounts have whenever it is live: no transaction may be seen in part."""
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.audit_count = 0
-
-    def _take(self, headers: Mapping[str, str], messages: list[Any]) -> None:
-        was_current = self.is_current
-        super()._take(headers, messages)
-        if was_current:
-            self._audit()
-
-    def _take_events(self, messages: list[Any]) -> None:
-        super()._take_events(messages)
-        self._audit()
-
-    def _audit(self) -> None:
-        total = sum(row["balance"] for row in self.rows.values())
-        assert total == ALL, f"at {self.offset} all accounts have {total} together, not {ALL}"
-        self.audit_count += 1
 
 
 def _account(balance: int) -> dict[str, Any]:
@@ -134,7 +112,8 @@ def test_transactions_of_the_source_are_seen_whole(
     table.flush()
     server = serve("--debezium", f"{table.topic}={table.transaction_topic}")
     with Audience(server.host, server.port, npm) as audience:
-        auditors = audience.join({"table": table.topic}, table.rows, light_count=2, make=Auditor)
+        make = partial(Auditor, total=ALL)
+        auditors = audience.join({"table": table.topic}, table.rows, light_count=2, make=make)
         audience.settle()
         for turn in range(150):
             _transfer(table, f"turn-{turn}", draws)
