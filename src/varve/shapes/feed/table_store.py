@@ -5,7 +5,8 @@ Layout     RocksDB's own files. A row's key has the row as a JSON object; `\\0st
 Invariant  rows and state are written together: the rows are those of the positions.
 Crash      batches are synced; a killed process keeps a prefix of whole batches. A table whose
            first filling was cut has no state, and is made anew.
-Threads    any; RocksDB has locks of its own. Closed only when nobody reads.
+Threads    any; RocksDB has locks of its own. Closed only when nobody reads. A synced write of
+           rocksdict would keep all threads waiting for the disk, a sync of its log does not.
 """
 
 import json
@@ -119,7 +120,7 @@ class TableStore:
         self._rocks: Rdict | None = _call(
             lambda: Rdict(path, _options(cache_bytes)), f"open of {path}"
         )
-        self._use(_written(sync=True))
+        self._use(_written(is_logged=True))
 
     def read_state(self) -> TableState | None:
         """None for a table that was never filled, or by another version."""
@@ -144,6 +145,7 @@ class TableStore:
         batch.put(_STATE_KEY, state.encode())
         rocks = self._get()
         _call(lambda: rocks.write(batch), f"write of {self.path}")
+        _call(lambda: rocks.flush_wal(True), f"sync of {self.path}")
 
     def fill(self, parts: Iterable[Mapping[str, bytes | None]], state: TableState) -> None:
         """Puts many rows into an empty table, and the state once all are on disk.
@@ -151,12 +153,12 @@ class TableStore:
         A part that is empty takes back all before it.
         """
         rocks = self._get()
-        self._use(_written(sync=False))
+        self._use(_written(is_logged=False))
         for rows in parts:
             batch = _batch_of(rows, is_cleared=not rows)
             _call(partial(rocks.write, batch), f"write of {self.path}")
         _call(rocks.flush, f"flush of {self.path}")
-        self._use(_written(sync=True))
+        self._use(_written(is_logged=True))
         self.write({}, state)
 
     def scan(self) -> "TableScan":
@@ -273,12 +275,11 @@ def _options(cache_bytes: int) -> Options:
     return options
 
 
-def _written(*, sync: bool) -> WriteOptions:
-    """Synced with the log, or without the log for rows that a flush brings to the disk."""
+def _written(*, is_logged: bool) -> WriteOptions:
+    """With RocksDB's log, or without it for rows that a flush brings to the disk."""
     options = WriteOptions()
-    options.sync = sync
     # The stub of rocksdict calls this attribute a method.
-    options.disable_wal = not sync  # type: ignore[method-assign,assignment]
+    options.disable_wal = not is_logged  # type: ignore[method-assign,assignment]
     return options
 
 
