@@ -25,12 +25,13 @@ from varve.wire.codec import decode, encode
 from varve.wire.error_codes import ErrorCode
 from varve.wire.header import skip_tags, write_request_header
 from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from varve.wire.messages.fetch import FetchRequest
 from varve.wire.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
 from varve.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from varve.wire.schema import Message
+from varve.wire.schema import NO_ID, Message
 
 R = TypeVar("R", bound=Message)
 
@@ -44,8 +45,8 @@ _VERSION_ENDS: Final = {
     ApiKey.PRODUCE: 12,
     ApiKey.ADD_PARTITIONS_TO_TXN: 4,
 }
-"""From these on topics have ids alone, partitions join a transaction unasked (KIP-890), or only
-brokers may ask."""
+"""From these on topics are named by ids alone, partitions join a transaction unasked (KIP-890), or
+only brokers may ask."""
 
 _UNASKED: Final = (ApiVersionsResponse, SaslHandshakeResponse, SaslAuthenticateResponse)
 """Answers that a broker gives before it knows who asks."""
@@ -79,11 +80,16 @@ class Connection:
             one.api_key: (one.min_version, one.max_version) for one in answer.api_keys
         }
 
-    def find_version(self, kind: type[Message]) -> int | None:
-        """The newest version of a request that both know; None where there is none."""
+    def find_version(self, kind: type[Message], *, has_ids: bool = False) -> int | None:
+        """The newest version of a request that both know; None where there is none.
+
+        With `has_ids` one that names topics by their ids will do.
+        """
         known = APIS[kind.API_KEY].versions
         low, high = self._versions.get(kind.API_KEY, (0, -1))
-        high = min(high, known.last, _VERSION_ENDS.get(ApiKey(kind.API_KEY), high + 1) - 1)
+        if not has_ids:
+            high = min(high, _VERSION_ENDS.get(ApiKey(kind.API_KEY), high + 1) - 1)
+        high = min(high, known.last)
         return high if high >= max(low, known.first) else None
 
     def ask(self, request: Message, kind: type[R]) -> R:
@@ -96,7 +102,7 @@ class Connection:
 
         They are few and small enough for the broker to take them without being read from.
         """
-        version = self.find_version(type(requests[0]))
+        version = self.find_version(type(requests[0]), has_ids=_has_ids(requests[0]))
         if version is None:
             raise InvalidRequest(
                 f"{self.name} and this varve have no version of {type(requests[0]).__name__} in "
@@ -179,6 +185,13 @@ class Connection:
             told = answer.error_message or ErrorCode(answer.error_code).name
             raise StoreDenied(f"{self.name} refuses the login: {told:.300}")
         return bytes(answer.auth_bytes)
+
+
+def _has_ids(request: Message) -> bool:
+    """Whether all topics of a request are named by their ids too."""
+    return isinstance(request, FetchRequest) and all(
+        one.topic_id != NO_ID for one in request.topics
+    )
 
 
 def open_connection(address: ServerAddress, host: str, port: int) -> Connection:

@@ -1,12 +1,14 @@
 """A topic behind a server, varve's or any Kafka's, as the source of a feed.
 
 Invariant  one request asks a broker for all partitions that it leads, so that a wait is for any of
-           them. What cannot be told apart from silence is asked again.
+           them. What cannot be told apart from silence is asked again. Where topics have ids,
+           what was read before `topic_id` is of the topic that it tells.
 Threads    see `source`; the client has a lock of its own.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
+from uuid import UUID
 
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import Unavailable
@@ -15,6 +17,7 @@ from varve.kafka_client.answers import Refused, check
 from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
 from varve.shapes.feed.committed import read_committed
 from varve.shapes.feed.source import SourceRead
+from varve.wire.error_codes import ErrorCode
 from varve.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -22,6 +25,7 @@ from varve.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from varve.wire.schema import NO_ID
 
 Wait = Callable[[float], object]
 """Lets so many seconds pass."""
@@ -31,6 +35,7 @@ _ANSWER_BYTES: Final = 16 << 20
 _DELETE_RETENTION: Final = "delete.retention.ms"
 _DELETE_RETENTION_MS: Final = 24 * 3_600_000
 _POLICY: Final = "cleanup.policy"
+_OTHER_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
 
 
 class ServerSource:
@@ -42,7 +47,7 @@ class ServerSource:
         self._client = ServerClient(address, wait)
         # Who reads waits for the server; others need not wait for them.
         self._asking = ServerClient(address, wait)
-        self._topic_id: str | None = None
+        self._id: UUID | None = None
         self._leaders: Mapping[int, int] | None = None
 
     @property
@@ -50,13 +55,13 @@ class ServerSource:
         return self._address.name
 
     def topic_id(self) -> str:
-        if self._topic_id is None:
-            self._topic_id = encode_topic_id(self._asking.topic(self.topic).id)
-        return self._topic_id
+        if self._id is None:
+            self._id = self._asking.topic(self.topic).id
+        return encode_topic_id(self._id)
 
     def partition_count(self) -> int:
         found = self._asking.topic(self.topic)
-        self._topic_id = encode_topic_id(found.id)
+        self._id = found.id
         return len(found.leaders)
 
     def bounds(self, partition: int) -> tuple[int, int]:
@@ -107,7 +112,8 @@ class ServerSource:
 
     def _by_leader(self, positions: Mapping[int, int]) -> list[dict[int, int]]:
         if self._leaders is None or not self._leaders.keys() >= positions.keys():
-            self._leaders = self._client.topic(self.topic).leaders
+            found = self._client.topic(self.topic)
+            self._id, self._leaders = found.id, found.leaders
         groups: dict[int, dict[int, int]] = {}
         for partition, offset in positions.items():
             leader = self._leaders.get(partition, partition)
@@ -125,6 +131,7 @@ class ServerSource:
             topics=[
                 FetchTopic(
                     self.topic,
+                    self._id or NO_ID,
                     partitions=[
                         FetchPartition(number, fetch_offset=offset, partition_max_bytes=max_bytes)
                         for number, offset in positions.items()
@@ -136,6 +143,10 @@ class ServerSource:
         check(answer.error_code, f"{self.place}: {self.topic}")
         parts = [one for topic in answer.responses for one in topic.partitions]
         found = {}
+        if any(part.error_code in _OTHER_TOPIC for part in parts):
+            # Made anew, or not known to this broker yet: the id tells which.
+            self._leaders = None
+            raise Refused(f"{self.place} has no topic {self.topic} of that id", is_moved=True)
         for part in parts:
             read = self._read_part(part, positions[part.partition_index])
             if read.next_offset > positions[part.partition_index]:

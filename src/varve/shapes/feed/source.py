@@ -32,7 +32,10 @@ class TopicSource(Protocol):
         ...
 
     def topic_id(self) -> str:
-        """Tells topics of one name apart; empty where nobody tells it."""
+        """Tells topics of one name apart; empty where nobody tells it.
+
+        If it is the same as before a read, that was of the same topic.
+        """
         ...
 
     def partition_count(self) -> int:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, OffsetOutOfRange, Unavailable
+from varve.foundation.errors import Closed, OffsetOutOfRange, StoreError, Unavailable
 from varve.shapes.feed.absence import Absence
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.change_maker import ChangeMaker
@@ -90,7 +90,9 @@ class TopicFeed:
         self._marked_tx: dict[int, int] = {}
         self._written_tx = 0
         self._lost: str | None = None
+        self._is_broken = False
         self._tombstones_ms: int | None = None
+        self._topic_id = ""
 
     # Opening and closing
 
@@ -172,6 +174,7 @@ class TopicFeed:
         )
         self._positions, self._next_tx = positions, state.next_tx
         self._tombstones_ms = self._source.tombstone_retention_ms()
+        self._topic_id = state.topic_id or self._source.topic_id()
         self._looked_ms = self._clock.now_ms()
         self._running = _Running(
             table, order, maker, doubts, Absence(self._clock, state.caught_up_ms)
@@ -180,6 +183,7 @@ class TopicFeed:
     def close(self) -> None:
         """Lets go of the table, and ends its views; what no checkpoint wrote is read again."""
         running, self._running = self._running, None
+        self._is_broken = False
         self._waiting.clear()
         self._marked_tx.clear()
         self._written_tx = 0
@@ -188,7 +192,7 @@ class TopicFeed:
 
     @property
     def is_open(self) -> bool:
-        return self._running is not None and self._lost is None
+        return self._running is not None and self._lost is None and not self._is_broken
 
     # Reading
 
@@ -196,10 +200,20 @@ class TopicFeed:
         """The next transactions, of about so many records; none where none come within the time.
 
         One with a reset is the last of its list: the topic's shapes start anew. Where `is_open` is
-        false after that, the feed must be opened again. After an error that is not retriable it
-        must be, too.
+        false after that, or after an error, the feed must be opened again. After an error that is
+        not retriable it must be, too.
         """
         running = self._get()
+        try:
+            return self._poll(running, max_records, wait_ms)
+        except StoreError:
+            raise
+        except BaseException:
+            # What was taken and not given is known to nobody: it is to be read again.
+            self._is_broken = True
+            raise
+
+    def _poll(self, running: _Running, max_records: int, wait_ms: int) -> list[Transaction]:
         running.absence.look()
         written_tx, self._written_tx = self._written_tx, 0
         if written_tx:
@@ -211,9 +225,11 @@ class TopicFeed:
         except OffsetOutOfRange as error:
             return [self._lose(f"records were removed before they were read: {error}")]
         except OSError as error:
-            self._lost = None
-            self.close()
+            self._is_broken = True
             raise Unavailable(f"journal of topic {self.topic}: {error}; open it again") from error
+        topic_id = self._source.topic_id()
+        if topic_id and topic_id != self._topic_id:
+            return [self._lose(f"it was made anew: its id is {topic_id}, it was {self._topic_id}")]
         given = self._give(running)
         if self._is_caught_up(running):
             running.absence.end()
@@ -225,7 +241,13 @@ class TopicFeed:
             taken = self._waiting[0]
             if self._has_lost_deletions(running.absence, taken):
                 return given or [self._lose(self._deletions_text(taken.range))]
-            made = running.maker.make(taken)
+            try:
+                made = running.maker.make(taken)
+            except StoreError:
+                # The table has what was made before: it is given, and the rest tried again.
+                if not given:
+                    raise
+                return given
             self._waiting.popleft()
             self._positions[made.done.partition] = made.done.end
             self._next_tx = made.done.next_tx
@@ -282,7 +304,7 @@ class TopicFeed:
             positions=dict(self._positions),
             next_tx=self._next_tx,
             signature=self._signature,
-            topic_id=self._source.topic_id(),
+            topic_id=self._topic_id,
             caught_up_ms=running.absence.caught_up_ms,
             ends_position=0 if self._gate is None else self._gate.position,
             doubts=running.doubts.ends,
@@ -341,7 +363,7 @@ class TopicFeed:
         return not (self._waiting or running.order.is_replaying) and self.lag == 0
 
     def _get(self) -> _Running:
-        if self._running is None or self._lost is not None:
+        if self._running is None or not self.is_open:
             why = f": {self._lost}" if self._lost is not None else ""
             raise Closed(f"the feed of topic {self.topic} is not open{why}: open it")
         return self._running

@@ -22,6 +22,11 @@ from varve.shapes.feed.server_source import ServerSource
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
 from varve.windows.dedup.producing import Producer, join_transaction
+from varve.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 
 
 @pytest.fixture
@@ -39,6 +44,14 @@ def _create(kit: KafkaKit, topic: str = "orders", count: int = 1, **settings: st
     client = ServerClient(_address(kit), threading.Event().wait)
     given = {name.replace("_", "."): value for name, value in settings.items()}
     find_or_create_topic(client, topic, partitions=count, settings=given)
+    client.close()
+
+
+def _delete(kit: KafkaKit) -> None:
+    client = ServerClient(_address(kit), threading.Event().wait)
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")])
+    (answer,) = client.ask_controller(request, DeleteTopicsResponse).responses
+    assert answer.error_code == 0
     client.close()
 
 
@@ -133,4 +146,27 @@ def test_a_topic_that_is_not_there_is_said_to_be_missing(kit: KafkaKit) -> None:
     source = _source(kit, "nothing")
     with pytest.raises(NotFound):
         source.partition_count()
+    source.close()
+
+
+def test_a_topic_made_anew_behind_a_server_is_not_read_on(kit: KafkaKit, tmp_path: Path) -> None:
+    _create(kit)
+    _put(kit, "a", 1)
+    source = _source(kit)
+    feed = _feed(source, tmp_path)
+    feed.open()
+    feed.checkpoint(feed.mark())
+    assert _poll(feed) == []
+    _delete(kit)
+    _create(kit)
+    for number in range(3):
+        _put(kit, "b", number)
+    given = feed.poll(max_records=100, wait_ms=1)
+    assert [one.reset is not None for one in given] == [True]
+    reset = feed.open()
+    assert reset is not None
+    assert "made anew" in reset.text
+    with feed.view() as view:
+        assert [row["n"] for _, row in view.rows()] == [b"2"]
+    feed.close()
     source.close()

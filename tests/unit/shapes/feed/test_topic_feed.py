@@ -3,13 +3,14 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.feed_bench import FeedBench, row_key_of
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Closed, Corrupt
+from varve.foundation.errors import Closed, Corrupt, Unavailable
 from varve.records import build_batch
 from varve.records.record import Record as LogRecord
 from varve.shapes.feed.absence import Absence
@@ -20,7 +21,7 @@ from varve.shapes.feed.filling import FillProgress
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.reset import Reset, ResetKind
-from varve.shapes.feed.table_store import TableState
+from varve.shapes.feed.table_store import TableState, TableStore
 from varve.shapes.offset import Offset
 from varve.windows.dedup.producing import Producer, join_transaction
 
@@ -539,3 +540,75 @@ def test_a_filling_that_was_cut_begins_anew(bench: FeedBench) -> None:
     assert bench.feed.open(lambda progress: told.append(progress.done)) is not None
     assert told[-1] == 5
     assert len(bench.rows()) == 5
+
+
+def test_a_table_that_cannot_be_read_keeps_nothing_back_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = FeedBench(tmp_path, partitions=2)
+    bench.open()
+    for number in range(4):
+        bench.put(f"k{number}", {"n": number}, partition=number % 2)
+    get_rows = TableStore.get_rows
+
+    def fail_once(store: TableStore, keys: list[str]) -> list[bytes | None]:
+        if any("k0" in key for key in keys):
+            monkeypatch.undo()
+            raise Unavailable("the disk")
+        return get_rows(store, keys)
+
+    monkeypatch.setattr(TableStore, "get_rows", fail_once)
+    given: list[Change] = []
+    for _ in range(6):
+        with suppress(Unavailable):
+            given += [change for one in bench.poll() for change in one.changes]
+    assert sorted(_short(one)[0] for one in given) == ["k0", "k1", "k2", "k3"]
+    assert [one.offset for one in given] == sorted(one.offset for one in given)
+    bench.close()
+
+
+class _Breaking:
+    """Fails once on a record, in a way that nobody thought of."""
+
+    has_failed = False
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
+        return self.decode_many([(key, value)])[0]
+
+    def decode_many(self, records: list[Record]) -> list[Decoded]:
+        if any(key == b"bad" for key, _ in records) and not self.has_failed:
+            self.has_failed = True
+            raise IndexError("nobody thought of it")
+        return PlainDecoder().decode_many(records)
+
+
+def test_what_fails_unforeseen_is_read_again_by_a_feed_that_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    bench = FeedBench(tmp_path, decoder=_Breaking())  # type: ignore[arg-type]
+    bench.open()
+    for key in ("a", "bad", "b"):
+        bench.put(key, {"n": 1})
+    with pytest.raises(IndexError):
+        bench.poll_all()
+    assert not bench.feed.is_open
+    with pytest.raises(Closed):
+        bench.poll()
+    assert bench.feed.open() is None
+    assert [_short(one)[0] for one in bench.changes()] == ["a", "bad", "b"]
+    bench.close()
+
+
+def test_a_topic_made_anew_while_the_feed_runs_is_noticed(bench: FeedBench) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.poll_all()
+    bench.store.delete_topic("orders", at_once=True)
+    bench.topic = bench.store.create_topic("orders")
+    for number in range(3):
+        bench.put("b", {"n": number})
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert "made anew" in only.reset.text
+    assert bench.open() is not None
+    assert bench.rows().keys() == {row_key_of("b")}
