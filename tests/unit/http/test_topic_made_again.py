@@ -66,6 +66,32 @@ def test_clients_wait_for_a_deleted_topic_and_follow_the_new_one() -> None:
         stage.close()
 
 
+def test_a_topic_made_again_at_once_sends_clients_to_new_handles() -> None:
+    async def run(stage: Stage) -> None:
+        async with open_door(stage) as door, AsyncExitStack() as stack:
+            clients = [
+                Follower("127.0.0.1", door.port, {"table": "t", "where": f"n >= {number}"})
+                for number in (0, 1)
+                for _ in range(5)
+            ]
+            for client in clients:
+                await stack.enter_async_context(client)
+                await client.wait_rows(_rows("a", "b"))
+            for key in ("x", "y"):
+                await asyncio.to_thread(stage.store.delete_topic, "t")
+                await asyncio.to_thread(stage.store.create_topic, "t")
+                _put(stage, key)
+                for client in clients:
+                    await client.wait_rows(_rows(key))
+
+    with memory_directory() as path:
+        stage = open_stage(path)
+        stage.store.create_topic("t")
+        _put(stage, "a", "b")
+        asyncio.run(run(stage))
+        stage.close()
+
+
 def test_a_topic_that_had_shapes_is_503_for_a_while_and_another_one_400() -> None:
     async def ask(client: httpx.AsyncClient, table: str) -> httpx.Response:
         return await client.get(f"/v1/shape?table={table}&offset=-1")
