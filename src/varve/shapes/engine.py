@@ -13,11 +13,11 @@ Threads    any. `_creation` is held while a shape is made or a topic is let go. 
 
 import itertools
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from varve.disk import FileSystem, Lock
 from varve.foundation.clock import Clock
@@ -48,6 +48,8 @@ from varve.shapes.storages import Storages
 from varve.shapes.subset_reading import SubsetResult, read_subset
 from varve.shapes.topic_shapes import TopicShapes
 from varve.shapes.topics import Topics
+
+T = TypeVar("T")
 
 LOCK_FILE: Final = ".lock"
 UNUSED_ROUNDS: Final = 2
@@ -306,14 +308,16 @@ class Engine:
 
     def checkpoint(self) -> None:
         """Makes durable what is due."""
-        for topic in self._topics.all():
+
+        def run(topic: TopicShapes) -> None:
             if topic.checkpoint(self._pool):
                 self.metrics.table.add(metrics.CHECKPOINTS, 1)
 
+        _for_each(self._topics.all(), run)
+
     def checkpoint_now(self) -> None:
         """Makes everything durable; for an engine without workers."""
-        for topic in self._topics.all():
-            topic.checkpoint_now(self._pool)
+        _for_each(self._topics.all(), lambda topic: topic.checkpoint_now(self._pool))
 
     def run_upkeep(self, now_ms: int) -> None:
         """Removes what was dropped, directories that no shape owns, and feeds that nobody needs."""
@@ -321,18 +325,14 @@ class Engine:
         self._end_unused_topics()
 
     def _end_unused_topics(self) -> None:
-        """The tables of such topics stay, and are used again; one that fails holds up no other."""
-        failures: list[Exception] = []
+        """The tables of such topics stay, and are used again."""
         with self._creation:
+            unused = []
             for topic in self._topics.all():
                 topic.unused_rounds = 0 if topic.is_used else topic.unused_rounds + 1
                 if topic.is_given_up or topic.unused_rounds >= UNUSED_ROUNDS:
-                    try:
-                        self._end_topic(topic)
-                    except (StoreError, OSError) as error:
-                        failures.append(error)
-        if failures:
-            raise failures[0]
+                    unused.append(topic)
+            _for_each(unused, self._end_topic)
 
     def _end_topic(self, topic: TopicShapes) -> None:
         """Lets go of a topic; raises Unavailable while its feed is at work: then it is for later.
@@ -380,10 +380,11 @@ class Engine:
         self._stop()
         try:
             self.checkpoint_now()
-            for shape in self.shapes():
-                shape.close()
         finally:
-            self._let_go()
+            try:
+                _for_each(self.shapes(), Shape.close)
+            finally:
+                self._let_go()
 
     def abandon(self) -> None:
         """Lets go as a crash would: nothing more is made durable."""
@@ -421,3 +422,15 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _for_each(things: Iterable[T], work: Callable[[T], None]) -> None:
+    """Does it for all, though it fails for some; then raises the first failure."""
+    failures: list[Exception] = []
+    for thing in things:
+        try:
+            work(thing)
+        except (StoreError, OSError) as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

@@ -46,6 +46,15 @@ _FLUSHED_TOGETHER: Final = 256
 """Each has a file or two open meanwhile."""
 _DROPS_WAIT_MS: Final = 1000
 """How long a checkpoint waits for shapes that are being dropped."""
+REOPEN_MS: Final = 30_000
+"""After failing for so long a table is opened again: not all that fails heals by itself."""
+
+
+class _Failing(NamedTuple):
+    """Since when the table cannot be written, and why."""
+
+    since_ms: int
+    error: Exception
 
 
 class _Due(NamedTuple):
@@ -88,6 +97,7 @@ class TopicShapes:
         self._due: _Due | None = None  # guarded by _lock
         self._marked: Offset | None = None  # guarded by _lock
         self._marked_ms = 0  # guarded by _lock
+        self._failing: _Failing | None = None  # guarded by _checkpoints
         self._checkpointed = threading.Condition(self._lock)
         self._checkpoints = threading.Lock()
         self.newest_tx_at_open = 0
@@ -128,6 +138,7 @@ class TopicShapes:
         self.connect()
         with self._checkpoints:
             self.is_ready = False
+            self._failing = None
             reset = self.feed.open(self._check_filling)
             with self._lock:
                 # What was marked was of the table before.
@@ -348,11 +359,23 @@ class TopicShapes:
             list(pool.map(flush_shapes, _groups(list(due.dirty))))
             if not self._settle(_DROPS_WAIT_MS):
                 return False
-            self.feed.checkpoint(due.mark)
+            try:
+                self.feed.checkpoint(due.mark)
+            except Exception as error:
+                self._note_failure(error)
+                raise
+            self._failing = None
             with self._lock:
                 self._due = None
                 self._checkpointed.notify_all()
             return True
+
+    def _note_failure(self, error: Exception) -> None:
+        now_ms = self._clock.now_ms()
+        since_ms = now_ms if self._failing is None else self._failing.since_ms
+        self._failing = _Failing(since_ms, error)
+        if now_ms - since_ms >= REOPEN_MS:
+            self.needs_opening()
 
     def checkpoint_now(self, pool: Executor) -> None:
         """A checkpoint of everything that was taken; only while nobody runs turns."""
@@ -373,6 +396,12 @@ class TopicShapes:
         self._mark(is_forced=True)
         with self._lock:
             self._checkpointed.wait_for(lambda: self._due is None, wait_ms / 1000)
+        failing = self._failing
+        if failing is not None:
+            raise Unavailable(
+                f"topic {self.topic} is read no further, its table cannot be written: "
+                f"{failing.error}"
+            ) from failing.error
 
     def end_turns(self) -> None:
         """Lets the thread that runs turns end with the one in hand."""

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.shape_engine import Follower, Stage
-from varve.foundation.errors import DiskFull, NotFound, StoreError
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import DiskFull, NotFound, StoreError, Unavailable
 from varve.shapes.definition import define
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.registry import FILE_NAME
@@ -20,6 +21,7 @@ from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.log_flush import LogFlush
 from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.topic_shapes import REOPEN_MS
 
 
 def test_changes_survive_a_crash_behind_a_checkpoint_and_come_again_before_one(
@@ -275,3 +277,73 @@ def test_a_turn_in_which_a_shape_cannot_be_dropped_is_told_again(
     for client in clients:
         assert client.catch_up() == {"a": {"key": "a", "n": 3}}
     assert sorted(client.refetches for client in clients) == [0, 0, 1]
+
+
+def _fail_table(stage: Stage, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(mark: int) -> None:
+        raise DiskFull("No space left on device")
+
+    monkeypatch.setattr(stage.engine._topics.get(topic).feed, "checkpoint", fail)
+
+
+def test_a_table_that_cannot_be_written_holds_up_no_other_topic(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.store.create_topic("others")
+    for topic in ("items", "others"):
+        stage.create(topic)
+        stage.put(topic, "a", {"n": 1})
+        stage.settle(topic)
+    _fail_table(stage, "items", monkeypatch)
+    with pytest.raises(DiskFull):
+        stage.engine.checkpoint_now()
+    stage.crash()
+    assert stage.engine.run_turn("others") == 0, "it was not durable"
+    assert stage.engine.run_turn("items") == 1
+
+
+def test_a_topic_that_stands_still_for_its_table_says_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(path, settings=EngineSettings(pending_rows_max=2))
+    stage.store.create_topic("t")
+    client = Follower(stage, "t")
+    client.catch_up()
+    stage.engine.checkpoint_now()
+    with monkeypatch.context() as failing:
+        _fail_table(stage, "t", failing)
+        for key in ("a", "b", "c"):
+            stage.put("t", key, {"n": 1})
+        assert stage.engine.run_turn("t") == 3
+        assert stage.engine.run_turn("t") == 0, "a checkpoint is waited for"
+        with pytest.raises(DiskFull):
+            stage.engine.checkpoint()
+        with pytest.raises(Unavailable, match="table cannot be written: No space"):
+            stage.engine.run_turn("t")
+    stage.engine.checkpoint()
+    assert stage.engine.run_turn("t") == 0
+    assert len(client.catch_up()) == 3
+    stage.close()
+
+
+def test_a_table_that_goes_on_failing_is_opened_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    stage = Stage(path, clock=clock)
+    stage.store.create_topic("t")
+    client = Follower(stage, "t")
+    client.catch_up()
+    stage.put("t", "a", {"n": 1})
+    topic = stage.engine._topics.get("t")
+    with monkeypatch.context() as failing:
+        _fail_table(stage, "t", failing)
+        for is_ready in (True, False):
+            with pytest.raises(DiskFull):
+                stage.engine.checkpoint_now()
+            assert topic.is_ready == is_ready
+            clock.advance(REOPEN_MS)
+    assert client.catch_up() == {"a": {"key": "a", "n": 1}}
+    stage.engine.checkpoint_now()
+    assert client.refetches == 0
+    stage.close()
