@@ -4,7 +4,8 @@ Layout     RocksDB's own files. A row's key has the row as a JSON object; `\\0st
            as JSON.
 Invariant  rows and state are written together: the rows are those of the positions.
 Crash      batches are synced; a killed process keeps a prefix of whole batches. A table whose
-           first filling was cut has no state, and is made anew.
+           first filling was cut has no state, and is made anew. After a write that failed RocksDB
+           takes no more, also when there is room again: the table must be opened anew.
 Threads    any; RocksDB has locks of its own. Closed only when nobody reads. A synced write of
            rocksdict would keep all threads waiting for the disk, a sync of its log does not.
 """
@@ -13,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -120,6 +121,7 @@ class TableStore:
         self._rocks: Rdict | None = _call(
             lambda: Rdict(path, _options(cache_bytes)), f"open of {path}"
         )
+        self._has_failed = False
         self._use(_written(is_logged=True))
 
     def read_state(self) -> TableState | None:
@@ -144,8 +146,8 @@ class TableStore:
         batch = _batch_of(rows, is_cleared)
         batch.put(_STATE_KEY, state.encode())
         rocks = self._get()
-        _call(lambda: rocks.write(batch), f"write of {self.path}")
-        _call(lambda: rocks.flush_wal(True), f"sync of {self.path}")
+        self._change(lambda: rocks.write(batch), "write")
+        self._change(lambda: rocks.flush_wal(True), "sync")
 
     def fill(self, parts: Iterable[Mapping[str, bytes | None]], state: TableState) -> None:
         """Puts many rows into an empty table, and the state once all are on disk.
@@ -156,8 +158,8 @@ class TableStore:
         self._use(_written(is_logged=False))
         for rows in parts:
             batch = _batch_of(rows, is_cleared=not rows)
-            _call(partial(rocks.write, batch), f"write of {self.path}")
-        _call(rocks.flush, f"flush of {self.path}")
+            self._change(partial(rocks.write, batch), "write")
+        self._change(rocks.flush, "flush")
         self._use(_written(is_logged=True))
         self.write({}, state)
 
@@ -167,14 +169,23 @@ class TableStore:
         return TableScan(_call(rocks.iter, f"scan of {self.path}"), self.path)
 
     def close(self) -> None:
+        """Lets go of the files. A write that failed is told once, not here again."""
         rocks, self._rocks = self._rocks, None
         if rocks is not None:
-            _call(rocks.close, f"close of {self.path}")
+            with suppress(StoreError) if self._has_failed else nullcontext():
+                _call(rocks.close, f"close of {self.path}")
 
     def _ask(self, wanted: Any) -> Any:
         """A value, or a list of values for a list of keys."""
         rocks = self._get()
         return _call(lambda: rocks.get(wanted), f"read of {self.path}")
+
+    def _change(self, work: Callable[[], None], what: str) -> None:
+        try:
+            _call(work, f"{what} of {self.path}")
+        except StoreError:
+            self._has_failed = True
+            raise
 
     def _use(self, options: WriteOptions) -> None:
         self._get().set_write_options(options)

@@ -314,7 +314,10 @@ class TopicFeed:
         return mark
 
     def checkpoint(self, mark: int) -> None:
-        """Writes the table up to a mark: all that was given before is durable in the shapes."""
+        """Writes the table up to a mark: all that was given before is durable in the shapes.
+
+        One that failed can be tried again, but most fail until the feed is opened again.
+        """
         self._get().table.checkpoint(mark)
         for one in [one for one in list(self._marked_tx) if one <= mark]:
             self._written_tx = self._marked_tx.pop(one)

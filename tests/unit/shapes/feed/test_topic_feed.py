@@ -1,9 +1,10 @@
 """A feed gives each row with the one before it, in one order, and goes on where it was."""
 
 import json
+import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -612,3 +613,32 @@ def test_a_topic_made_anew_while_the_feed_runs_is_noticed(bench: FeedBench) -> N
     assert "made anew" in only.reset.text
     assert bench.open() is not None
     assert bench.rows().keys() == {row_key_of("b")}
+
+
+@contextmanager
+def _files_of_at_most(size: int) -> Iterator[None]:
+    """Lets writes beyond a size fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_table_that_could_not_be_written_is_opened_again_once_it_can(bench: FeedBench) -> None:
+    bench.open()
+    for number in range(20):
+        bench.put(f"k{number}", {"text": "x" * 1000})
+    given = bench.poll_all()
+    mark = bench.feed.mark()
+    with _files_of_at_most(4096), pytest.raises(Unavailable, match="tables/orders/rows"):
+        bench.feed.checkpoint(mark)
+    bench.put("k0", {"text": "y"})
+    assert len(bench.poll_all()) == 1
+    assert bench.feed.open() is None
+    assert bench.poll_all()[:20] == given
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.crash()
+    assert bench.poll_all() == []
+    assert len(bench.rows()) == 20
