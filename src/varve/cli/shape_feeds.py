@@ -152,6 +152,9 @@ class FeedMaker:
         url = options.snapshot
         if url is not None:
             return lambda: _open_snapshot(url, source)
+        if options.is_debezium:
+            # The latest record of a key tells neither of truncations nor of what was left out.
+            return lambda: ReplayState(source)
         if isinstance(self._place, Store) and isinstance(source, EmbeddedSource):
             store, embedded = self._place, source
             return lambda: KeyIndexState(store, embedded)

@@ -1,0 +1,38 @@
+"""Traffic that goes on in a thread of its own while something else happens."""
+
+import threading
+from typing import Final, Self
+
+from tests.support.shape_traffic import Traffic
+
+_STEP_RECORDS: Final = 20
+_PATIENCE_SECONDS: Final = 60.0
+
+
+class SteadyWriter:
+    """Writes while it is entered; then everything is acknowledged, or what failed is raised."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._end = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self.step_count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(_PATIENCE_SECONDS)
+        if self._failure is not None:
+            raise self._failure
+
+    def _write(self) -> None:
+        try:
+            while not self._end.wait(0.01):
+                self._traffic.change(_STEP_RECORDS)
+                self.step_count += 1
+        except BaseException as error:
+            self._failure = error
