@@ -13,15 +13,15 @@ Threads    any. `_creation` is held while a shape is made or a topic is let go. 
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from varve.disk import FileSystem, Lock
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Closed, StoreError, Unavailable
+from varve.foundation.errors import Closed, Unavailable
 from varve.foundation.worker import WorkerHealth
 from varve.shapes import metrics
 from varve.shapes.catalog import Catalog
@@ -46,14 +46,11 @@ from varve.shapes.snapshotting import Snapshotter
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storages import Storages
 from varve.shapes.subset_reading import SubsetResult, read_subset
+from varve.shapes.topic_lives import TopicLives
 from varve.shapes.topic_shapes import TopicShapes
 from varve.shapes.topics import Topics
 
-T = TypeVar("T")
-
 LOCK_FILE: Final = ".lock"
-UNUSED_ROUNDS: Final = 2
-"""Rounds of upkeep after which a topic without shapes is read no more."""
 
 
 class Engine:
@@ -135,8 +132,12 @@ class Engine:
             for handle in self._registry.remove_incomplete():
                 self._leftovers.discard(handle)
             self._load()
-            if maintain:
-                self._start()
+            self._running = self._make_running() if maintain else None
+            self._lives = TopicLives(
+                self._topics, self._dropping, running=self._running, pool=self._pool
+            )
+            if self._running is not None:
+                self._running.start(self._topics.all())
         except BaseException:
             self.abandon()
             raise
@@ -153,8 +154,8 @@ class Engine:
         for topic, shapes in by_topic.items():
             self._topics.get(topic).resume(shapes)
 
-    def _start(self) -> None:
-        self._running = Running(
+    def _make_running(self) -> Running:
+        return Running(
             self._snapshotter,
             settings=self.settings,
             clock=self._clock,
@@ -163,9 +164,6 @@ class Engine:
             compact=self.run_compaction if self.settings.compacts else None,
             topic_gone=self._dropping.topic_gone,
         )
-        self._running.start()
-        for topic in self._topics.all():
-            self._running.start_topic(topic)
 
     # Finding and making
 
@@ -193,13 +191,13 @@ class Engine:
                     return found
                 # Somebody is about to take it out.
                 self._catalog.remove([found])
-            topic = self._get_or_start_topic(definition.topic)
+            topic = self._lives.get_or_start(definition.topic)
             self._make_room()
             shape = self._make_shape(
                 self._registry.add(definition), definition, self._clock.now_ms(), None
             )
             self._catalog.add(shape)
-            topic.wait_for_snapshot(shape)
+            topic.waiting.add(shape)
         self.metrics.table.add(metrics.CREATED, 1)
         if self._running is not None:
             self._running.wake_snapshots(topic)
@@ -241,18 +239,6 @@ class Engine:
             notify=self._listeners.tell,
             checkpoint_due=self._checkpoint_due,
         )
-
-    def _get_or_start_topic(self, name: str) -> TopicShapes:
-        """The topic, in the engine from now on if it exists; only under `_creation`."""
-        found = self._topics.find(name)
-        if found is not None:
-            if not found.is_given_up:
-                return found
-            self._end_topic(found)
-        topic = self._topics.connect(name)
-        if self._running is not None:
-            self._running.start_topic(topic)
-        return topic
 
     def shapes(self) -> list[Shape]:
         """All shapes, the oldest first."""
@@ -313,42 +299,18 @@ class Engine:
             if topic.checkpoint(self._pool):
                 self.metrics.table.add(metrics.CHECKPOINTS, 1)
 
-        _for_each(self._topics.all(), run)
+        self._topics.for_each(run)
 
     def checkpoint_now(self) -> None:
         """Makes everything durable; for an engine without workers."""
-        _for_each(self._topics.all(), lambda topic: topic.checkpoint_now(self._pool))
+        self._topics.for_each(lambda topic: topic.checkpoint_now(self._pool))
 
     def run_upkeep(self, now_ms: int) -> None:
         """Removes what was dropped, directories that no shape owns, and feeds that nobody needs."""
         self._leftovers.run_once()
-        self._end_unused_topics()
-
-    def _end_unused_topics(self) -> None:
-        """The tables of such topics stay, and are used again."""
         with self._creation:
-            unused = []
-            for topic in self._topics.all():
-                topic.unused_rounds = 0 if topic.is_used else topic.unused_rounds + 1
-                if topic.is_given_up or topic.unused_rounds >= UNUSED_ROUNDS:
-                    unused.append(topic)
-            _for_each(unused, self._end_topic)
-
-    def _end_topic(self, topic: TopicShapes) -> None:
-        """Lets go of a topic; raises Unavailable while its feed is at work: then it is for later.
-
-        Nobody gets a shape of it before.
-        """
-        topic.is_given_up = True
-        if self._running is not None:
-            self._running.stop_topic(topic)
-        self._topics.remove(topic)
-        try:
-            if not topic.is_gone:
-                topic.checkpoint_now(self._pool)
-        finally:
-            topic.close()
-            self._dropping.drop_all(topic)
+            if self._is_open:
+                self._lives.end_unused()
 
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""
@@ -380,11 +342,10 @@ class Engine:
         self._stop()
         try:
             self.checkpoint_now()
+            for shape in self.shapes():
+                shape.close()
         finally:
-            try:
-                _for_each(self.shapes(), Shape.close)
-            finally:
-                self._let_go()
+            self._let_go()
 
     def abandon(self) -> None:
         """Lets go as a crash would: nothing more is made durable."""
@@ -422,15 +383,3 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _for_each(things: Iterable[T], work: Callable[[T], None]) -> None:
-    """Does it for all, though it fails for some; then raises the first failure."""
-    failures: list[Exception] = []
-    for thing in things:
-        try:
-            work(thing)
-        except (StoreError, OSError) as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]

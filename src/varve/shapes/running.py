@@ -7,7 +7,7 @@ Threads    `start_topic` and `wake_snapshots` from any thread; `stop` once.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -61,10 +61,13 @@ class Running:
         if compact is not None:
             self._others.append(Worker("shapes-compaction", compact, COMPACTION_LOOK_MS, clock))
 
-    def start(self) -> None:
+    def start(self, topics: Iterable[TopicShapes]) -> None:
+        """Starts the workers of all, and the feeds of these topics."""
         self._flusher.start()
         for worker in self._others:
             worker.start().wake()
+        for topic in topics:
+            self.start_topic(topic)
 
     def start_topic(self, topic: TopicShapes) -> None:
         """Runs the feed of a topic from now on."""

@@ -58,12 +58,12 @@ class Snapshotter:
     def run(self, topic: TopicShapes) -> int:
         """Serves all that wait; gives how many shapes have got a snapshot."""
         served = 0
-        if topic.begin_snapshots():
+        if topic.waiting.begin():
             try:
-                while waiting := topic.take_waiting(SCAN_SHAPES_MAX):
+                while waiting := topic.waiting.take(SCAN_SHAPES_MAX):
                     served += self._serve(topic, waiting)
             except BaseException:
-                topic.end_snapshots()
+                topic.waiting.end()
                 raise
         return served
 
@@ -82,7 +82,7 @@ class Snapshotter:
         try:
             view = topic.join(shapes)
         except Closed:
-            topic.wait_again(shapes)
+            topic.waiting.put_back(shapes)
             return 0
         scan = self._scan(view, shapes)
         self._metrics.add(SNAPSHOT_ROWS, scan.rows)

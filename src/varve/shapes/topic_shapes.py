@@ -34,6 +34,7 @@ from varve.shapes.messages import FormKey, MessageForm
 from varve.shapes.offset import Offset
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape, flush_shapes
+from varve.shapes.waiting_shapes import WaitingShapes
 
 logger = logging.getLogger(__name__)
 _DROP_REASONS: Final = {
@@ -91,8 +92,7 @@ class TopicShapes:
         self._lock = threading.RLock()
         self._distribution = Distribution()  # guarded by _lock
         self._forms = WeakValueDictionary[FormKey, MessageForm]()  # guarded by _lock
-        self._waiting: list[Shape] = []  # guarded by _lock
-        self._is_snapshotting = False  # guarded by _lock
+        self.waiting = WaitingShapes(self._lock, lambda: self.is_ready)
         self._dirty: set[Shape] = set()  # guarded by _lock
         self._due: _Due | None = None  # guarded by _lock
         self._marked: Offset | None = None  # guarded by _lock
@@ -193,41 +193,6 @@ class TopicShapes:
             for shape in shapes:
                 self._distribution.add(shape)
 
-    def wait_for_snapshot(self, shape: Shape) -> None:
-        """Takes a new shape, which joins the topic with the next snapshot."""
-        with self._lock:
-            self._waiting.append(shape)
-
-    def begin_snapshots(self) -> bool:
-        """Whether the caller is to serve those who wait; only one is, at a time."""
-        with self._lock:
-            if self._is_snapshotting or not self._waiting or not self.is_ready:
-                return False
-            self._is_snapshotting = True
-            return True
-
-    def take_waiting(self, count_max: int) -> list[Shape]:
-        """Some of the shapes that wait for a snapshot; with none the serving has ended.
-
-        While the topic is not open there are none: it is begun anew then.
-        """
-        with self._lock:
-            self._waiting = [shape for shape in self._waiting if not shape.is_dropped]
-            taken = self._waiting[:count_max] if self.is_ready else []
-            del self._waiting[: len(taken)]
-            self._is_snapshotting = bool(taken)
-            return taken
-
-    def wait_again(self, shapes: Collection[Shape]) -> None:
-        """Shapes that were taken wait on: they have not joined the topic."""
-        with self._lock:
-            self._waiting[:0] = shapes
-
-    def end_snapshots(self) -> None:
-        """The caller serves nobody any more; only where `take_waiting` has not said so."""
-        with self._lock:
-            self._is_snapshotting = False
-
     def join(self, shapes: Iterable[Shape]) -> TableView:
         """Lets shapes join here and now; their snapshot is what the view shows. Close it."""
         with self._lock:
@@ -242,19 +207,18 @@ class TopicShapes:
         with self._lock:
             self._distribution.remove(shape)
             self._dirty.discard(shape)
-            if shape in self._waiting:
-                self._waiting.remove(shape)
+            self.waiting.discard(shape)
 
     @property
     def shape_count(self) -> int:
         with self._lock:
-            return len(self._distribution) + len(self._waiting)
+            return len(self._distribution) + len(self.waiting)
 
     @property
     def is_used(self) -> bool:
         """Whether a shape lives on the feed, or is about to join: then it is in no list."""
         with self._lock:
-            return self._is_snapshotting or self.shape_count > 0
+            return self.waiting.is_served or self.shape_count > 0
 
     def turn(self, *, wait_ms: int) -> int:
         """Takes what the topic has to say, up to a limit; gives the number of changes.

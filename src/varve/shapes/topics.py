@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
+from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 from varve.shapes.topic_shapes import TopicShapes
 
 MISSED_MS: Final = 300_000
@@ -51,6 +51,17 @@ class Topics:
     def all(self) -> list[TopicShapes]:
         with self._lock:
             return list(self._by_name.values())
+
+    def for_each(self, work: Callable[[TopicShapes], None]) -> None:
+        """Does it for all, though it fails for some; then raises the first failure."""
+        failures: list[Exception] = []
+        for topic in self.all():
+            try:
+                work(topic)
+            except (StoreError, OSError) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def get_or_add(self, name: str) -> TopicShapes:
         """The topic, taken as there without being asked for."""

@@ -14,12 +14,12 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
 from varve.shapes import running
 from varve.shapes.definition import define
-from varve.shapes.engine import UNUSED_ROUNDS
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.state import StateRecord
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
 from varve.shapes.storage.storage import ShapeStorage
+from varve.shapes.topic_lives import UNUSED_ROUNDS
 
 PATIENCE_SECONDS = 20.0
 SETTINGS = EngineSettings(wait_ms=5, checkpoint_ms=20, upkeep_ms=50, pending_rows_max=50)
