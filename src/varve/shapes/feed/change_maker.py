@@ -6,8 +6,9 @@ Threads    one.
 """
 
 import operator
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
+from functools import partial
+from itertools import repeat, takewhile
 from typing import Final, NamedTuple
 
 from varve.kernels.row_texts import has_reordered
@@ -25,6 +26,14 @@ from varve.shapes.feed.table import TopicTable
 from varve.shapes.offset import Offset
 
 _OP_STRIDE: Final = 2
+_DECODED: Final = operator.itemgetter(3)
+_SIZE: Final = operator.itemgetter(2)
+_TEXT: Final = operator.itemgetter(2)
+_UNAVAILABLE: Final = operator.itemgetter(3)
+# Tuples are made without the detour by their classes, for many are.
+_NEW_OFFSET: Final = partial(tuple.__new__, Offset)
+_NEW_CHANGE: Final = partial(tuple.__new__, Change)
+_NEW_TRANSACTION: Final = partial(tuple.__new__, Transaction)
 _DELETE: Final = RecordKind.DELETE
 _RESETS: Final = (RecordKind.TRUNCATE, RecordKind.SCHEMA_CHANGE)
 
@@ -106,25 +115,24 @@ class ChangeMaker:
 
     def _make_changes(self, taken: Taken) -> tuple[list[Transaction], dict[str, bytes | None], int]:
         """Transactions, the rows that changed by key, and the bytes of their records."""
-        entries = [one for one in taken.entries if one[3].kind <= _DELETE]
-        keys = self._keys.get_all([one[3].key for one in entries])
+        entries = [one for one in taken.entries if one[3][0] <= _DELETE]
+        keys = self._keys.get_all([one[3][1] for one in entries])
         # Whatever fails does so before doubts move on: what was not made is made again.
         rows = self._table.find_rows([key[0] for key in keys])
         judged = self._judge(taken, keys)
         shift = taken.range.first_tx - taken.range.start
         before = self._deletions.get(taken.range.partition)
-        found = self._compare(entries, keys, dict(rows), judged, shift, before, operator.eq)
-        if has_reordered(found.changes):
-            found = self._compare(entries, keys, rows, judged, shift, before, _is_same_row)
+        found = None if judged is not None else _find_plain(entries, keys, rows, shift)
+        if found is None:
+            found = _compare(entries, keys, rows, judged, shift, before)
         if keys:
             deletion = _find_deletion(found.changes, before, keys[-1])
             self._deletions[taken.range.partition] = deletion
         self._count(taken.entries, entries, len(found.changes), judged)
         if self._is_grouped:
             return _group(found.changes, entries, shift), found.rows, found.size
-        new = tuple.__new__
-        transactions = [new(Transaction, ([one], None)) for one in found.changes]
-        return transactions, found.rows, found.size
+        alone = zip([[one] for one in found.changes], repeat(None))
+        return list(map(_NEW_TRANSACTION, alone)), found.rows, found.size
 
     def _judge(self, taken: Taken, keys: Sequence[RowKey]) -> list[bool] | None:
         """For each record of a row whether what was before is uncertain; None where it never is."""
@@ -134,43 +142,6 @@ class ChangeMaker:
         is_row = [one[3].kind <= _DELETE for one in taken.entries]
         judged = self._doubts.judge(taken, [next(texts) if one else "" for one in is_row])
         return [is_uncertain for one, is_uncertain in zip(is_row, judged, strict=True) if one]
-
-    @staticmethod
-    def _compare(
-        entries: Sequence[Entry],
-        keys: Sequence[RowKey],
-        rows: dict[str, bytes | None],
-        judged: list[bool] | None,
-        shift: int,
-        before: Change | None,
-        is_same: Callable[[bytes | None, bytes | None], bool],
-    ) -> _Compared:
-        """Each record against the row that was there before it; `before` is a deletion.
-
-        `rows` are those before the first record, and are changed.
-        """
-        changed: dict[str, bytes | None] = {}
-        changes: list[Change] = []
-        size = 0
-        # The loop that every record passes: tuples are made without the detour by their classes.
-        new = tuple.__new__
-        for number, ((at, _, record_size, decoded), key) in enumerate(
-            zip(entries, keys, strict=True)
-        ):
-            text = key[0]
-            previous = rows[text]
-            row = decoded[2]
-            if decoded[3]:
-                deleted = _find_deletion(changes, before, keys[number - 1]) if number else before
-                row = _complete(decoded, previous, deleted)
-            is_uncertain = judged is not None and judged[number]
-            if is_same(row, previous) and not is_uncertain:
-                continue
-            rows[text] = changed[text] = row
-            size += record_size
-            parts = (new(Offset, (at + shift, 0)), key, row, previous, is_uncertain)
-            changes.append(new(Change, parts))
-        return _Compared(changes, changed, size)
 
     def _count(
         self,
@@ -188,6 +159,60 @@ class ChangeMaker:
         counts.nothing += others - skipped
         counts.unchanged += len(of_rows) - changes
         counts.uncertain += 0 if judged is None else sum(judged)
+
+
+def _find_plain(
+    entries: Sequence[Entry], keys: Sequence[RowKey], rows: dict[str, bytes | None], shift: int
+) -> _Compared | None:
+    """What `_compare` gives where each record has its whole row and changes it, else None.
+
+    Most records are so, and every record passes here: what can be is done by one call for all.
+    """
+    if any(map(_UNAVAILABLE, map(_DECODED, entries))):
+        return None
+    texts = list(map(_TEXT, map(_DECODED, entries)))
+    current, previous = dict(rows), []
+    for key, text in zip(keys, texts, strict=True):
+        name = key[0]
+        previous.append(current[name])
+        current[name] = text
+    if any(map(operator.eq, texts, previous)):
+        return None
+    offsets = map(_NEW_OFFSET, zip([one[0] + shift for one in entries], repeat(0)))
+    parts = zip(offsets, keys, texts, previous, repeat(False))
+    changes: list[Change] = list(map(_NEW_CHANGE, parts))
+    if has_reordered(changes):
+        return None
+    return _Compared(changes, current, sum(map(_SIZE, entries)))
+
+
+def _compare(
+    entries: Sequence[Entry],
+    keys: Sequence[RowKey],
+    rows: dict[str, bytes | None],
+    judged: list[bool] | None,
+    shift: int,
+    before: Change | None,
+) -> _Compared:
+    """Each record against the row that was there before it; `before` is a deletion.
+
+    `rows` are those before the first record, and are changed.
+    """
+    changed: dict[str, bytes | None] = {}
+    changes: list[Change] = []
+    size = 0
+    for number, ((at, _, record_size, decoded), key) in enumerate(zip(entries, keys, strict=True)):
+        previous, row = rows[key.text], decoded.text
+        if decoded.unavailable:
+            deleted = _find_deletion(changes, before, keys[number - 1]) if number else before
+            row = _complete(decoded, previous, deleted)
+        is_uncertain = judged is not None and judged[number]
+        if _is_same_row(row, previous) and not is_uncertain:
+            continue
+        rows[key.text] = changed[key.text] = row
+        size += record_size
+        changes.append(Change(Offset(at + shift, 0), key, row, previous, is_uncertain))
+    return _Compared(changes, changed, size)
 
 
 def _transaction_size(entries: Sequence[Entry]) -> int:
