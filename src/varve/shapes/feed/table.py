@@ -63,6 +63,11 @@ class TopicTable:
             return sum(layer.byte_count for layer in self._layers)
 
     @property
+    def damage(self) -> str | None:
+        """What was found to be broken on disk, by whomever."""
+        return self._store.damage
+
+    @property
     def position(self) -> Offset:
         """Of the last change that was applied."""
         with self._lock:

@@ -117,6 +117,8 @@ class TableStore:
     def __init__(self, path: str, *, cache_bytes: int = _CACHE_BYTES) -> None:
         """Opens the directory, or makes it; raises Corrupt, Locked or Unavailable."""
         self.path = path
+        self.damage: str | None = None
+        """What was found to be broken; it stays so, and the table must be made anew."""
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._rocks: Rdict | None = _call(
             lambda: Rdict(path, _options(cache_bytes)), f"open of {path}"
@@ -132,8 +134,7 @@ class TableStore:
     def get_rows(self, keys: list[str]) -> list[bytes | None]:
         """The row of each key as its text, None where there is none."""
         found: list[bytes | None] = self._ask([key.encode() for key in keys])
-        if not are_rows([text for text in found if text is not None]):
-            raise self._not_a_row()
+        self.check_rows(are_rows([text for text in found if text is not None]))
         return found
 
     def write(
@@ -166,7 +167,7 @@ class TableStore:
     def scan(self) -> "TableScan":
         """The rows as they are now, whatever is written later."""
         rocks = self._get()
-        return TableScan(_call(rocks.iter, f"scan of {self.path}"), self.path)
+        return TableScan(self, self.call(rocks.iter, "scan"))
 
     def close(self) -> None:
         """Lets go of the files. A write that failed is told once, not here again."""
@@ -178,14 +179,28 @@ class TableStore:
     def _ask(self, wanted: Any) -> Any:
         """A value, or a list of values for a list of keys."""
         rocks = self._get()
-        return _call(lambda: rocks.get(wanted), f"read of {self.path}")
+        return self.call(lambda: rocks.get(wanted), "read")
 
     def _change(self, work: Callable[[], None], what: str) -> None:
         try:
-            _call(work, f"{what} of {self.path}")
+            self.call(work, what)
         except StoreError:
             self._has_failed = True
             raise
+
+    def call(self, work: Callable[[], Result], what: str) -> Result:
+        """Has RocksDB do something with the table; notes damage."""
+        try:
+            return _call(work, f"{what} of {self.path}")
+        except Corrupt as error:
+            self.damage = str(error)
+            raise
+
+    def check_rows(self, are_all: bool) -> None:
+        """Raises Corrupt unless all rows that were read are such."""
+        if not are_all:
+            self.damage = f"table {self.path} holds a row that is no JSON object"
+            raise Corrupt(self.damage)
 
     def _use(self, options: WriteOptions) -> None:
         self._get().set_write_options(options)
@@ -195,12 +210,6 @@ class TableStore:
             raise Closed(f"table {self.path} is closed: open the feed again")
         return self._rocks
 
-    def _not_a_row(self) -> Corrupt:
-        return Corrupt(
-            f"table {self.path} holds a row that is no JSON object: remove the directory, the "
-            "table is made anew"
-        )
-
 
 class TableScan:
     """One iterator of RocksDB: it sees the table as it was when the scan began.
@@ -208,23 +217,21 @@ class TableScan:
     RocksDB keeps its files, and the lock of the directory, for as long as it lives.
     """
 
-    def __init__(self, iterator: RdictIter, path: str) -> None:
+    def __init__(self, store: TableStore, iterator: RdictIter) -> None:
+        self._store = store
         self._iterator: RdictIter | None = iterator
-        self._path = path
 
     def parts(self) -> Iterator[list[tuple[str, Row]]]:
         """All rows by key, some at a time."""
-        iterator = self._get()
-        _call(partial(iterator.seek, _ROWS_START), f"scan of {self._path}")
-        del iterator
+        # What fails may be kept, with all that its frames know; so they know no iterator.
+        self._store.call(lambda: self._get().seek(_ROWS_START), "scan")
         while True:
             keys, texts = self._take()
             if not keys:
                 return
             rows = split_rows(texts)
             found = [(key, row) for key, row in zip(keys, rows, strict=True) if row is not None]
-            if len(found) < len(keys):
-                raise Corrupt(f"table {self._path} holds a row that is no JSON object")
+            self._store.check_rows(len(found) == len(keys))
             yield found
 
     def _take(self) -> tuple[list[str], list[bytes]]:
@@ -238,13 +245,15 @@ class TableScan:
             keys.append(key.decode())
             texts.append(iterator.value())
             iterator.next()
-        if not iterator.valid():
-            _call(iterator.status, f"scan of {self._path}")
+        is_at_end = not iterator.valid()
+        del iterator
+        if is_at_end:
+            self._store.call(lambda: self._get().status(), "scan")
         return keys, texts
 
     def _get(self) -> RdictIter:
         if self._iterator is None:
-            raise Closed(f"the scan of table {self._path} is closed: begin another")
+            raise Closed(f"the scan of table {self._store.path} is closed: begin another")
         return self._iterator
 
     def close(self) -> None:
@@ -297,6 +306,8 @@ def _written(*, is_logged: bool) -> WriteOptions:
 def _call(work: Callable[[], Result], what: str) -> Result:
     try:
         return work()
+    except StoreError:
+        raise
     except Exception as error:
         raise _failure(error, what) from error
 
@@ -306,8 +317,8 @@ def _failure(error: Exception, what: str) -> StoreError:
     reason = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
         return Closed(f"{what}: {reason}")
-    if reason.startswith("Corruption"):
-        return Corrupt(f"{what}: {reason}; remove the directory, the table is made anew")
+    if reason.startswith("Corruption") or "No such file" in reason:
+        return Corrupt(f"{what}: {reason}; the table is made anew")
     if "No space left" in reason or "quota exceeded" in reason:
         return DiskFull(f"{what}: {reason}; free some space")
     if "/LOCK:" in reason:

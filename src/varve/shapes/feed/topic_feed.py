@@ -102,6 +102,8 @@ class TopicFeed:
         Gives the reset for which the topic's shapes of before must go, None where they may stay.
         It stands until a checkpoint of a mark made from now on.
         """
+        if self._running is not None and self._running.table.damage is not None:
+            self._lost = f"the table of topic {self.topic} is damaged: {self._running.table.damage}"
         self.close()
         self._journal.open()
         bounds = look_at_bounds(self._source)
@@ -231,6 +233,8 @@ class TopicFeed:
         if topic_id and topic_id != self._topic_id:
             return [self._lose(f"it was made anew: its id is {topic_id}, it was {self._topic_id}")]
         given = self._give(running)
+        if not given and running.table.damage is not None:
+            return [self._lose(f"its table is damaged: {running.table.damage}")]
         if self._is_caught_up(running):
             running.absence.end()
         return given
@@ -245,7 +249,7 @@ class TopicFeed:
                 made = running.maker.make(taken)
             except StoreError:
                 # The table has what was made before: it is given, and the rest tried again.
-                if not given:
+                if not given and running.table.damage is None:
                     raise
                 return given
             self._waiting.popleft()

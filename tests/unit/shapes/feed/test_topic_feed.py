@@ -642,3 +642,40 @@ def test_a_table_that_could_not_be_written_is_opened_again_once_it_can(bench: Fe
     bench.crash()
     assert bench.poll_all() == []
     assert len(bench.rows()) == 20
+
+
+def _break_row(bench: FeedBench, key: str) -> None:
+    """Opens the feed on a table that holds something else for a row."""
+    bench.feed.close()
+    store = TableStore(str(bench.path / "tables" / "orders" / "rows"))
+    state = store.read_state()
+    assert state is not None
+    store.write({row_key_of(key): b"nonsense"}, state)
+    store.close()
+    assert bench.crash() is None
+
+
+def test_a_table_whose_damage_is_found_late_is_made_anew(bench: FeedBench) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    _break_row(bench, "a")
+    bench.put("a", {"n": 2})
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert "table is damaged" in only.reset.text
+    assert bench.open() is not None
+    assert bench.rows()[row_key_of("a")]["n"] == b"2"
+
+
+@pytest.mark.parametrize("is_polled", [True, False])
+def test_damage_that_a_view_finds_makes_the_table_anew(bench: FeedBench, is_polled: bool) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    _break_row(bench, "a")
+    with bench.feed.view() as view, pytest.raises(Corrupt) as kept:
+        list(view.rows())
+    if is_polled:
+        assert [one.reset is not None for one in bench.poll()] == [True]
+    assert bench.open() is not None
+    assert bench.rows()[row_key_of("a")]["n"] == b"1"
+    assert "no JSON object" in str(kept.value)
