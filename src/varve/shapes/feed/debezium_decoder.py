@@ -90,10 +90,10 @@ def find_transaction_end(value: bytes | None) -> TransactionEnd | None:
     if not isinstance(event, dict) or event.get("status") != b'"END"':
         return None
     id = _find_id(event)
-    counts = json.loads(event.get("data_collections", NULL)) or []
     try:
+        counts = json.loads(event.get("data_collections", NULL)) or []
         held = {str(entry["data_collection"]): int(entry["event_count"]) for entry in counts}
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         return None
     return None if id is None else TransactionEnd(id, held)
 

@@ -177,6 +177,13 @@ def test_debezium_tells_the_source_transaction_and_its_end(told: str, id: str) -
     assert find_transaction_end(None) is None
 
 
+@pytest.mark.parametrize("count", [b"1e400", b"9" * 5000, b"NaN", b"null", b'"x"', b"[]"])
+def test_an_end_that_counts_nothing_is_none(count: bytes) -> None:
+    counts = b'[{"data_collection":"public.items","event_count":%s}]' % count
+    end = b'{"status":"END","id":"5","data_collections":%s}' % counts
+    assert find_transaction_end(end) is None
+
+
 def test_debezium_decodes_many_as_each_alone() -> None:
     key, row = b'{"id":1}', {"id": 1}
     values = [_json(_envelope("c", row)), None, _wrapped(_envelope("u", row)), b"x", b"null"]
