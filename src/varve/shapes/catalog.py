@@ -4,6 +4,7 @@ Invariant  what is in the one map is in the other.
 Threads    any; `_lock` guards both maps and is held for look-ups only.
 """
 
+import heapq
 import threading
 from collections.abc import Iterable
 
@@ -45,10 +46,7 @@ class Catalog:
         with self._lock:
             return list(self._by_handle.values())
 
-    def find_least_recently_read(self, now_ms: int) -> Shape | None:
-        """The one to give up first; None where somebody wants each of them."""
-        return min(
-            (shape for shape in self.shapes() if not shape.is_wanted(now_ms)),
-            key=lambda shape: shape.last_read,
-            default=None,
-        )
+    def least_recently_read(self, now_ms: int, count_max: int) -> list[Shape]:
+        """Those to give up first; none where somebody wants each of them."""
+        unwanted = (shape for shape in self.shapes() if not shape.is_wanted(now_ms))
+        return heapq.nsmallest(count_max, unwanted, key=lambda shape: shape.last_read)

@@ -51,6 +51,8 @@ from varve.shapes.topic_shapes import TopicShapes
 from varve.shapes.topics import Topics
 
 LOCK_FILE: Final = ".lock"
+EVICTED_TOGETHER: Final = 100
+"""Shapes that one new shape makes go at most."""
 
 
 class Engine:
@@ -204,15 +206,18 @@ class Engine:
         return shape
 
     def _make_room(self) -> None:
-        if len(self._catalog) < self.settings.shapes_max:
+        excess = len(self._catalog) + 1 - self.settings.shapes_max
+        if excess <= 0:
             return
-        oldest = self._catalog.find_least_recently_read(self._clock.now_ms())
-        if oldest is None:
+        # More than one where the limit was another one in an earlier run.
+        count = min(excess, EVICTED_TOGETHER)
+        oldest = self._catalog.least_recently_read(self._clock.now_ms(), count)
+        if not oldest:
             raise Unavailable(
                 f"there are {len(self._catalog)} shapes and all of them are followed or were just "
                 f"made; the limit is {self.settings.shapes_max} (shapes.max): try again"
             )
-        self.drop(oldest, DropReason.EVICTED)
+        self._dropping.drop(oldest, DropReason.EVICTED)
 
     def _make_shape(
         self, handle: str, definition: Definition, created_ms: int, start: Offset | None

@@ -130,6 +130,19 @@ def test_with_too_many_shapes_the_least_recently_read_goes(path: Path) -> None:
     stage.close()
 
 
+def test_a_limit_that_was_lowered_is_come_to(path: Path) -> None:
+    stage = Stage(path)
+    stage.store.create_topic("t")
+    for number in range(6):
+        stage.create("t", where=f"n = {number}")
+    stage.engine.close()
+    stage._settings = EngineSettings(shapes_max=3)
+    stage.engine = stage._open()
+    stage.create("t", where="n = 9")
+    assert len(stage.engine.shapes()) == 3
+    stage.close()
+
+
 def test_shapes_that_nobody_came_to_read_make_room_after_a_while(path: Path) -> None:
     clock = ManualClock()
     stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
