@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import varve
+from benchmarks.shapes.files import BenchmarkFileSystem
 from varve.cli.shape_run import GARBAGE_THRESHOLDS
-from varve.disk import RealFileSystem
 from varve.embedded import Store, Topic
 from varve.foundation.clock import SystemClock
 from varve.shapes.definition import define
@@ -31,6 +31,7 @@ class Place:
 
     store: Store
     data: Path
+    files: BenchmarkFileSystem
 
     @property
     def topic(self) -> Topic:
@@ -55,7 +56,7 @@ def open_place(directory: Path, tenant_count: int) -> Iterator[Place]:
     with varve.open(str(directory / "store")) as store:
         topic = store.create_topic(TOPIC, partitions=1, settings={"cleanup.policy": "compact"})
         topic.append_many(make_rows(range(ROW_COUNT), tenant_count))
-        yield Place(store, directory / "shapes")
+        yield Place(store, directory / "shapes", BenchmarkFileSystem())
 
 
 def open_engine(place: Place) -> Engine:
@@ -69,7 +70,7 @@ def open_engine(place: Place) -> Engine:
             PlainDecoder(),
             lambda: ReplayState(source),
             directory=str(place.data / "tables"),
-            fs=RealFileSystem(),
+            fs=place.files,
             clock=SystemClock(),
             signature="benchmark",
         )
@@ -77,7 +78,7 @@ def open_engine(place: Place) -> Engine:
     engine = Engine(
         str(place.data),
         make_feed,
-        fs=RealFileSystem(),
+        fs=place.files,
         clock=SystemClock(),
         random=random.Random(7),
         settings=EngineSettings(),
@@ -85,11 +86,12 @@ def open_engine(place: Place) -> Engine:
     return engine.open(maintain=False)
 
 
-def create_shapes(engine: Engine, filters: Sequence[str | None]) -> None:
+def create_shapes(place: Place, engine: Engine, filters: Sequence[str | None]) -> None:
     """Shapes with complete snapshots."""
-    for where in filters:
-        engine.find_or_create(define(TOPIC, where=where))
-    engine.run_turn(TOPIC)
+    with place.files.unsynced():
+        for where in filters:
+            engine.find_or_create(define(TOPIC, where=where))
+        engine.run_turn(TOPIC)
     waiting = [shape for shape in engine.shapes() if not shape.is_snapshot_complete]
     if waiting:
         raise RuntimeError(f"{len(waiting)} of {len(filters)} snapshots are not complete")

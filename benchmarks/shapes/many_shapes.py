@@ -18,10 +18,11 @@ from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.shapes.engine import Engine
 
-_CHANGES = 100_000
+_CHANGES = 50_000
 _QUICK_CHANGES = 20_000
 _SHAPE_BYTES = 64 << 10
 _CHANGE_BYTES = 2_000
+_REPEAT_COUNT_MAX = 3
 
 
 class ShapesMeasure:
@@ -49,6 +50,7 @@ class ShapesMeasure:
                     None,
                     f"{count:,} updates of {ROW_COUNT:,} rows; each concerns one shape by its "
                     "tenant; read from the topic, filtered, appended, durable at the end",
+                    repeat_count_max=_REPEAT_COUNT_MAX,
                 )
             ]
 
@@ -77,6 +79,7 @@ class FanOutMeasure:
                     lambda: one.changes_per_second(count * size, ticker),
                     None,
                     f"{count:,} updates into each of {size} shapes, filters of a range",
+                    repeat_count_max=_REPEAT_COUNT_MAX,
                 )
             ]
 
@@ -116,7 +119,7 @@ class _Feeding:
             open_place(directory, tenant_count) as place,
             open_engine(place) as engine,
         ):
-            create_shapes(engine, filters)
+            create_shapes(place, engine, filters)
             yield cls(place, engine, tenant_count)
 
     def changes_per_second(self, count: int, ticker: Ticker) -> float:

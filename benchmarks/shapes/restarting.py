@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from benchmarks.measure import Contest, Scale, Ticker
-from benchmarks.shapes.engines import Place, create_shapes, open_engine, open_place
+from benchmarks.shapes.engines import TOPIC, Place, create_shapes, open_engine, open_place
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 
 _FEW = 10
+_REPEAT_COUNT_MAX = 5
 _SHAPE_BYTES = 64 << 10
 
 
@@ -34,6 +35,7 @@ class RestartMeasure:
                     lambda: _open_ms(few, _FEW, scale.ticker),
                     None,
                     "until the registry is loaded and the feed has read to the topic's end",
+                    repeat_count_max=_REPEAT_COUNT_MAX,
                 )
             ]
 
@@ -45,7 +47,7 @@ def _prepared(workspace: Workspace, shape_count: int) -> Iterator[Place]:
         open_place(directory, shape_count) as place,
     ):
         with open_engine(place) as engine:
-            create_shapes(engine, [f"tenant = 't{number}'" for number in range(shape_count)])
+            create_shapes(place, engine, [f"tenant = 't{number}'" for number in range(shape_count)])
             engine.checkpoint_now()
         yield place
 
@@ -53,7 +55,7 @@ def _prepared(workspace: Workspace, shape_count: int) -> Iterator[Place]:
 def _open_ms(place: Place, shape_count: int, ticker: Ticker) -> float:
     start = ticker()
     with open_engine(place) as engine:
-        engine.run_turn("items")
+        engine.run_turn(TOPIC)
         milliseconds = (ticker() - start) * 1_000
         if len(engine.shapes()) != shape_count:
             raise RuntimeError(f"{len(engine.shapes())} shapes are there of {shape_count}")

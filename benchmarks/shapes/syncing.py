@@ -180,10 +180,12 @@ def _live(directory: Path) -> Iterator[_Live]:
     server = VarveServer(directory)
     server.start()
     try:
-        admin = AdminClient({"bootstrap.servers": server.address})
+        admin = AdminClient({"bootstrap.servers": server.address, "log_level": 2})
         for made in admin.create_topics([NewTopic(TOPIC, 1, 1)]).values():
             made.result(_WAIT_SECONDS)
-        producer = Producer({"bootstrap.servers": server.address, "linger.ms": 0, "acks": "1"})
+        producer = Producer(
+            {"bootstrap.servers": server.address, "linger.ms": 0, "acks": "1", "log_level": 2}
+        )
         with serve_shapes(directory / "shapes", "-b", server.address) as port:
             reader = ShapeReader(port, TOPIC)
             reader.sync()
