@@ -43,10 +43,12 @@ _DROP_REASONS: Final = {
     ResetKind.SCHEMA_CHANGED: DropReason.SCHEMA_CHANGED,
 }
 _MANY_SHAPES: Final = 32
-_FLUSHED_TOGETHER: Final = 256
+_FLUSHED_TOGETHER: Final = 1024
 """Each has a file or two open meanwhile."""
 _DROPS_WAIT_MS: Final = 1000
 """How long a checkpoint waits for shapes that are being dropped."""
+_IDLE_MS: Final = 60_000
+"""So often a table without changes notes that it is at the end of its topic."""
 REOPEN_MS: Final = 30_000
 """After failing for so long a table is opened again: not all that fails heals by itself."""
 
@@ -299,11 +301,12 @@ class TopicShapes:
     def _mark(self, *, is_forced: bool) -> None:
         """Asks for a checkpoint if one is due; only from the thread that polls."""
         with self._lock:
-            position = self.feed.position
-            if self._due is not None or position == self._marked:
+            position, now_ms = self.feed.position, self._clock.now_ms()
+            passed_ms = now_ms - self._marked_ms
+            is_idle = position == self._marked and 0 <= passed_ms < _IDLE_MS
+            if self._due is not None or is_idle:
                 return
-            now_ms = self._clock.now_ms()
-            if not is_forced and now_ms - self._marked_ms < self._settings.checkpoint_ms:
+            if not is_forced and 0 <= passed_ms < self._settings.checkpoint_ms:
                 return
             self._due = _Due(self.feed.mark(), self._dirty)
             self._dirty = set()
@@ -320,7 +323,7 @@ class TopicShapes:
             if due is None or not self.is_ready:
                 return False
             # A shape that cannot be flushed is dropped by that, and holds nobody up.
-            list(pool.map(flush_shapes, _groups(list(due.dirty))))
+            _flush_all(list(due.dirty), pool)
             if not self._settle(_DROPS_WAIT_MS):
                 return False
             try:
@@ -381,7 +384,10 @@ class TopicShapes:
                 feed.close()
 
 
-def _groups(shapes: Sequence[Shape]) -> list[Sequence[Shape]]:
-    """Shapes to be flushed together: few are flushed side by side, many with few syncs."""
-    size = 1 if len(shapes) < _MANY_SHAPES else _FLUSHED_TOGETHER
-    return [shapes[start : start + size] for start in range(0, len(shapes), size)]
+def _flush_all(shapes: Sequence[Shape], pool: Executor) -> None:
+    """Flushes few shapes side by side, many one part after the other with few syncs."""
+    if len(shapes) < _MANY_SHAPES:
+        list(pool.map(flush_shapes, [[shape] for shape in shapes]))
+        return
+    for start in range(0, len(shapes), _FLUSHED_TOGETHER):
+        flush_shapes(shapes[start : start + _FLUSHED_TOGETHER])
