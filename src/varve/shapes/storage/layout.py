@@ -67,12 +67,13 @@ def find_suffix(name: str) -> str | None:
 
 
 def new_suffix(fs: FileSystem, directory: str, kind: str, now_ms: int) -> str:
-    """A suffix that no file has: the time, or a later one."""
-    taken = {find_suffix(name) for name in fs.names(log_directory(directory))}
-    number = max(now_ms, 1)
-    while f"{kind}.{number}" in taken:
-        number += 1
-    return f"{kind}.{number}"
+    """The time, or a number above those in use: one that no log ever had, if the clock goes back.
+
+    The newest log of each kind is there until another one takes its place.
+    """
+    suffixes = map(find_suffix, fs.names(log_directory(directory)))
+    taken = [int(one.rpartition(".")[2]) for one in suffixes if one and one.startswith(kind)]
+    return f"{kind}.{max(now_ms, 1, *[number + 1 for number in taken])}"
 
 
 def list_handles(fs: FileSystem, root: str) -> Iterator[str]:

@@ -200,6 +200,8 @@ def test_names_of_logs_are_never_used_twice() -> None:
     disk.make_directory("/s/log")
     disk.open_writable(log_path("/s", "latest.7")).close()
     assert new_suffix(disk, "/s", "latest", 7) == "latest.8"
+    assert new_suffix(disk, "/s", "latest", 5) == "latest.8"
+    assert new_suffix(disk, "/s", "latest", 9) == "latest.9"
     assert new_suffix(disk, "/s", "compacted", 7) == "compacted.7"
     assert find_suffix("log.compacted.12.chunk.bin") == "compacted.12"
     assert find_suffix("0.jsonsnapshot") is None
