@@ -37,6 +37,9 @@ class _OpenGate:
     def taken(self, entries: Any) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 def _envelope(operation: str, n: int | None, transaction: str | None) -> bytes:
     mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
