@@ -3,14 +3,14 @@
 import random
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.support.cleaning_bench import CleaningBench, compacted
 from tests.support.cleaning_model import ModelBatch
 from tests.support.log_model import split_batches
+from tests.support.memory_directory import memory_directory
 from varve.commit_log import Isolation
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
@@ -24,13 +24,15 @@ LOG_BYTES = 30_000
 
 
 @pytest.fixture(params=["memory", "real"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> CleaningBench:
+def bench(request: pytest.FixtureRequest) -> Iterator[CleaningBench]:
+    """Real files are where a sync takes no time, in which all but the cleaner would go on."""
     clock = ManualClock()
     is_real = request.param == "real"
     disk: FileSystem = RealFileSystem() if is_real else MemoryFileSystem(clock)
-    path = str(tmp_path / "d") if is_real else "/d"
     settings = compacted(segment_bytes=4000, file_delete_delay_ms=0)
-    return CleaningBench(settings, clock=clock, disk=disk, path=path)
+    with memory_directory() as made:
+        path = str(made / "d") if is_real else "/d"
+        yield CleaningBench(settings, clock=clock, disk=disk, path=path)
 
 
 class Crowd:
