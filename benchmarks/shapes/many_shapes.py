@@ -18,7 +18,7 @@ from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.shapes.engine import Engine
 
-_CHANGES = 50_000
+_CHANGES = 30_000
 _QUICK_CHANGES = 20_000
 _SHAPE_BYTES = 64 << 10
 _CHANGE_BYTES = 2_000
