@@ -30,12 +30,15 @@ class ShapeTopic:
         *,
         partition_count: int = 1,
         configs: Mapping[str, str] | None = None,
+        login: Mapping[str, Any] | None = None,
     ) -> None:
+        """`login` has further settings of the client."""
         self.name = name
         self.state: dict[str, Row] = {}
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
+                **(login or {}),
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "batch.num.messages": _BATCH_RECORDS,
@@ -43,7 +46,7 @@ class ShapeTopic:
             }
         )
         self._failures: list[str] = []
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **(login or {}), "log_level": 0})
         created = self._admin.create_topics(
             [NewTopic(name, partition_count, 1, config=dict(configs or {}))]
         )

@@ -4,6 +4,7 @@ Invariant  the signature of a table names all that decides how its rows look; wi
            table is made anew.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,11 @@ from varve.shapes.feed.transactions import SourceTransactions
 if TYPE_CHECKING:
     from varve.kafka_client.address import ServerAddress
 
+logger = logging.getLogger(__name__)
+
 KEY_COLUMN: Final = "key"
+_CHECK_MS: Final = 5_000
+_TOLD_MAX: Final = 1_000
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
 
 
@@ -103,6 +108,25 @@ class FeedMaker:
         self._clock = clock
         self._beside = tuple(beside)
         self._end = threading.Event()
+        self._told: dict[str, str] = {}
+
+    def check_place(self) -> None:
+        """Raises StoreDenied where the broker refuses the login, or shows a wrong certificate.
+
+        One that is away is waited for, and told of."""
+        if isinstance(self._place, Store):
+            return
+        from varve.kafka_client.client import ServerClient
+        from varve.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+        hurried = replace(self._place, timeout_ms=min(self._place.timeout_ms, _CHECK_MS))
+        client = ServerClient(hurried, self._wait)
+        try:
+            client.ask_any(MetadataRequest([], False), MetadataResponse)
+        except Unavailable as error:
+            logger.warning("broker does not answer", extra={"error": str(error)})
+        finally:
+            client.close()
 
     def end(self) -> None:
         """Nobody waits for a broker any more that is away."""
@@ -116,9 +140,11 @@ class FeedMaker:
         source = self._source(topic)
         try:
             source.partition_count()
-        except BaseException:
+        except BaseException as error:
             source.close()
+            self._tell_once(topic, error)
             raise
+        self._told.pop(topic, None)
         counts = FeedCounts()
         feed = TopicFeed(
             source,
@@ -133,6 +159,13 @@ class FeedMaker:
         # What the gate counts belongs to the feed's figures.
         feed.counts = counts
         return feed
+
+    def _tell_once(self, topic: str, error: BaseException) -> None:
+        """Who asks for a shape is told to come again: what is to be mended stands in the log."""
+        is_new = self._told.get(topic) != str(error) and len(self._told) < _TOLD_MAX
+        if isinstance(error, Unavailable) and is_new:
+            self._told[topic] = str(error)
+            logger.warning("topic cannot be read", extra={"topic": topic, "error": str(error)})
 
     def _source(self, topic: str) -> EmbeddedSource | ServerSource:
         if isinstance(self._place, Store):

@@ -133,6 +133,7 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
         clock=clock,
         beside=[str(path) for path in plan.beside],
     )
+    maker.check_place()
     engine = Engine(
         str(plan.data),
         maker.make,

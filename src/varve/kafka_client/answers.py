@@ -44,6 +44,11 @@ _BUSY: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
+_REMEDIES: Final[dict[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "have describe and read of the topic granted, for its "
+    "settings describe_configs (`varve acl add`), or log in as somebody else",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "have read of the group granted (`varve acl add`)",
+}
 _KINDS: Final[dict[int, type[StoreError]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: NotFound,
@@ -83,4 +88,5 @@ def check(code: int, where: str, detail: str | None = None) -> None:
     message = f"{where}: the server says {name_of(code)}" + (f": {detail:.300}" if detail else "")
     if code in _MOVED or code in _BUSY:
         raise Refused(message, is_moved=code in _MOVED)
-    raise _KINDS.get(code, InvalidRequest)(message)
+    remedy = _REMEDIES.get(code)
+    raise _KINDS.get(code, InvalidRequest)(message if remedy is None else f"{message}; {remedy}")

@@ -51,9 +51,20 @@ only brokers may ask."""
 _UNASKED: Final = (ApiVersionsResponse, SaslHandshakeResponse, SaslAuthenticateResponse)
 """Answers that a broker gives before it knows who asks."""
 _HINT: Final = (
-    "; it may want TLS or a login: set security.protocol to SSL, SASL_SSL or SASL_PLAINTEXT, and "
-    "for a login sasl.mechanism, sasl.username and sasl.password"
+    "; it may want TLS or a login: set security.protocol to SSL, SASL_SSL or SASL_PLAINTEXT, for a "
+    "login sasl.mechanism, sasl.username and sasl.password, and ssl.certificate.location where it "
+    "wants to see a certificate"
 )
+_VERIFY_REMEDY: Final = "set ssl.ca.location to the certificate of who signed it"
+_OTHER_NAME: Final = (
+    "name the broker as its certificate does, or set ssl.endpoint.identification.algorithm=none"
+)
+_VERIFY_REMEDIES: Final = {
+    10: "have the broker's certificate renewed",
+    62: _OTHER_NAME,
+    64: _OTHER_NAME,
+}
+"""By what OpenSSL finds: an end that is past, the name of another host, another address."""
 
 
 class Connection:
@@ -183,7 +194,10 @@ class Connection:
         answer = self.ask(SaslAuthenticateRequest(data), SaslAuthenticateResponse)
         if answer.error_code:
             told = answer.error_message or ErrorCode(answer.error_code).name
-            raise StoreDenied(f"{self.name} refuses the login: {told:.300}")
+            raise StoreDenied(
+                f"{self.name} refuses the login: {told:.300}; set sasl.username and sasl.password "
+                "to those of a user that it knows"
+            )
         return bytes(answer.auth_bytes)
 
 
@@ -207,7 +221,8 @@ def open_connection(address: ServerAddress, host: str, port: int) -> Connection:
             stream.close()
             raise
     except ssl.SSLCertVerificationError as error:
-        raise StoreDenied(f"{name}: {error.verify_message}: set ssl.ca.location") from error
+        remedy = _VERIFY_REMEDIES.get(error.verify_code, _VERIFY_REMEDY)
+        raise StoreDenied(f"{name}: {error.verify_message}: {remedy}") from error
     except OSError as error:
         raise Unavailable(f"no connection to {name}: {error}") from error
     connection = Connection(stream, name)

@@ -58,6 +58,10 @@ class Gate(Protocol):
         """Is told of entries that were taken."""
         ...
 
+    def close(self) -> None:
+        """Lets go of connections, until it is opened again."""
+        ...
+
 
 class RecordOrder:
     """Takes records of a source in order. `open` comes first."""
@@ -193,13 +197,14 @@ class RecordOrder:
     def _read(self, wait_ms: int) -> None:
         if self._gate is not None:
             self._gate.look()
-        asked = {
-            number: buffer.next_offset
-            for number, buffer in self._buffers.items()
-            if not self._has_ready(buffer)
-        }
-        if not asked:
+        idle = [number for number, buffer in self._buffers.items() if not self._has_ready(buffer)]
+        if not idle:
             return
+        # A server gives a batch that is larger than asked for to the first partition alone.
+        first = self._turn % len(idle)
+        asked = {
+            number: self._buffers[number].next_offset for number in idle[first:] + idle[:first]
+        }
         if len(asked) < len(self._buffers):
             wait_ms = 0
         elif any(not buffer.is_empty for buffer in self._buffers.values()):

@@ -1,17 +1,19 @@
 """A topic behind a server, varve's or any Kafka's, as the source of a feed.
 
 Invariant  one request asks a broker for all partitions that it leads, so that a wait is for any of
-           them. What cannot be told apart from silence is asked again. Where topics have ids,
+           them. What cannot be told apart from silence is asked again. Rights that are missing
+           may be given: until then the topic is away, and not gone. Where topics have ids,
            what was read before `topic_id` is of the topic that it tells.
 Threads    see `source`; the client has a lock of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
 from varve.commit_log.partition_metadata import encode_topic_id
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import StoreDenied, Unavailable
 from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.answers import Refused, check
 from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
@@ -56,17 +58,20 @@ class ServerSource:
 
     def topic_id(self) -> str:
         if self._id is None:
-            self._id = self._asking.topic(self.topic).id
+            with _wait_for_rights():
+                self._id = self._asking.topic(self.topic).id
         return encode_topic_id(self._id)
 
     def partition_count(self) -> int:
-        found = self._asking.topic(self.topic)
+        with _wait_for_rights():
+            found = self._asking.topic(self.topic)
         self._id = found.id
         return len(found.leaders)
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        start = self._asking.find_offset(self.topic, partition, EARLIEST, is_committed=False)
-        end = self._asking.find_offset(self.topic, partition, LATEST, is_committed=True)
+        with _wait_for_rights():
+            start = self._asking.find_offset(self.topic, partition, EARLIEST, is_committed=False)
+            end = self._asking.find_offset(self.topic, partition, LATEST, is_committed=True)
         if start is None or end is None:
             raise Unavailable(
                 f"{self.place} tells no bounds of {self.topic}-{partition}: try again"
@@ -83,10 +88,12 @@ class ServerSource:
                 self._leaders = None
                 raise
 
-        return self._client.patiently(ask)
+        with _wait_for_rights():
+            return self._client.patiently(ask)
 
     def tombstone_retention_ms(self) -> int | None:
-        told = self._asking.topic_settings(self.topic)
+        with _wait_for_rights():
+            told = self._asking.topic_settings(self.topic)
         if "compact" not in told.get(_POLICY, ""):
             return None
         return int(told.get(_DELETE_RETENTION, _DELETE_RETENTION_MS))
@@ -162,3 +169,12 @@ class ServerSource:
         data = part.records or memoryview(b"")
         found = read_committed(data, aborted, start=offset, where=where)
         return SourceRead(found.columns, found.next_offset, part.last_stable_offset)
+
+
+@contextmanager
+def _wait_for_rights() -> Iterator[None]:
+    """Makes a refusal something to try again."""
+    try:
+        yield
+    except StoreDenied as error:
+        raise Unavailable(str(error)) from error

@@ -189,6 +189,10 @@ class TopicFeed:
         self._waiting.clear()
         self._marked_tx.clear()
         self._written_tx = 0
+        # Who asks again connects again.
+        self._source.close()
+        if self._gate is not None:
+            self._gate.close()
         if running is not None:
             running.table.close()
 
@@ -290,7 +294,8 @@ class TopicFeed:
 
     def _look_for_partitions(self, running: _Running) -> None:
         now_ms = self._clock.now_ms()
-        if now_ms - self._looked_ms < _PARTITIONS_LOOK_MS or running.order.is_replaying:
+        is_early = 0 <= now_ms - self._looked_ms < _PARTITIONS_LOOK_MS
+        if is_early or running.order.is_replaying:
             return
         self._looked_ms = now_ms
         for number in range(len(self._positions), self._source.partition_count()):

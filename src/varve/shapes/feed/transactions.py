@@ -94,6 +94,9 @@ class SourceTransactions:
         self._next_offset, self._missing_ms = position, None
         self._find_place()
 
+    def close(self) -> None:
+        self._source.close()
+
     def look(self) -> None:
         """Reads the ends that have come."""
         now_ms = self._clock.now_ms()

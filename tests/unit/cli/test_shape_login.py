@@ -1,0 +1,69 @@
+"""`varve shape serve` at a broker that it may not enter: one line that says what to do, exit 1."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.certificates import Authority
+from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
+from varve.cli.main import app
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureServer]:
+    with SecureServer(tmp_path_factory.mktemp("secure")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of the command is that of the whole process, and the broker runs in it too."""
+    monkeypatch.setattr("varve.cli.serve_logging.set_up_logging", lambda *given: None)
+
+
+def _serve(server: SecureServer, data: Path, **given: str) -> str:
+    """What it says before it ends by itself."""
+    login = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": server.file("authority"),
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": ADMIN,
+        "sasl.password": PASSWORD,
+        **{name.replace("_", "."): value for name, value in given.items()},
+    }
+    options = [word for name, value in login.items() for word in ("-X", f"{name}={value}")]
+    order = ["shape", "serve", "-b", server.address("SASL_SSL"), "--data", str(data)]
+    ended = CliRunner().invoke(app, [*order, "--listen", "127.0.0.1:0", *options])
+    assert ended.exit_code == 1, ended.output
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert not data.exists(), "nothing is made where nothing can be served"
+    return ended.stderr
+
+
+def test_a_wrong_password_is_told_at_the_start(server: SecureServer, tmp_path: Path) -> None:
+    told = _serve(server, tmp_path / "shapes", sasl_password="wrong")
+    assert "refuses the login" in told
+    assert "set sasl.username and sasl.password" in told
+    assert "wrong" not in told
+
+
+def test_a_file_that_is_not_there_is_told(server: SecureServer, tmp_path: Path) -> None:
+    told = _serve(server, tmp_path / "shapes", ssl_ca_location=str(tmp_path / "none.pem"))
+    assert "ssl.ca.location" in told
+
+
+def test_a_certificate_of_somebody_else_is_told(server: SecureServer, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    other.write_text(Authority().pem)
+    told = _serve(server, tmp_path / "shapes", ssl_ca_location=str(other))
+    assert "set ssl.ca.location to the certificate of who signed it" in told
+
+
+def test_a_certificate_that_has_expired_is_told(tmp_path: Path) -> None:
+    made = SecureServer(tmp_path)
+    made.authority.sign("server", is_expired=True).write(tmp_path / "server.pem")
+    with made as expired:
+        told = _serve(expired, tmp_path / "shapes")
+    assert "certificate has expired: have the broker's certificate renewed" in told
