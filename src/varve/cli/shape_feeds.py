@@ -30,6 +30,7 @@ from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateReader
 from varve.shapes.feed.topic_feed import OpenState, TopicFeed
 from varve.shapes.feed.transactions import SourceTransactions
+from varve.shapes.feed.whole_state import WholeState
 
 if TYPE_CHECKING:
     from varve.kafka_client.address import ServerAddress
@@ -185,6 +186,8 @@ class FeedMaker:
         url = options.snapshot
         if url is not None:
             return lambda: _open_snapshot(url, source)
+        if options.transactions is not None:
+            return lambda: WholeState(source, _make_decoder(options))
         if options.is_debezium:
             # The latest record of a key tells neither of truncations nor of what was left out.
             return lambda: ReplayState(source)

@@ -4,6 +4,7 @@ Carries S2.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from varve.foundation.clock import ManualClock
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
-from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.feed.transactions import SourceTransactions
+from varve.shapes.feed.whole_state import WholeState, find_boundary
 from varve.shapes.offset import Offset
 
 
@@ -32,6 +33,16 @@ class _Bench:
         self._orders: dict[str, int] = {}
         self.feed = self._open()
 
+    def begin_anew(self) -> None:
+        """As a server does that has no table yet."""
+        self.feed.close()
+        shutil.rmtree(self.path / "tables")
+        self.feed = self._open()
+
+    def rows(self) -> dict[int, int]:
+        with self.feed.view() as view:
+            return {int(row["id"]): int(row["n"]) for _, row in view.rows()}
+
     def _open(self) -> TopicFeed:
         self.gate = SourceTransactions(
             self.ends, self.source.topic, self.counts, self.clock, records_max=50
@@ -39,7 +50,7 @@ class _Bench:
         feed = TopicFeed(
             self.source,
             DebeziumDecoder(),
-            lambda: ReplayState(self.source),
+            lambda: WholeState(self.source, DebeziumDecoder()),
             directory=str(self.path / "tables"),
             fs=RealFileSystem(),
             clock=self.clock,
@@ -280,3 +291,42 @@ def test_a_collection_is_known_by_what_a_topic_may_be_called() -> None:
     ends.append(0, b"{}", json.dumps({**value, "id": "b", "data_collections": []}).encode())
     gate.look()
     assert gate.position == 0
+
+
+def test_a_new_table_does_not_begin_within_a_transaction(bench: _Bench) -> None:
+    bench.put(1, 1, None)
+    bench.put(2, 2, "a")
+    bench.put(3, 3, "a")
+    bench.put(1, 4, "b")
+    bench.put(2, 4, "b")
+    bench.begin_anew()
+    assert bench.rows() == {1: 1, 2: 2, 3: 3}
+    assert bench.poll() == []
+    bench.put(3, 4, "b")
+    bench.end("b", 3)
+    assert _numbers(bench.poll()) == [[4, 4, 4]]
+    assert bench.counts.unfinished == 0
+
+
+@pytest.mark.parametrize("tail", [1, 1_500])
+def test_where_the_last_transaction_begins(tail: int) -> None:
+    source = MemorySource("db.public.items", batch_records=400)
+
+    def put(transaction: str | None) -> None:
+        mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
+        value = {"op": "c", "after": {"id": 1}, "transaction": mark if transaction else None}
+        source.append(0, b'{"id":1}', json.dumps(value).encode())
+
+    def find(start: int = 0) -> int:
+        return find_boundary(source, DebeziumDecoder(), 0, start, source.ends[0])
+
+    assert find() == 0
+    put(None)
+    assert find() == 1
+    put("a")
+    for _ in range(tail):
+        put("b")
+    assert find() == 2
+    assert find(start=2) == 2
+    put(None)
+    assert find() == 3 + tail
