@@ -312,10 +312,12 @@ class Engine:
 
     def run_upkeep(self, now_ms: int) -> None:
         """Removes what was dropped, directories that no shape owns, and feeds that nobody needs."""
-        self._leftovers.run_once()
-        with self._creation:
-            if self._is_open:
-                self._lives.end_unused()
+        try:
+            with self._creation:
+                if self._is_open:
+                    self._lives.end_unused()
+        finally:
+            self._leftovers.run_once()
 
     def compact(self, shape: Shape) -> CompactionReport:
         """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""
@@ -360,6 +362,7 @@ class Engine:
 
     def _stop(self) -> None:
         self._is_open = False
+        self._leftovers.end()
         if self._running is not None:
             self._running.stop()
             self._running = None

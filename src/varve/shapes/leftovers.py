@@ -17,8 +17,10 @@ from varve.shapes.storage.trash import empty_trash, move_to_trash
 
 logger = logging.getLogger(__name__)
 
-TRASH_COUNT_MAX: Final = 10_000
-"""Directories that one round removes."""
+REMOVED_TOGETHER: Final = 20
+"""Directories that are removed before it is looked whether the engine stops."""
+_TIMES_MAX: Final = 500
+"""How often that is done in a round."""
 
 
 class Leftovers:
@@ -29,6 +31,7 @@ class Leftovers:
         self._root = root
         self._catalog = catalog
         self._is_swept = False
+        self._is_ended = False
         self._lock = threading.Lock()
         self._owed: set[str] = set()  # guarded by _lock; their directories are to be moved yet
 
@@ -60,7 +63,13 @@ class Leftovers:
             move_to_trash(self._fs, self._root, handle)
             with self._lock:
                 self._owed.remove(handle)
-        empty_trash(self._fs, self._root, count_max=TRASH_COUNT_MAX)
+        for _ in range(_TIMES_MAX):
+            if not empty_trash(self._fs, self._root, count_max=REMOVED_TOGETHER) or self._is_ended:
+                return
+
+    def end(self) -> None:
+        """Lets a round end soon: what is left is for the next start."""
+        self._is_ended = True
 
     def _sweep(self) -> None:
         for handle in list_handles(self._fs, self._root):

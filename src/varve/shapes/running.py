@@ -112,11 +112,11 @@ class Running:
     def stop(self) -> None:
         """Ends all threads, each after what it has in hand; raises Unavailable if one does not."""
         self._is_stopping.set()
-        self._snapshots.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             topics, workers = list(self._topics.values()), list(self._feeds.values())
         for topic in topics:
             topic.end_turns()
+        self._snapshots.shutdown(wait=True, cancel_futures=True)
         failures: list[Unavailable] = []
         for worker in (*workers, self._flusher, *self._others):
             try:

@@ -94,7 +94,7 @@ class TopicShapes:
         self._lock = threading.RLock()
         self._distribution = Distribution()  # guarded by _lock
         self._forms = WeakValueDictionary[FormKey, MessageForm]()  # guarded by _lock
-        self.waiting = WaitingShapes(self._lock, lambda: self.is_ready)
+        self.waiting = WaitingShapes(self._lock, lambda: self.is_ready and not self.is_ended)
         self._dirty: set[Shape] = set()  # guarded by _lock
         self._due: _Due | None = None  # guarded by _lock
         self._marked: Offset | None = None  # guarded by _lock

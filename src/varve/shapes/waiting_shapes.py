@@ -1,7 +1,8 @@
 """The shapes of one topic that wait for their snapshots, and whether somebody serves them.
 
 Invariant  one serves at a time, from `begin` to the `take` that gives none; who comes meanwhile is
-           served by the same. Nobody serves while the topic is not open: then it is begun anew.
+           served by the same. Nobody serves while the topic is not open, nor once it ends: when it
+           is open again the serving is begun anew.
 Threads    any; the lock is that of the topic's shapes, under which the topic becomes open.
 """
 

@@ -13,6 +13,8 @@ from tests.support.shape_engine import Follower, Stage
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Unavailable
+from varve.shapes.definition import define
+from varve.shapes.leftovers import REMOVED_TOGETHER
 from varve.shapes.registry import Registry
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
@@ -173,3 +175,24 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
     stage.settle("items")
     stage.restart()
     assert [shape.handle for shape in stage.engine.shapes()] == [made[0].handle]
+
+
+def test_an_engine_that_stops_leaves_the_rest_of_the_trash_for_later(stage: Stage) -> None:
+    shapes = [stage.create("items", where=f"n = {number}") for number in range(30)]
+    trash = f"{stage.engine.root}/.trash"
+    stage.engine._dropping.drop(shapes, DropReason.SOURCE_LOST)
+    stage.engine._leftovers.end()
+    stage.engine.run_upkeep(0)
+    assert len(stage.engine._fs.names(trash)) == 30 - REMOVED_TOGETHER
+    stage.restart()
+    stage.engine.run_upkeep(0)
+    assert stage.engine._fs.names(trash) == []
+
+
+def test_who_waits_is_not_served_while_the_engine_stops(stage: Stage) -> None:
+    stage.create("items")
+    topic = stage.engine._topics.get("items")
+    late = stage.engine.find_or_create(define("items", where="n = 1"))
+    topic.end_turns()
+    assert stage.engine._snapshotter.run(topic) == 0
+    assert not late.is_open

@@ -19,13 +19,13 @@ def move_to_trash(fs: FileSystem, root: str, handle: str) -> bool:
     check_handle(handle)
     trash = trash_directory(root)
     fs.make_directory(trash)
-    taken = set(fs.names(trash))
-    name, number = handle, 0
-    while name in taken:
+    # Not by a list of what is there: thousands may be dropped at once.
+    path, number = posixpath.join(trash, handle), 0
+    while fs.exists(path):
         number += 1
-        name = f"{handle}.{number}"
+        path = posixpath.join(trash, f"{handle}.{number}")
     try:
-        fs.rename(shape_directory(root, handle), posixpath.join(trash, name))
+        fs.rename(shape_directory(root, handle), path)
     except FileNotFoundError:
         return False
     return True
