@@ -31,7 +31,7 @@ def test_rows_come_from_the_snapshot_and_changes_from_the_broker(
         traffic = Traffic(topic)
         traffic.add(100)
         traffic.change(400)
-        with SteadyWriter(traffic) as writer:
+        with SteadyWriter(lambda: traffic.change(20)) as writer:
             order = ["job", "snapshot", topic.name, "--dir", str(data), "--to", str(place)]
             taken = CliRunner().invoke(app, [*order, "--json"])
             assert taken.exit_code == 0, taken.stderr

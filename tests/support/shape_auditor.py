@@ -1,4 +1,4 @@
-"""A client that counts what all accounts of a shape have together, whenever it is live.
+"""A client that counts what all accounts of a shape have together, whenever it has all.
 
 Invariant  what moves between accounts in one transaction leaves the sum as it is: another one means
            that a part of a transaction was seen.
@@ -19,9 +19,8 @@ class Auditor(Follower):
         self._total = total
 
     def _take(self, headers: Mapping[str, str], messages: list[Any]) -> None:
-        was_current = self.is_current
         super()._take(headers, messages)
-        if was_current:
+        if self.is_current:
             self._audit()
 
     def _take_events(self, messages: list[Any]) -> None:

@@ -1,19 +1,18 @@
 """Traffic that goes on in a thread of its own while something else happens."""
 
 import threading
+from collections.abc import Callable
 from typing import Final, Self
 
-from tests.support.shape_traffic import Traffic
-
-_STEP_RECORDS: Final = 20
 _PATIENCE_SECONDS: Final = 60.0
 
 
 class SteadyWriter:
     """Writes while it is entered; then everything is acknowledged, or what failed is raised."""
 
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
+    def __init__(self, write: Callable[[], None]) -> None:
+        """`write` makes some changes, and returns when they are acknowledged."""
+        self._step = write
         self._end = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -32,7 +31,7 @@ class SteadyWriter:
     def _write(self) -> None:
         try:
             while not self._end.wait(0.01):
-                self._traffic.change(_STEP_RECORDS)
+                self._step()
                 self.step_count += 1
         except BaseException as error:
             self._failure = error

@@ -24,6 +24,7 @@ from tests.support.postgres_parcels import Parcels
 from tests.support.shape_audience import Audience
 from tests.support.shape_auditor import Auditor
 from tests.support.shape_server import ShapeServer
+from tests.support.steady_writer import SteadyWriter
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(280)]
 
@@ -145,6 +146,25 @@ def test_whatever_happens_to_a_table_clients_end_with_its_rows(
         assert audience.errors() == []
 
 
+def _begin_meanwhile(broker: ServerProcess, table: Accounts, topic: str, data: Path) -> None:
+    """A server that has nothing yet begins while transactions come in."""
+    prefix = topic.partition(".")[0]
+    for turn in range(2):
+        home = data / str(turn)
+        home.mkdir(parents=True)
+        given = ("--debezium", f"{topic}={prefix}.transaction")
+        with (
+            SteadyWriter(lambda: table.transfer(5)) as writer,
+            ShapeServer(broker.bootstrap, home, *given) as server,
+            Audience(server.host, server.port, None) as audience,
+        ):
+            make = partial(Auditor, total=TOTAL)
+            audience.join({"table": topic}, lambda: table.rows(topic), make=make)
+            server.ask_handle(table=topic)
+            writer.__exit__()
+            audience.settle()
+
+
 def test_a_transaction_of_the_database_is_seen_whole(
     connect_tools: Toolchain,
     database: Postgres,
@@ -184,6 +204,7 @@ def test_a_transaction_of_the_database_is_seen_whole(
                 server.start()
             audience.settle()
         assert audience.refetch_count() == 0
+        _begin_meanwhile(broker, table, topic, tmp_path / "late")
         table.refill()
         table.transfer(15)
         audience.settle()

@@ -35,7 +35,7 @@ def test_rows_come_from_the_files_and_changes_from_the_broker(tmp_path: Path) ->
         traffic.change(400)
         with ShapeServer(broker.bootstrap, tmp_path, "--beside", str(data)) as server:
             with Audience(server.host, server.port, None) as audience:
-                with SteadyWriter(traffic) as writer:
+                with SteadyWriter(lambda: traffic.change(20)) as writer:
                     audience.join({"table": topic.name}, topic.rows)
                     handle = server.ask_handle(table=topic.name)
                 traffic.change(50)
