@@ -108,3 +108,10 @@ class FeedBench:
 
 def row_key_of(key: str) -> str:
     return f'"public"."{TOPIC}"/"{key}"'
+
+
+def short(change: Change) -> tuple[str, bytes | None, bytes | None]:
+    """The key, and the column n before and after, of a change; after comes first."""
+    row = None if change.row is None else change.row["n"]
+    previous = None if change.previous is None else change.previous["n"]
+    return change.key[len(row_key_of("")) - 1 : -1], row, previous

@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.feed_bench import FeedBench, row_key_of
+from tests.support.feed_bench import FeedBench, row_key_of, short
 from tests.support.shape_engine import Follower, Stage
 from varve.disk import RealFileSystem
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
+from varve.shapes.feed.decoder import Decoded, Record, RecordKind
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.order import Gate
+from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.reset import ResetKind
-from varve.shapes.feed.table_store import TableStore
+from varve.shapes.feed.reset import Reset, ResetKind
+from varve.shapes.feed.table_store import TableState, TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.shape import DropReason
 
@@ -126,4 +128,63 @@ def test_a_table_that_cannot_be_read_for_a_while_takes_no_doubt_away(
         with pytest.raises(Unavailable):
             bench.poll()
     assert [one.is_uncertain for one in bench.changes()] == [True]
+    bench.close()
+
+
+def test_a_table_tells_the_kind_of_its_reset_and_without_one_the_source_was_lost() -> None:
+    reset = Reset(ResetKind.TRUNCATED, "the source was truncated")
+    state = TableState(
+        positions={0: 5}, next_tx=6, signature="", topic_id="", caught_up_ms=1, reset=reset
+    )
+    assert TableState.decode(state.encode(), "here") == state
+    older = json.loads(state.encode()) | {"reset": "the table is new"}
+    found = TableState.decode(json.dumps(older).encode(), "here")
+    assert found is not None
+    assert found.reset == Reset(ResetKind.SOURCE_LOST, "the table is new")
+    with pytest.raises(Corrupt, match="cannot be read"):
+        TableState.decode(json.dumps(older | {"reset": {"kind": "?"}}).encode(), "here")
+
+
+class _Marked:
+    """Plain records, but that a key tells of truncations and of other schemas."""
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
+        return self.decode_many([(key, value)])[0]
+
+    def decode_many(self, records: list[Record]) -> list[Decoded]:
+        plain = PlainDecoder().decode_many(records)
+        kinds = {b"truncate": RecordKind.TRUNCATE, b"schema": RecordKind.SCHEMA_CHANGE}
+        return [
+            Decoded(kinds[key]) if key in kinds else one
+            for (key, _), one in zip(records, plain, strict=True)
+        ]
+
+
+def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, decoder=_Marked())  # type: ignore[arg-type]
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.put("b", {"n": 1})
+    bench.put("truncate", {"n": 1})
+    bench.put("a", {"n": 2})
+    given = bench.poll()
+    assert [one.reset and one.reset.kind for one in given] == [None, ResetKind.TRUNCATED]
+    assert bench.rows() == {}
+    assert bench.feed.is_open
+    assert [short(one) for one in bench.changes()] == [("a", b"2", None)]
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.crash()
+    assert bench.rows().keys() == {row_key_of("a")}
+    bench.close()
+
+
+def test_another_schema_resets_and_keeps_the_rows(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, decoder=_Marked())  # type: ignore[arg-type]
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.put("schema", {"n": 1})
+    bench.put("a", {"n": 2})
+    assert [one.reset and one.reset.kind for one in bench.poll()] == [ResetKind.SCHEMA_CHANGED]
+    assert bench.rows().keys() == {row_key_of("a")}
+    assert [short(one) for one in bench.changes()] == [("a", b"2", b"1")]
     bench.close()

@@ -1,0 +1,15 @@
+"""What tests of feeds share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.feed_bench import FeedBench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[FeedBench]:
+    made = FeedBench(tmp_path)
+    yield made
+    made.close()

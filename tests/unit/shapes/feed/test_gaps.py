@@ -1,0 +1,124 @@
+"""What a log that has lost records leaves uncertain, and when it has lost too much."""
+
+from pathlib import Path
+
+from tests.support.feed_bench import FeedBench, short
+from varve.foundation.clock import ManualClock
+from varve.shapes.feed.absence import Absence
+from varve.shapes.feed.reset import ResetKind
+from varve.shapes.offset import Offset
+
+
+def test_gaps_after_a_restart_make_the_first_record_of_a_key_uncertain(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact", "segment.bytes": 300})
+    bench.open()
+    bench.put("a", {"n": 1})
+    bench.put("b", {"n": 1})
+    bench.put("a", {"n": 2})
+    bench.put("a", {"n": 3})
+    bench.poll_all()
+    bench.store.clean("orders", roll=True, at_once=True)
+    bench.put("b", {"n": 2})
+    assert bench.crash() is None
+    found = [(short(one), one.is_uncertain) for one in bench.changes()]
+    assert found == [
+        (("b", b"1", None), True),
+        (("a", b"3", None), True),
+        (("b", b"2", b"1"), True),
+    ]
+    bench.put("a", {"n": 4})
+    assert [one.is_uncertain for one in bench.changes()] == [False]
+    bench.close()
+
+
+def test_a_gap_before_a_checkpoint_makes_uncertain_what_lies_behind_it(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.put("a", {"n": 2})
+    bench.put("b", {"n": 1})
+    bench.put("a", {"n": 1})
+    assert [one.offset for one in bench.changes()][-1] == Offset(4, 0)
+    bench.store.clean("orders", roll=True, at_once=True)
+    bench.crash()
+    assert [short(one.changes[0]) for one in bench.poll(1)] == [("b", b"1", None)]
+    bench.feed.checkpoint(bench.feed.mark())
+    for _ in range(2):
+        # The row is that of the table, but shapes may hold another one.
+        found = [(short(one), one.offset, one.is_uncertain) for one in bench.changes()]
+        assert found == [(("a", b"1", b"1"), Offset(4, 0), True)]
+        assert bench.crash() is None
+    bench.changes()
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.crash()
+    bench.put("a", {"n": 3})
+    assert [one.is_uncertain for one in bench.changes()] == [False]
+    bench.close()
+
+
+def test_what_came_after_the_restart_is_uncertain_if_it_made_the_gap(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.put("a", {"n": 2})
+    bench.put("b", {"n": 1})
+    bench.poll_all()
+    bench.crash()
+    bench.put("a", {"n": 1})
+    bench.store.clean("orders", roll=True, at_once=True)
+    found = [(short(one), one.is_uncertain) for one in bench.changes()]
+    assert found == [(("b", b"1", None), True), (("a", b"1", b"1"), True)]
+    bench.close()
+
+
+def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
+    settings: dict[str, str | int] = {"cleanup.policy": "compact", "delete.retention.ms": 1000}
+    bench = FeedBench(tmp_path, settings=settings)
+    bench.open()
+    for number in range(3):
+        bench.put("a", {"n": number})
+    bench.store.clean("orders", roll=True, at_once=True)
+    bench.crash()
+    bench.clock.advance(1001)
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert only.reset.kind is ResetKind.SOURCE_LOST
+    assert "deletions may be gone" in only.reset.text
+    bench.close()
+
+
+def _without_an_early_record(path: Path) -> FeedBench:
+    """A feed that was at the end of its topic, then stopped, and now finds a gap."""
+    settings: dict[str, str | int] = {"cleanup.policy": "compact", "delete.retention.ms": 60_000}
+    bench = FeedBench(path, settings=settings)
+    bench.put("z", {"n": 0})
+    bench.open()
+    bench.poll_all()
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.feed.close()
+    for number in range(3):
+        bench.put("a", {"n": number})
+    bench.store.clean("orders", roll=True, at_once=True)
+    return bench
+
+
+def test_a_clock_set_back_while_the_feed_was_closed_counts_as_long_away(tmp_path: Path) -> None:
+    bench = _without_an_early_record(tmp_path)
+    bench.clock.advance(-1)
+    bench.crash()
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert "nobody knows when" in only.reset.text
+    bench.close()
+
+
+def test_a_clock_set_back_while_the_feed_runs_takes_nothing_from_its_absence() -> None:
+    clock = ManualClock()
+    absence = Absence(clock, clock.now_ms() - 30)
+    clock.advance(-50)
+    absence.look()
+    assert absence.is_longer_than(29)
+    clock.advance(10)
+    absence.look()
+    assert absence.is_longer_than(39)
+    assert not absence.is_longer_than(40)

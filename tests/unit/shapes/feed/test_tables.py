@@ -1,0 +1,318 @@
+"""When a table goes on, when it is made anew, and what it is filled with."""
+
+import json
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.feed_bench import FeedBench, row_key_of, short
+from varve.foundation.errors import Closed, Corrupt, Unavailable
+from varve.shapes.feed.change import Change
+from varve.shapes.feed.decoder import Decoded, Record
+from varve.shapes.feed.embedded_source import EmbeddedSource
+from varve.shapes.feed.filling import FillProgress
+from varve.shapes.feed.key_index_state import KeyIndexState
+from varve.shapes.feed.plain_decoder import PlainDecoder
+from varve.shapes.feed.reset import Reset, ResetKind
+from varve.shapes.feed.table_store import TableState, TableStore
+
+
+def test_a_new_table_says_that_shapes_of_before_must_go_until_a_checkpoint(
+    bench: FeedBench,
+) -> None:
+    text = "the table of topic orders is new"
+    assert bench.feed.open() == Reset(ResetKind.SOURCE_LOST, text)
+    assert bench.crash() == text
+    bench.feed.checkpoint(bench.feed.mark())
+    assert bench.crash() is None
+
+
+def test_retention_that_overtakes_the_feed_resets_and_fills_again(bench: FeedBench) -> None:
+    bench.open()
+    for number in range(5):
+        bench.put(f"k{number}", {"n": number})
+    bench.topic.partition(0).delete_records(3)
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert not bench.feed.is_open
+    with pytest.raises(Closed):
+        bench.poll()
+    reason = bench.open()
+    assert reason is not None
+    assert bench.rows().keys() == {row_key_of("k3"), row_key_of("k4")}
+
+
+def test_a_table_read_further_than_the_log_reaches_is_made_anew(bench: FeedBench) -> None:
+    bench.open()
+    for number in range(5):
+        bench.put(f"k{number}", {"n": number})
+    bench.poll_all()
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.topic.partition(0).log.truncate_to(2)
+    reason = bench.crash()
+    assert reason == "partition 0 ends at 2: it was read up to 5"
+    assert len(bench.rows()) == 2
+
+
+def test_a_topic_made_anew_and_other_rows_make_the_table_anew(bench: FeedBench) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.signature = "plain id"
+    assert bench.crash() == "rows were made by 'plain key', now by 'plain id'"
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.feed.close()
+    bench.store.delete_topic("orders", at_once=True)
+    bench.topic = bench.store.create_topic("orders")
+    reason = bench.crash()
+    assert reason is not None
+    assert "was made anew" in reason
+    assert bench.rows() == {}
+
+
+def test_a_damaged_table_is_made_anew(bench: FeedBench, tmp_path: Path) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.feed.close()
+    (tmp_path / "tables" / "orders" / "rows" / "CURRENT").write_bytes(b"nonsense\n")
+    reason = bench.crash()
+    assert reason is not None
+    assert "damaged" in reason
+    assert len(bench.rows()) == 1
+
+
+def test_a_table_that_tells_of_no_doubts_has_them_all() -> None:
+    state = TableState(
+        positions={0: 5, 1: 7}, next_tx=13, signature="plain key", topic_id="", caught_up_ms=1
+    )
+    assert TableState.decode(state.encode(), "here") == state
+    older = json.loads(state.encode())
+    del older["doubts"]
+    found = TableState.decode(json.dumps(older).encode(), "here")
+    assert found is not None
+    assert found.doubts.keys() == {0, 1}
+
+
+def test_the_state_comes_from_key_indexes_without_what_was_superseded(tmp_path: Path) -> None:
+    bench = FeedBench(
+        tmp_path, partitions=2, settings={"cleanup.policy": "compact", "segment.bytes": 4000}
+    )
+    for number in range(400):
+        bench.put(f"k{number % 20}", {"n": number})
+    bench.put("k3", None)
+    bench.store.clean("orders", dry_run=True)
+    found: list[KeyIndexState] = []
+
+    def make(source: EmbeddedSource) -> KeyIndexState:
+        found.append(KeyIndexState(bench.store, source))
+        return found[-1]
+
+    bench.make_state = make
+    bench.open()
+    (state,) = found
+    assert state.record_count is not None
+    assert state.record_count < 200
+    rows = {key: row["n"] for key, row in bench.rows().items()}
+    assert rows == {
+        row_key_of(f"k{number}"): str(380 + number).encode() for number in range(20) if number != 3
+    }
+    bench.put("k3", {"n": 1})
+    assert [short(one) for one in bench.changes()] == [("k3", b"1", None)]
+    bench.close()
+
+
+def test_segments_replaced_under_way_are_read_as_they_are(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact", "segment.bytes": 2000})
+    for number in range(200):
+        bench.put(f"k{number % 20}", {"n": number})
+    bench.store.clean("orders", dry_run=True)
+    source = EmbeddedSource(bench.store, "orders", wait=lambda seconds: None)
+    state = KeyIndexState(bench.store, source)
+    bench.store.clean("orders", at_once=True)
+    last: dict[bytes | None, bytes | None] = {}
+    for records in state.read():
+        last.update(records)
+    assert last == {
+        f"k{number}".encode(): f'{{"n": {180 + number}}}'.encode() for number in range(20)
+    }
+    bench.close()
+
+
+def test_a_table_directory_that_vanished_is_filled_again(bench: FeedBench, tmp_path: Path) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.feed.close()
+    shutil.rmtree(tmp_path / "tables" / "orders")
+    assert bench.crash() == "the table of topic orders is new"
+    assert len(bench.rows()) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_log_without_closed_segments_has_a_state_by_key_indexes(
+    tmp_path: Path, count: int
+) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "compact"})
+    bench.make_state = lambda source: KeyIndexState(bench.store, source)
+    for number in range(count):
+        bench.put("a", {"n": number})
+    bench.open()
+    assert len(bench.rows()) == count
+    bench.close()
+
+
+def test_a_filling_that_was_cut_begins_anew(bench: FeedBench) -> None:
+    for number in range(5):
+        bench.put(f"k{number}", {"n": number})
+
+    def stop(progress: FillProgress) -> None:
+        assert (progress.how, progress.total) == ("reading the topic", 5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.feed.open(stop)
+    assert not bench.feed.is_open
+    told: list[int] = []
+    assert bench.feed.open(lambda progress: told.append(progress.done)) is not None
+    assert told[-1] == 5
+    assert len(bench.rows()) == 5
+
+
+def test_a_table_that_cannot_be_read_keeps_nothing_back_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = FeedBench(tmp_path, partitions=2)
+    bench.open()
+    for number in range(4):
+        bench.put(f"k{number}", {"n": number}, partition=number % 2)
+    get_rows = TableStore.get_rows
+
+    def fail_once(store: TableStore, keys: list[str]) -> list[bytes | None]:
+        if any("k0" in key for key in keys):
+            monkeypatch.undo()
+            raise Unavailable("the disk")
+        return get_rows(store, keys)
+
+    monkeypatch.setattr(TableStore, "get_rows", fail_once)
+    given: list[Change] = []
+    for _ in range(6):
+        with suppress(Unavailable):
+            given += [change for one in bench.poll() for change in one.changes]
+    assert sorted(short(one)[0] for one in given) == ["k0", "k1", "k2", "k3"]
+    assert [one.offset for one in given] == sorted(one.offset for one in given)
+    bench.close()
+
+
+class _Breaking:
+    """Fails once on a record, in a way that nobody thought of."""
+
+    has_failed = False
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
+        return self.decode_many([(key, value)])[0]
+
+    def decode_many(self, records: list[Record]) -> list[Decoded]:
+        if any(key == b"bad" for key, _ in records) and not self.has_failed:
+            self.has_failed = True
+            raise IndexError("nobody thought of it")
+        return PlainDecoder().decode_many(records)
+
+
+def test_what_fails_unforeseen_is_read_again_by_a_feed_that_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    bench = FeedBench(tmp_path, decoder=_Breaking())  # type: ignore[arg-type]
+    bench.open()
+    for key in ("a", "bad", "b"):
+        bench.put(key, {"n": 1})
+    with pytest.raises(IndexError):
+        bench.poll_all()
+    assert not bench.feed.is_open
+    with pytest.raises(Closed):
+        bench.poll()
+    assert bench.feed.open() is None
+    assert [short(one)[0] for one in bench.changes()] == ["a", "bad", "b"]
+    bench.close()
+
+
+def test_a_topic_made_anew_while_the_feed_runs_is_noticed(bench: FeedBench) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    bench.poll_all()
+    bench.store.delete_topic("orders", at_once=True)
+    bench.topic = bench.store.create_topic("orders")
+    for number in range(3):
+        bench.put("b", {"n": number})
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert "made anew" in only.reset.text
+    assert bench.open() is not None
+    assert bench.rows().keys() == {row_key_of("b")}
+
+
+@contextmanager
+def _files_of_at_most(size: int) -> Iterator[None]:
+    """Lets writes beyond a size fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_table_that_could_not_be_written_is_opened_again_once_it_can(bench: FeedBench) -> None:
+    bench.open()
+    for number in range(20):
+        bench.put(f"k{number}", {"text": "x" * 1000})
+    given = bench.poll_all()
+    mark = bench.feed.mark()
+    with _files_of_at_most(4096), pytest.raises(Unavailable, match="tables/orders/rows"):
+        bench.feed.checkpoint(mark)
+    bench.put("k0", {"text": "y"})
+    assert len(bench.poll_all()) == 1
+    assert bench.feed.open() is None
+    assert bench.poll_all()[:20] == given
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.crash()
+    assert bench.poll_all() == []
+    assert len(bench.rows()) == 20
+
+
+def _break_row(bench: FeedBench, key: str) -> None:
+    """Opens the feed on a table that holds something else for a row."""
+    bench.feed.close()
+    store = TableStore(str(bench.path / "tables" / "orders" / "rows"))
+    state = store.read_state()
+    assert state is not None
+    store.write({row_key_of(key): b"nonsense"}, state)
+    store.close()
+    assert bench.crash() is None
+
+
+def test_a_table_whose_damage_is_found_late_is_made_anew(bench: FeedBench) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    _break_row(bench, "a")
+    bench.put("a", {"n": 2})
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert "table is damaged" in only.reset.text
+    assert bench.open() is not None
+    assert bench.rows()[row_key_of("a")]["n"] == b"2"
+
+
+@pytest.mark.parametrize("is_polled", [True, False])
+def test_damage_that_a_view_finds_makes_the_table_anew(bench: FeedBench, is_polled: bool) -> None:
+    bench.put("a", {"n": 1})
+    bench.open()
+    _break_row(bench, "a")
+    with bench.feed.view() as view, pytest.raises(Corrupt) as kept:
+        list(view.rows())
+    if is_polled:
+        assert [one.reset is not None for one in bench.poll()] == [True]
+    assert bench.open() is not None
+    assert bench.rows()[row_key_of("a")]["n"] == b"1"
+    assert "no JSON object" in str(kept.value)
