@@ -1,5 +1,6 @@
 """`varve shape serve` at a broker that it may not enter: one line that says what to do, exit 1."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,8 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.certificates import Authority
+from tests.support.kafka_server import HOST, ReservedPort
 from tests.support.secure_server import ADMIN, PASSWORD, SecureServer
 from varve.cli.main import app
+from varve.cli.shape_feeds import FeedMaker
+from varve.disk import RealFileSystem
+from varve.foundation.clock import SystemClock
+from varve.foundation.errors import Unavailable
+from varve.kafka_client.address import ServerAddress
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +74,31 @@ def test_a_certificate_that_has_expired_is_told(tmp_path: Path) -> None:
     with made as expired:
         told = _serve(expired, tmp_path / "shapes")
     assert "certificate has expired: have the broker's certificate renewed" in told
+
+
+def _maker(address: ServerAddress, path: Path) -> FeedMaker:
+    return FeedMaker(address, {}, str(path), files=RealFileSystem(), clock=SystemClock())
+
+
+def test_rights_that_are_missing_may_come_and_are_told_once(
+    server: SecureServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = server.address("SASL_PLAINTEXT").rpartition(":")
+    address = ServerAddress(
+        hosts=((host, int(port)),), mechanism="PLAIN", username="alice", password="wonderland"
+    )
+    maker = _maker(address, tmp_path)
+    maker.check_place()
+    with caplog.at_level(logging.WARNING, "varve.cli.shape_feeds"):
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="have describe and read of the topic granted"):
+                maker.make("orders")
+    assert [one.message for one in caplog.records] == ["topic cannot be read"]
+
+
+def test_a_broker_that_is_away_is_told_and_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ReservedPort() as free, caplog.at_level(logging.WARNING, "varve.cli.shape_feeds"):
+        _maker(ServerAddress(hosts=((HOST, free.number),)), tmp_path).check_place()
+    assert [one.message for one in caplog.records] == ["broker does not answer"]
