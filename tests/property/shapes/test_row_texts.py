@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.decoding import decode
 from varve.kernels.row_messages import MessageTexts, Telling
 from varve.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
 from varve.shapes.definition import Replica, define
@@ -91,10 +92,10 @@ def _changes(draw: st.DrawFn) -> Change:
 
 def _plain_row(decoder: PlainDecoder, key: bytes, value: bytes) -> Row:
     """The row that splitting gives."""
-    key_columns = decoder.decode(key, None).key_columns
+    key_columns = decode(decoder, key, None).key_columns
     split = split_row(value)
     if split is None:
-        return decoder.decode(key, value).row or {}
+        return decode(decoder, key, value).row or {}
     return {**key_columns, **split, **key_columns}
 
 

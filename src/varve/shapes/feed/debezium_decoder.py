@@ -4,7 +4,7 @@ Layout     `{"before", "after", "source", "op", "transaction"}`, alone or as the
            `schema`; keys likewise. A null value is the tombstone behind a delete.
 Invariant  `c`, `r` and `u` give the row after, `d` and tombstones delete, `t` truncates, `m` says
            nothing about rows. A change of a key is told as `d`, a tombstone and `c`. What has
-           another form is skipped with a reason, never guessed at.
+           another form is skipped, never guessed at.
 """
 
 import base64
@@ -42,9 +42,6 @@ class DebeziumDecoder:
         text = encode_text(unavailable)
         self._unavailable = frozenset({text, encode_text(as_bytes), b"[" + text + b"]"})
 
-    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
-        return self.decode_many([(key, value)])[0]
-
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
         keys = _unwrapped([key for key, _ in records])
         envelopes = _unwrapped([value for _, value in records])
@@ -68,7 +65,7 @@ class DebeziumDecoder:
         if isinstance(envelope, dict) and ("ddl" in envelope or "tableChanges" in envelope):
             return Decoded(RecordKind.SCHEMA_CHANGE)
         if record[0] is None or key == NULL:
-            return Decoded(RecordKind.SKIPPED, reason="the record has no key")
+            return Decoded(RecordKind.SKIPPED)
         columns = key_columns_of(record[0], key, self._key_column)
         name = join_row(columns)
         if record[1] is None or envelope == NULL:
@@ -76,7 +73,7 @@ class DebeziumDecoder:
         if operation == b'"d"':
             return Decoded(RecordKind.DELETE, name, transaction=_transaction(mark))
         if operation not in _UPSERTS or not isinstance(row, dict):
-            return Decoded(RecordKind.SKIPPED, name, reason="the value is no Debezium envelope")
+            return Decoded(RecordKind.SKIPPED, name)
         missing = frozenset([name for name, text in row.items() if text in self._unavailable])
         text = join_row({**columns, **row, **columns})
         # A row that is new has all its values: one that lacks some has got another key.

@@ -24,7 +24,7 @@ class RecordKind(IntEnum):
     SCHEMA_CHANGE = 4
     """Columns changed their meaning: the topic's shapes start anew."""
     SKIPPED = 5
-    """It has no key, or no form that the decoder knows; `reason` says which."""
+    """It has no key, or no form that the decoder knows."""
 
 
 class SourceTransaction(NamedTuple):
@@ -50,7 +50,6 @@ class Decoded(NamedTuple):
     unavailable: frozenset[str] = frozenset()
     """Columns of the row that the source left out: the previous row's value goes on to hold."""
     transaction: SourceTransaction | None = None
-    reason: str = ""
 
     @property
     def is_tombstone(self) -> bool:
@@ -80,12 +79,8 @@ Record = tuple[bytes | None, bytes | None]
 class Decoder(Protocol):
     """Turns records into what they say about rows. Any thread may use it."""
 
-    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
-        """One record; a null value is a tombstone."""
-        ...
-
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
-        """The same for many, which costs less per record."""
+        """What each record says, whichever others stand beside it; a null value is a tombstone."""
         ...
 
 

@@ -25,7 +25,7 @@ _UPSERT: Final = RecordKind.UPSERT
 _COMPLETE: Final[frozenset[str]] = frozenset()
 _NEW_DECODED: Final = partial(tuple.__new__, Decoded)
 """Made without the detour by the class, for many are."""
-_NO_KEY: Final = Decoded(RecordKind.SKIPPED, reason="the record has no key")
+_NO_KEY: Final = Decoded(RecordKind.SKIPPED)
 
 
 class PlainDecoder:
@@ -37,15 +37,12 @@ class PlainDecoder:
         self.key_column = key_column
         self._known: dict[bytes, bytes] = {}
 
-    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
-        return self.decode_many([(key, value)])[0]
-
     def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
         known = self._keys_of(records)
         told = [(key, value) for key, value in records if key is not None and value is not None]
         columns = [known[key] for key, _ in told]
         texts = _row_texts(columns, [value for _, value in told])
-        parts = zip(repeat(_UPSERT), columns, texts, repeat(_COMPLETE), repeat(None), repeat(""))
+        parts = zip(repeat(_UPSERT), columns, texts, repeat(_COMPLETE), repeat(None))
         upserts = map(_NEW_DECODED, parts)
         if len(told) == len(records):
             return list(upserts)

@@ -1,6 +1,7 @@
 """What a source says to all rows at once: shapes begin anew, once, and with whole transactions."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,7 @@ def test_a_table_tells_the_kind_of_its_reset_and_without_one_the_source_was_lost
 class _Marked:
     """Plain records, but that a key tells of truncations and of other schemas."""
 
-    def decode(self, key: bytes | None, value: bytes | None) -> Decoded:
-        return self.decode_many([(key, value)])[0]
-
-    def decode_many(self, records: list[Record]) -> list[Decoded]:
+    def decode_many(self, records: Sequence[Record]) -> list[Decoded]:
         plain = PlainDecoder().decode_many(records)
         kinds = {b"truncate": RecordKind.TRUNCATE, b"schema": RecordKind.SCHEMA_CHANGE}
         return [
@@ -161,7 +159,7 @@ class _Marked:
 
 
 def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, decoder=_Marked())  # type: ignore[arg-type]
+    bench = FeedBench(tmp_path, decoder=_Marked())
     bench.put("a", {"n": 1})
     bench.open()
     bench.put("b", {"n": 1})
@@ -179,7 +177,7 @@ def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
 
 
 def test_another_schema_resets_and_keeps_the_rows(tmp_path: Path) -> None:
-    bench = FeedBench(tmp_path, decoder=_Marked())  # type: ignore[arg-type]
+    bench = FeedBench(tmp_path, decoder=_Marked())
     bench.put("a", {"n": 1})
     bench.open()
     bench.put("schema", {"n": 1})
