@@ -171,8 +171,15 @@ class Follower:
         for _ in range(_ROUNDS_MAX):
             self._stage.settle(self._topic)
             if not self.step():
+                self._check_place()
                 return self.state()
         raise AssertionError(f"shape {self.handle} has no end")
+
+    def _check_place(self) -> None:
+        """A shape that has caught up is not behind what its client was given."""
+        shape = self._stage.engine.find(self.handle or "")
+        assert shape is not None
+        assert shape.latest >= self.offset
 
     def state(self) -> dict[str, Row]:
         return {
