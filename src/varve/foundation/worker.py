@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import Self
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Corrupt, Unavailable
 from varve.foundation.failure_notes import FailureNotes, Telling
 
 logger = logging.getLogger(__name__)
 
 RETRY_MIN_MS = 100
 RETRY_MAX_MS = 60_000
+CORRUPT_RETRY_MAX_MS = 600_000
 STOP_DEADLINE_MS = 30_000
 
 
@@ -49,6 +50,7 @@ class Worker:
 
     After a failure it waits from `RETRY_MIN_MS`, doubling up to the smaller of `RETRY_MAX_MS` and
     the interval, so that work due once a minute is not hammered and rare work is not forgotten.
+    Damaged bytes seldom mend by themselves: behind these it waits up to `CORRUPT_RETRY_MAX_MS`.
     """
 
     def __init__(
@@ -156,6 +158,8 @@ class Worker:
         if self._failures == 0:
             return self._interval_ms
         retry_ms = RETRY_MIN_MS << min(self._failures - 1, 20)
+        if isinstance(self._last_error, Corrupt):
+            return min(retry_ms, CORRUPT_RETRY_MAX_MS)
         return min(retry_ms, RETRY_MAX_MS, self._interval_ms)
 
     def _note_run(self, now_ms: int, failure: BaseException | None) -> None:

@@ -24,6 +24,8 @@ from varve.shapes.offset import BEFORE_ALL, Offset
 
 _UNHEALTHY_RETRY_S: Final = 10
 _REPLAY_RETRY_S: Final = 1
+_TROUBLE_LOOK_MS: Final = 1000
+"""How often who waits for a snapshot looks whether the topic is in trouble."""
 
 
 class ShapeReads:
@@ -106,9 +108,7 @@ class ShapeReads:
     def _unchanged(self, request: ShapeRequest, shape: Shape) -> Answer:
         """A client that has all, where nothing happened in the time of its request."""
         engine = self._services.engine
-        trouble = find_trouble(engine.health(), shape.definition.topic)
-        if trouble is not None:
-            raise unavailable(trouble, retry_s=_UNHEALTHY_RETRY_S)
+        self._check_health(shape)
         self._unchanged_count += 1
         told = self._headers(request, shape, request.offset, unique=self._unchanged_count)
         told += [(headers.UP_TO_DATE, b""), (headers.HAS_DATA, b"false")]
@@ -207,16 +207,28 @@ class ShapeReads:
         """Returns when there are rows to read; refuses when that takes too long, or fails."""
         if shape.is_snapshot_started:
             return
-        has_begun = await self._wait(
-            exchange,
-            shape,
-            lambda: shape.is_snapshot_started or shape.failure is not None,
-            self._services.settings.snapshot_wait_ms,
-        )
+        left_ms = self._services.settings.snapshot_wait_ms
+        has_begun = False
+        while left_ms > 0 and not has_begun and not self._services.waiters.is_stopping:
+            self._check_health(shape, is_opening_fine=True)
+            has_begun = await self._wait(
+                exchange,
+                shape,
+                lambda: shape.is_snapshot_started or shape.failure is not None,
+                min(left_ms, _TROUBLE_LOOK_MS),
+            )
+            left_ms -= _TROUBLE_LOOK_MS
         if shape.failure is not None:
             raise _snapshot_refusal(shape.failure)
         if not has_begun:
             raise unavailable("the snapshot of the shape has not begun: come again later")
+
+    def _check_health(self, shape: Shape, *, is_opening_fine: bool = False) -> None:
+        """Refuses where the topic of a shape is not read."""
+        health, topic = self._services.engine.health(), shape.definition.topic
+        trouble = find_trouble(health, topic, is_opening_fine=is_opening_fine)
+        if trouble is not None:
+            raise unavailable(trouble, retry_s=_UNHEALTHY_RETRY_S)
 
     async def _wait(
         self, exchange: Exchange, shape: Shape, is_met: Callable[[], bool], wait_ms: int
@@ -239,10 +251,11 @@ class ShapeReads:
         return True
 
 
-def find_trouble(health: EngineHealth, topic: str) -> str | None:
+def find_trouble(health: EngineHealth, topic: str, *, is_opening_fine: bool = False) -> str | None:
     """Why the shapes of a topic get no changes now; None where they do."""
     for one in health.topics:
-        if one.topic == topic and not (one.is_ready and not one.error):
+        is_open = one.is_ready or is_opening_fine
+        if one.topic == topic and not (is_open and not one.error):
             return f"topic {topic} is not read: {one.error or 'it is being opened'}"
     return None
 

@@ -124,7 +124,7 @@ class Dropping:
         topic.is_gone = topic.is_given_up = True
         topic.end_turns()
         topic.needs_opening()
-        self._topics.miss(topic.topic)
+        self._topics.miss(topic)
         self.drop_all(topic)
 
     def drop_all(self, topic: TopicShapes) -> None:

@@ -104,6 +104,7 @@ class TopicShapes:
         self._checkpoints = threading.Lock()
         self.newest_tx_at_open = 0
         self.is_ready = False
+        self.was_opened = False
         self.is_ended = False
         self.is_gone = False
         self.is_given_up = False
@@ -153,7 +154,7 @@ class TopicShapes:
                 self.newest_tx_at_open = self.feed.newest_tx
                 lost = [one for one in self._distribution.shapes() if self._is_lost(one)]
                 self._drop(lost, DropReason.SOURCE_LOST)
-                self.is_ready = True
+                self.is_ready = self.was_opened = True
 
     def _check_dropped_locked(self) -> None:
         """Raises Unavailable unless the shapes of before are gone for good."""

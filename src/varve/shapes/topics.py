@@ -92,10 +92,16 @@ class Topics:
             self._missing.pop(name, None)
         return topic
 
-    def miss(self, name: str) -> None:
-        """Notes that a topic with shapes is gone."""
+    def miss(self, topic: TopicShapes) -> None:
+        """Notes that a topic with shapes is gone.
+
+        One that was found and could not be opened for that is not looked for at once.
+        """
+        missing = _Missing(self._clock.now_ms())
+        if not topic.was_opened:
+            missing.looked_ms = missing.since_ms
         with self._lock:
-            self._missing[name] = _Missing(self._clock.now_ms())
+            self._missing[topic.topic] = missing
 
     def _find_missing(self, name: str) -> _Missing | None:
         now_ms = self._clock.now_ms()

@@ -4,8 +4,8 @@ import threading
 import pytest
 
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Unavailable
-from varve.foundation.worker import RETRY_MAX_MS, Worker
+from varve.foundation.errors import Corrupt, Unavailable
+from varve.foundation.worker import CORRUPT_RETRY_MAX_MS, RETRY_MAX_MS, Worker
 
 HOUR_MS = 3_600_000
 PATIENCE_S = 10
@@ -81,17 +81,22 @@ def test_back_off_grows_and_is_capped_by_the_interval_and_the_maximum() -> None:
     def fail(now_ms: int) -> None:
         raise OSError("no")
 
-    def delays(interval_ms: int, failures: int) -> list[int]:
+    def delays(
+        interval_ms: int,
+        failures: int,
+        error: Exception = OSError("no"),  # noqa: B008, a value
+    ) -> list[int]:
         worker = Worker("test", fail, interval_ms, ManualClock())
         found = []
         for _ in range(failures):
-            worker._note_run(0, OSError("no"))
+            worker._note_run(0, error)
             found.append(worker._delay_ms_locked())
         return found
 
     assert delays(HOUR_MS, 4) == [100, 200, 400, 800]
     assert delays(HOUR_MS, 50)[-1] == RETRY_MAX_MS
     assert delays(150, 3) == [100, 150, 150]
+    assert delays(150, 50, Corrupt("damaged"))[-1] == CORRUPT_RETRY_MAX_MS
 
 
 def test_an_interval_of_ages_still_starts_and_stops() -> None:

@@ -21,6 +21,7 @@ from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import UNREAD_MS, DropReason, Shape
+from varve.shapes.topics import LOOK_MS
 
 
 def _messages(shape: Shape) -> list[dict[str, Any]]:
@@ -310,6 +311,22 @@ def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
     engine.run_upkeep(0)
     assert late.drop_reason is DropReason.SOURCE_LOST
     assert sorted(Follower(stage, "items", where="n = 1").catch_up()) == ["a"]
+
+
+def test_a_topic_that_is_found_and_cannot_be_opened_is_not_looked_for_again_and_again(
+    path: Path,
+) -> None:
+    clock = ManualClock()
+    stage = Stage(path, clock=clock)
+    stage.store.create_topic("t")
+    engine = stage.engine
+    engine.find_or_create(define("t"))
+    engine._dropping.topic_gone(engine._topics.get("t"))
+    with pytest.raises(Unavailable, match="topic t is gone"):
+        engine.find_or_create(define("t"))
+    clock.advance(LOOK_MS)
+    assert not engine.find_or_create(define("t")).is_dropped
+    stage.close()
 
 
 def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> None:

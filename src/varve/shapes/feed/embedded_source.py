@@ -9,6 +9,7 @@ from typing import Final
 from varve.commit_log import Isolation, Log
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.embedded import Store
+from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.feed.committed import read_committed
 from varve.shapes.feed.source import SourceRead
 
@@ -81,4 +82,9 @@ class EmbeddedSource:
         return SourceRead(found.columns, fetched.next_offset, fetched.last_stable_offset)
 
     def _log(self, partition: int) -> Log:
-        return self._store.topic(self.topic).partition(partition).log
+        topic = self._store.topic(self.topic)
+        try:
+            return topic.partition(partition).log
+        except NotFound as error:
+            # The topic is there: this may be a disk that is away.
+            raise Unavailable(f"topic {self.topic} lacks a partition: {error}") from error
