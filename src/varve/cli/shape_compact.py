@@ -1,6 +1,7 @@
 """`varve shape compact`: the log of a shape rewritten now."""
 
 import json
+from typing import Any
 
 import typer
 
@@ -19,7 +20,6 @@ def command(
     Examples:
       varve shape compact 48203311-1760000000000000
     """
-    from varve.cli.screen import make_console, print_details
     from varve.cli.shape_client import ShapeClient, shape_path
 
     with ShapeClient(url, token) as client:
@@ -27,5 +27,20 @@ def command(
     if as_json:
         typer.echo(json.dumps(told))
         return
-    pairs = [(name.replace("_", " "), str(value)) for name, value in told.items()]
-    print_details(make_console(), pairs, indent=0)
+    typer.echo(_tell(told))
+
+
+def _tell(report: dict[str, Any]) -> str:
+    """One line: what went, and what new clients are spared."""
+    from varve.cli.tier_access import show_bytes
+    from varve.shapes.compaction.report import Outcome
+
+    balance = report["balance"]
+    if report["outcome"] == Outcome.NOTHING:
+        return f"nothing to compact: the log of {report['handle']} is empty, or compacted already"
+    return (
+        f"compacted {report['handle']} up to {report['boundary']}: of {balance['entries_in']:,} "
+        f"entries {balance['entries_out']:,} stay, {show_bytes(balance['bytes_in'])} became "
+        f"{show_bytes(balance['bytes_out'])}; {balance['merged']:,} went into later updates, "
+        f"{balance['superseded']:,} were superseded"
+    )

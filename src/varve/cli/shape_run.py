@@ -40,7 +40,7 @@ from varve.kernels import (
     shape_plan,
 )
 from varve.shapes.compaction.settings import CompactionSettings
-from varve.shapes.engine import Engine
+from varve.shapes.engine import LOCK_FILE, Engine
 from varve.shapes.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -116,6 +116,24 @@ def _parse_address(listen: str) -> tuple[str, int]:
     if not found or not host or not is_port:
         raise InvalidSetting(f"--listen {listen!r:.120} is no address; write HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def make_data_directory(data: Path, log_directories: Sequence[Path]) -> None:
+    """Makes the directory of shapes; raises InvalidSetting where there can be none."""
+    for one in log_directories:
+        if data.resolve().is_relative_to(one.resolve()):
+            raise InvalidSetting(
+                f"--data {data} lies in log directory {one}, which holds partitions alone: "
+                "name a place outside of it"
+            )
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        (data / LOCK_FILE).touch()
+    except OSError as error:
+        raise InvalidSetting(
+            f"--data {data} is of no use: {error.filename}: {error.strerror}; name a directory "
+            "in which this process may write"
+        ) from error
 
 
 def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str], None]) -> None:

@@ -22,7 +22,7 @@ from tests.support.http_stub import Answer, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
 from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
-from varve.cli.shape_run import make_plan
+from varve.cli.shape_run import make_data_directory, make_plan
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
@@ -90,7 +90,8 @@ def test_a_shape_is_made_shown_listed_compacted_and_deleted(server: Running) -> 
     shown = run("show", handle, *at).stdout
     assert "orders" in shown
     assert json.loads(run("show", handle, "--json", *at).stdout)["where"] == "\"a\" = 'x'"
-    assert "done" in run("compact", handle, *at).stdout
+    assert run("compact", handle, *at).stdout.startswith(f"compacted {handle} up to ")
+    assert json.loads(run("compact", handle, "--json", *at).stdout)["outcome"] == "done"
     assert run("delete", handle, *at).stdout == f"deleted {handle}\n"
     assert "there is no such shape" in run("delete", handle, *at, code=1).stderr
     left = [json.loads(line) for line in run("list", "orders", "--json", *at).stdout.splitlines()]
@@ -209,6 +210,21 @@ _PLAN: Final[dict[str, Any]] = {
 def test_a_plan_that_cannot_be_is_refused(changed: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidSetting, match=told):
         make_plan(**{**_PLAN, **changed})
+
+
+def test_shapes_have_a_directory_of_their_own(tmp_path: Path) -> None:
+    logs, file = tmp_path / "data", tmp_path / "file"
+    logs.mkdir()
+    file.touch()
+    for data in (logs, logs / "t-0", tmp_path / "shapes" / ".." / "data" / "shapes"):
+        with pytest.raises(InvalidSetting, match="lies in log directory"):
+            make_data_directory(data, [logs])
+    for data in (file, file / "shapes"):
+        with pytest.raises(InvalidSetting, match=f"--data {data} is of no use"):
+            make_data_directory(data, [logs])
+    make_data_directory(tmp_path / "shapes", [logs])
+    make_data_directory(tmp_path / "shapes", [logs])
+    assert list(logs.iterdir()) == []
 
 
 def test_settings_reach_the_part_that_they_are_of() -> None:

@@ -53,9 +53,9 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """Messages in finished chunks, the one at the end of the snapshot among them."""
+        """Rows in finished chunks, without the message at the end of the snapshot."""
         with self._changed:
-            return sum(chunk.rows for chunk in self._chunks)
+            return sum(chunk.rows for chunk in self._chunks) - self._is_complete
 
     def read_chunk(self, number: int, *, wait_ms: int = CHUNK_WAIT_MS) -> Iterator[bytes] | None:
         """The rows of a chunk in pieces; None when the snapshot ended before it.
