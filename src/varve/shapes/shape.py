@@ -140,13 +140,13 @@ class Shape:
 
     def chunk_end(self, offset: Offset) -> Offset | None:
         """Where the chunk behind a place ends; None if it is open or there is none."""
-        with self._dropping_if_corrupt():
+        with self._reading():
             return self.open().chunk_end(offset)
 
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], in pieces joined by commas; raises NotFound if dropped."""
         self._note_read()
-        with self._dropping_if_corrupt():
+        with self._reading():
             return self._checked(self.open().read(start, end))
 
     def _note_read(self) -> None:
@@ -171,17 +171,25 @@ class Shape:
         return self._followers > 0 or is_expected
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        with self._dropping_if_corrupt():
+        with self._reading():
             yield from pieces
 
     @contextmanager
-    def _dropping_if_corrupt(self) -> Iterator[None]:
-        """A shape whose files are damaged would fail its readers for ever: they begin anew."""
+    def _reading(self) -> Iterator[None]:
+        """A shape whose files are damaged would fail its readers for ever: they begin anew.
+
+        What else the disk says may heal: a right that is lacking, too many open files.
+        """
         try:
             yield
         except Corrupt as error:
             self._storage_failed(self, error)
             raise NotFound(f"shape {self.handle} is damaged and was dropped: {error}") from error
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> Unavailable:
+        return Unavailable(f"shape {self.handle} cannot be read: {error}; mend that, and try again")
 
     def is_in_memory(self, start: Offset) -> bool:
         """Whether everything behind a place is in memory, so that reading it needs no file."""
@@ -192,7 +200,7 @@ class Shape:
         """The storage, opened if need be.
 
         Raises NotFound if the shape was dropped, perhaps because its files are gone or damaged, and
-        Unavailable before its snapshot has begun.
+        Unavailable before its snapshot has begun, or if they cannot be read now.
         """
         storage = self._storage
         if storage is not None and not self.is_dropped:
@@ -205,6 +213,8 @@ class Shape:
                 raise
             self._storage_failed(self, error)
             raise NotFound(f"shape {self.handle} cannot be opened and was dropped") from error
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def _storage_locked(self) -> ShapeStorage:
         if self.is_dropped:

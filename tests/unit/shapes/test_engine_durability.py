@@ -3,6 +3,7 @@
 Carries S4.
 """
 
+import errno
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -347,3 +348,25 @@ def test_a_table_that_goes_on_failing_is_opened_again(
     stage.engine.checkpoint_now()
     assert client.refetches == 0
     stage.close()
+
+
+@pytest.mark.parametrize("name", ["open", "read", "chunk_end"])
+def test_a_shape_whose_files_cannot_be_read_now_stays(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stage.put("items", "a", {"n": 1})
+    client = Follower(stage, "items")
+    client.catch_up()
+    stage.restart()
+    (shape,) = stage.engine.shapes()
+
+    def fail(*given: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "manifest.json")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(ShapeStorage, name, fail)
+        with pytest.raises(Unavailable, match=r"Permission denied: 'manifest\.json'"):
+            shape.chunk_end(BEFORE_ALL) if name == "chunk_end" else shape.read(BEFORE_ALL, LAST)
+    stage.put("items", "b", {"n": 2})
+    assert sorted(client.catch_up()) == ["a", "b"]
+    assert client.refetches == 0
