@@ -1,4 +1,4 @@
-"""Shapes of tables of a real PostgreSQL, which Debezium's connector follows into varve's server.
+"""Shapes of tables of a real PostgreSQL, which Debezium's connector follows into a broker.
 
 What clients end with is compared with what the database says to SELECT.
 
@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from conformance.broker import pause
+from conformance.broker import Broker, pause
 from conformance.connect import Connect, capture
 from conformance.postgres import Postgres, find_postgres
 from conformance.toolchain import Toolchain, ToolchainMissing, prepare_connect
@@ -28,7 +28,9 @@ from tests.support.steady_writer import SteadyWriter
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(280)]
 
-FORMS = pytest.mark.parametrize("has_schema", [False, True], ids=["bare", "with-schema"])
+PEERS = pytest.mark.parametrize(
+    ("peer", "has_schema"), [("varve", False), ("kafka", True)], ids=["varve", "kafka-with-schema"]
+)
 WHERE: Final = "is_open AND ratio >= 40 AND name <> 'moved'"
 COLUMNS: Final = ("name", "weight", "tags", "large")
 PATIENCE_SECONDS: Final = 30.0
@@ -57,6 +59,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
+def _find_bootstrap(request: pytest.FixtureRequest, peer: str) -> str:
+    """Where varve's server or Apache Kafka is found, started if need be."""
+    if peer == "kafka":
+        kafka: Broker = request.getfixturevalue("kafka")
+        return kafka.address
+    broker: ServerProcess = request.getfixturevalue("broker")
+    return broker.bootstrap
+
+
 def _wait_for_topic(bootstrap: str, topic: str) -> None:
     """The connector makes topics when it has something for them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -67,17 +78,19 @@ def _wait_for_topic(bootstrap: str, topic: str) -> None:
     raise AssertionError(f"the connector has not made {topic}")
 
 
-@FORMS
+@PEERS
 def test_whatever_happens_to_a_table_clients_end_with_its_rows(
     connect_tools: Toolchain,
     database: Postgres,
-    broker: ServerProcess,
     npm: NpmClients,
     name: str,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
+    peer: str,
     *,
     has_schema: bool,
 ) -> None:
+    bootstrap = _find_bootstrap(request, peer)
     table = Parcels(database, name, seed=int(has_schema))
     table.add(40)
     prefix = f"of_{name}"
@@ -85,15 +98,13 @@ def test_whatever_happens_to_a_table_clients_end_with_its_rows(
     connector = capture(database, prefix, f"public.{name}")
     with (
         Connect(
-            connect_tools, tmp_path / "connect", broker.bootstrap, connector, has_schema=has_schema
+            connect_tools, tmp_path / "connect", bootstrap, connector, has_schema=has_schema
         ) as connect,
-        ShapeServer(
-            broker.bootstrap, tmp_path, "--debezium", f"{topic}={prefix}.transaction"
-        ) as server,
+        ShapeServer(bootstrap, tmp_path, "--debezium", f"{topic}={prefix}.transaction") as server,
         Audience(server.host, server.port, npm) as audience,
     ):
         asked = {"table": topic}
-        _wait_for_topic(broker.bootstrap, topic)
+        _wait_for_topic(bootstrap, topic)
         audience.join(asked, lambda: table.rows(prefix))
         audience.join(
             {**asked, "where": WHERE, "columns": ",".join(COLUMNS)},
