@@ -145,6 +145,9 @@ class FakeEngine:
     def is_caught_up(self, topic: str) -> bool:
         return self.is_replayed
 
+    def is_read_again(self, topic: str) -> bool:
+        return self.is_replayed
+
     def health(self) -> EngineHealth:
         topic = TopicHealth("items", is_ready=True, error=self.trouble)
         return EngineHealth("waiting" if self.trouble else "active", [topic])

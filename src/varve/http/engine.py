@@ -79,6 +79,9 @@ class Engine(Protocol):
     def is_caught_up(self, topic: str) -> bool:
         """Whether all is replayed that was there when the engine began."""
 
+    def is_read_again(self, topic: str) -> bool:
+        """Whether rows are not behind what clients were told before a restart."""
+
     def health(self) -> EngineHealth: ...
     def subscribe(self, listener: Callable[[Collection[str]], None]) -> object:
         """Calls with the handles of shapes that have more, that began, failed, or are gone."""

@@ -24,6 +24,7 @@ from varve.shapes.offset import BEFORE_ALL, Offset
 
 _UNHEALTHY_RETRY_S: Final = 10
 _REPLAY_RETRY_S: Final = 1
+_REPLAY_LOOK_MS: Final = 50
 _TROUBLE_LOOK_MS: Final = 1000
 """How often who waits for a snapshot looks whether the topic is in trouble."""
 
@@ -222,6 +223,20 @@ class ShapeReads:
             raise _snapshot_refusal(shape.failure)
         if not has_begun:
             raise unavailable("the snapshot of the shape has not begun: come again later")
+
+    async def wait_until_read_again(self, exchange: Exchange, shape: Shape) -> None:
+        """Returns when rows are not behind what was told before a restart; refuses in time."""
+        engine, topic = self._services.engine, shape.definition.topic
+        left_ms = self._services.settings.long_poll_ms // 2
+        while not engine.is_read_again(topic):
+            if left_ms <= 0 or self._services.waiters.is_stopping:
+                raise unavailable(
+                    f"topic {topic} is being read again after a restart", retry_s=_REPLAY_RETRY_S
+                )
+            self._check_health(shape, is_opening_fine=True)
+            wait_ms = min(left_ms, _REPLAY_LOOK_MS)
+            await self._wait(exchange, shape, lambda: engine.is_read_again(topic), wait_ms)
+            left_ms -= wait_ms
 
     def _check_health(self, shape: Shape, *, is_opening_fine: bool = False) -> None:
         """Refuses where the topic of a shape is not read."""

@@ -1,7 +1,8 @@
 """Part of the rows of a shape, asked for once.
 
 Invariant  the offset of the answer is not beyond what the rows contain, so that a client that goes
-           on from there misses nothing.
+           on from there misses nothing. After a restart no rows are given that are behind what
+           was told before.
 """
 
 import json
@@ -30,6 +31,7 @@ class SubsetReads:
         assert request.subset is not None
         shape = await services.resolver.resolve(request)
         await self._reads.wait_for_snapshot(exchange, shape)
+        await self._reads.wait_until_read_again(exchange, shape)
         try:
             found = await services.slow.run_in_engine(self._run, shape, request.subset)
         except NotFound:

@@ -81,7 +81,8 @@ class Engine:
         self._listeners = Listeners()
         self.metrics = EngineMetrics(self._topics.all)
         self._reads = itertools.count(1)
-        self._marks = itertools.count(1)
+        # Clients tell subsets apart by their marks, those from before a restart too.
+        self._marks = itertools.count(clock.now_ms())
         self._leftovers = Leftovers(fs, root, self._catalog)
         self._storages = Storages(
             fs,
@@ -272,6 +273,11 @@ class Engine:
         found = self._topics.find(topic)
         feed = None if found is None else found.find_feed()
         return feed is not None and feed.is_caught_up
+
+    def is_read_again(self, topic: str) -> bool:
+        """Whether a topic's rows are not behind what clients were told before a restart."""
+        found = self._topics.find(topic)
+        return found is not None and found.is_read_again
 
     def health(self) -> EngineHealth:
         topics = [topic_health(one, self._worker_health(one)) for one in self._topics.all()]

@@ -1,7 +1,8 @@
 """A subset of a shape's rows as they are now, read from the table of its topic.
 
 Invariant  `position` is a place in the shape's log that lies at or before what the rows show, so
-           a client that goes on from there misses nothing; `tx` is the place that they show.
+           a client that goes on from there misses nothing; `tx` is the place that they show. No
+           rows are given that are older than what clients may have been told before a crash.
 """
 
 from collections.abc import Iterator
@@ -29,10 +30,12 @@ class SubsetResult:
 def read_subset(
     topic: TopicShapes, shape: Shape, subset: Subset, *, mark: int, rows_max: int
 ) -> SubsetResult:
-    """Runs a subset request; raises Unavailable while the topic is not open."""
+    """Runs a subset request; raises Unavailable while the topic is not open, or read again."""
     feed = topic.find_feed()
     if feed is None:
         raise Unavailable(f"topic {topic.topic} is not open yet: try again")
+    if not topic.is_read_again:
+        raise Unavailable(f"topic {topic.topic} is being read again after a stop: try again")
     position = shape.latest
     view = feed.view()
     try:

@@ -121,6 +121,12 @@ class TopicShapes:
         """The feed once it is open."""
         return self._feed if self.is_ready else None
 
+    @property
+    def is_read_again(self) -> bool:
+        """Whether the table has all that clients may have been told before it was opened."""
+        feed = self.find_feed()
+        return feed is not None and feed.position.tx >= self.newest_tx_at_open
+
     def connect(self) -> None:
         """Makes the feed if there is none; raises NotFound without the topic, Unavailable."""
         if self._feed is None:

@@ -35,6 +35,21 @@ def test_a_subset_has_the_rows_and_what_they_contain() -> None:
     play(scene)
 
 
+def test_after_a_restart_a_subset_waits_until_all_told_before_is_read_again() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.is_replayed = False
+        url = f"/v1/shape?table=items&handle={shape.handle}"
+        refused = await stage.client.post(url, json={})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        asked = asyncio.ensure_future(stage.client.post(url, json={}))
+        await until(lambda: stage.services.waiters.count == 1)
+        stage.engine.is_replayed = True
+        assert (await asked).status_code == 200
+
+    play(scene, long_poll_ms=400)
+
+
 def test_a_subset_waits_for_a_shape_that_is_just_made() -> None:
     async def scene(stage: Stage) -> None:
         stage.engine.begins_at_once = False

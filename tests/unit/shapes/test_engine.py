@@ -216,6 +216,33 @@ def test_a_subset_has_the_rows_of_now_and_a_place_to_go_on_from(stage: Stage) ->
     assert result.position == shape.latest
 
 
+def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -> None:
+    clock = ManualClock()
+    settings = EngineSettings(turn_records=2, checkpoint_ms=3_600_000)
+    stage = Stage(path, settings=settings, clock=clock)
+    stage.store.create_topic("items", partitions=1)
+    stage.put("items", "gone", {"n": 0})
+    shape = stage.create("items", log="changes_only")
+    for number in range(5):
+        stage.put("items", "k", {"n": number})
+    stage.put("items", "gone", None)
+    stage.settle("items")
+    told, mark = shape.latest, stage.engine.subset(shape, Subset.parse()).mark
+    clock.advance(1)
+    stage.crash()
+    found = stage.engine.find(shape.handle)
+    assert found is not None
+    for _ in range(3):
+        with pytest.raises(Unavailable, match=r"not open yet|read again"):
+            stage.engine.subset(found, Subset.parse())
+        stage.engine.run_turn("items")
+    result = stage.engine.subset(found, Subset.parse())
+    assert [json.loads(row)["value"] for row in result.rows] == [{"key": "k", "n": 4}]
+    assert result.position == told
+    assert result.mark != mark
+    stage.close()
+
+
 def test_ten_thousand_rows_come_in_several_chunks_of_a_snapshot(path: Path) -> None:
     stage = Stage(path, settings=EngineSettings(chunk_bytes=100_000))
     stage.store.create_topic("t")
