@@ -54,6 +54,10 @@ class Compacting:
         """Compacts the logs whose time has come."""
         self._note(self._schedule.run_once(now_ms))
 
+    def end(self) -> None:
+        """Nobody waits for more than the log that is being compacted."""
+        self._schedule.end()
+
     def _note(self, reports: Iterable[CompactionReport]) -> None:
         for report in reports:
             self._metrics.add(COMPACTIONS, 1, report.outcome)

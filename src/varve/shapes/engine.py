@@ -369,6 +369,7 @@ class Engine:
     def _stop(self) -> None:
         self._is_open = False
         self._leftovers.end()
+        self._compacting.end()
         if self._running is not None:
             self._running.stop()
             self._running = None

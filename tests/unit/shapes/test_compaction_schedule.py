@@ -48,6 +48,17 @@ def test_a_shape_is_looked_at_once_a_period() -> None:
     bench.check(sample=20)
 
 
+def test_a_schedule_that_has_ended_compacts_nothing() -> None:
+    bench = CompactionBench(MemoryFileSystem(ManualClock()))
+    schedule, errors = _schedule(bench, CompactionSettings(keep_chunks=1, stale_share=0.1))
+    bench.change(100)
+    bench.storage.flush()
+    schedule.run_once(0)
+    schedule.end()
+    assert [schedule.run_once(now_ms) for now_ms in (1_000_000, 2_000_000)] == [[], []]
+    assert errors == []
+
+
 def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole() -> None:
     bench = CompactionBench(MemoryFileSystem(ManualClock()), storage_settings=StorageSettings())
     settings = CompactionSettings()

@@ -4,12 +4,11 @@ Each shape is looked at once a period, at a moment moved by chance, so that shap
 not compacted together. One of which too little would go is looked at again when twice as much is
 there: what is read in vain stays a part of what is written.
 
-Threads    `run_once` by one thread; `forget` by any.
+Threads    `run_once` by one thread; `end` by any.
 """
 
 from collections.abc import Callable, Iterable
 from random import Random
-from threading import Lock
 
 from varve.foundation.errors import StoreError, Unavailable
 from varve.shapes.compaction.compact import Compactor
@@ -32,9 +31,9 @@ class CompactionSchedule:
         self._storages = storages
         self._failed = failed
         self._random = random
-        self._lock = Lock()
-        self._due_ms: dict[str, int] = {}  # guarded by _lock
-        self._wanted_bytes: dict[str, int] = {}  # guarded by _lock
+        self._due_ms: dict[str, int] = {}
+        self._wanted_bytes: dict[str, int] = {}
+        self._is_ended = False
 
     def run_once(self, now_ms: int) -> list[CompactionReport]:
         """Looks at every shape whose time has come; the reports of those whose log was read.
@@ -44,6 +43,8 @@ class CompactionSchedule:
         reports = []
         storages = {storage.handle: storage for storage in self._storages()}
         for handle in self._take_due(storages.keys(), now_ms):
+            if self._is_ended:
+                break
             storage = storages[handle]
             try:
                 report = self._look(storage, now_ms)
@@ -56,11 +57,9 @@ class CompactionSchedule:
                 reports.append(report)
         return reports
 
-    def forget(self, handle: str) -> None:
-        """A shape is gone."""
-        with self._lock:
-            self._due_ms.pop(handle, None)
-            self._wanted_bytes.pop(handle, None)
+    def end(self) -> None:
+        """A round under way ends with the shape in hand, and there are no more."""
+        self._is_ended = True
 
     def _look(self, storage: ShapeStorage, now_ms: int) -> CompactionReport | None:
         settings = self._compactor.settings
@@ -70,29 +69,27 @@ class CompactionSchedule:
         if size < (max(wanted, settings.whole_bytes) if target is None else wanted):
             return None
         report = self._compactor.compact(storage, now_ms=now_ms)
-        with self._lock:
-            if report.outcome is Outcome.NOT_WORTH:
-                self._wanted_bytes[storage.handle] = 2 * report.position
-            else:
-                self._wanted_bytes.pop(storage.handle, None)
+        if report.outcome is Outcome.NOT_WORTH:
+            self._wanted_bytes[storage.handle] = 2 * report.position
+        else:
+            self._wanted_bytes.pop(storage.handle, None)
         return report
 
     def _take_due(self, handles: Iterable[str], now_ms: int) -> list[str]:
         """The shapes to look at now, and when to look at each the next time."""
-        with self._lock:
-            known = set(handles)
-            for handle in self._due_ms.keys() - known:
-                del self._due_ms[handle]
-                self._wanted_bytes.pop(handle, None)
-            due = []
-            for handle in sorted(known):
-                due_ms = self._due_ms.get(handle)
-                if due_ms is not None and now_ms < due_ms:
-                    continue
-                self._due_ms[handle] = now_ms + self._period_ms()
-                if due_ms is not None:
-                    due.append(handle)
-            return due
+        known = set(handles)
+        for handle in self._due_ms.keys() - known:
+            del self._due_ms[handle]
+            self._wanted_bytes.pop(handle, None)
+        due = []
+        for handle in sorted(known):
+            due_ms = self._due_ms.get(handle)
+            if due_ms is not None and now_ms < due_ms:
+                continue
+            self._due_ms[handle] = now_ms + self._period_ms()
+            if due_ms is not None:
+                due.append(handle)
+        return due
 
     def _period_ms(self) -> int:
         settings = self._compactor.settings
