@@ -116,6 +116,15 @@ def _stream(
     yield from tail
 
 
+class _Block(NamedTuple):
+    """What a read gave: messages, how many bytes they took, what the next entry needs."""
+
+    messages: bytes
+    consumed: int
+    needed: int
+    is_done: bool
+
+
 def read_range(part: LogRange, after: Offset, until: Offset, read_bytes: int) -> Iterator[bytes]:
     """Messages of one file in (after, until], in pieces of whole messages joined by commas.
 
@@ -123,24 +132,30 @@ def read_range(part: LogRange, after: Offset, until: Offset, read_bytes: int) ->
     """
     limits = (*kernel_offset(after), *kernel_offset(until))
     position, needed = part.start, 0
-    out = np.empty(min(read_bytes, max(part.end - position, 0)), np.uint8)
     while position < part.end:
         size = min(max(read_bytes, needed), part.end - position)
         if needed > size:
             raise _corrupt(part, position, "it ends beyond the log")
-        data = part.file.read_at(position, size)
-        if len(data) < size:
-            raise _corrupt(part, position + len(data), f"the file ends, and not at {part.end}")
-        if out.size < size:
-            out = np.empty(size, np.uint8)
-        status, consumed, used, needed = strip_entries(np.frombuffer(data, np.uint8), *limits, out)
-        if status not in (EntryStatus.MORE, EntryStatus.DONE):
-            raise _corrupt(part, position + consumed, _FAULTS[EntryStatus(status)])
-        if used:
-            yield out[:used].tobytes()
-        if status == EntryStatus.DONE:
+        block = _read_block(part, position, size, limits)
+        position, needed, is_done = position + block.consumed, block.needed, block.is_done
+        if block.messages:
+            yield block.messages
+        if is_done:
             return
-        position += consumed
+
+
+def _read_block(
+    part: LogRange, position: int, size: int, limits: tuple[int, int, int, int]
+) -> _Block:
+    """Keeps no buffer: a reader that is slow holds nothing but its messages."""
+    data = part.file.read_at(position, size)
+    if len(data) < size:
+        raise _corrupt(part, position + len(data), f"the file ends, and not at {part.end}")
+    out = np.empty(size, np.uint8)
+    status, consumed, used, needed = strip_entries(np.frombuffer(data, np.uint8), *limits, out)
+    if status not in (EntryStatus.MORE, EntryStatus.DONE):
+        raise _corrupt(part, position + consumed, _FAULTS[EntryStatus(status)])
+    return _Block(out[:used].tobytes(), consumed, needed, status == EntryStatus.DONE)
 
 
 def _corrupt(part: LogRange, position: int, fault: str) -> Corrupt:
