@@ -1,12 +1,14 @@
-"""What holds for all tests: how long they search, in which order they begin."""
+"""What holds for all tests: how long they search, where they write, in which order they begin."""
 
 import gc
+import os
 import signal
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.memory_directory import SHARED_MEMORY, has_room_for_all
 from tests.support.rounds import EXAMPLES_LONG, IS_LONG
 
 # Kernels compile during the first example, and machines are busy: none fails for its time. The
@@ -19,6 +21,9 @@ settings.register_profile(
 )
 settings.load_profile("long" if IS_LONG else "default")
 
+# A test waits for no disk unless that is its subject: `tmp_path` is in memory where there is room.
+if has_room_for_all():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
 
 # A shell that runs the tests in the background lets them, and what they start, ignore interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

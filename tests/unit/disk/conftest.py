@@ -1,0 +1,3 @@
+"""The disk is the subject."""
+
+from tests.support.disk_directory import tmp_path as tmp_path
