@@ -106,9 +106,7 @@ def test_transactions_of_the_source_are_seen_whole(
 ) -> None:
     table = DebeziumTable(kafka.address, name, "accounts", has_schema=has_schema)
     draws = random.Random(7)
-    table.begin("first")
-    _open_accounts(table, None)
-    table.end()
+    _open_accounts(table, "r")
     table.flush()
     server = serve("--debezium", f"{table.topic}={table.transaction_topic}")
     with Audience(server.host, server.port, npm) as audience:

@@ -95,6 +95,13 @@ def find_transaction_end(value: bytes | None) -> TransactionEnd | None:
     return None if id is None else TransactionEnd(id, held)
 
 
+def find_transaction_begin(value: bytes | None) -> str | None:
+    """The transaction that a record of Debezium's transaction topic begins, if it does."""
+    (event,) = _unwrapped([value])
+    is_begin = isinstance(event, dict) and event.get("status") == b'"BEGIN"'
+    return _find_id(event) if is_begin and isinstance(event, dict) else None
+
+
 def _split(texts: Sequence[bytes | None]) -> list[Split]:
     """Each text that is there, split; one kernel call serves all."""
     found = iter(split_texts([text for text in texts if text is not None]))

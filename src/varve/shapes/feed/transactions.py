@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from varve.foundation.clock import Clock
 from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.debezium_decoder import find_transaction_end
+from varve.shapes.feed.debezium_decoder import find_transaction_begin, find_transaction_end
 from varve.shapes.feed.decoder import transaction_ids
 from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, split_records
 from varve.shapes.feed.source import TopicSource
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 RECORDS_MAX: Final = 100_000
 PATIENCE_MS: Final = 5_000
+BEGUN_PATIENCE_MS: Final = 300_000
+"""For the end of a transaction that is known to have begun: its connector is on its way back."""
 _ENDS_MAX: Final = 100_000
 _READ_BYTES: Final = 1 << 20
 _MISSING_LOOK_MS: Final = 1_000
@@ -40,10 +42,12 @@ _NO_TOPIC_CHARACTER: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(slots=True)
 class _End:
-    """The end of a transaction: where it stands, and how many records are still to come."""
+    """The end of a transaction: where it stands, and how many records are still to come.
+
+    While it is only known to have begun, where that stands, and None."""
 
     offset: int
-    missing: int
+    missing: int | None
     noted_ms: int
 
 
@@ -140,10 +144,15 @@ class SourceTransactions:
     def _note(self, offset: int, value: bytes | None, now_ms: int) -> None:
         end = find_transaction_end(value)
         if end is None:
+            begun = find_transaction_begin(value)
+            if begun is not None:
+                self._ends[begun] = _End(offset, None, now_ms)
             return
         count = sum(count for name, count in end.counts.items() if self._is_ours(name))
+        self._ends.pop(end.id, None)
+        # Its last records may still be on their way.
+        self._held_since.pop(end.id, None)
         if count:
-            self._ends.pop(end.id, None)
             self._ends[end.id] = _End(offset, count, now_ms)
         while len(self._ends) > _ENDS_MAX:
             self._ends.pop(next(iter(self._ends)))
@@ -154,11 +163,14 @@ class SourceTransactions:
         return self._topic == name or self._topic.endswith(f".{name}")
 
     def _forget_unused(self, now_ms: int) -> None:
-        for id, end in list(self._ends.items()):
+        unused = []
+        for id, end in self._ends.items():
             if now_ms - end.noted_ms < _UNUSED_MS:
                 break
             if id not in self._held_since:
-                del self._ends[id]
+                unused.append(id)
+        for id in unused:
+            del self._ends[id]
 
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
         """How many entries may be taken: whole transactions, at least so many if they are there."""
@@ -179,7 +191,7 @@ class SourceTransactions:
             self._held_since.pop(id, None)
             self._held = {buffer: one for buffer, one in self._held.items() if one[0] != id}
             end = self._ends.get(id)
-            if end is not None:
+            if end is not None and end.missing is not None:
                 end.missing -= events
                 if end.missing <= 0:
                     del self._ends[id]
@@ -190,11 +202,13 @@ class SourceTransactions:
         assert id is not None
         self._held[buffer] = (id, group.events)
         end = self._ends.get(id)
-        if end is not None and self._held_count(id) >= end.missing:
+        is_begun = end is not None and end.missing is None
+        if end is not None and end.missing is not None and self._held_count(id) >= end.missing:
             return True
         now_ms = self._clock.now_ms()
         waited_ms = now_ms - self._held_since.setdefault(id, now_ms)
-        is_over = group.size >= self._records_max or waited_ms >= self._patience_ms
+        patience_ms = BEGUN_PATIENCE_MS if is_begun else self._patience_ms
+        is_over = group.size >= self._records_max or waited_ms >= patience_ms
         self._counts.unfinished += is_over
         return is_over
 

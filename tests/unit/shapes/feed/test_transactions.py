@@ -84,12 +84,17 @@ class _Bench:
         self.source.append(0, encoded, None)
 
     def _mark(self, transaction: str) -> dict[str, Any]:
-        order = self._orders[transaction] = self._orders.get(transaction, 0) + 1
+        number = transaction.partition(":")[0]
+        order = self._orders[number] = self._orders.get(number, 0) + 1
         return {"id": transaction, "total_order": order, "data_collection_order": order}
 
     def tell_again(self, transaction: str) -> None:
         """As a connector does after a crash: from the first record of a transaction on."""
         del self._orders[transaction]
+
+    def begin(self, transaction: str) -> None:
+        value = {"status": "BEGIN", "id": transaction, "data_collections": None}
+        self.ends.append(0, b"{}", json.dumps(value).encode())
 
     def end(self, transaction: str, count: int) -> None:
         collections = [
@@ -330,3 +335,26 @@ def test_where_the_last_transaction_begins(tail: int) -> None:
     assert find(start=2) == 2
     put(None)
     assert find() == 3 + tail
+
+
+def test_a_connector_that_is_away_within_a_transaction_is_waited_for(bench: _Bench) -> None:
+    bench.begin("7:1")
+    bench.put(1, 1, "7:1")
+    assert bench.poll() == []
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.clock.advance(100_000)
+    assert bench.poll() == []
+    bench.crash()
+    assert bench.poll() == []
+    bench.clock.advance(100_000)
+    assert bench.poll() == []
+    bench.put(2, 2, "7:5")
+    bench.end("7:9", 2)
+    assert _numbers(bench.poll()) == [[1, 2]]
+    assert bench.counts.unfinished == 0
+    assert bench.gate.position == 2
+    bench.begin("8:1")
+    bench.put(1, 3, "8:1")
+    assert bench.poll() == []
+    bench.clock.advance(300_000)
+    assert _numbers(bench.poll()) == [[3]]
