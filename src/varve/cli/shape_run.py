@@ -51,6 +51,16 @@ logger = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
 _TRIM_SECONDS: Final = 30
+_KERNELS: Final = (
+    json_members,
+    row_texts,
+    row_messages,
+    shape_entries,
+    json_split,
+    shape_plan,
+    shape_fold,
+)
+"""What the first rows would wait for: loaded while the first clients find their way."""
 _HTTP_PREFIX: Final = "shapes.http."
 _COMPACTION_PREFIX: Final = "shapes.compaction."
 
@@ -208,7 +218,10 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
             f"{count} shape{'' if count == 1 else 's'}; "
             f"started in {time.monotonic() - began:.2f} s"
         )
-        await services.slow.run_in_engine(_warm)
+        for kernels in _KERNELS:
+            # Where nobody has compiled them before this takes its time, and a stop comes first.
+            if not end.is_set():
+                await services.slow.run_in_engine(kernels.warm)
         # What was imported and loaded is looked at no more, and rows hold no cycles.
         gc.freeze()
         gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -219,20 +232,6 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
         logger.info("stopping", extra={"waiting": services.waiters.count})
     finally:
         await server.stop()
-
-
-def _warm() -> None:
-    """Loads what the first rows would wait for, while the first clients find their way."""
-    for kernels in (
-        json_members,
-        row_texts,
-        row_messages,
-        shape_entries,
-        json_split,
-        shape_plan,
-        shape_fold,
-    ):
-        kernels.warm()
 
 
 async def _trim_memory(services: Services) -> None:
