@@ -53,9 +53,11 @@ _OLD_VALUE = _text(b'"old_value":')
 _HEADERS = _text(b'"headers":')
 _OPERATION = _text(b'"operation":')
 _RELATION = _text(b'"relation":')
+_TXIDS = _text(b'"txids":')
 
-# A message's parts as positions: start and end of key, value, old value, operation, relation.
-_PARTS = 10
+# A message's parts as positions: start and end of key, value, old value, operation, relation, and
+# of its transactions.
+_PARTS = 12
 # A column in the table: start and end of its name, start and end of its value.
 _CELLS = 4
 
@@ -106,6 +108,8 @@ def _read_headers(at: int, end: int, parts: Numbers) -> bool:
             parts[6], parts[7] = value, after
         elif _is_named(member, value, _RELATION):
             parts[8], parts[9] = value, after
+        elif _is_named(member, value, _TXIDS):
+            parts[10], parts[11] = value, after
         member = following
     return as_int(parts[6]) > 0
 
@@ -221,13 +225,17 @@ def _put_key(at: int, parts: Numbers) -> int:
 
 
 @inlined
-def _put_headers(at: int, parts: Numbers) -> int:
+def _put_headers(at: int, parts: Numbers, newest: Numbers) -> int:
+    """The headers of a message, with the transactions of the newest one that is in it."""
     at = _put_text(_put_byte(at, _COMMA), _HEADERS)
     at = _put_text(_put_byte(at, _OPEN), _OPERATION)
     at = _put(at, parts[6], parts[7])
     if parts[8] > 0:
         at = _put_text(_put_byte(at, _COMMA), _RELATION)
         at = _put(at, parts[8], parts[9])
+    if newest[10] > 0:
+        at = _put_text(_put_byte(at, _COMMA), _TXIDS)
+        at = _put(at, newest[10], newest[11])
     return _put_byte(_put_byte(at, _CLOSE), _CLOSE)
 
 
@@ -246,7 +254,7 @@ def _put_message(at: int, parts: Numbers) -> int:
     if parts[4] > 0:
         at = _put_text(_put_byte(at, _COMMA), _OLD_VALUE)
         at = _put(at, parts[4], parts[5])
-    return _put_headers(at, parts)
+    return _put_headers(at, parts, parts)
 
 
 @kernel
@@ -279,7 +287,7 @@ def _fold_run(
     if has_old:
         at = _put_text(_put_byte(at, _COMMA), _OLD_VALUE)
         at = _put_columns(at, olds, old_count)
-    return _put_headers(at, first)
+    return _put_headers(at, first, parts)
 
 
 @inlined

@@ -18,6 +18,7 @@ from tests.support.shape_messages import (
     UPDATE,
     State,
     apply_all,
+    apply_message,
     make_entry,
 )
 from varve.disk import MemoryFileSystem
@@ -122,6 +123,29 @@ def test_a_reader_of_any_versions_of_the_log_ends_with_the_rows(
     assert state == expected
 
 
+@given(st.lists(changes, min_size=1, max_size=40), st.data())
+@machine_settings(60)
+def test_a_reader_with_a_subset_ends_with_the_rows(drawn: list[Any], data: st.DataObject) -> None:
+    """It leaves out what the subset contains, of the compacted part and of the rest."""
+    entries = _entries(drawn)
+    boundary = data.draw(st.integers(1, len(entries)))
+    rest = entries[boundary:]
+    compacted = _compact(_block(entries[:boundary]))
+    version = join_blocks([compacted, _block(rest)]) if rest else compacted
+    seen_tx = data.draw(st.sampled_from([entry.offset.tx for entry in entries]))
+    place = data.draw(st.sampled_from([Offset(0, 0), *(entry.offset for entry in entries)]))
+    contained = [entry.json for entry in entries if entry.offset.tx <= seen_tx]
+    state = apply_all({}, contained)
+    keys = set(state)
+    for message in map(
+        json.loads, _read(version, min(place, Offset(seen_tx, 0)), entries[-1].offset)
+    ):
+        txids = message["headers"].get("txids", [])
+        if not (message.get("key") in keys and txids and max(txids) <= seen_tx):
+            apply_message(state, message)
+    assert state == apply_all({}, [entry.json for entry in entries])
+
+
 def _flagged(version: Block, count: int) -> Block:
     """The first entries of a version, byte for byte."""
     return version.take(np.arange(count))
@@ -172,6 +196,7 @@ def _model(entries: list[Entry], key: bytes) -> list[tuple[Offset, Any]]:
         for entry in own[1:]:
             newer = json.loads(entry.json)
             merged["value"].update(newer["value"])
+            merged["headers"]["txids"] = newer["headers"]["txids"]
             if "old_value" in newer:
                 merged["old_value"] = newer["old_value"] | merged.get("old_value", {})
         stays.append((own[-1].offset, merged))
@@ -181,7 +206,8 @@ def _model(entries: list[Entry], key: bytes) -> list[tuple[Offset, Any]]:
 def _stripped(entry: Entry) -> Any:
     message = json.loads(entry.json)
     headers = message["headers"]
-    return message | {"headers": {name: headers[name] for name in ("operation", "relation")}}
+    kept = ("operation", "relation", "txids")
+    return message | {"headers": {name: headers[name] for name in kept}}
 
 
 @given(

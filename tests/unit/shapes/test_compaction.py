@@ -48,8 +48,8 @@ def test_one_update_of_a_row_stays(bench: CompactionBench) -> None:
     assert report.boundary is not None
     messages = list(read_messages(bench.storage, SNAPSHOT_END, report.boundary))
     assert [message["headers"] for message in messages] == [
-        {"operation": "insert", "relation": ["public", "rows"]},
-        {"operation": "update", "relation": ["public", "rows"]},
+        {"operation": "insert", "relation": ["public", "rows"], "txids": [1]},
+        {"operation": "update", "relation": ["public", "rows"], "txids": [200]},
     ]
     assert report.balance.entries_out == 2
     bench.check()
