@@ -123,8 +123,17 @@ def test_a_reader_of_any_versions_of_the_log_ends_with_the_rows(
     assert state == expected
 
 
-@given(st.lists(changes, min_size=1, max_size=40), st.data())
-@machine_settings(60)
+few_keys = st.tuples(
+    st.sampled_from([INSERT, UPDATE, UPDATE, DELETE]),
+    st.sampled_from(["k", "z"]),
+    st.fixed_dictionaries({"a": st.integers(0, 9)}),
+    st.none(),
+    st.integers(0, 1),
+)
+
+
+@given(st.lists(few_keys, min_size=3, max_size=12), st.data())
+@machine_settings(100)
 def test_a_reader_with_a_subset_ends_with_the_rows(drawn: list[Any], data: st.DataObject) -> None:
     """It leaves out what the subset contains, of the compacted part and of the rest."""
     entries = _entries(drawn)
