@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from random import Random
 
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, NotFound, Unavailable
 from varve.foundation.metrics import MetricTable
 from varve.shapes.catalog import Catalog
 from varve.shapes.compaction.compact import Compactor
@@ -45,8 +45,19 @@ class Compacting:
         )
 
     def compact(self, shape: Shape, now_ms: int) -> CompactionReport:
-        """Compacts all of a log that is durable."""
-        report = self._compactor.compact(shape.open(), now_ms=now_ms, is_forced=True)
+        """Compacts all of a log that is durable; raises NotFound if the shape goes meanwhile."""
+        storage = shape.open()
+        try:
+            report = self._compactor.compact(storage, now_ms=now_ms, is_forced=True)
+        except OSError as error:
+            if shape.is_dropped:
+                raise NotFound(
+                    f"shape {shape.handle} was dropped while it was compacted"
+                ) from error
+            raise Unavailable(
+                f"shape {shape.handle} was not compacted, and is as before: {error.filename}: "
+                f"{error.strerror}; mend that and try again"
+            ) from error
         self._note([report])
         return report
 
@@ -73,10 +84,11 @@ class Compacting:
         return [storage for storage in found if storage is not None]
 
     def _failed(self, storage: ShapeStorage, error: Exception) -> None:
+        shape = self._catalog.find(storage.handle)
+        if shape is None:
+            return  # dropped meanwhile, with its files
         logger.error(
             "compaction of a shape failed", exc_info=error, extra={"handle": storage.handle}
         )
-        shape = self._catalog.find(storage.handle)
-        is_broken = isinstance(error, Corrupt) or storage.failure is not None
-        if shape is not None and is_broken:
+        if isinstance(error, Corrupt) or storage.failure is not None:
             self._drop(shape, DropReason.STORAGE_FAILED)

@@ -8,7 +8,7 @@ Invariant  `position` is a place in the shape's log that lies at or before what 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.foundation.errors import Closed, InvalidRequest, Unavailable
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
 from varve.shapes.offset import Offset
@@ -37,12 +37,12 @@ def read_subset(
     if not topic.is_read_again:
         raise Unavailable(f"topic {topic.topic} is being read again after a stop: try again")
     position = shape.latest
-    view = feed.view()
     try:
-        chosen = subset.run(_rows(view, shape))
-        tx = max(view.position.tx, 0)
-    finally:
-        view.close()
+        with feed.view() as view:
+            chosen = subset.run(_rows(view, shape))
+            tx = max(view.position.tx, 0)
+    except Closed as error:
+        raise Unavailable(f"topic {topic.topic} is being opened again: {error}") from error
     if len(chosen) > rows_max:
         raise InvalidRequest(
             f"the subset has {len(chosen)} rows and the limit is {rows_max}: give it a limit"

@@ -14,13 +14,17 @@ from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed, Locked, NotFound, Unavailable
 from varve.foundation.metrics import exposition
+from varve.shapes.compaction import compact
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import define
+from varve.shapes.feed.table import TableView
+from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.health import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import UNREAD_MS, DropReason, Shape
+from varve.shapes.storage.layout import new_suffix
 from varve.shapes.topics import LOOK_MS
 
 
@@ -241,6 +245,37 @@ def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -
     assert result.position == told
     assert result.mark != mark
     stage.close()
+
+
+def test_a_subset_of_a_topic_that_is_lost_meanwhile_comes_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.put("items", "a", {"n": 1})
+    shape = stage.create("items")
+
+    def lose(feed: TopicFeed) -> TableView:
+        raise Closed("the feed of topic items is not open")
+
+    monkeypatch.setattr(TopicFeed, "view", lose)
+    with pytest.raises(Unavailable, match="being opened again"):
+        stage.engine.subset(shape, Subset.parse())
+
+
+def test_a_shape_that_is_dropped_while_it_is_compacted_is_not_found(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.put("items", "a", {"n": 1})
+    shape = stage.create("items")
+    stage.put("items", "a", {"n": 2})
+    stage.settle("items")
+
+    def drop_first(*arguments: object) -> str:
+        stage.engine.drop(shape, DropReason.DELETED)
+        return new_suffix(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compact, "new_suffix", drop_first)
+    with pytest.raises(NotFound, match="dropped while it was compacted"):
+        stage.engine.compact(shape)
 
 
 def test_ten_thousand_rows_come_in_several_chunks_of_a_snapshot(path: Path) -> None:
