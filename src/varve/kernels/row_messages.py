@@ -25,7 +25,7 @@ from varve.kernels.objects import (
     number_of,
     tuple_item,
 )
-from varve.kernels.peeks import peek_u8, peek_u64, start_of
+from varve.kernels.peeks import keep, peek_u8, peek_u64, start_of
 from varve.kernels.puts import put, put_byte, put_number
 from varve.kernels.row_walk import (
     MEMBER_BYTES_MIN,
@@ -368,6 +368,7 @@ def _write(
             at = _put_end(after, form, telling, tx, op)
         ends[index + 1] = at - base
         tellings[index] = telling
+    keep(spans)
     return data[: at - base]
 
 

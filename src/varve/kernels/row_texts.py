@@ -16,7 +16,7 @@ import numpy.typing as npt
 from varve.kernels.compile import inlined, object_kernel
 from varve.kernels.json_members import DEPTH_MAX, SPAN_FIELD_COUNT, squeeze, walk_members
 from varve.kernels.objects import bytes_address, bytes_size, list_item, list_size, tuple_item
-from varve.kernels.peeks import peek_u8, start_of
+from varve.kernels.peeks import keep, peek_u8, start_of
 from varve.kernels.puts import put, put_byte
 from varve.kernels.row_walk import (
     MEMBER_BYTES_MIN,
@@ -135,6 +135,7 @@ def _judge(keys: int, values: int, fits: Flags) -> None:
         fits[index] = _FIT if _is_dense(spans, member_count, size) else _BLANKS
         known, known_count = address, member_count
         spans, known_spans = known_spans, spans
+    keep(key_spans)
 
 
 @object_kernel
@@ -182,6 +183,7 @@ def _are_rows(texts: int) -> bool:
             return False
         if find_spans(address + 1, address + size - 1, place) < 0:
             return False
+    keep(spans)
     return True
 
 
@@ -235,6 +237,8 @@ def _find_reordered(changes: int, none: int) -> bool:
         other_count = find_spans(other_address + 1, other_address + size - 1, others)
         if count == other_count and _may_be_same(place, count, others):
             return True
+    keep(spans)
+    keep(other_spans)
     return False
 
 
@@ -265,6 +269,7 @@ def _find_values(texts: int, names: int, places: Places) -> None:
                     places[number, 0, index] = colon + 1 - address
                     places[number, 1, index] = span(place, member, 2) - address
                     break
+    keep(spans)
 
 
 def find_values(texts: list[bytes], names: list[bytes]) -> list[tuple[bytes | None, ...]]:
