@@ -7,7 +7,6 @@ Cache      machine code is kept in numba's cache beside the source (or in NUMBA_
 Threads    kernels keep no state, and release the GIL but for those that look at objects.
 """
 
-import gc
 import re
 import zlib
 from collections.abc import Callable
@@ -65,16 +64,9 @@ class _KernelCache(FunctionCache):
         numba makes its compiler ready first: 0.35 s and 12 MiB for typing rules and functions of
         Python and numpy. It does that again before it compiles.
         """
-        # LLVM calls back while it links: a collection there could free modules under its hands.
-        is_collecting = gc.isenabled()
-        gc.disable()
-        try:
-            rtsys.initialize(target_context)
-            with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        finally:
-            if is_collecting:
-                gc.enable()
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
 
 def kernel(function: F) -> F:
