@@ -128,14 +128,18 @@ def _parse_address(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def make_data_directory(data: Path, log_directories: Sequence[Path]) -> None:
-    """Makes the directory of shapes; raises InvalidSetting where there can be none."""
+def check_data_directory(data: Path, log_directories: Sequence[Path]) -> None:
+    """Raises InvalidSetting for a directory of shapes that lies in one of a store."""
     for one in log_directories:
         if data.resolve().is_relative_to(one.resolve()):
             raise InvalidSetting(
                 f"--data {data} lies in log directory {one}, which holds partitions alone: "
                 "name a place outside of it"
             )
+
+
+def make_data_directory(data: Path) -> None:
+    """Makes the directory of shapes; raises InvalidSetting where there can be none."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         (data / LOCK_FILE).touch()
@@ -162,6 +166,7 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
         beside=[str(path) for path in plan.beside],
     )
     maker.check_place()
+    make_data_directory(plan.data)
     engine = Engine(
         str(plan.data),
         maker.make,

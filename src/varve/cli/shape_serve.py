@@ -118,7 +118,7 @@ def command(
     """
     from varve.cli.serve_logging import set_up_logging
     from varve.cli.shape_feeds import parse_topics
-    from varve.cli.shape_run import make_data_directory, make_plan, serve
+    from varve.cli.shape_run import check_data_directory, make_plan, serve
 
     # Imports make many objects and little garbage; it is switched on again when the server listens.
     gc.disable()
@@ -137,7 +137,7 @@ def command(
             beside=beside,
             given=dict(map(parse_setting, given)),
         )
-        make_data_directory(data, [*place.directories, *beside])
+        check_data_directory(data, [*place.directories, *beside])
         set_up_logging(log_format, log_level)
         with place.open() as opened:
             serve(plan, opened, typer.echo)

@@ -22,7 +22,7 @@ from tests.support.http_stub import Answer, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
 from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
-from varve.cli.shape_run import make_data_directory, make_plan
+from varve.cli.shape_run import check_data_directory, make_data_directory, make_plan
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
@@ -218,12 +218,13 @@ def test_shapes_have_a_directory_of_their_own(tmp_path: Path) -> None:
     file.touch()
     for data in (logs, logs / "t-0", tmp_path / "shapes" / ".." / "data" / "shapes"):
         with pytest.raises(InvalidSetting, match="lies in log directory"):
-            make_data_directory(data, [logs])
+            check_data_directory(data, [logs])
+    check_data_directory(tmp_path / "shapes", [logs])
     for data in (file, file / "shapes"):
         with pytest.raises(InvalidSetting, match=f"--data {data} is of no use"):
-            make_data_directory(data, [logs])
-    make_data_directory(tmp_path / "shapes", [logs])
-    make_data_directory(tmp_path / "shapes", [logs])
+            make_data_directory(data)
+    make_data_directory(tmp_path / "shapes")
+    make_data_directory(tmp_path / "shapes")
     assert list(logs.iterdir()) == []
 
 
