@@ -13,7 +13,7 @@ from tests.support.kafka_clients import (
     Received,
 )
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.5
 _LOOK_SECONDS = 0.02
 
 
