@@ -22,7 +22,6 @@ from typing import Final, Self
 from varve.disk import FileSystem, Lock
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, Unavailable
-from varve.foundation.worker import WorkerHealth
 from varve.shapes import metrics
 from varve.shapes.catalog import Catalog
 from varve.shapes.compacting import Compacting
@@ -31,7 +30,7 @@ from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.definition import Definition
 from varve.shapes.dropping import Dropping
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.health import EngineHealth, engine_health, topic_health
+from varve.shapes.health import EngineHealth, TopicHealth, engine_health, topic_health
 from varve.shapes.leftovers import Leftovers
 from varve.shapes.listeners import Listener, Listeners
 from varve.shapes.loading import load_shapes
@@ -280,11 +279,16 @@ class Engine:
         return found is not None and found.is_read_again
 
     def health(self) -> EngineHealth:
-        topics = [topic_health(one, self._worker_health(one)) for one in self._topics.all()]
-        return engine_health(topics)
+        return engine_health([self._look_at(one) for one in self._topics.all()])
 
-    def _worker_health(self, topic: TopicShapes) -> WorkerHealth | None:
-        return None if self._running is None else self._running.health(topic.topic)
+    def topic_health(self, topic: str) -> TopicHealth | None:
+        """How one topic fares, however many there are; None for one without shapes."""
+        found = self._topics.find(topic)
+        return None if found is None else self._look_at(found)
+
+    def _look_at(self, topic: TopicShapes) -> TopicHealth:
+        running = self._running
+        return topic_health(topic, None if running is None else running.health(topic.topic))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Tells a listener of news, from any thread and quickly; gives what ends that."""

@@ -324,6 +324,8 @@ def test_health_and_metrics_tell_of_topics(stage: Stage) -> None:
     stage.put("items", "a", {"n": 1})
     stage.settle("items")
     assert stage.engine.health() == EngineHealth("active", [TopicHealth("items", True, "")])
+    assert stage.engine.topic_health("items") == TopicHealth("items", True, "")
+    assert stage.engine.topic_health("others") is None
     assert stage.engine.newest_tx("items") == 1
     assert stage.engine.is_caught_up("items")
     text = exposition(stage.engine.metrics)
