@@ -258,7 +258,7 @@ class Engine:
             shape,
             subset,
             mark=next(self._marks),
-            rows_max=self.settings.subset_rows_max,
+            settings=self.settings,
         )
 
     def newest_tx(self, topic: str) -> int:

@@ -87,10 +87,18 @@ class EngineSettings:
     )
     subset_rows_max: int = setting(
         1_000_000,
-        "A subset request that would give more rows is refused.",
+        "A subset request that would give more rows is refused, as is a greater offset.",
         "shapes.subset.rows.max",
         at_least=1,
         is_own=True,
+    )
+    subset_bytes_max: int = setting(
+        256 << 20,
+        "Nor may the rows of a subset, with those that its offset skips, have more bytes.",
+        "shapes.subset.bytes.max",
+        at_least=1,
+        is_own=True,
+        long=True,
     )
     compacts: bool = setting(
         True, "Whether logs of shapes are compacted.", "shapes.compaction", is_own=True

@@ -7,12 +7,14 @@ Invariant  `position` is a place in the shape's log that lies at or before what 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from varve.foundation.errors import Closed, InvalidRequest, Unavailable
+from varve.foundation.errors import Closed, Unavailable
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
 from varve.shapes.offset import Offset
 from varve.shapes.query.subset import Subset
+from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import Shape
 from varve.shapes.topic_shapes import TopicShapes
 
@@ -28,9 +30,12 @@ class SubsetResult:
 
 
 def read_subset(
-    topic: TopicShapes, shape: Shape, subset: Subset, *, mark: int, rows_max: int
+    topic: TopicShapes, shape: Shape, subset: Subset, *, mark: int, settings: EngineSettings
 ) -> SubsetResult:
-    """Runs a subset request; raises Unavailable while the topic is not open, or read again."""
+    """Runs a subset request; raises Unavailable while the topic is not open, or read again.
+
+    One that would give more than the settings allow is refused: InvalidRequest.
+    """
     feed = topic.find_feed()
     if feed is None:
         raise Unavailable(f"topic {topic.topic} is not open yet: try again")
@@ -39,15 +44,15 @@ def read_subset(
     position = shape.latest
     try:
         with feed.view() as view:
-            chosen = subset.run(_rows(view, shape))
+            rows = subset.run(
+                _rows(view, shape),
+                partial(shape.form.subset_row, mark=mark),
+                rows_max=settings.subset_rows_max,
+                bytes_max=settings.subset_bytes_max,
+            )
             tx = max(view.position.tx, 0)
     except Closed as error:
         raise Unavailable(f"topic {topic.topic} is being opened again: {error}") from error
-    if len(chosen) > rows_max:
-        raise InvalidRequest(
-            f"the subset has {len(chosen)} rows and the limit is {rows_max}: give it a limit"
-        )
-    rows = [shape.form.subset_row(key, row, mark=mark) for key, row in chosen]
     return SubsetResult(rows, position, tx, mark)
 
 

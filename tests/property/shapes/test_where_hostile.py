@@ -70,7 +70,10 @@ def test_no_row_makes_a_filter_fail(text: str, rows: list[dict[str, bytes]]) -> 
     for row in rows:
         assert (0 in index.matches(row)) == where.matches(row)
     Subset.parse(order_by="a, b desc", limit=2).run(
-        (str(place), row) for place, row in enumerate(rows)
+        ((str(place), row) for place, row in enumerate(rows)),
+        lambda key, row: key.encode(),
+        rows_max=10,
+        bytes_max=100,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Closed, Locked, NotFound, Unavailable
+from varve.foundation.errors import Closed, InvalidRequest, Locked, NotFound, Unavailable
 from varve.foundation.metrics import exposition
 from varve.shapes.compaction import compact
 from varve.shapes.compaction.settings import CompactionSettings
@@ -218,6 +218,21 @@ def test_a_subset_has_the_rows_of_now_and_a_place_to_go_on_from(stage: Stage) ->
     assert {row["headers"]["snapshot_mark"] for row in rows} == {result.mark}
     assert result.tx == 6
     assert result.position == shape.latest
+
+
+@pytest.mark.parametrize(
+    "settings", [EngineSettings(subset_rows_max=2), EngineSettings(subset_bytes_max=200)]
+)
+def test_a_subset_that_is_too_large_is_refused(path: Path, settings: EngineSettings) -> None:
+    stage = Stage(path, settings=settings)
+    stage.store.create_topic("items")
+    for number in range(3):
+        stage.put("items", f"k{number}", {"n": number})
+    shape = stage.create("items")
+    with pytest.raises(InvalidRequest, match="more than"):
+        stage.engine.subset(shape, Subset.parse(order_by="n"))
+    assert len(stage.engine.subset(shape, Subset.parse(order_by="n", limit=1)).rows) == 1
+    stage.close()
 
 
 def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -> None:

@@ -1,15 +1,15 @@
 """A query of part of a shape's rows: a filter, an order, a limit.
 
 Invariant  an order is over plain columns and ends with the row's key, so that equal requests get
-           equal rows and pages neither overlap nor leave gaps. Rows kept in memory are bounded by
-           limit and offset where both an order and a limit are given, else by the rows that match.
+           equal rows and pages neither overlap nor leave gaps. However many rows match, those in
+           memory are bounded in number and in bytes: by limit and offset, or by what is refused.
 """
 
-import heapq
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import itemgetter
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
@@ -25,6 +25,8 @@ _ORDER: Final = re.compile(
     r"(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
     re.IGNORECASE,
 )
+_SPARE_ROWS: Final = 1 << 16
+"""At most so many rows are held beside those that come first, until all are sorted."""
 _NUMBERS, _TEXTS, _BOOLEANS, _JSON = range(4)
 
 
@@ -75,19 +77,81 @@ class Subset:
             raise InvalidRequest(f"columns {denied!r:.80} may not be used in a query of this shape")
         return cls(condition, order, limit, offset or 0)
 
-    def run(self, rows: Iterable[tuple[str, Row]]) -> list[tuple[str, Row]]:
-        """The rows asked for, each with its key."""
-        where = self.where
-        found = rows if where is None else (pair for pair in rows if where.matches(pair[1]))
-        if not self.order_by:
-            return list(found)
-        if self.limit is None:
-            return sorted(found, key=self._sort_key)[self.offset :]
-        return heapq.nsmallest(self.offset + self.limit, found, key=self._sort_key)[self.offset :]
+    def run(
+        self,
+        rows: Iterable[tuple[str, Row]],
+        show: Callable[[str, Row], bytes],
+        *,
+        rows_max: int,
+        bytes_max: int,
+    ) -> list[bytes]:
+        """The rows asked for, as they are shown; raises InvalidRequest if there are too many.
 
-    def _sort_key(self, pair: tuple[str, Row]) -> tuple[object, ...]:
-        values = RowValues(pair[1])
-        return (*[_place(values[by.column], by) for by in self.order_by], pair[0])
+        Rows that the offset skips have to be held too, so their bytes count as well.
+        """
+        if self.offset > rows_max:
+            raise InvalidRequest(f"offset {self.offset} is above the limit of {rows_max} rows")
+        # A larger limit than may be given is none: what matters is how many rows there are.
+        limit = self.limit if self.limit is not None and self.limit <= rows_max else None
+        held = _Held(self.offset + (limit or rows_max), bytes_max, is_cut=limit is not None)
+        where = self.where
+        for key, row in rows:
+            if where is None or where.matches(row):
+                place = self._place(key, row) if self.order_by else ()
+                if held.wants(place):
+                    held.add(place, show(key, row))
+        return held.take()[self.offset :]
+
+    def _place(self, key: str, row: Row) -> tuple[object, ...]:
+        values = RowValues(row)
+        return (*[_place(values[by.column], by) for by in self.order_by], key)
+
+
+class _Held:
+    """The rows that come first of those seen so far. With `is_cut` others are let go of."""
+
+    def __init__(self, count: int, bytes_max: int, *, is_cut: bool) -> None:
+        self._count = count
+        self._bytes_max = bytes_max
+        self._is_cut = is_cut
+        # Sorted now and then only: half of what is sorted, or all that is spare, is new.
+        self._spare_rows = min(count, _SPARE_ROWS) if is_cut else 0
+        self._spare_bytes = bytes_max if is_cut else 0
+        self._rows: list[tuple[tuple[object, ...], bytes]] = []
+        self._bytes = 0
+        self._last: tuple[object, ...] | None = None
+
+    def wants(self, place: tuple[object, ...]) -> bool:
+        """Whether a row of that place may be among those that come first."""
+        return self._last is None or place < self._last
+
+    def add(self, place: tuple[object, ...], text: bytes) -> None:
+        self._rows.append((place, text))
+        self._bytes += len(text)
+        if (
+            len(self._rows) > self._count + self._spare_rows
+            or self._bytes > self._bytes_max + self._spare_bytes
+        ):
+            self._cut()
+
+    def take(self) -> list[bytes]:
+        """The rows in order."""
+        self._cut()
+        self._rows.sort(key=itemgetter(0))
+        return [text for _, text in self._rows]
+
+    def _cut(self) -> None:
+        """Lets go of all but the first rows; raises InvalidRequest if that leaves too many."""
+        if self._is_cut and len(self._rows) >= self._count:
+            self._rows.sort(key=itemgetter(0))
+            del self._rows[self._count :]
+            self._bytes = sum([len(text) for _, text in self._rows])
+            self._last = self._rows[-1][0]
+        if len(self._rows) > self._count or self._bytes > self._bytes_max:
+            raise InvalidRequest(
+                f"the subset has more than {self._count} rows or {self._bytes_max} bytes, with "
+                "those that its offset skips: give it a smaller limit"
+            )
 
 
 def parse_order(text: str) -> tuple[OrderBy, ...]:

@@ -1,5 +1,7 @@
 """Columns, orders and subsets, and what the index of filters evaluates."""
 
+from typing import Any
+
 import pytest
 
 from varve.foundation.errors import InvalidRequest
@@ -18,8 +20,14 @@ ROWS: list[tuple[str, Row]] = [
 ]
 
 
-def _keys(**query: object) -> list[str]:
-    return [key for key, _ in Subset.parse(**query).run(ROWS)]  # type: ignore[arg-type]  # by name
+def _show(key: str, row: Row) -> bytes:
+    return key.encode()
+
+
+def _keys(rows_max: int = 100, bytes_max: int = 1000, **query: Any) -> list[str]:
+    subset = Subset.parse(**query)
+    found = subset.run(ROWS, _show, rows_max=rows_max, bytes_max=bytes_max)
+    return [key.decode() for key in found]
 
 
 def test_columns_are_named_as_in_sql() -> None:
@@ -62,9 +70,87 @@ def test_a_subset_filters_orders_and_cuts() -> None:
         {"order_by": "secret", "queryable": ["id"]},
     ],
 )
-def test_a_subset_that_cannot_be_is_refused(query: dict[str, object]) -> None:
+def test_a_subset_that_cannot_be_is_refused(query: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         _keys(**query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"order_by": "n"},
+        {"order_by": "n", "limit": 3},
+        {"order_by": "n", "limit": 1_000_000_000},
+        {"order_by": "n", "offset": 1},
+        {"order_by": "n", "offset": 1_000_000_000, "limit": 1},
+    ],
+)
+def test_a_subset_that_gives_too_many_rows_is_refused(query: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        _keys(rows_max=2, **query)
+
+
+def test_a_subset_is_refused_for_what_it_gives_not_for_what_it_asks() -> None:
+    assert _keys(rows_max=4, order_by="n", limit=1_000_000_000) == ["1", "4", "2", "3"]
+    assert _keys(rows_max=2, order_by="n", limit=2, offset=2) == ["2", "3"]
+    assert _keys(rows_max=2, where="n > 3", order_by="n", limit=9) == ["2"]
+    assert _keys(bytes_max=4) == ["1", "2", "3", "4"]
+    assert _keys(bytes_max=2, order_by="n", offset=1, limit=1) == ["4"]
+    with pytest.raises(InvalidRequest):
+        _keys(bytes_max=3)
+    with pytest.raises(InvalidRequest):
+        _keys(bytes_max=3, order_by="n", limit=2, offset=2)
+
+
+class _Counted(bytes):
+    """A row that is shown; knows how many of them are held."""
+
+    held = most = 0
+
+    def __init__(self, _: bytes) -> None:
+        _Counted.held += 1
+        _Counted.most = max(_Counted.most, _Counted.held)
+
+    def __del__(self) -> None:
+        _Counted.held -= 1
+
+
+@pytest.mark.parametrize(
+    ("query", "held_max"),
+    [
+        ({}, 21),
+        ({"order_by": "n"}, 21),
+        ({"order_by": "n desc"}, 21),
+        ({"order_by": "n", "limit": 1_000_000}, 21),
+        ({"order_by": "n", "limit": 3}, 7),
+        ({"order_by": "n desc", "limit": 3, "offset": 2}, 11),
+    ],
+)
+def test_rows_are_let_go_of_before_all_were_seen(query: dict[str, Any], held_max: int) -> None:
+    _Counted.most = 0
+    rows = ((str(number), {"n": b"%d" % (number * 37 % 10_000)}) for number in range(10_000))
+    subset = Subset.parse(**query)
+    try:
+        found = subset.run(rows, lambda key, row: _Counted(row["n"]), rows_max=20, bytes_max=1000)
+    except InvalidRequest:
+        found = []
+    if held_max < 20:
+        order = sorted(range(10_000), reverse="desc" in str(query["order_by"]))
+        start = subset.offset
+        assert [int(text) for text in found] == order[start : start + 3]
+    assert _Counted.most <= held_max
+
+
+def test_large_rows_are_let_go_of_as_well() -> None:
+    _Counted.most = 0
+    rows = [(str(number), {"n": b"%d" % -number}) for number in range(1000)]
+    subset = Subset.parse(order_by="n", limit=5)
+    found = subset.run(rows, lambda key, row: _Counted(b"x" * 100), rows_max=20, bytes_max=500)
+    assert len(found) == 5
+    assert _Counted.most <= 11
+    with pytest.raises(InvalidRequest, match="bytes"):
+        subset.run(rows, lambda key, row: b"x" * 101, rows_max=20, bytes_max=500)
 
 
 @pytest.mark.parametrize(
