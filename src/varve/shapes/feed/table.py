@@ -12,6 +12,7 @@ Threads    one applies, one writes checkpoints, any number look at views. `_lock
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
@@ -20,7 +21,8 @@ from varve.shapes.feed.table_store import TableScan, TableState, TableStore
 from varve.shapes.offset import Offset
 
 _RECENT_ROWS: Final = 1 << 15
-"""Rows seen lately, of which up to twice as many are kept in memory."""
+_RECENT_BYTES: Final = 32 << 20
+"""Rows seen lately, of which up to twice as many, or as large, are kept in memory."""
 _VIEW_ROWS: Final = 1_000
 
 
@@ -39,13 +41,21 @@ class Layer:
 class TopicTable:
     """The table of one topic."""
 
-    def __init__(self, store: TableStore, *, recent_rows: int = _RECENT_ROWS) -> None:
+    def __init__(
+        self,
+        store: TableStore,
+        *,
+        recent_rows: int = _RECENT_ROWS,
+        recent_bytes: int = _RECENT_BYTES,
+    ) -> None:
         self._store = store
-        self._recent_rows = recent_rows
+        self._recent_rows_max = recent_rows
+        self._recent_bytes_max = recent_bytes
         self._lock = threading.Lock()
         self._layers = [Layer()]  # guarded by _lock; the newest is last and only grows
         self._first_mark = 0  # guarded by _lock
         self._recent: dict[str, bytes | None] = {}  # guarded by _lock
+        self._recent_bytes = 0  # guarded by _lock
         self._fading: dict[str, bytes | None] = {}  # guarded by _lock
         self._position = Offset(0, 0)  # guarded by _lock
         self._views: set[TableView] = set()  # guarded by _lock
@@ -120,7 +130,7 @@ class TopicTable:
             if is_cleared:
                 newest.rows.clear()
                 newest.is_cleared = True
-                self._recent, self._fading = {}, {}
+                self._forget_locked()
             newest.rows.update(rows)
             newest.byte_count += byte_count
             self._position = position
@@ -138,9 +148,19 @@ class TopicTable:
         return any(layer.is_cleared for layer in self._layers)
 
     def _remember_locked(self, rows: Mapping[str, bytes | None]) -> None:
-        self._recent.update(rows)
-        if len(self._recent) > self._recent_rows:
-            self._recent, self._fading = {}, self._recent
+        """Keeps the last ones of so many, and nothing older of any."""
+        left_out = len(rows) - self._recent_rows_max
+        if left_out > 0:
+            self._forget_locked()
+        for key, text in islice(rows.items(), max(0, left_out), None):
+            self._recent[key] = text
+            self._recent_bytes += 0 if text is None else len(text)
+            is_full = len(self._recent) >= self._recent_rows_max
+            if is_full or self._recent_bytes >= self._recent_bytes_max:
+                self._recent, self._recent_bytes, self._fading = {}, 0, self._recent
+
+    def _forget_locked(self) -> None:
+        self._recent, self._recent_bytes, self._fading = {}, 0, {}
 
     # Checkpoints: one thread
 

@@ -1,0 +1,73 @@
+"""How many rows seen lately a table keeps beside its disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from varve.shapes.feed.table import TopicTable
+from varve.shapes.feed.table_store import TableState, TableStore
+from varve.shapes.offset import Offset
+
+_STATE = TableState(positions={0: 0}, next_tx=1, signature="plain key", topic_id="", caught_up_ms=1)
+
+
+class _Store(TableStore):
+    """Notes the keys that the disk is asked for."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.asked: list[str] = []
+
+    def get_rows(self, keys: list[str]) -> list[bytes | None]:
+        self.asked += keys
+        return super().get_rows(keys)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[_Store]:
+    made = _Store(str(tmp_path / "rows"))
+    yield made
+    made.close()
+
+
+def _fill(table: TopicTable, rows: dict[str, bytes | None]) -> None:
+    table.apply(rows, position=Offset(1, 0), byte_count=0)
+    table.checkpoint(table.mark(_STATE))
+
+
+def _find_asked(table: TopicTable, store: _Store, keys: list[str]) -> list[str]:
+    store.asked.clear()
+    table.find_rows(keys)
+    return list(store.asked)
+
+
+def test_of_a_checkpoint_the_last_rows_are_kept(store: _Store) -> None:
+    table = TopicTable(store, recent_rows=4)
+    rows: dict[str, bytes | None] = {f'"{number}"': b"{}" for number in range(20, 40)}
+    _fill(table, rows)
+    keys = list(rows)
+    assert _find_asked(table, store, keys[-4:]) == []
+    assert _find_asked(table, store, keys[:4]) == keys[:4]
+
+
+def test_a_row_that_a_checkpoint_does_not_keep_is_not_known_as_it_was(store: _Store) -> None:
+    table = TopicTable(store, recent_rows=4)
+    _fill(table, {'"10"': b'{"n":1}'})
+    rows: dict[str, bytes | None] = {f'"{number}"': b"{}" for number in range(10, 30)}
+    _fill(table, rows)
+    assert table.find_rows(['"10"']) == {'"10"': b"{}"}
+
+
+def test_rows_that_are_kept_have_a_bound_in_bytes(store: _Store) -> None:
+    table = TopicTable(store, recent_rows=1000, recent_bytes=300)
+    rows: dict[str, bytes | None] = {
+        f'"{number}"': b'{"text":"%s"}' % (b"x" * 89) for number in range(10, 30)
+    }
+    _fill(table, rows)
+    keys = list(rows)
+    asked = _find_asked(table, store, keys)
+    assert 14 <= len(asked) < 20
+    assert asked == keys[: len(asked)]
+    # Those that were just read are kept in their place, within the same bound.
+    assert len(_find_asked(table, store, keys)) >= 14
