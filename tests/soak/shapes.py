@@ -3,7 +3,8 @@
 python -m tests.soak.shapes [--minutes 30] [--seed N] [--dir DIR] [--json]
 
 Invariant  at every look, and at the end, each client has exactly the rows of its topic that pass
-           its filter; and the topic has what its writers were told.
+           its filter; and the topic has what its writers were told. No shape goes because of a
+           crash alone.
 Threads    each topic has a writer of its own; the driver alone starts and ends servers.
 """
 
@@ -20,6 +21,7 @@ from typing import Final
 from tests.soak.checks import gather, read_partition
 from tests.soak.command import run_soak
 from tests.soak.run import Result
+from tests.soak.shape_lives import ShapeLives
 from tests.soak.shape_plan import Action, Deed, make_plan
 from tests.soak.shape_writer import ShapeWriter
 from tests.support.npm_clients import NpmClients
@@ -70,6 +72,7 @@ class ShapeSoak:
         with ExitStack() as stack:
             stack.enter_context(self._broker)
             self._server = stack.enter_context(ShapeServer(self._broker.bootstrap, self._folder))
+            self._lives = ShapeLives(self._server, forgetful=["latest"])
             has_node = find_missing().get("node") is None
             npm = stack.enter_context(NpmClients()) if has_node else None
             self._audience = Audience(self._server.host, self._server.port, npm)
@@ -79,7 +82,7 @@ class ShapeSoak:
             for topic in self._topics:
                 self._join(topic)
             self._work(plan, seconds)
-            self._findings += gather([self._check_end, self._check_topics])
+            self._findings += gather([self._check_end, self._check_topics, self._lives.look])
             figures = self._figures()
         self._findings += [f"log of the broker: {one}" for one in self._broker.troubles()[:10]]
         return Result(self._findings, figures, self._log_errors())
@@ -109,7 +112,13 @@ class ShapeSoak:
                     break
                 self._wait_until(began, due)
                 self._counts[action.deed] += 1
-                self._findings += gather([lambda one=action: self._do(one)])  # type: ignore[misc]
+                self._findings += gather(
+                    [
+                        self._lives.look,
+                        lambda one=action: self._do(one),  # type: ignore[misc]
+                        self._lives.look,
+                    ]
+                )
             self._wait_until(began, seconds)
         finally:
             self._tell("the writers finish")
