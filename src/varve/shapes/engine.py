@@ -311,14 +311,14 @@ class Engine:
         """Makes durable what is due."""
 
         def run(topic: TopicShapes) -> None:
-            if topic.checkpoint(self._pool):
+            if topic.checkpoints.run(self._pool):
                 self.metrics.table.add(metrics.CHECKPOINTS, 1)
 
         self._topics.for_each(run)
 
     def checkpoint_now(self) -> None:
         """Makes everything durable; for an engine without workers."""
-        self._topics.for_each(lambda topic: topic.checkpoint_now(self._pool))
+        self._topics.for_each(lambda topic: topic.checkpoints.run_now(self._pool))
 
     def run_upkeep(self, now_ms: int) -> None:
         """Removes what was dropped, directories that no shape owns, and feeds that nobody needs."""

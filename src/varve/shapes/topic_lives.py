@@ -60,7 +60,7 @@ class TopicLives:
         self._topics.remove(topic)
         try:
             if not topic.is_gone:
-                topic.checkpoint_now(self._pool)
+                topic.checkpoints.run_now(self._pool)
         finally:
             topic.close()
             self._dropping.drop_all(topic)

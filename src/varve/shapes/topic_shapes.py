@@ -1,28 +1,23 @@
-"""The shapes of one topic and the feed that they live on: turns, snapshots, checkpoints.
+"""The shapes of one topic and the feed that they live on: turns, and who joins when.
 
-Invariant  everything that the feed gave up to a mark is durable in each shape that it concerns
-           before the table is written up to that mark, or is dropped for good; so the table on
-           disk is never ahead of a shape on disk. No shape stands in the way of what others get.
-           A shape joins at the place of a view: below stands in its snapshot, above
-           comes to its log. Marks are taken by the feed's own thread, when nothing it polled is
-           still on its way to a shape.
-Crash      the feed reads again from the table's place; shapes drop what they have.
+Invariant  what happens to one shape keeps nothing from the others of its topic. A shape joins at
+           the place of a view: below stands in its snapshot, above comes to its log.
+Crash      see `checkpoints`.
 Threads    one thread runs turns, one checkpoints; any thread may add and remove shapes. `_lock`
-           guards the distribution, what waits, and what is dirty; it is held for a turn's appends,
-           never while polling. `_checkpoints` is held for a checkpoint and for closing. Lock order:
-           `_checkpoints`, `_lock`, then a shape's own.
+           guards the distribution and what waits; it is held for a turn's appends, never while
+           polling. Lock order: `running` of the checkpoints, `_lock`, then a shape's own.
 """
 
 import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Executor
-from typing import Final, NamedTuple
+from typing import Final
 from weakref import WeakValueDictionary
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, Corrupt, Unavailable
+from varve.shapes.checkpoints import Checkpoints, Settle
 from varve.shapes.definition import Definition
 from varve.shapes.distribution import Distribution, Outbox
 from varve.shapes.feed.change import Transaction
@@ -33,7 +28,7 @@ from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.messages import FormKey, MessageForm
 from varve.shapes.offset import Offset
 from varve.shapes.settings import EngineSettings
-from varve.shapes.shape import DropReason, Shape, flush_shapes
+from varve.shapes.shape import DropReason, Shape
 from varve.shapes.waiting_shapes import WaitingShapes
 
 logger = logging.getLogger(__name__)
@@ -42,29 +37,6 @@ _DROP_REASONS: Final = {
     ResetKind.TRUNCATED: DropReason.TRUNCATED,
     ResetKind.SCHEMA_CHANGED: DropReason.SCHEMA_CHANGED,
 }
-_MANY_SHAPES: Final = 32
-_FLUSHED_TOGETHER: Final = 1024
-"""Each has a file or two open meanwhile."""
-_DROPS_WAIT_MS: Final = 1000
-"""How long a checkpoint waits for shapes that are being dropped."""
-_IDLE_MS: Final = 60_000
-"""So often a table without changes notes that it is at the end of its topic."""
-REOPEN_MS: Final = 30_000
-"""After failing for so long a table is opened again: not all that fails heals by itself."""
-
-
-class _Failing(NamedTuple):
-    """Since when the table cannot be written, and why."""
-
-    since_ms: int
-    error: Exception
-
-
-class _Due(NamedTuple):
-    """A place up to which the table may be written once these shapes are durable."""
-
-    mark: int
-    dirty: set[Shape]
 
 
 class TopicShapes:
@@ -78,7 +50,7 @@ class TopicShapes:
         settings: EngineSettings,
         clock: Clock,
         drop: Callable[[Collection[Shape], DropReason], None],
-        settle: Callable[[int], bool],
+        settle: Settle,
         notify: Callable[[Collection[str]], None],
         checkpoint_due: Callable[[], None],
     ) -> None:
@@ -86,22 +58,23 @@ class TopicShapes:
         self._make_feed = make_feed
         self._feed: TopicFeed | None = None
         self._settings = settings
-        self._clock = clock
         self._drop = drop
         self._settle = settle
         self._notify = notify
-        self._checkpoint_due = checkpoint_due
         self._lock = threading.RLock()
         self._distribution = Distribution()  # guarded by _lock
         self._forms = WeakValueDictionary[FormKey, MessageForm]()  # guarded by _lock
         self.waiting = WaitingShapes(self._lock, lambda: self.is_ready and not self.is_ended)
-        self._dirty: set[Shape] = set()  # guarded by _lock
-        self._due: _Due | None = None  # guarded by _lock
-        self._marked: Offset | None = None  # guarded by _lock
-        self._marked_ms = 0  # guarded by _lock
-        self._failing: _Failing | None = None  # guarded by _checkpoints
-        self._checkpointed = threading.Condition(self._lock)
-        self._checkpoints = threading.Lock()
+        self.checkpoints = Checkpoints(
+            topic,
+            self._lock,
+            find_feed=self.find_feed,
+            reopen=self.needs_opening,
+            settings=settings,
+            clock=clock,
+            settle=settle,
+            tell_due=checkpoint_due,
+        )
         self.newest_tx_at_open = 0
         self.is_ready = False
         self.was_opened = False
@@ -145,13 +118,11 @@ class TopicShapes:
     def open(self) -> None:
         """Opens the feed, which fills its table first if that is new or lost."""
         self.connect()
-        with self._checkpoints:
+        with self.checkpoints.running:
             self.is_ready = False
-            self._failing = None
             reset = self.feed.open(self._check_filling)
             with self._lock:
-                # What was marked was of the table before.
-                self._due, self._dirty, self._marked = None, set(), None
+                self.checkpoints.begin_anew()
                 if reset is not None:
                     self._reset_locked(reset, None)
                     self._check_dropped_locked()
@@ -215,7 +186,7 @@ class TopicShapes:
     def remove(self, shape: Shape) -> None:
         with self._lock:
             self._distribution.remove(shape)
-            self._dirty.discard(shape)
+            self.checkpoints.forget(shape)
             self.waiting.discard(shape)
 
     @property
@@ -234,8 +205,8 @@ class TopicShapes:
 
         Where `is_ready` is false after that, the topic cannot be read on, and must be opened.
         """
-        if self._is_crowded():
-            self._await_checkpoint(wait_ms)
+        if self.checkpoints.is_crowded:
+            self.checkpoints.wait(wait_ms)
             return 0
         given = self._poll(wait_ms)
         count = sum([len(transaction.changes) for transaction in given])
@@ -248,7 +219,7 @@ class TopicShapes:
             raise
         self.changes += count
         if self.feed.is_open:
-            self._mark(is_forced=False)
+            self.checkpoints.mark(is_forced=False)
         else:
             self.needs_opening()
         if touched:
@@ -278,7 +249,7 @@ class TopicShapes:
             self._distribution.tell(given, outbox)
             for shape, entries in outbox.items():
                 self.entries += len(entries)
-                self._dirty.add(shape)
+                self.checkpoints.touch(shape)
                 try:
                     shape.append(entries)
                 except Exception as error:
@@ -305,78 +276,6 @@ class TopicShapes:
             self._distribution.remove(shape)
         self._drop(gone, _DROP_REASONS[reset.kind])
 
-    def _mark(self, *, is_forced: bool) -> None:
-        """Asks for a checkpoint if one is due; only from the thread that polls."""
-        with self._lock:
-            position, now_ms = self.feed.position, self._clock.now_ms()
-            passed_ms = now_ms - self._marked_ms
-            is_idle = position == self._marked and 0 <= passed_ms < _IDLE_MS
-            if self._due is not None or is_idle:
-                return
-            if not is_forced and 0 <= passed_ms < self._settings.checkpoint_ms:
-                return
-            self._due = _Due(self.feed.mark(), self._dirty)
-            self._dirty = set()
-            self._marked, self._marked_ms = position, now_ms
-        self._checkpoint_due()
-
-    def checkpoint(self, pool: Executor) -> bool:
-        """Makes shapes durable and then the table, up to the mark; False if none is set.
-
-        Also where a shape is not dropped for good yet: the next one makes up for it.
-        """
-        with self._checkpoints:
-            due = self._due
-            if due is None or not self.is_ready:
-                return False
-            # A shape that cannot be flushed is dropped by that, and holds nobody up.
-            _flush_all(list(due.dirty), pool)
-            if not self._settle(_DROPS_WAIT_MS):
-                return False
-            try:
-                self.feed.checkpoint(due.mark)
-            except Exception as error:
-                self._note_failure(error)
-                raise
-            self._failing = None
-            with self._lock:
-                self._due = None
-                self._checkpointed.notify_all()
-            return True
-
-    def _note_failure(self, error: Exception) -> None:
-        now_ms = self._clock.now_ms()
-        since_ms = now_ms if self._failing is None else self._failing.since_ms
-        self._failing = _Failing(since_ms, error)
-        if now_ms - since_ms >= REOPEN_MS:
-            self.needs_opening()
-
-    def checkpoint_now(self, pool: Executor) -> None:
-        """A checkpoint of everything that was taken; only while nobody runs turns."""
-        if not self.is_ready:
-            return
-        self.checkpoint(pool)
-        self._mark(is_forced=True)
-        self.checkpoint(pool)
-
-    def _is_crowded(self) -> bool:
-        settings = self._settings
-        return (
-            self.feed.overlay_count >= settings.pending_rows_max
-            or self.feed.overlay_bytes >= settings.pending_bytes_max
-        )
-
-    def _await_checkpoint(self, wait_ms: int) -> None:
-        self._mark(is_forced=True)
-        with self._lock:
-            self._checkpointed.wait_for(lambda: self._due is None, wait_ms / 1000)
-        failing = self._failing
-        if failing is not None:
-            raise Unavailable(
-                f"topic {self.topic} is read no further, its table cannot be written: "
-                f"{failing.error}"
-            ) from failing.error
-
     def end_turns(self) -> None:
         """Lets the thread that runs turns end with the one in hand."""
         self.is_ended = True
@@ -384,17 +283,8 @@ class TopicShapes:
     def close(self) -> None:
         """Closes the feed; without a checkpoint before, as after a crash."""
         self.is_ended = True
-        with self._checkpoints:
+        with self.checkpoints.running:
             self.is_ready = False
             feed, self._feed = self._feed, None
             if feed is not None:
                 feed.close()
-
-
-def _flush_all(shapes: Sequence[Shape], pool: Executor) -> None:
-    """Flushes few shapes side by side, many one part after the other with few syncs."""
-    if len(shapes) < _MANY_SHAPES:
-        list(pool.map(flush_shapes, [[shape] for shape in shapes]))
-        return
-    for start in range(0, len(shapes), _FLUSHED_TOGETHER):
-        flush_shapes(shapes[start : start + _FLUSHED_TOGETHER])

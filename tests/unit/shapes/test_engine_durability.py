@@ -14,6 +14,7 @@ import pytest
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import DiskFull, NotFound, StoreError, Unavailable
+from varve.shapes.checkpoints import REOPEN_MS
 from varve.shapes.definition import define
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.registry import FILE_NAME
@@ -22,7 +23,6 @@ from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.log_flush import LogFlush
 from varve.shapes.storage.storage import ShapeStorage
-from varve.shapes.topic_shapes import REOPEN_MS
 
 
 def test_changes_survive_a_crash_behind_a_checkpoint_and_come_again_before_one(
@@ -144,7 +144,7 @@ def test_what_was_polled_and_not_yet_given_is_not_in_a_checkpoint_h16(
     distribute = topic._distribute
 
     def check_first(given: Any) -> list[str]:
-        seen.append(topic.checkpoint(stage.engine._pool))
+        seen.append(topic.checkpoints.run(stage.engine._pool))
         return distribute(given)
 
     monkeypatch.setattr(topic, "_distribute", check_first)

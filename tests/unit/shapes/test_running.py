@@ -194,6 +194,38 @@ def test_an_engine_stops_in_the_middle_of_a_filling(
     assert not shape.is_snapshot_started
 
 
+def test_a_topic_that_is_being_opened_holds_up_no_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = _open(path)
+    for name in ("slow", "quick"):
+        stage.store.create_topic(name)
+        stage.put(name, "k0", {"n": 1})
+    client = Follower(stage, "quick")
+    _follow(client, 1)
+    begun, release = threading.Event(), threading.Event()
+    read = ReplayState.read
+
+    def read_slowly(state: ReplayState) -> Iterator[Sequence[StateRecord]]:
+        begun.set()
+        release.wait(2 * PATIENCE_SECONDS)
+        yield from read(state)
+
+    monkeypatch.setattr(ReplayState, "read", read_slowly)
+    slow = stage.engine.find_or_create(define("slow"))
+    assert begun.wait(PATIENCE_SECONDS)
+    count = 4 * SETTINGS.pending_rows_max
+    for number in range(count):
+        stage.put("quick", f"k{number}", {"n": number})
+        if number % SETTINGS.pending_rows_max == 0:
+            _follow(client, sum(range(number + 1)))
+    _follow(client, sum(range(count)))
+    assert not release.is_set()
+    release.set()
+    _await(lambda: slow.is_snapshot_complete)
+    stage.close()
+
+
 def test_who_asks_while_a_lost_topic_is_opened_again_is_served(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
