@@ -54,8 +54,8 @@ class Gate(Protocol):
         """How many entries of a buffer may be taken; at least so many, if they are ready."""
         ...
 
-    def taken(self, entries: Sequence[Entry]) -> None:
-        """Is told of entries that were taken."""
+    def taken(self, buffer: PartitionBuffer, entries: Sequence[Entry]) -> None:
+        """Is told of entries that were taken, from the buffer or again."""
         ...
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class RecordOrder:
                 raise
             self._replay.popleft()
             if self._gate is not None:
-                self._gate.taken(entries)
+                self._gate.taken(self._buffers[wanted.partition], entries)
             taken.append(Taken(wanted, entries))
             count += len(entries)
         return taken
@@ -249,7 +249,7 @@ class RecordOrder:
             return None
         start, end, entries = buffer.take(count)
         if self._gate is not None:
-            self._gate.taken(entries)
+            self._gate.taken(buffer, entries)
         if start == end:
             return None
         first_tx = self.next_tx if self._uses_journal else start + 1

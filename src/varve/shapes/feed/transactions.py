@@ -6,29 +6,30 @@ it too. The tombstone behind a delete is in the delete's transaction, and is not
 nor is what a connector tells again after a crash of its own. The end may come before the records.
 
 Invariant  the records of one transaction that a partition holds are taken at once, unless they are
-           more than a limit, or their end does not come within a time: both are counted.
+           more than a limit, what all partitions hold is larger than another, or their end does not
+           come within a time: all are counted.
 Crash      ends are read again from the first one that is still needed.
 Threads    one.
 """
 
 import logging
 import re
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from varve.foundation.clock import Clock
 from varve.foundation.errors import NotFound, OffsetOutOfRange
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import find_transaction_begin, find_transaction_end
-from varve.shapes.feed.decoder import transaction_ids
 from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, split_records
 from varve.shapes.feed.source import TopicSource
 
 logger = logging.getLogger(__name__)
 
 RECORDS_MAX: Final = 100_000
+BYTES_MAX: Final = 64 << 20
 PATIENCE_MS: Final = 5_000
 BEGUN_PATIENCE_MS: Final = 300_000
 """For the end of a transaction that is known to have begun: its connector is on its way back."""
@@ -51,13 +52,57 @@ class _End:
     noted_ms: int
 
 
-class _Group(NamedTuple):
-    """A run of entries of one transaction; its end counts `events` of them."""
+@dataclass(slots=True)
+class _Run:
+    """Entries of one transaction, or of none, that follow on each other."""
 
-    id: str | None
-    size: int
-    events: int
-    is_followed: bool
+    transaction: str | None
+    size: int = 0
+    byte_count: int = 0
+    orders: set[int] = field(default_factory=set)
+    """Its end counts so many: what was told twice stands here once."""
+    held_since_ms: int | None = None
+    is_unfinished: bool = False
+
+
+class _Runs:
+    """The entries of one partition that were not taken yet, of which each is looked at once."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._runs: deque[_Run] = deque()
+
+    @property
+    def last(self) -> _Run | None:
+        return self._runs[-1] if self._runs else None
+
+    def __iter__(self) -> Iterator[_Run]:
+        return iter(self._runs)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Takes in entries that came behind the others."""
+        for _, _, byte_count, decoded in entries:
+            run, told = self.last, decoded.transaction
+            name = None if told is None else told.id
+            # A tombstone is of the delete before it.
+            if run is None or (run.transaction != name and not decoded.is_tombstone):
+                run = _Run(name)
+                self._runs.append(run)
+            run.size += 1
+            run.byte_count += byte_count
+            if told is not None:
+                run.orders.add(told.collection_order)
+        self.size += len(entries)
+
+    def take(self, count: int) -> list[_Run]:
+        """Lets go of the runs of so many entries."""
+        taken = []
+        self.size -= count
+        while count > 0:
+            taken.append(self._runs.popleft())
+            count -= taken[-1].size
+        assert count == 0  # runs are taken whole
+        return taken
 
 
 class SourceTransactions:
@@ -71,6 +116,7 @@ class SourceTransactions:
         clock: Clock,
         *,
         records_max: int = RECORDS_MAX,
+        bytes_max: int = BYTES_MAX,
         patience_ms: int = PATIENCE_MS,
     ) -> None:
         """`topic` is that of the records: its name ends with the collection's."""
@@ -79,12 +125,12 @@ class SourceTransactions:
         self._counts = counts
         self._clock = clock
         self._records_max = records_max
+        self._bytes_max = bytes_max
         self._patience_ms = patience_ms
         self._next_offset = 0
         self._missing_ms: int | None = None
         self._ends: dict[str, _End] = {}
-        self._held_since: dict[str, int] = {}
-        self._held: dict[PartitionBuffer, tuple[str, int]] = {}
+        self._runs: defaultdict[PartitionBuffer, _Runs] = defaultdict(_Runs)
 
     @property
     def position(self) -> int:
@@ -93,8 +139,7 @@ class SourceTransactions:
 
     def open(self, position: int) -> None:
         self._ends.clear()
-        self._held_since.clear()
-        self._held.clear()
+        self._runs.clear()
         self._next_offset, self._missing_ms = position, None
         self._find_place()
 
@@ -150,8 +195,9 @@ class SourceTransactions:
             return
         count = sum(count for name, count in end.counts.items() if self._is_ours(name))
         self._ends.pop(end.id, None)
-        # Its last records may still be on their way.
-        self._held_since.pop(end.id, None)
+        for run in self._held(end.id):
+            # Its last records may still be on their way.
+            run.held_since_ms = None
         if count:
             self._ends[end.id] = _End(offset, count, now_ms)
         while len(self._ends) > _ENDS_MAX:
@@ -167,61 +213,70 @@ class SourceTransactions:
         for id, end in self._ends.items():
             if now_ms - end.noted_ms < _UNUSED_MS:
                 break
-            if id not in self._held_since:
+            if not self._held(id):
                 unused.append(id)
         for id in unused:
             del self._ends[id]
 
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
         """How many entries may be taken: whole transactions, at least so many if they are there."""
+        runs = self._runs[buffer]
+        runs.add(buffer.look()[runs.size :])
         ready = 0
-        for one in _groups(buffer.look()):
+        for run in runs:
             if ready >= count:
                 break
-            if one.id is not None and not one.is_followed and not self._may_go(one, buffer):
+            if run is runs.last and run.transaction is not None and not self._may_go(run):
                 break
-            ready += one.size
+            ready += run.size
         return ready
 
-    def taken(self, entries: Sequence[Entry]) -> None:
+    def taken(self, buffer: PartitionBuffer, entries: Sequence[Entry]) -> None:
         """Notes what was taken, so that ends which are used up go."""
-        for id, _, events, _ in _groups(entries):
-            if id is None:
-                continue
-            self._held_since.pop(id, None)
-            self._held = {buffer: one for buffer, one in self._held.items() if one[0] != id}
-            end = self._ends.get(id)
-            if end is not None and end.missing is not None:
-                end.missing -= events
-                if end.missing <= 0:
-                    del self._ends[id]
+        runs = self._runs[buffer]
+        # What the journal has is taken without having been in the buffer.
+        runs.add(entries[runs.size :])
+        for run in runs.take(len(entries)):
+            self._counts.unfinished += run.is_unfinished
+            if run.transaction is not None:
+                self._use_up(run.transaction, len(run.orders))
 
-    def _may_go(self, group: _Group, buffer: PartitionBuffer) -> bool:
+    def _use_up(self, transaction: str, events: int) -> None:
+        end = self._ends.get(transaction)
+        if end is not None and end.missing is not None:
+            end.missing -= events
+            if end.missing <= 0:
+                del self._ends[transaction]
+
+    def _may_go(self, run: _Run) -> bool:
         """Whether the last transaction that a partition has is complete, or is not waited for."""
-        id = group.id
-        assert id is not None
-        self._held[buffer] = (id, group.events)
-        end = self._ends.get(id)
+        assert run.transaction is not None
+        end = self._ends.get(run.transaction)
         is_begun = end is not None and end.missing is None
-        if end is not None and end.missing is not None and self._held_count(id) >= end.missing:
-            return True
+        if end is not None and end.missing is not None:
+            held = sum(len(one.orders) for one in self._held(run.transaction))
+            if held >= end.missing:
+                run.is_unfinished = False
+                return True
         now_ms = self._clock.now_ms()
-        waited_ms = now_ms - self._held_since.setdefault(id, now_ms)
+        if run.held_since_ms is None:
+            run.held_since_ms = now_ms
         patience_ms = BEGUN_PATIENCE_MS if is_begun else self._patience_ms
-        is_over = group.size >= self._records_max or waited_ms >= patience_ms
-        self._counts.unfinished += is_over
-        return is_over
+        run.is_unfinished = (
+            run.size >= self._records_max
+            or self._is_too_large(run)
+            or now_ms - run.held_since_ms >= patience_ms
+        )
+        return run.is_unfinished
 
-    def _held_count(self, id: str) -> int:
-        return sum(events for held, events in self._held.values() if held == id)
+    def _is_too_large(self, run: _Run) -> bool:
+        """Whether partitions hold too much, and none more than is in this run."""
+        held = [one.byte_count for one in self._lasts()]
+        return sum(held) >= self._bytes_max and run.byte_count == max(held)
 
+    def _held(self, transaction: str) -> list[_Run]:
+        """What each partition has of one transaction as its last."""
+        return [run for run in self._lasts() if run.transaction == transaction]
 
-def _groups(entries: Sequence[Entry]) -> Iterator[_Group]:
-    """Runs of one transaction, in order."""
-    taken = 0
-    ids = transaction_ids([one[3] for one in entries])
-    for id, pairs in groupby(zip(ids, entries, strict=True), key=lambda pair: pair[0]):
-        run = [entry[3].transaction for _, entry in pairs]
-        taken += len(run)
-        events = len({one.collection_order for one in run if one is not None})
-        yield _Group(id, len(run), events, taken < len(entries))
+    def _lasts(self) -> list[_Run]:
+        return [runs.last for runs in self._runs.values() if runs.last is not None]

@@ -37,7 +37,7 @@ class _OpenGate:
     def ready_count(self, buffer: Any, count: int) -> int:
         return len(buffer.look())
 
-    def taken(self, entries: Any) -> None:
+    def taken(self, buffer: Any, entries: Any) -> None:
         pass
 
     def close(self) -> None:

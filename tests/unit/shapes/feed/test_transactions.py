@@ -5,9 +5,9 @@ Carries S2.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,15 +17,18 @@ from varve.foundation.clock import ManualClock
 from varve.shapes.feed.change import Transaction
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.debezium_decoder import DebeziumDecoder
+from varve.shapes.feed.decoder import Decoded, RecordKind, SourceTransaction
+from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer
 from varve.shapes.feed.topic_feed import TopicFeed
-from varve.shapes.feed.transactions import SourceTransactions
+from varve.shapes.feed.transactions import BYTES_MAX, SourceTransactions
 from varve.shapes.feed.whole_state import WholeState, find_boundary
 from varve.shapes.offset import Offset
 
 
 class _Bench:
-    def __init__(self, path: Path, partitions: int = 1) -> None:
+    def __init__(self, path: Path, partitions: int = 1, bytes_max: int = BYTES_MAX) -> None:
         self.path = path
+        self._bytes_max = bytes_max
         self.clock = ManualClock()
         self.counts = FeedCounts()
         self.source = MemorySource("db.public.items", partitions=partitions)
@@ -45,7 +48,12 @@ class _Bench:
 
     def _open(self) -> TopicFeed:
         self.gate = SourceTransactions(
-            self.ends, self.source.topic, self.counts, self.clock, records_max=50
+            self.ends,
+            self.source.topic,
+            self.counts,
+            self.clock,
+            records_max=50,
+            bytes_max=self._bytes_max,
         )
         feed = TopicFeed(
             self.source,
@@ -207,7 +215,18 @@ def test_a_transaction_whose_end_stays_away_is_given_in_the_end(bench: _Bench) -
     assert bench.poll() == []
     bench.clock.advance(5_000)
     assert _numbers(bench.poll()) == [[1]]
-    assert bench.counts.unfinished > 0
+    assert bench.counts.unfinished == 1
+
+
+def test_parts_whose_end_stays_away_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    bench = _Bench(tmp_path, partitions=3)
+    for number in range(3):
+        bench.put(number, number, "a", partition=number)
+    assert bench.poll() == []
+    bench.clock.advance(5_000)
+    assert sorted(_numbers(bench.poll())) == [[0], [1], [2]]
+    assert bench.counts.unfinished == 3
+    bench.feed.close()
 
 
 def test_a_transaction_that_is_too_long_is_given_in_parts(bench: _Bench) -> None:
@@ -222,6 +241,49 @@ def test_a_transaction_that_is_too_long_is_given_in_parts(bench: _Bench) -> None
     for _ in range(40):
         again += bench.feed.poll(max_records=10, wait_ms=0)
     assert again[: len(given)] == given
+
+
+def test_a_transaction_that_is_too_large_is_given_in_parts(tmp_path: Path) -> None:
+    bench = _Bench(tmp_path, partitions=2, bytes_max=2_000)
+    bench.begin("a")
+    bench.begin("b")
+    bench.put(0, 0, "a", partition=1)
+    for number in range(1, 11):
+        bench.put(number, number, "b")
+    assert bench.poll() == []
+    for number in range(11, 21):
+        bench.put(number, number, "b")
+    (large,) = bench.poll()
+    # The small one of the other partition is not what memory is needed for.
+    assert {change.key_columns["id"] for change in large.changes}.isdisjoint({b"0"})
+    assert 10 < len(large.changes) <= 20
+    assert bench.counts.unfinished == 1
+    bench.feed.close()
+
+
+def test_entries_that_are_held_are_looked_at_once() -> None:
+    class Buffer(PartitionBuffer):
+        held: ClassVar[list[Any]] = []
+
+        def look(self, count: int | None = None) -> Sequence[Entry]:
+            return self.held
+
+    gate = SourceTransactions(
+        MemorySource("db.transaction"), "db.public.items", FeedCounts(), ManualClock()
+    )
+    gate.open(0)
+    buffer = Buffer(0, DebeziumDecoder())
+
+    def hold(offset: int) -> None:
+        told = SourceTransaction("a", offset + 1, offset + 1)
+        buffer.held.append((offset, 0, 10, Decoded(RecordKind.UPSERT, transaction=told)))
+
+    for offset in range(10):
+        hold(offset)
+    assert gate.ready_count(buffer, 1) == 0
+    buffer.held[:10] = [None] * 10
+    hold(10)
+    assert gate.ready_count(buffer, 1) == 0
 
 
 def test_parts_in_several_partitions_are_transactions_of_their_own(tmp_path: Path) -> None:
