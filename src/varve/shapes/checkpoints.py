@@ -33,8 +33,9 @@ _IDLE_MS: Final = 60_000
 REOPEN_MS: Final = 30_000
 """After failing for so long a table is opened again: not all that fails heals by itself."""
 
-Settle = Callable[[int], bool]
-"""Waits so many milliseconds until no shape dropped before can come back; whether that is so."""
+Settle = Callable[[str, int], bool]
+"""Waits so many milliseconds until no shape of the topic that was dropped before can come back, and
+tells whether that is so."""
 
 
 class _Failing(NamedTuple):
@@ -140,12 +141,18 @@ class Checkpoints:
     def _run(self, feed: TopicFeed, due: _Due, pool: Executor) -> bool:
         # A shape that cannot be flushed is dropped by that, and holds nobody up.
         _flush_all(list(due.dirty), pool)
-        if not self._settle(_DROPS_WAIT_MS):
-            return False
+        try:
+            if not self._settle(self._topic, _DROPS_WAIT_MS):
+                return False
+        except Unavailable as error:
+            # It does not heal by opening the feed again.
+            self._note_failure(error)
+            raise
         try:
             feed.checkpoint(due.mark)
         except Exception as error:
-            self._note_failure(error)
+            if self._note_failure(error) >= REOPEN_MS:
+                self._reopen()
             raise
         self._failing = None
         with self._lock:
@@ -153,12 +160,12 @@ class Checkpoints:
             self._written.notify_all()
         return True
 
-    def _note_failure(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> int:
+        """Gives for how many milliseconds it has been failing."""
         now_ms = self._clock.now_ms()
         since_ms = now_ms if self._failing is None else self._failing.since_ms
         self._failing = _Failing(since_ms, error)
-        if now_ms - since_ms >= REOPEN_MS:
-            self._reopen()
+        return now_ms - since_ms
 
     @property
     def is_crowded(self) -> bool:

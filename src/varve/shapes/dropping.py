@@ -5,14 +5,14 @@ Invariant  a shape is dropped once, for the first reason given; whoever follows 
            shapes in hand.
 Crash      a shape that the registry has forgotten leaves a directory, which upkeep removes. One
            without a directory is dropped when it is opened. With both it would be taken up again,
-           so no table is written until one of them is gone (`settle`).
+           so the table of its topic is not written until one of them is gone (`settle`).
 Threads    any; `_ended` guards what is under way and what is stuck. It is taken behind the locks of
            topics and before those of shapes.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from varve.foundation.errors import Unavailable
 from varve.foundation.metrics import MetricTable
@@ -49,24 +49,25 @@ class Dropping:
         self._listeners = listeners
         self._metrics = metrics
         self._ended = threading.Condition()
-        self._under_way: set[str] = set()  # guarded by _ended
-        self._stuck: set[str] = set()  # guarded by _ended; have their row and their files
+        # Topics by handle, guarded by _ended. Who is stuck has its row and its files.
+        self._under_way: dict[str, str] = {}
+        self._stuck: dict[str, str] = {}
 
     def drop(self, shapes: Collection[Shape], reason: DropReason) -> None:
         """Ends shapes for good; one that was dropped before stays so."""
         with self._ended:
             gone = [shape for shape in shapes if shape.mark_dropped(reason)]
-            handles = [shape.handle for shape in gone]
-            self._under_way.update(handles)
+            topics = {shape.handle: shape.definition.topic for shape in gone}
+            self._under_way.update(topics)
         if not gone:
             return
-        is_forgotten = False
+        handles, is_forgotten = list(topics), False
         try:
             self._catalog.remove(gone)
             is_forgotten = self._forget(handles)
             self._remove(gone)
         finally:
-            self._end(handles, is_forgotten=is_forgotten)
+            self._end(topics, is_forgotten=is_forgotten)
         self._metrics.add(DROPPED, len(gone), reason)
         logger.info(
             "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}
@@ -93,24 +94,27 @@ class Dropping:
             except OSError as error:
                 self._leftovers.postpone(shape.handle, error)
 
-    def _end(self, handles: Collection[str], *, is_forgotten: bool) -> None:
+    def _end(self, topics: Mapping[str, str], *, is_forgotten: bool) -> None:
         with self._ended:
-            self._under_way.difference_update(handles)
-            if not is_forgotten:
-                self._stuck.update(filter(self._leftovers.owes, handles))
+            for handle, topic in topics.items():
+                del self._under_way[handle]
+                if not is_forgotten and self._leftovers.owes(handle):
+                    self._stuck[handle] = topic
             self._ended.notify_all()
 
-    def settle(self, wait_ms: int) -> bool:
-        """Whether no shape dropped before can be taken up after a crash.
+    def settle(self, topic: str, wait_ms: int) -> bool:
+        """Whether no shape of a topic that was dropped before can be taken up after a crash.
 
         Waits for drops that are under way. Raises Unavailable while the disk keeps such a shape.
         """
         with self._ended:
-            self._stuck = set(filter(self._leftovers.owes, self._stuck))
-            if self._stuck:
-                self._unregister(self._stuck)
-                self._stuck.clear()
-            begun = set(self._under_way)
+            stuck = [handle for handle, its in self._stuck.items() if its == topic]
+            kept = [handle for handle in stuck if self._leftovers.owes(handle)]
+            if kept:
+                self._unregister(kept)
+            for handle in stuck:
+                del self._stuck[handle]
+            begun = {handle for handle, its in self._under_way.items() if its == topic}
             return self._ended.wait_for(
                 lambda: begun.isdisjoint(self._under_way), timeout=wait_ms / 1000
             )

@@ -43,6 +43,7 @@ from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
 from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.trash import trash_directory
 from varve.shapes.storages import Storages
 from varve.shapes.subset_reading import SubsetResult, read_subset
 from varve.shapes.topic_lives import TopicLives
@@ -114,6 +115,8 @@ class Engine:
         self._fs.make_directory(self.root)
         self._directory_lock = self._fs.lock(f"{self.root}/{LOCK_FILE}")
         try:
+            # Now: a full disk has no room for it when shapes have to go.
+            self._fs.make_directory(trash_directory(self.root))
             self._registry = Registry.open(self.root, self._clock)
         except BaseException:
             self._directory_lock.release()

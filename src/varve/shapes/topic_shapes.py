@@ -135,7 +135,7 @@ class TopicShapes:
 
     def _check_dropped_locked(self) -> None:
         """Raises Unavailable unless the shapes of before are gone for good."""
-        if not self._settle(0):
+        if not self._settle(self.topic, 0):
             raise Unavailable(
                 f"topic {self.topic} starts anew and shapes of it are still being dropped: it is "
                 "opened again"

@@ -112,6 +112,37 @@ def test_a_shape_that_is_kept_by_registry_and_disk_holds_up_the_table(
     assert client.refetches == 1
 
 
+def test_a_shape_that_holds_up_its_table_holds_up_no_other_and_is_told_of(
+    path: Path, files: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(path, files=files, settings=EngineSettings(pending_rows_max=1))
+    for topic in ("items", "others"):
+        stage.store.create_topic(topic)
+        stage.create(topic)
+        stage.engine.checkpoint_now()
+    (bad,) = [one for one in stage.engine.shapes() if one.definition.topic == "items"]
+    directory = _directory(bad)
+    files.fail_under(directory, FULL)
+    with monkeypatch.context() as failing:
+        _fail_registry(failing)
+        for topic in ("items", "others"):
+            stage.put(topic, "a", LARGE)
+            stage.engine.run_turn(topic)
+        assert bad.is_dropped
+        with pytest.raises(Unavailable, match="disk I/O"):
+            stage.engine.checkpoint_now()
+        stage.put("others", "b", LARGE)
+        assert stage.engine.run_turn("others") == 1, "its table was not written"
+        with pytest.raises(Unavailable, match=r"topic items is read no further.*disk I/O"):
+            stage.engine.run_turn("items")
+    _mend(files, directory)
+    stage.close()
+
+
+def test_the_trash_is_made_while_there_is_room_for_it(stage: Stage) -> None:
+    assert stage.engine._fs.exists(f"{stage.engine.root}/.trash")
+
+
 def test_a_shape_that_is_kept_by_the_registry_alone_finds_no_files(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,12 +170,12 @@ def test_a_checkpoint_waits_for_a_shape_that_is_being_dropped(
     remove = Registry.remove
 
     def look(registry: Registry, handles: list[str]) -> None:
-        seen.append(dropping.settle(0))
+        seen.append(dropping.settle("items", 0))
         remove(registry, handles)
 
     monkeypatch.setattr(Registry, "remove", look)
     stage.engine.drop(stage.engine.shapes()[0], DropReason.DELETED)
-    assert (seen, dropping.settle(0)) == ([False], True)
+    assert (seen, dropping.settle("items", 0)) == ([False], True)
 
 
 def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
