@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from random import Random
 
-from varve.foundation.errors import Corrupt, NotFound, Unavailable
+from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
 from varve.foundation.metrics import MetricTable
 from varve.shapes.catalog import Catalog
 from varve.shapes.compaction.compact import Compactor
@@ -45,7 +45,10 @@ class Compacting:
         )
 
     def compact(self, shape: Shape, now_ms: int) -> CompactionReport:
-        """Compacts all of a log that is durable; raises NotFound if the shape goes meanwhile."""
+        """Compacts all of a log that is durable; raises NotFound if the shape goes meanwhile.
+
+        It goes if it is damaged, and if the disk fails while the new log is put in place.
+        """
         storage = shape.open()
         try:
             report = self._compactor.compact(storage, now_ms=now_ms, is_forced=True)
@@ -57,6 +60,13 @@ class Compacting:
             raise Unavailable(
                 f"shape {shape.handle} was not compacted, and is as before: {error.filename}: "
                 f"{error.strerror}; mend that and try again"
+            ) from error
+        except StoreError as error:
+            if not self._is_lost(storage, error):
+                raise
+            self._failed(storage, error)
+            raise NotFound(
+                f"shape {shape.handle} could not be compacted and was dropped: {error}"
             ) from error
         self._note([report])
         return report
@@ -90,5 +100,9 @@ class Compacting:
         logger.error(
             "compaction of a shape failed", exc_info=error, extra={"handle": storage.handle}
         )
-        if isinstance(error, Corrupt) or storage.failure is not None:
+        if self._is_lost(storage, error):
             self._drop(shape, DropReason.STORAGE_FAILED)
+
+    def _is_lost(self, storage: ShapeStorage, error: Exception) -> bool:
+        """Whether a shape can go on no more after a compaction that failed."""
+        return isinstance(error, Corrupt) or storage.failure is not None

@@ -1,15 +1,19 @@
 """Which shapes are compacted when."""
 
+import errno
 from random import Random
 
+import pytest
+
 from tests.support.compaction_bench import SMALL, CompactionBench
-from varve.disk import MemoryFileSystem
+from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Corrupt
+from varve.foundation.errors import Corrupt, Unavailable
 from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.report import Outcome
 from varve.shapes.compaction.schedule import CompactionSchedule
 from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.layout import log_path
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.storage import ShapeStorage
@@ -118,3 +122,40 @@ def test_a_failure_is_told_and_others_go_on() -> None:
     assert [report.handle for report in reports] == ["9999-1"]
     assert [storage for storage, _ in told] == [broken.storage]
     assert isinstance(told[0][1], Corrupt)
+
+
+def test_a_swap_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FaultyFileSystem(ManualClock())
+    bench = CompactionBench(files)
+    bench.change(80)
+    bench.storage.flush()
+    schedule, errors = _schedule(bench, SMALL)
+    schedule.run_once(0)
+    install = ShapeStorage.install
+
+    def fail(storage: ShapeStorage, compacted: CompactedLog) -> None:
+        files.fail_from(files.steps + 1, OSError(errno.EIO, "Input/output error"))
+        install(storage, compacted)
+
+    monkeypatch.setattr(ShapeStorage, "install", fail)
+    assert schedule.run_once(1_000_000) == []
+    assert [type(error) for error in errors] == [Unavailable]
+    assert bench.storage.failure is not None
+
+
+def test_a_shape_that_is_being_compacted_on_demand_has_not_failed() -> None:
+    bench = CompactionBench(MemoryFileSystem(ManualClock()))
+    bench.change(80)
+    bench.storage.flush()
+    compactor = Compactor(SMALL, Random(3))
+    errors: list[Exception] = []
+    schedule = CompactionSchedule(
+        compactor,
+        lambda: [bench.storage],
+        failed=lambda storage, error: errors.append(error),
+        random=Random(4),
+    )
+    schedule.run_once(0)
+    with compactor._one_at_a_time(bench.storage.handle):
+        assert schedule.run_once(1_000_000) == []
+    assert errors == []

@@ -12,12 +12,13 @@ import pytest
 from tests.support.shape_engine import Follower, Stage
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.definition import define
 from varve.shapes.leftovers import REMOVED_TOGETHER
 from varve.shapes.registry import Registry
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
+from varve.shapes.storage.compacted_swap import RestCopy
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 LARGE = {"n": 1, "text": "x" * 200_000}
@@ -227,3 +228,21 @@ def test_who_waits_is_not_served_while_the_engine_stops(stage: Stage) -> None:
     topic.end_turns()
     assert stage.engine._snapshotter.run(topic) == 0
     assert not late.is_open
+
+
+def test_a_shape_whose_compaction_cannot_be_put_in_place_is_dropped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.put("items", "a", {"n": 1})
+    shape = stage.create("items")
+    stage.put("items", "a", {"n": 2})
+    stage.settle("items")
+
+    def fail(copy: RestCopy, log_end: int) -> None:
+        raise FULL
+
+    monkeypatch.setattr(RestCopy, "copy_to", fail)
+    with pytest.raises(NotFound, match="could not be compacted and was dropped"):
+        stage.engine.compact(shape)
+    assert shape.drop_reason is DropReason.STORAGE_FAILED
+    assert stage.engine.find(shape.handle) is None

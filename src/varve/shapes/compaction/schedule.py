@@ -48,10 +48,10 @@ class CompactionSchedule:
             storage = storages[handle]
             try:
                 report = self._look(storage, now_ms)
-            except Unavailable:
-                continue  # it is being compacted on demand
             except (StoreError, OSError) as error:
-                self._failed(storage, error)
+                # One that can be written to, and is unavailable, is being compacted on demand.
+                if storage.failure is not None or not isinstance(error, Unavailable):
+                    self._failed(storage, error)
                 continue
             if report is not None and report.outcome is not Outcome.NOTHING:
                 reports.append(report)
