@@ -1,7 +1,7 @@
 """What is no shape's any more: directories in the trash, and those that a crash left.
 
 Invariant  a shape is in the catalog before its directory is made; so a directory whose handle is
-           not there is a leftover.
+           not there is a leftover. One that cannot be moved or removed keeps no other one.
 Crash      what is not removed is found again.
 Threads    any may discard; one runs the rounds. `_lock` guards what is owed.
 """
@@ -13,14 +13,12 @@ from typing import Final
 from varve.disk import FileSystem
 from varve.shapes.catalog import Catalog
 from varve.shapes.storage.layout import list_handles
-from varve.shapes.storage.trash import empty_trash, move_to_trash
+from varve.shapes.storage.trash import list_trash, move_to_trash
 
 logger = logging.getLogger(__name__)
 
-REMOVED_TOGETHER: Final = 20
-"""Directories that are removed before it is looked whether the engine stops."""
-_TIMES_MAX: Final = 500
-"""How often that is done in a round."""
+REMOVED_MAX: Final = 10_000
+"""Directories that one round removes from the trash: upkeep has more to do."""
 
 
 class Leftovers:
@@ -56,23 +54,46 @@ class Leftovers:
         return handle in self._owed
 
     def run_once(self) -> None:
-        if not self._is_swept:
-            self._sweep()
-            self._is_swept = True
-        for handle in list(self._owed):
-            move_to_trash(self._fs, self._root, handle)
-            with self._lock:
-                self._owed.remove(handle)
-        for _ in range(_TIMES_MAX):
-            if not empty_trash(self._fs, self._root, count_max=REMOVED_TOGETHER) or self._is_ended:
-                return
+        """Removes what it can; raises the first error of the disk behind all of that."""
+        failures: list[OSError] = []
+        for work in (self._sweep, self._move_owed, self._empty_trash):
+            try:
+                work(failures)
+            except OSError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def end(self) -> None:
         """Lets a round end soon: what is left is for the next start."""
         self._is_ended = True
 
-    def _sweep(self) -> None:
+    def _sweep(self, failures: list[OSError]) -> None:
+        if self._is_swept:
+            return
         for handle in list_handles(self._fs, self._root):
             if self._catalog.find(handle) is None:
                 logger.info("directory of no shape is removed", extra={"handle": handle})
                 self.discard(handle)
+        self._is_swept = True
+
+    def _move_owed(self, failures: list[OSError]) -> None:
+        for handle in list(self._owed):
+            try:
+                move_to_trash(self._fs, self._root, handle)
+            except OSError as error:
+                failures.append(error)
+                continue
+            with self._lock:
+                self._owed.remove(handle)
+
+    def _empty_trash(self, failures: list[OSError]) -> None:
+        removed = 0
+        for path in list_trash(self._fs, self._root):
+            if self._is_ended or removed == REMOVED_MAX:
+                return
+            try:
+                self._fs.remove_tree(path)
+                removed += 1
+            except OSError as error:
+                failures.append(error)

@@ -14,11 +14,11 @@ from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.definition import define
-from varve.shapes.leftovers import REMOVED_TOGETHER
 from varve.shapes.registry import Registry
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.storage.compacted_swap import RestCopy
+from varve.shapes.storage.layout import list_handles
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 LARGE = {"n": 1, "text": "x" * 200_000}
@@ -209,16 +209,49 @@ def test_who_asks_while_a_shape_is_being_dropped_gets_another_one(
     assert [shape.handle for shape in stage.engine.shapes()] == [made[0].handle]
 
 
-def test_an_engine_that_stops_leaves_the_rest_of_the_trash_for_later(stage: Stage) -> None:
-    shapes = [stage.create("items", where=f"n = {number}") for number in range(30)]
+def test_an_engine_that_stops_leaves_the_rest_of_the_trash_for_later(
+    stage: Stage, files: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = [stage.create("items", where=f"n = {number}") for number in range(5)]
     trash = f"{stage.engine.root}/.trash"
     stage.engine._dropping.drop(shapes, DropReason.SOURCE_LOST)
-    stage.engine._leftovers.end()
-    stage.engine.run_upkeep(0)
-    assert len(stage.engine._fs.names(trash)) == 30 - REMOVED_TOGETHER
+    with monkeypatch.context() as patched:
+        remove = files.remove_tree
+
+        def stop(path: str) -> None:
+            stage.engine._leftovers.end()
+            remove(path)
+
+        patched.setattr(files, "remove_tree", stop)
+        stage.engine.run_upkeep(0)
+    assert len(files.names(trash)) == 4
     stage.restart()
     stage.engine.run_upkeep(0)
-    assert stage.engine._fs.names(trash) == []
+    assert files.names(trash) == []
+
+
+def test_directories_that_cannot_be_moved_or_removed_keep_no_others(
+    stage: Stage, files: FaultyFileSystem
+) -> None:
+    root, trash = stage.engine.root, f"{stage.engine.root}/.trash"
+    shapes = [stage.create("items", where=f"n = {number}") for number in range(6)]
+    directories = [_directory(shape) for shape in shapes]
+    for directory in directories[:3]:
+        files.fail_under(directory, FULL)
+    stage.engine._dropping.drop(shapes, DropReason.SOURCE_LOST)
+    _mend(files, directories[1])
+    kept = f"{trash}/{sorted(files.names(trash))[0]}"
+    files.fail_under(kept, FULL)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            stage.engine.run_upkeep(0)
+        assert set(list_handles(files, root)) == {shapes[0].handle, shapes[2].handle}
+        assert [f"{trash}/{name}" for name in files.names(trash)] == [kept]
+    for path in (kept, directories[0], directories[2]):
+        _mend(files, path)
+    stage.engine.run_upkeep(0)
+    assert list(list_handles(files, root)) == []
+    assert files.names(trash) == []
 
 
 def test_who_waits_is_not_served_while_the_engine_stops(stage: Stage) -> None:

@@ -31,12 +31,8 @@ def move_to_trash(fs: FileSystem, root: str, handle: str) -> bool:
     return True
 
 
-def empty_trash(fs: FileSystem, root: str, *, count_max: int) -> int:
-    """Removes up to so many directories from the trash; gives how many. Raises OSError."""
+def list_trash(fs: FileSystem, root: str) -> list[str]:
+    """The paths in the trash. Raises OSError."""
     trash = trash_directory(root)
-    if not fs.exists(trash):
-        return 0
-    names = fs.names(trash)[:count_max]
-    for name in names:
-        fs.remove_tree(posixpath.join(trash, name))
-    return len(names)
+    names = fs.names(trash) if fs.exists(trash) else []
+    return [posixpath.join(trash, name) for name in names]

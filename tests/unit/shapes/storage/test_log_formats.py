@@ -32,7 +32,7 @@ from varve.shapes.storage.manifest import (
     read_manifest,
 )
 from varve.shapes.storage.pointer import SLOT_DISTANCE, create_pointer, pointer_path, read_pointer
-from varve.shapes.storage.trash import empty_trash, move_to_trash
+from varve.shapes.storage.trash import list_trash, move_to_trash
 
 GOLDEN = Entry(Offset(10, 0), b"test_key", INSERT, b'{"test":1}')
 GOLDEN_BYTES = bytes.fromhex(
@@ -214,7 +214,5 @@ def test_dropped_shapes_wait_in_the_trash_under_names_of_their_own() -> None:
         assert move_to_trash(disk, "/r", "abcdef")
     assert not move_to_trash(disk, "/r", "abcdef")
     assert disk.names("/r/.trash") == ["abcdef", "abcdef.1"]
-    assert empty_trash(disk, "/r", count_max=1) == 1
-    assert empty_trash(disk, "/r", count_max=9) == 1
-    assert empty_trash(disk, "/r", count_max=9) == 0
-    assert empty_trash(disk, "/elsewhere", count_max=9) == 0
+    assert list_trash(disk, "/r") == ["/r/.trash/abcdef", "/r/.trash/abcdef.1"]
+    assert list_trash(disk, "/elsewhere") == []
