@@ -27,11 +27,11 @@ from varve.commit_log.names import LOG
 from varve.commit_log.segment import Segment
 from varve.embedded import Store
 from varve.foundation.errors import Corrupt
-from varve.foundation.settings import LONG_MAX
 from varve.records import Batch, RecordColumns
 from varve.shapes.feed.embedded_source import EmbeddedSource
-from varve.shapes.feed.replay_state import read_range, state_records
+from varve.shapes.feed.partition_buffer import split_records
 from varve.shapes.feed.resuming import look_at_bounds
+from varve.shapes.feed.source import read_range
 from varve.shapes.feed.state import StateRecord
 
 _BUFFER_BYTES: Final = 32 << 20
@@ -100,13 +100,17 @@ class KeyIndexState:
 
     def _read_part(self, number: int, part: _Part) -> Iterator[Sequence[StateRecord]]:
         if part.segment is None:
-            yield from read_range(self._source, number, part.start, part.end)
+            yield from self._read_whole(number, part)
             return
         try:
             yield from _KeptReader(part, log_start=self._bounds[number][0]).read()
         except (FileNotFoundError, _Replaced):
             # Once more and whole: what came before is given again, and in order.
-            yield from read_range(self._source, number, part.start, part.end)
+            yield from self._read_whole(number, part)
+
+    def _read_whole(self, number: int, part: _Part) -> Iterator[Sequence[StateRecord]]:
+        for columns in read_range(self._source, number, part.start, part.end):
+            yield split_records(columns)[2]
 
 
 class _Replaced(Exception):
@@ -169,7 +173,7 @@ class _KeptReader:
         flags = self._keep[first : first + header.records_count]
         columns = batch.columns()
         chosen = flags & (columns.offsets >= self._log_start)
-        return state_records(RecordColumns(columns.payload, columns.table[chosen]), LONG_MAX)
+        return split_records(RecordColumns(columns.payload, columns.table[chosen]))[2]
 
 
 def _find_indexed(

@@ -17,14 +17,12 @@ from varve.foundation.errors import Unavailable
 from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.journal import Journal, Range
 from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer, decode_entries
-from varve.shapes.feed.source import TopicSource
+from varve.shapes.feed.source import TopicSource, read_range
 
 _READ_BYTES: Final = 1 << 20
 _REPLAY_OFFSETS: Final = 1 << 14
 """How many offsets a range covers that is noted for records which may have been given before."""
 _HELD_WAIT_MS: Final = 20
-_REPLAY_LOOKS: Final = 20
-_REPLAY_WAIT_MS: Final = 500
 
 
 class Taken(NamedTuple):
@@ -173,24 +171,8 @@ class RecordOrder:
         return taken
 
     def _read_range(self, wanted: Range) -> list[Entry]:
-        entries: list[Entry] = []
-        offset, looks = wanted.start, 0
-        while offset < wanted.end:
-            asked = {wanted.partition: offset}
-            found = self._source.read(asked, max_bytes=_READ_BYTES, wait_ms=_REPLAY_WAIT_MS)
-            read = found.get(wanted.partition)
-            if read is None:
-                looks += 1
-                if looks >= _REPLAY_LOOKS:
-                    raise Unavailable(
-                        f"{self._source.place}: {self._source.topic}-{wanted.partition} gives "
-                        f"nothing at offset {offset}, which was read before: try again"
-                    )
-                continue
-            for part in decode_entries(read.columns, self._decoder):
-                entries += [one for one in part if one[0] < wanted.end]
-            offset = read.next_offset
-        return entries
+        found = read_range(self._source, wanted.partition, wanted.start, wanted.end)
+        return [one for part in decode_entries(found, self._decoder) for one in part]
 
     # What is new
 

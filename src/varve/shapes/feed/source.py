@@ -5,11 +5,16 @@ Invariant  only committed records come, whole and in the order of their offsets;
 Threads    one thread reads; others may ask for bounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
+from varve.foundation.errors import Unavailable
 from varve.records import RecordColumns
+
+_READ_BYTES: Final = 1 << 20
+_LOOK_MS: Final = 500
+_LOOKS_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +65,28 @@ class TopicSource(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def read_range(
+    source: TopicSource, partition: int, start: int, end: int, *, max_bytes: int = _READ_BYTES
+) -> Iterator[RecordColumns]:
+    """The committed records of a partition in [start, end); or Unavailable if they stay away."""
+    offset, looks = start, 0
+    while offset < end:
+        found = source.read({partition: offset}, max_bytes=max_bytes, wait_ms=_LOOK_MS)
+        read = found.get(partition)
+        if read is None:
+            looks += 1
+            if looks >= _LOOKS_MAX:
+                raise Unavailable(
+                    f"{source.place}: {source.topic}-{partition} gives nothing at offset {offset}, "
+                    f"and ended at {end} or behind: try again"
+                )
+            continue
+        looks, offset = 0, read.next_offset
+        for columns in read.columns:
+            yield columns if offset <= end else _before(columns, end)
+
+
+def _before(columns: RecordColumns, end: int) -> RecordColumns:
+    return RecordColumns(columns.payload, columns.table[columns.offsets < end])

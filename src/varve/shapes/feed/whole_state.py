@@ -6,18 +6,18 @@ the feed, which keeps them together.
 Invariant  no transaction lies across the end, unless it has more records than are kept together.
 """
 
-from typing import Final
+from collections.abc import Iterable
+from itertools import chain
+from typing import Final, NamedTuple
 
-from varve.shapes.feed.decoder import Decoder, transaction_ids
+from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.partition_buffer import Entry, decode_entries
 from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.source import TopicSource
+from varve.shapes.feed.source import TopicSource, read_range
 from varve.shapes.feed.transactions import RECORDS_MAX
 
 _TAIL_OFFSETS: Final = 1_000
 _TAIL_GROWTH: Final = 10
-_READ_BYTES: Final = 1 << 20
-_WAIT_MS: Final = 500
 
 
 class WholeState(ReplayState):
@@ -38,31 +38,33 @@ def find_boundary(
     tail = _TAIL_OFFSETS
     while True:
         begin = max(start, end - tail)
-        entries = _read(source, decoder, partition, begin, end)
-        ids = list(transaction_ids([one[3] for one in entries]))
-        if ids and ids[-1] is None:
+        found = decode_entries(read_range(source, partition, begin, end), decoder)
+        last = _find_last(chain.from_iterable(found), is_whole=begin == start)
+        if last is not None and last.transaction is None:
             return end
-        first = len(ids)
-        while first and ids[first - 1] == ids[-1]:
-            first -= 1
-        if first or (begin == start and entries):
-            return entries[first][0]
+        if last is not None and (last.is_behind_another or begin == start):
+            return last.start
         if begin == start or tail >= RECORDS_MAX:
             return end
         tail *= _TAIL_GROWTH
 
 
-def _read(
-    source: TopicSource, decoder: Decoder, partition: int, start: int, end: int
-) -> list[Entry]:
-    """Records in [start, end), as far as they come without delay."""
-    entries: list[Entry] = []
-    while start < end:
-        found = source.read({partition: start}, max_bytes=_READ_BYTES, wait_ms=_WAIT_MS)
-        read = found.get(partition)
-        if read is None:
-            break
-        for part in decode_entries(read.columns, decoder):
-            entries += [one for one in part if one[0] < end]
-        start = read.next_offset
-    return entries
+class _Last(NamedTuple):
+    """The transaction of the last record, if it has one, and where that begins."""
+
+    transaction: str | None
+    start: int
+    is_behind_another: bool
+
+
+def _find_last(entries: Iterable[Entry], *, is_whole: bool) -> _Last | None:
+    """What entries end with. Unless they are `is_whole`, others stand before them."""
+    last: _Last | None = None
+    for offset, _, _, decoded in entries:
+        if decoded.is_tombstone and (last is not None or not is_whole):
+            continue  # of the delete before it, which may not be among these
+        told = decoded.transaction
+        name = None if told is None else told.id
+        if last is None or name is None or name != last.transaction:
+            last = _Last(name, offset, last is not None)
+    return last

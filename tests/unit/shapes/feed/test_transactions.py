@@ -21,7 +21,7 @@ from varve.shapes.feed.decoder import Decoded, RecordKind, SourceTransaction
 from varve.shapes.feed.partition_buffer import Entry, PartitionBuffer
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.feed.transactions import BYTES_MAX, SourceTransactions
-from varve.shapes.feed.whole_state import WholeState, find_boundary
+from varve.shapes.feed.whole_state import WholeState
 from varve.shapes.offset import Offset
 
 
@@ -373,30 +373,6 @@ def test_a_new_table_does_not_begin_within_a_transaction(bench: _Bench) -> None:
     bench.end("b", 3)
     assert _numbers(bench.poll()) == [[4, 4, 4]]
     assert bench.counts.unfinished == 0
-
-
-@pytest.mark.parametrize("tail", [1, 1_500])
-def test_where_the_last_transaction_begins(tail: int) -> None:
-    source = MemorySource("db.public.items", batch_records=400)
-
-    def put(transaction: str | None) -> None:
-        mark = {"id": transaction, "total_order": 1, "data_collection_order": 1}
-        value = {"op": "c", "after": {"id": 1}, "transaction": mark if transaction else None}
-        source.append(0, b'{"id":1}', json.dumps(value).encode())
-
-    def find(start: int = 0) -> int:
-        return find_boundary(source, DebeziumDecoder(), 0, start, source.ends[0])
-
-    assert find() == 0
-    put(None)
-    assert find() == 1
-    put("a")
-    for _ in range(tail):
-        put("b")
-    assert find() == 2
-    assert find(start=2) == 2
-    put(None)
-    assert find() == 3 + tail
 
 
 def test_a_connector_that_is_away_within_a_transaction_is_waited_for(bench: _Bench) -> None:
