@@ -61,12 +61,16 @@ class Dropping:
             self._under_way.update(topics)
         if not gone:
             return
-        handles, is_forgotten = list(topics), False
+        handles, is_forgotten, is_removed = list(topics), False, False
         try:
             self._catalog.remove(gone)
             is_forgotten = self._forget(handles)
             self._remove(gone)
+            is_removed = True
         finally:
+            if not is_removed:
+                # Nobody knows how far it came: what is in its place still is moved by upkeep.
+                self._leftovers.owe(handles)
             self._end(topics, is_forgotten=is_forgotten)
         self._metrics.add(DROPPED, len(gone), reason)
         logger.info(

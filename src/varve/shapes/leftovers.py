@@ -8,6 +8,7 @@ Threads    any may discard; one runs the rounds. `_lock` guards what is owed.
 
 import logging
 import threading
+from collections.abc import Collection
 from typing import Final
 
 from varve.disk import FileSystem
@@ -46,8 +47,12 @@ class Leftovers:
         logger.warning(
             "directory of a dropped shape stays for now", exc_info=error, extra={"handle": handle}
         )
+        self.owe([handle])
+
+    def owe(self, handles: Collection[str]) -> None:
+        """Lets the next rounds move directories that are in their place still."""
         with self._lock:
-            self._owed.add(handle)
+            self._owed.update(handles)
 
     def owes(self, handle: str) -> bool:
         """Whether the directory of a dropped shape is still in its place."""

@@ -16,7 +16,8 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from varve.foundation.clock import Clock
@@ -79,49 +80,44 @@ class Registry:
 
     def add(self, definition: Definition) -> str:
         """Enters a shape that has no snapshot yet, under a new handle."""
-        with self._lock:
-            stamp = max(self._stamp_locked() + 1, self._clock.now_ms() * 1000)
+        with self._lock, self._changing_locked() as connection:
+            stamp = max(_stamp(connection) + 1, self._clock.now_ms() * 1000)
             handle = f"{definition.hash_number}-{stamp}"
-            with self._transaction() as connection:
-                _delete(connection, self._owed)
-                connection.execute(
-                    "INSERT INTO facts VALUES ('stamp', ?) "
-                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                    (stamp,),
-                )
-                # A shape of that definition that is being dropped may have its row still.
-                connection.execute(
-                    "INSERT OR REPLACE INTO shapes VALUES (?, ?, NULL, ?)",
-                    (handle, definition.comparable, self._clock.now_ms()),
-                )
+            _delete(connection, self._owed)
+            connection.execute(
+                "INSERT INTO facts VALUES ('stamp', ?) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (stamp,),
+            )
+            # A shape of that definition that is being dropped may have its row still.
+            connection.execute(
+                "INSERT OR REPLACE INTO shapes VALUES (?, ?, NULL, ?)",
+                (handle, definition.comparable, self._clock.now_ms()),
+            )
             return handle
 
     def complete(self, handle: str, start: Offset) -> None:
         """Notes that a snapshot is complete, and where in the topic it stands."""
-        with self._lock, self._transaction() as connection:
+        with self._lock, self._changing_locked() as connection:
             connection.execute("UPDATE shapes SET start = ? WHERE handle = ?", (str(start), handle))
 
     def remove(self, handles: Collection[str]) -> None:
         """Forgets shapes; durable on return. What fails is made up for by the next change."""
         with self._lock:
             self._owed.update(handles)
-            self._connection.execute("PRAGMA synchronous = FULL")
-            try:
-                with self._transaction() as connection:
-                    _delete(connection, self._owed)
-                self._owed.clear()
-            finally:
-                self._connection.execute("PRAGMA synchronous = NORMAL")
+            with self._changing_locked(is_synced=True) as connection:
+                _delete(connection, self._owed)
+            self._owed.clear()
 
     def remove_incomplete(self) -> list[str]:
         """Forgets the shapes without a snapshot, and gives their handles."""
-        with self._lock, self._transaction() as connection:
+        with self._lock, self._changing_locked() as connection:
             rows = connection.execute("DELETE FROM shapes WHERE start IS NULL RETURNING handle")
             return [handle for (handle,) in rows.fetchall()]
 
     def shapes(self) -> list[RegisteredShape]:
         """All shapes with a snapshot, the oldest first."""
-        with self._lock:
+        with self._lock, _failing():
             rows = self._connection.execute(
                 "SELECT handle, comparable, start, created_ms FROM shapes "
                 "WHERE start IS NOT NULL ORDER BY created_ms, handle"
@@ -135,38 +131,36 @@ class Registry:
         with self._lock:
             self._connection.close()
 
-    def _stamp_locked(self) -> int:
-        row = self._connection.execute("SELECT value FROM facts WHERE name = 'stamp'").fetchone()
-        return 0 if row is None else int(row[0])
-
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self._connection)
-
-
-class _Transaction:
-    """One change of the registry; what SQLite says becomes an error of ours."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> sqlite3.Connection:
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise _failure(error, FILE_NAME) from error
-        return self._connection
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+    @contextmanager
+    def _changing_locked(self, *, is_synced: bool = False) -> Iterator[sqlite3.Connection]:
+        """One change of the registry; what SQLite says becomes an error of ours."""
+        connection = self._connection
+        with _failing():
+            if connection.in_transaction:  # a rollback failed as well
+                connection.execute("ROLLBACK")
+            # SQLite syncs a commit of a write-ahead log at FULL alone.
+            connection.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                self._connection.execute("COMMIT")
-                return
-            except sqlite3.Error as failure:
-                error = failure
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        if isinstance(error, sqlite3.Error):
-            raise _failure(error, FILE_NAME) from error
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _failure(error, FILE_NAME) from error
+
+
+def _stamp(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT value FROM facts WHERE name = 'stamp'").fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def _delete(connection: sqlite3.Connection, handles: Collection[str]) -> None:
@@ -191,6 +185,7 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _failure(error: sqlite3.Error, path: str) -> Unavailable:
-    if error.sqlite_errorname == "SQLITE_FULL":
+    # What Python finds itself, such as a connection that is closed, has no name.
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
         return DiskFull(f"registry {path}: {error}; free some space")
     return Unavailable(f"registry {path}: {error}; mend the disk and start again")

@@ -161,6 +161,31 @@ def test_a_shape_that_is_kept_by_the_registry_alone_finds_no_files(
     assert client.refetches == 1
 
 
+def test_a_drop_that_is_broken_off_holds_up_the_table(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = stage.create("items")
+    stage.engine.checkpoint_now()
+    dropping = stage.engine._dropping
+    with monkeypatch.context() as failing:
+
+        def fail(registry: Registry, handles: object) -> None:
+            raise MemoryError
+
+        failing.setattr(Registry, "remove", fail)
+        with pytest.raises(MemoryError):
+            stage.engine.drop(shape, DropReason.DELETED)
+        with pytest.raises(MemoryError):
+            dropping.settle("items", 0)
+    stage.engine.run_upkeep(0)
+    assert dropping.settle("items", 0)
+    stage.crash()
+    found = stage.engine.find(shape.handle)
+    assert found is not None
+    with pytest.raises(NotFound):
+        found.open()
+
+
 def test_a_checkpoint_waits_for_a_shape_that_is_being_dropped(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

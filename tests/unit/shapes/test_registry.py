@@ -4,7 +4,10 @@ Carries S5.
 """
 
 import sqlite3
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -85,11 +88,12 @@ def test_what_was_removed_is_so_for_good(tmp_path: Path) -> None:
     said: list[str] = []
     registry._connection.set_trace_callback(said.append)
     registry.remove([handle])
-    # SQLite syncs a commit of a write-ahead log at this level alone.
+    registry.add(define("t"))
     assert [one for one in said if "synchronous" in one or one == "COMMIT"] == [
         "PRAGMA synchronous = FULL",
         "COMMIT",
         "PRAGMA synchronous = NORMAL",
+        "COMMIT",
     ]
 
 
@@ -105,3 +109,50 @@ def test_a_removal_that_fails_is_made_up_for_by_the_next_change(tmp_path: Path) 
     other.close()
     assert registry.add(define("t")) != gone
     assert len(registry.remove_incomplete()) == 1
+
+
+class _Failing(sqlite3.Connection):
+    """A connection that SQLite refuses some statements on."""
+
+    refused: ClassVar[set[str]] = set()
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        if sql.split()[0] in self.refused:
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *arguments)
+
+
+@pytest.mark.parametrize(
+    "refused", [{"PRAGMA"}, {"BEGIN"}, {"SELECT"}, {"COMMIT"}, {"COMMIT", "ROLLBACK"}]
+)
+def test_whatever_fails_is_an_error_of_ours_and_heals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: set[str]
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=_Failing))
+    registry = Registry.open(str(tmp_path), ManualClock())
+    handle = registry.add(define("t"))
+    monkeypatch.setattr(_Failing, "refused", refused)
+    tries: list[Callable[[], object]] = [
+        lambda: registry.add(define("u")),
+        lambda: registry.remove([handle]),
+        registry.shapes,
+    ]
+    failed = 0
+    for one in tries:
+        try:
+            one()
+        except Unavailable:
+            failed += 1
+    assert failed >= 1
+    monkeypatch.undo()
+    other = registry.add(define("v"))
+    registry.complete(other, Offset(1, 0))
+    assert [shape.handle for shape in registry.shapes()] == [other]
+
+
+def test_a_registry_that_was_closed_is_unavailable(tmp_path: Path) -> None:
+    registry = Registry.open(str(tmp_path), ManualClock())
+    registry.close()
+    for one in (registry.shapes, registry.remove_incomplete, lambda: registry.remove(["abcd"])):
+        with pytest.raises(Unavailable, match="closed"):
+            one()
