@@ -66,6 +66,10 @@ class Dropping:
             self._catalog.remove(gone)
             is_forgotten = self._forget(handles)
             self._remove(gone)
+            if not is_forgotten:
+                # A crash tells by their files alone that they are gone.
+                for handle in handles:
+                    self._leftovers.sync(handle)
             is_removed = True
         finally:
             if not is_removed:

@@ -14,7 +14,7 @@ from typing import Final
 from varve.disk import FileSystem
 from varve.shapes.catalog import Catalog
 from varve.shapes.storage.layout import list_handles
-from varve.shapes.storage.trash import list_trash, move_to_trash
+from varve.shapes.storage.trash import list_trash, move_to_trash, sync_place
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,20 @@ class Leftovers:
         )
         self.owe([handle])
 
+    def sync(self, handle: str) -> None:
+        """Makes durable that a directory was moved, later if the disk does not let it."""
+        try:
+            sync_place(self._fs, self._root, handle)
+        except OSError as error:
+            self.postpone(handle, error)
+
     def owe(self, handles: Collection[str]) -> None:
         """Lets the next rounds move directories that are in their place still."""
         with self._lock:
             self._owed.update(handles)
 
     def owes(self, handle: str) -> bool:
-        """Whether the directory of a dropped shape is still in its place."""
+        """Whether the directory of a dropped shape is still in its place, or may be so again."""
         return handle in self._owed
 
     def run_once(self) -> None:
@@ -86,6 +93,7 @@ class Leftovers:
         for handle in list(self._owed):
             try:
                 move_to_trash(self._fs, self._root, handle)
+                sync_place(self._fs, self._root, handle)
             except OSError as error:
                 failures.append(error)
                 continue

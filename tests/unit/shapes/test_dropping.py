@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.shape_engine import Follower, Stage
-from varve.disk.faulty import FaultyFileSystem
+from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.definition import define
@@ -159,6 +159,34 @@ def test_a_shape_that_is_kept_by_the_registry_alone_finds_no_files(
     stage.crash()
     assert client.catch_up() == {"a": {"key": "a", "n": 1}}
     assert client.refetches == 1
+
+
+def test_files_are_gone_for_good_where_the_registry_keeps_the_shape(
+    stage: Stage, files: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (stage.create("items", where=f"n = {number}") for number in range(3))
+    directory = _directory(second)
+    before = files.steps
+    stage.engine.drop(first, DropReason.DELETED)
+    assert not [step for step in files.trace[before:] if step.operation == "sync directory"]
+    _fail_registry(monkeypatch)
+    gone = _directory(third)
+    stage.engine.drop(third, DropReason.DELETED)
+    assert stage.engine._dropping.settle("items", 0)
+    assert not files.after_crash(CrashMode.LOSE_UNSYNCED).exists(gone)
+    with monkeypatch.context() as failing:
+
+        def fail(path: str) -> None:
+            raise FULL
+
+        failing.setattr(files, "sync_directory", fail)
+        stage.engine.drop(second, DropReason.DELETED)
+        assert not files.exists(directory)
+        with pytest.raises(Unavailable, match="disk I/O"):
+            stage.engine._dropping.settle("items", 0)
+    stage.engine.run_upkeep(0)
+    assert stage.engine._dropping.settle("items", 0)
+    assert not files.after_crash(CrashMode.LOSE_UNSYNCED).exists(directory)
 
 
 def test_a_drop_that_is_broken_off_holds_up_the_table(

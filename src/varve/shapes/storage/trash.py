@@ -1,10 +1,12 @@
 """Shapes go by a rename, and their files later.
 
 Layout     <root>/.trash/<handle>, with a number behind it when that is taken.
-Crash      a directory is in its place or in the trash, never half.
+Crash      a directory is in its place or in the trash, never half; in its place again, perhaps,
+           before that is synced.
 """
 
 import posixpath
+from contextlib import suppress
 
 from varve.disk import FileSystem
 from varve.shapes.storage.layout import TRASH, check_handle, shape_directory
@@ -29,6 +31,12 @@ def move_to_trash(fs: FileSystem, root: str, handle: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def sync_place(fs: FileSystem, root: str, handle: str) -> None:
+    """Makes durable that a shape's directory was moved away. Raises OSError."""
+    with suppress(FileNotFoundError):  # without a place there was no directory
+        fs.sync_directory(posixpath.dirname(shape_directory(root, handle)))
 
 
 def list_trash(fs: FileSystem, root: str) -> list[str]:
