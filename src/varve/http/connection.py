@@ -73,75 +73,75 @@ class HeadJoiner:
         return self._transport.is_closing()
 
 
-def make_connection(
-    settings: HttpSettings, note_refused: Callable[[str], None]
-) -> type[asyncio.Protocol]:
-    """The class of connections that uvicorn makes, with these limits.
+class Connection(HttpToolsProtocol):
+    """What uvicorn makes for each client.
 
     `note_refused` is told what was wrong with bytes that are no request: head, address, bytes.
     """
-    idle_s = settings.idle_ms / 1000
 
-    class Connection(HttpToolsProtocol):
-        _timer: asyncio.TimerHandle | None = None
-        _is_in_head = True
-        _head_bytes = 0
+    def __init__(
+        self, settings: HttpSettings, note_refused: Callable[[str], None], **given: Any
+    ) -> None:
+        super().__init__(**given)
+        self._settings = settings
+        self._note_refused = note_refused
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_in_head = True
+        self._head_bytes = 0
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if len(self.connections) > settings.connections_max:
-                transport.close()
-                return
-            transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._settings.connections_max:
+            transport.close()
+            return
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if was_in_head and self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._settings.head_bytes_max:
+                self._note_refused("head")
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+        elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
+            # The rest of a body that nobody waits for has ended uvicorn's own timer.
             self._arm()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._disarm()
-            super().connection_lost(exc)
+    def send_400_response(self, msg: str) -> None:
+        is_long = len(self.url) > _URL_BYTES_MAX
+        self._note_refused("address" if is_long else "bytes")
+        self.transport.write(_TOO_LONG if is_long else _NO_REQUEST)
+        self.transport.close()
 
-        def data_received(self, data: bytes) -> None:
-            was_in_head = self._is_in_head
-            super().data_received(data)
-            if was_in_head and self._is_in_head:
-                self._head_bytes += len(data)
-                if self._head_bytes > settings.head_bytes_max:
-                    note_refused("head")
-                    self.transport.write(_TOO_LARGE)
-                    self.transport.close()
-            elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
-                # The rest of a body that nobody waits for has ended uvicorn's own timer.
-                self._arm()
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._arm()
+        super().on_message_begin()
 
-        def send_400_response(self, msg: str) -> None:
-            is_long = len(self.url) > _URL_BYTES_MAX
-            note_refused("address" if is_long else "bytes")
-            self.transport.write(_TOO_LONG if is_long else _NO_REQUEST)
-            self.transport.close()
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._disarm()
+        super().on_headers_complete()
+        # The task of the request begins after this, and finds it.
+        extensions: Any = {TRANSPORT: self.transport}
+        self.scope["extensions"] = extensions
+        if self.scope["method"] != "HEAD":
+            joined: Any = HeadJoiner(self.transport)
+            self.cycle.transport = joined
 
-        def on_message_begin(self) -> None:
-            self._is_in_head = True
-            self._head_bytes = 0
-            self._arm()
-            super().on_message_begin()
+    def _arm(self) -> None:
+        self._disarm()
+        self._timer = self.loop.call_later(self._settings.idle_ms / 1000, self.transport.abort)
 
-        def on_headers_complete(self) -> None:
-            self._is_in_head = False
-            self._disarm()
-            super().on_headers_complete()
-            # The task of the request begins after this, and finds it.
-            extensions: Any = {TRANSPORT: self.transport}
-            self.scope["extensions"] = extensions
-            if self.scope["method"] != "HEAD":
-                joined: Any = HeadJoiner(self.transport)
-                self.cycle.transport = joined
-
-        def _arm(self) -> None:
-            self._disarm()
-            self._timer = self.loop.call_later(idle_s, self.transport.abort)
-
-        def _disarm(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    return Connection
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

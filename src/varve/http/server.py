@@ -6,15 +6,17 @@ Threads    the loop's alone.
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 
 from varve.foundation.errors import Unavailable
 from varve.http.app import make_app
-from varve.http.connection import make_connection
+from varve.http.connection import Connection
 from varve.http.services import Services
 
 _BACKLOG = 4096
@@ -39,9 +41,13 @@ class HttpServer:
         settings = self._services.settings
         listening = self._listen()
         self._port = listening.getsockname()[1]
+        # Declared as a class, and called with named arguments alone.
+        connection: Any = functools.partial(
+            Connection, settings, self._services.metrics.note_malformed
+        )
         config = uvicorn.Config(
             make_app(self._services),
-            http=make_connection(settings, self._services.metrics.note_malformed),
+            http=connection,
             loop="none",
             lifespan="off",
             ws="none",
