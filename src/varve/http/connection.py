@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from varve.http.exchange import TRANSPORT
 from varve.http.headers import NO_STORE, cross_origin
@@ -86,6 +86,7 @@ class Connection(HttpToolsProtocol):
         self._settings = settings
         self._note_refused = note_refused
         self._timer: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
         self._is_in_head = True
         self._head_bytes = 0
 
@@ -99,6 +100,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        # uvicorn tells it to the newest request alone, which may wait behind the running one.
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -136,6 +141,10 @@ class Connection(HttpToolsProtocol):
         if self.scope["method"] != "HEAD":
             joined: Any = HeadJoiner(self.transport)
             self.cycle.transport = joined
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _arm(self) -> None:
         self._disarm()

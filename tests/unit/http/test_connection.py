@@ -142,6 +142,20 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
     play(scene, idle_ms=200)
 
 
+def test_a_client_that_left_is_noticed_with_a_request_behind_the_running_one() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        _, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
+        events = b"offset=0_inf&live=true&live_sse=true&handle=" + shape.handle.encode()
+        writer.write(b"GET /v1/shape?table=items&%s HTTP/1.1\r\nhost: x\r\n\r\n" % events)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: stage.services.waiters.count == 1)
+        writer.close()
+        await until(lambda: stage.services.waiters.count == 0)
+
+    play(scene)
+
+
 def test_a_read_that_fails_in_the_middle_breaks_the_body() -> None:
     async def scene(stage: Stage) -> None:
         stage.engine.chunks = [[b'"%s"' % (b"x" * 300_000)] * 5]
