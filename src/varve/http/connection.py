@@ -1,7 +1,7 @@
 """A connection of uvicorn with bounds: on its head, on its idle time, on how many there are.
 
-Invariant  a client that sends nothing, or a head without end, holds a connection for a bounded time
-           and a bounded number of bytes.
+Invariant  a client that sends nothing, or a head without end, or does not take an answer, holds a
+           connection for a bounded time and a bounded number of bytes.
 """
 
 import asyncio
@@ -53,10 +53,13 @@ class HeadJoiner:
         self._head: bytes | None = b""
 
     def write(self, data: bytes) -> None:
-        if self._head is None or data.startswith(_CONTINUE):
+        if self._head is None:
             self._transport.write(data)
         elif not self._head:
-            self._head = data
+            if data.startswith(_CONTINUE):
+                self._transport.write(data)
+            else:
+                self._head = data
         else:
             head, self._head = self._head, None
             self._transport.write(head + data if len(data) <= _JOINED_BYTES_MAX else head)
@@ -113,8 +116,7 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self._settings.head_bytes_max:
                 self._note_refused("head")
-                self.transport.write(_TOO_LARGE)
-                self.transport.close()
+                self._end_with(_TOO_LARGE)
         elif self._timer is None and self.cycle is not None and self.cycle.response_complete:
             # The rest of a body that nobody waits for has ended uvicorn's own timer.
             self._arm()
@@ -122,8 +124,7 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         is_long = len(self.url) > _URL_BYTES_MAX
         self._note_refused("address" if is_long else "bytes")
-        self.transport.write(_TOO_LONG if is_long else _NO_REQUEST)
-        self.transport.close()
+        self._end_with(_TOO_LONG if is_long else _NO_REQUEST)
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
@@ -145,6 +146,20 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            # It stays open until all is taken.
+            self._arm()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.transport.abort()
+
+    def _end_with(self, answer: bytes) -> None:
+        self.transport.write(answer)
+        self.transport.close()
+        self._arm()
 
     def _arm(self) -> None:
         self._disarm()

@@ -1,17 +1,17 @@
 """One request and the way its answer takes.
 
 Invariant  a body that was begun ends whole or breaks the connection: a client that sees a clean end
-           has taken its new place.
+           has taken its new place. A client that takes nothing is cut off.
 Threads    the loop's alone.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from varve.http.answer import Answer, Refusal, invalid
 from varve.http.headers import EVENTS
@@ -117,43 +117,55 @@ class Exchange:
         """Sends it; the number of bytes of its body. Raises Gone where that is not possible."""
         if not isinstance(answer.body, bytes) and self.scope.get("http_version") == "1.0":
             answer = await _collect(answer)
-        body = answer.body
-        if isinstance(body, bytes):
-            size = (b"content-length", b"%d" % len(body))
-            has_size = answer.status not in (204, 304)
-            await self._start(answer, [size] if has_size else [])
-            await self._send({"type": "http.response.body", "body": body})
-            return len(body)
         try:
-            await self._start(answer, [])
+            if isinstance(answer.body, bytes):
+                return await self._send_whole(answer, answer.body, idle_ms)
+            return await self._send_pieces(answer, answer.body, idle_ms)
+        except TimeoutError as error:
+            await self._break_off()
+            raise Gone from error
+
+    async def _send_whole(self, answer: Answer, body: bytes, idle_ms: int) -> int:
+        size = (b"content-length", b"%d" % len(body))
+        has_size = answer.status not in (204, 304)
+        await self._start(answer, [size] if has_size else [], idle_ms)
+        rest = body
+        if len(body) > _PART_BYTES and self.method != "HEAD":
+            await self._send_piece(body, idle_ms)
+            rest = b""
+        await self._hand_over({"type": "http.response.body", "body": rest}, idle_ms)
+        return len(body)
+
+    async def _send_pieces(self, answer: Answer, body: AsyncIterator[bytes], idle_ms: int) -> int:
+        try:
+            await self._start(answer, [], idle_ms)
             # Clients of events see that the stream is open before there is one.
-            await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+            opened = {"type": "http.response.body", "body": b"", "more_body": True}
+            await self._hand_over(opened, idle_ms)
             if self.method == "HEAD":
-                await self._send({"type": "http.response.body", "body": b""})
+                await self._hand_over({"type": "http.response.body", "body": b""}, idle_ms)
                 return 0
-            return await self._stream(answer, idle_ms)
+            return await self._stream(body, idle_ms)
         finally:
             with contextlib.suppress(RuntimeError):
                 await body.aclose()  # type: ignore[attr-defined]  # all of them are generators
 
-    async def _start(self, answer: Answer, more: list[tuple[bytes, bytes]]) -> None:
+    async def _start(self, answer: Answer, more: list[tuple[bytes, bytes]], idle_ms: int) -> None:
         headers = answer.headers + more
-        await self._send(
-            {"type": "http.response.start", "status": answer.status, "headers": headers}
-        )
+        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        await self._hand_over(start, idle_ms)
 
-    async def _stream(self, answer: Answer, idle_ms: int) -> int:
-        assert not isinstance(answer.body, bytes)
+    async def _stream(self, body: AsyncIterator[bytes], idle_ms: int) -> int:
         self.watch(self._gone)
         size = 0
         try:
-            async for piece in answer.body:
+            async for piece in body:
                 if self.is_gone:
                     raise Gone
                 size += len(piece)
                 await self._send_piece(piece, idle_ms)
                 del piece
-            await self._send({"type": "http.response.body", "body": b""})
+            await self._hand_over({"type": "http.response.body", "body": b""}, idle_ms)
         except Gone:
             raise
         except Exception as error:
@@ -166,10 +178,15 @@ class Exchange:
         whole = memoryview(piece)
         for start in range(0, len(piece), _PART_BYTES):
             body = piece if len(piece) <= _PART_BYTES else whole[start : start + _PART_BYTES]
-            async with asyncio.timeout(idle_ms / 1000):
-                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            part = {"type": "http.response.body", "body": body, "more_body": True}
+            await self._hand_over(part, idle_ms)
             if self.is_gone:
                 raise Gone
+
+    async def _hand_over(self, message: Message, idle_ms: int) -> None:
+        """Waits for the client to take what lies before it; raises TimeoutError if it does not."""
+        async with asyncio.timeout(idle_ms / 1000):
+            await self._send(message)
 
     async def _break_off(self) -> None:
         """Ends the connection so that the body is seen to be torn."""

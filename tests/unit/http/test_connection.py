@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import json
+import socket
 
 import httpx
 import pytest
 
 from tests.support.shape_door import Stage, play, until
 from varve.foundation.errors import Corrupt
+from varve.http.server import HttpServer
 
 
 def test_requests_sent_at_once_are_answered_in_their_order() -> None:
@@ -127,19 +129,64 @@ def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
     play(scene)
 
 
-def test_a_client_that_does_not_read_is_cut_off() -> None:
+@pytest.mark.parametrize(
+    ("asked", "pieces", "count"),
+    [
+        (b"GET /v1/shape?table=items&offset=-1", 200, 1),
+        (b"POST /v1/shape?table=items", 1, 1),
+        (b"GET /v1/shape?table=items&offset=-1", 1, 500),
+    ],
+    ids=["in pieces", "whole", "of many requests at once"],
+)
+def test_a_client_that_does_not_read_is_cut_off(
+    asked: bytes, pieces: int, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(stage: Stage) -> None:
-        stage.engine.chunks = [[b'"%s"' % (b"x" * 200_000)] * 200]
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 100_000)] * pieces]
+        stage.engine.rows = [b'"%s"' % (b"x" * 40_000_000)]
         await stage.begin()
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
-        writer.write(b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n\r\n")
-        await until(lambda: stage.services.gate.counts["initial"] == 1)
+        head = asked + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
+        writer.write((head + b"{}") * count)
+        await until(lambda: "answer broken off" in caplog.text)
         await until(lambda: stage.services.gate.counts["initial"] == 0)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(39_000_000)
+            await reader.readexactly(19_000_000)
         writer.close()
 
     play(scene, idle_ms=200)
+
+
+@pytest.mark.parametrize("more", [b"", b"connection: close\r\n"])
+def test_an_answer_of_which_the_end_is_not_read_holds_no_connection(
+    more: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies with the server where the system takes no more of it."""
+    listen = HttpServer._listen
+
+    def listen_for_little(server: HttpServer) -> socket.socket:
+        listening = listen(server)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return listening
+
+    monkeypatch.setattr(HttpServer, "_listen", listen_for_little)
+
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 60_000)]]
+        await stage.begin()
+        await stage.client.aclose()
+        connections = stage.server._server.server_state.connections  # type: ignore[union-attr]
+        await until(lambda: not connections)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            client.connect(("127.0.0.1", stage.server.port))
+            client.sendall(
+                b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n" + more + b"\r\n"
+            )
+            await until(lambda: len(connections) == 1)
+            await until(lambda: not connections)
+
+    play(scene, idle_ms=1000)
 
 
 def test_a_client_that_left_is_noticed_with_a_request_behind_the_running_one() -> None:
