@@ -206,10 +206,9 @@ class FeedMaker:
 
 
 def _open_snapshot(url: str, source: TopicSource) -> StateReader:
-    from varve.cli.shape_states import SnapshotState
-    from varve.jobs.snapshot.read import open_snapshot
+    from varve.cli.shape_states import open_snapshot_state
 
-    return SnapshotState(open_snapshot(url), source)
+    return open_snapshot_state(url, source)
 
 
 def _open_files(source: TopicSource, directories: Sequence[str]) -> StateReader:

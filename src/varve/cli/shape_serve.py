@@ -78,6 +78,8 @@ Beside = Annotated[
     typer.Option(
         "--beside",
         metavar="PATH",
+        exists=True,
+        file_okay=False,
         help="With -b: a log directory of that broker on this machine; rows are then taken "
         "from its files at first, not from the broker. Repeatable.",
     ),

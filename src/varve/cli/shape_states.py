@@ -1,12 +1,14 @@
 """Tables of shapes that begin with what Spark's jobs have or read, and go on from the log.
 
-Invariant  a snapshot of another topic, or one whose end the log no longer reaches, is refused.
+Invariant  a snapshot of another topic, or one whose end the log no longer reaches, is refused. One
+           that is not there is waited for: only the source tells that the topic is gone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
 from varve.shapes.feed.source import TopicSource
 from varve.shapes.feed.state import StateRecord
 
@@ -37,8 +39,9 @@ class SnapshotState:
         return sum(one.rows for one in self._snapshot.files)
 
     def read(self) -> Iterator[Sequence[StateRecord]]:
-        for batch in self._snapshot.batches(columns=_COLUMNS):
-            yield _pairs(batch)
+        with _waiting_for(self._snapshot.url):
+            for batch in self._snapshot.batches(columns=_COLUMNS):
+                yield _pairs(batch)
 
 
 class FilesState:
@@ -89,9 +92,28 @@ class FilesState:
         )
         schema = StructType([one for one in make_schema().fields if one.name in _COLUMNS])
         filters, columns = SourceFilters(), ArrowColumns(schema)
-        for task in plan_tasks(options, filters):
-            for batch in read_task(task, columns, options, filters):
-                yield _pairs(batch)
+        with _waiting_for(", ".join(self._directories)):
+            for task in plan_tasks(options, filters):
+                for batch in read_task(task, columns, options, filters):
+                    yield _pairs(batch)
+
+
+def open_snapshot_state(url: str, source: TopicSource) -> SnapshotState:
+    """The newest snapshot of a place; raises Unavailable where there is none."""
+    from varve.jobs.snapshot.read import open_snapshot
+
+    with _waiting_for(url):
+        snapshot = open_snapshot(url)
+    return SnapshotState(snapshot, source)
+
+
+@contextmanager
+def _waiting_for(place: str) -> Iterator[None]:
+    """Makes what is missing in a place something to try again."""
+    try:
+        yield
+    except (NotFound, FileNotFoundError) as error:
+        raise Unavailable(f"the first rows are to come from {place}: {error}") from error
 
 
 def _pairs(batch: "pa.RecordBatch") -> list[StateRecord]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import varve
 from tests.support.kafka_server import ServerMaker
@@ -17,6 +18,7 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 from tests.support.steady_writer import SteadyWriter
+from varve.cli.main import app
 from varve.cli.shape_feeds import FeedMaker, TopicOptions
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
@@ -50,6 +52,15 @@ def test_rows_come_from_the_files_and_changes_from_the_broker(tmp_path: Path) ->
     assert writer.step_count > 0
     assert told.count("table is filled") == 1
     assert "how=files beside the server" in told
+
+
+def test_a_directory_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    lost = str(tmp_path / "lost")
+    given = ["shape", "serve", "-b", "127.0.0.1:1", "--data", str(tmp_path / "shapes")]
+    result = CliRunner().invoke(app, [*given, "--beside", lost], env={"COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert "does not exist" in result.output
+    assert not (tmp_path / "shapes").exists()
 
 
 def test_of_debezium_the_whole_topic_is_read_for_the_latest_records_do_not_tell_all(

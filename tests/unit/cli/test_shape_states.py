@@ -1,21 +1,29 @@
 """A table that begins with a snapshot holds its rows and goes on behind it."""
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from tests.support.snapshot_topic import SnapshotTopic
+from tests.support.snapshot_topic import URL, SnapshotTopic
 from tests.support.source_topic import SourceTopic
+from varve.cli.shape_feeds import FeedMaker, TopicOptions
 from varve.cli.shape_states import FilesState, SnapshotState
 from varve.disk import RealFileSystem
-from varve.foundation.clock import ManualClock
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.clock import ManualClock, SystemClock
+from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.object_store import open_object_store
+from varve.shapes.definition import define
+from varve.shapes.engine import Engine
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.key_index_state import KeyIndexState
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.offset import BEFORE_ALL, LAST
 
 
 @pytest.fixture
@@ -27,6 +35,13 @@ def kit(tmp_path: Path) -> Iterator[SnapshotTopic]:
 
 def _source(kit: SnapshotTopic) -> EmbeddedSource:
     return EmbeddedSource(kit.topic.kit.store, "orders", wait=lambda seconds: None)
+
+
+def _await(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not come"
+        threading.Event().wait(0.005)
 
 
 def test_a_table_begins_with_the_rows_of_a_snapshot(kit: SnapshotTopic, tmp_path: Path) -> None:
@@ -78,6 +93,48 @@ def test_a_snapshot_of_another_topic_is_refused(kit: SnapshotTopic) -> None:
     anew = replace(snapshot, document=replace(snapshot.document, topic_id="x" * 22))
     with pytest.raises(InvalidRequest, match="was made anew"):
         SnapshotState(anew, _source(kit))
+
+
+def test_a_snapshot_that_is_not_there_is_waited_for_and_told_of(
+    kit: SnapshotTopic, tmp_path: Path
+) -> None:
+    kit.topic.put(("a", '{"n":1}'))
+    place, clock = tmp_path / "place", SystemClock()
+    (place / "snapshot").mkdir(parents=True)
+    maker = FeedMaker(
+        kit.topic.kit.store,
+        {"orders": TopicOptions(snapshot=str(place))},
+        str(tmp_path / "tables"),
+        files=RealFileSystem(),
+        clock=clock,
+    )
+    root = str(tmp_path / "shapes")
+    files, random = RealFileSystem(), Random(7)
+    with Engine(root, maker.make, fs=files, clock=clock, random=random).open() as engine:
+        shape = engine.find_or_create(define("orders"))
+        _await(lambda: engine.health().status == "waiting")
+        told = engine.topic_health("orders")
+        assert told is not None
+        assert f"{place} does not hold a snapshot" in told.error
+        kit.take(store=open_object_store(f"file:{place}"))
+        _await(lambda: shape.is_snapshot_complete or shape.is_dropped)
+        assert not shape.is_dropped
+        assert b'"n":1' in b"".join(shape.read(BEFORE_ALL, LAST))
+
+
+def test_files_that_go_while_rows_are_taken_from_them_are_waited_for(
+    kit: SnapshotTopic, tmp_path: Path
+) -> None:
+    kit.topic.put(("a", '{"n":1}'))
+    kit.take()
+    state = SnapshotState(kit.open(), _source(kit))
+    kit.store.delete([entry.key for entry in kit.store.list("data/")])
+    lost = FilesState(_source(kit), [str(tmp_path / "lost")])
+    (tmp_path / "other").mkdir()
+    other = FilesState(_source(kit), [str(tmp_path / "other")])
+    for one, place in ((state, URL), (lost, "lost"), (other, "other")):
+        with pytest.raises(Unavailable, match=f"the first rows are to come from .*{place}"):
+            list(one.read())
 
 
 def test_a_topic_in_the_cold_tier_has_a_state_by_key_indexes(kit: SnapshotTopic) -> None:
