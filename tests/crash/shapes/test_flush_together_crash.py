@@ -8,6 +8,7 @@ from tests.support.shape_log import create_storage, make_entry, messages_of, ope
 from tests.support.shape_log import read_messages as messages_in
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Unavailable
 from varve.shapes.storage.storage import ShapeStorage, flush_storages
 
 HANDLES = ("11223344-1", "22334455-2", "33445566-3")
@@ -74,3 +75,26 @@ def test_a_fault_in_one_log_holds_up_no_other(step: int) -> None:
     for storage in storages:
         assert (storage.failure is not None) == (storage in failed)
         assert (storage.persisted == SECOND[-1].offset) == (storage not in failed)
+
+
+def test_a_flush_that_is_broken_off_ends_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that were to be synced are given away: no later flush would sync them."""
+    disk = FaultyFileSystem(ManualClock())
+    storages = _make(disk)
+    for storage in storages:
+        storage.append(SECOND)
+    before = [storage.persisted for storage in storages]
+    with monkeypatch.context() as patched:
+
+        def fail(files: object) -> list[OSError | None]:
+            raise MemoryError
+
+        patched.setattr(disk, "sync_files", fail)
+        with pytest.raises(MemoryError):
+            flush_storages(storages[:2])
+        with pytest.raises(MemoryError):
+            storages[2].flush()
+    for storage in storages:
+        with pytest.raises(Unavailable, match="broken off"):
+            storage.flush()
+    assert [storage.persisted for storage in storages] == before

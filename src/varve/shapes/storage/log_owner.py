@@ -8,6 +8,7 @@ Threads    any. Order of locks: _flush_lock, then _lock; no sync is made under _
            of a compaction's swap, so appends do not wait for the disk.
 """
 
+import errno
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,8 +152,10 @@ class LogOwner:
         """Flushes under _flush_lock, which keeps the pointer and the order of syncs."""
         flush = self._begin_held()
         if flush is not None:
-            run_flushes(self._fs, [flush])
-            failure = self._end_held(flush)
+            try:
+                run_flushes(self._fs, [flush])
+            finally:
+                failure = self._end_held(flush)
             if failure is not None:
                 raise failure from flush.error
 
@@ -168,11 +171,13 @@ class LogOwner:
             return LogFlush(self._fs, work, self._pointer, writer.latest)
 
     def _end_held(self, flush: LogFlush) -> StoreError | None:
+        if flush.error is None and not flush.is_done:
+            # The writer has given its files away, so no later flush would sync them.
+            flush.error = OSError(errno.EIO, "the flush was broken off")
         with self._lock:
             if flush.error is not None:
                 return self._fail_locked(flush.error)
-            if flush.is_done:
-                self.record = self.record._replace(persisted=flush.place)
+            self.record = self.record._replace(persisted=flush.place)
             return None
 
     # Compaction
