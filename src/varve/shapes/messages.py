@@ -25,12 +25,12 @@ from varve.shapes.feed.row import (
 )
 from varve.shapes.key_columns import KeyColumns
 from varve.shapes.offset import Offset
-from varve.shapes.storage.entry import DELETE, INSERT, UPDATE, Entry
+from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, Entry
 
 _ODD: Final = int(Telling.ODD)
 _NEW_ENTRY: Final = partial(tuple.__new__, Entry)
 """Made without the detour by the class, for many are."""
-_LAST: Final = b'],"last":true}}'
+_LAST: Final = b"]," + TRANSACTION_END
 _NAMES: Final = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
 
 

@@ -4,7 +4,7 @@ Layout     a tuple of four, in this order: `kernels.shape_entries` takes it apar
            docs/formats/shape-log.md
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from varve.kernels.shape_entries import NUMBER_MAX
 from varve.shapes.offset import INFINITE_OP, Offset
 
 INSERT, UPDATE, DELETE, CONTROL = b"iudc"
+TRANSACTION_END: Final = b'"last":true}}'
+"""How the JSON ends of an entry that ends its transaction, until it is compacted."""
 
 
 class Entry(NamedTuple):

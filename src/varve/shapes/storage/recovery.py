@@ -12,11 +12,11 @@ import numpy as np
 
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.shape_entries import EntryStatus, scan_entries
-from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.kernels.shape_entries import ENTRY_CRC, EntryStatus, scan_entries
+from varve.shapes.offset import INFINITE_OP, LAST, SNAPSHOT_END, Offset
 from varve.shapes.storage.chunk_cache import CACHED_COUNT, ChunkCache
 from varve.shapes.storage.chunk_index import HALF_BYTES, ChunkIndexFile, find_half
-from varve.shapes.storage.entry import from_kernel_offset, kernel_offset
+from varve.shapes.storage.entry import TRANSACTION_END, from_kernel_offset, kernel_offset
 from varve.shapes.storage.layout import find_suffix, index_path, log_directory, log_path
 from varve.shapes.storage.log_writer import WriterStart
 from varve.shapes.storage.manifest import Manifest
@@ -87,8 +87,8 @@ def find_readable(
     return position, end.half_count, cache
 
 
-def find_last_entry(fs: FileSystem, directory: str, manifest: Manifest) -> Offset:
-    """The last entry of the live log that is whole and in a chunk; without any, what it begins at.
+def find_last_end(fs: FileSystem, directory: str, manifest: Manifest) -> Offset:
+    """The last transaction end of the live log that is whole and in a chunk; else its beginning.
 
     For a shape whose pointer may say too little. Raises OSError.
     """
@@ -97,12 +97,21 @@ def find_last_entry(fs: FileSystem, directory: str, manifest: Manifest) -> Offse
     if not all(fs.exists(path) for path in paths):
         return begin
     with fs.open(paths[0]) as index, fs.open(paths[1]) as log:
-        last, _, _ = find_log_end(log, 0, begin, LAST)
+        last = _find_transaction_end(log, begin, LAST)
         for number in reversed(range(index.size() // HALF_BYTES)):
             half = find_half(index.read_at(number * HALF_BYTES, HALF_BYTES))
             if half is not None and half.offset <= last:
-                return half.offset if number % 2 else last
+                return _find_transaction_end(log, begin, half.offset) if number % 2 else last
     return begin
+
+
+def _find_transaction_end(log: File, begin: Offset, until: Offset) -> Offset:
+    """A crash may leave a part of the last transaction; the one before it is whole."""
+    last, position, _ = find_log_end(log, 0, begin, until)
+    size = len(TRANSACTION_END)
+    if position and log.read_at(position - ENTRY_CRC - size, size) != TRANSACTION_END:
+        last, _, _ = find_log_end(log, 0, begin, Offset(last.tx - 1, INFINITE_OP))
+    return last
 
 
 def check_compacted_end(fs: FileSystem, directory: str, manifest: Manifest) -> None:

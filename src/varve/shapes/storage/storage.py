@@ -25,7 +25,7 @@ from varve.shapes.storage.log_reader import LogView, open_stream
 from varve.shapes.storage.manifest import Manifest, read_manifest
 from varve.shapes.storage.pointer import Pointer, read_pointer
 from varve.shapes.storage.published import Published
-from varve.shapes.storage.recovery import check_compacted_end, find_last_entry, find_readable
+from varve.shapes.storage.recovery import check_compacted_end, find_last_end, find_readable
 from varve.shapes.storage.settings import StorageSettings
 from varve.shapes.storage.snapshot import Snapshot
 from varve.shapes.storage.trash import move_to_trash
@@ -98,7 +98,7 @@ class ShapeStorage:
         check_compacted_end(fs, directory, manifest)
         pointer = read_pointer(fs, directory)
         if not pointer.is_certain:
-            last = find_last_entry(fs, directory, manifest)
+            last = find_last_end(fs, directory, manifest)
             pointer.offset = max(pointer.offset, last)
         return cls(
             fs,

@@ -18,14 +18,23 @@ from tests.support.shape_log import (
 )
 from varve.disk import MemoryFileSystem
 from varve.foundation.errors import Corrupt
+from varve.kernels.shape_entries import ENTRY_BYTES_MIN
 from varve.shapes.offset import Offset
 from varve.shapes.storage.chunk_index import CHUNK_BYTES, HALF_BYTES
+from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.layout import index_path, log_path
 from varve.shapes.storage.manifest import write_manifest
 from varve.shapes.storage.pointer import SLOT_DISTANCE, find_slot, pointer_path
 from varve.shapes.storage.storage import ShapeStorage
 
-ENTRIES = [make_entry(tx) for tx in range(1, 41)]
+
+def _end(tx: int, op: int = 0) -> Entry:
+    """An entry that ends its transaction."""
+    entry = make_entry(tx, op)
+    return entry._replace(json=entry.json[:-1] + b',"headers":{"last":true}}')
+
+
+ENTRIES = [_end(tx) for tx in range(1, 41)]
 
 
 @pytest.fixture
@@ -49,14 +58,42 @@ def _newest_slot(data: bytes) -> int:
 
 def test_a_pointer_whose_newest_place_is_damaged_loses_nothing(storage: ShapeStorage) -> None:
     disk = storage.fs
-    path = pointer_path(storage.directory)
-    with disk.open_writable(path) as file:
-        file.write_at(_newest_slot(disk.read(path)) + 20, b"\xff")
+    _tear_newest_slot(storage)
     again = open_storage(disk)
     assert again.latest == ENTRIES[-1].offset
     again.append([make_entry(41)])
     again.flush()
     assert follow(open_storage(disk)) == messages_of([*ENTRIES, make_entry(41)])
+
+
+def _tear_newest_slot(storage: ShapeStorage) -> None:
+    path = pointer_path(storage.directory)
+    with storage.fs.open_writable(path) as file:
+        file.write_at(_newest_slot(storage.fs.read(path)) + 20, b"\xff")
+
+
+@pytest.mark.parametrize("count", range(1, 30))
+def test_a_part_of_a_transaction_behind_a_torn_pointer_is_not_shown(count: int) -> None:
+    """The pointer is written while a large transaction is: both are torn by one power loss."""
+    storage = create_storage(MemoryFileSystem(CLOCK))
+    for entry in ENTRIES[:2]:
+        storage.append([entry])
+        storage.flush()
+    _tear_newest_slot(storage)
+    large = [*[make_entry(3, op) for op in range(29)], _end(3, 29)]
+    storage.append(large)
+    path = log_path(storage.directory, storage.manifest.latest)
+    _cut(storage, path, _size([*ENTRIES[:2], *large[:count]]) + 5)
+    again = open_storage(storage.fs)
+    assert again.latest == ENTRIES[1].offset
+    assert follow(again) == messages_of(ENTRIES[:2])
+    again.append(large)
+    again.flush()
+    assert follow(open_storage(storage.fs)) == messages_of([*ENTRIES[:2], *large])
+
+
+def _size(entries: list[Entry]) -> int:
+    return sum(ENTRY_BYTES_MIN + len(entry.key) + len(entry.json) for entry in entries)
 
 
 def test_a_shape_without_its_pointer_is_corrupt(storage: ShapeStorage) -> None:
