@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
+from varve.shapes.feed.decoder import Record
 from varve.shapes.feed.source import TopicSource
-from varve.shapes.feed.state import StateRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
@@ -38,7 +38,7 @@ class SnapshotState:
     def record_count(self) -> int | None:
         return sum(one.rows for one in self._snapshot.files)
 
-    def read(self) -> Iterator[Sequence[StateRecord]]:
+    def read(self) -> Iterator[Sequence[Record]]:
         with _waiting_for(self._snapshot.url):
             for batch in self._snapshot.batches(columns=_COLUMNS):
                 yield _pairs(batch)
@@ -73,7 +73,7 @@ class FilesState:
     def resume_offsets(self) -> Mapping[int, int]:
         return self._resume_offsets
 
-    def read(self) -> Iterator[Sequence[StateRecord]]:
+    def read(self) -> Iterator[Sequence[Record]]:
         from pyspark.sql.types import StructType
 
         from varve.jobs.source.arrow_columns import ArrowColumns
@@ -116,7 +116,7 @@ def _waiting_for(place: str) -> Iterator[None]:
         raise Unavailable(f"the first rows are to come from {place}: {error}") from error
 
 
-def _pairs(batch: "pa.RecordBatch") -> list[StateRecord]:
+def _pairs(batch: "pa.RecordBatch") -> list[Record]:
     keys, values = (batch.column(name).to_pylist() for name in _COLUMNS)
     return list(zip(keys, values, strict=True))
 

@@ -20,8 +20,6 @@ from varve.shapes.query.where import Where
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-SCHEMA: Final = "public"
-"""Topics have no schema; this is the one that messages name, and the only one to be asked for."""
 _TABLE: Final = re.compile(
     r'(?:(?:public|"public")\.)?(?:"(?P<quoted>[^"]{1,249})"|(?P<plain>[^"]{1,249}))'
 )

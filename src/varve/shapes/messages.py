@@ -15,7 +15,7 @@ from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
 from varve.kernels.row_messages import MessageTexts, Telling
-from varve.shapes.definition import SCHEMA, Replica
+from varve.shapes.definition import Replica
 from varve.shapes.feed.change import Change
 from varve.shapes.feed.row import (
     NULL,
@@ -23,6 +23,7 @@ from varve.shapes.feed.row import (
     join_row,
     name_prefix,
 )
+from varve.shapes.feed.row_key import SCHEMA
 from varve.shapes.key_columns import KeyColumns
 from varve.shapes.offset import Offset
 from varve.shapes.storage.entry import DELETE, INSERT, TRANSACTION_END, UPDATE, Entry

@@ -92,7 +92,7 @@ def _changes(draw: st.DrawFn) -> Change:
 
 def _plain_row(decoder: PlainDecoder, key: bytes, value: bytes) -> Row:
     """The row that splitting gives."""
-    key_columns = decode(decoder, key, None).key_columns
+    key_columns = get_row(decode(decoder, key, None).key)
     split = split_row(value)
     if split is None:
         return decode(decoder, key, value).row or {}

@@ -14,8 +14,8 @@ from varve.foundation.clock import SystemClock
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
 from varve.shapes import running
 from varve.shapes.definition import define
+from varve.shapes.feed.decoder import Record
 from varve.shapes.feed.replay_state import ReplayState
-from varve.shapes.feed.state import StateRecord
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
 from varve.shapes.storage.storage import ShapeStorage
@@ -178,7 +178,7 @@ def test_an_engine_stops_in_the_middle_of_a_filling(
 ) -> None:
     begun, release = threading.Event(), threading.Event()
 
-    def read_slowly(state: ReplayState) -> Iterator[Sequence[StateRecord]]:
+    def read_slowly(state: ReplayState) -> Iterator[Sequence[Record]]:
         while True:
             begun.set()
             release.wait(0.01)
@@ -206,7 +206,7 @@ def test_a_topic_that_is_being_opened_holds_up_no_other(
     begun, release = threading.Event(), threading.Event()
     read = ReplayState.read
 
-    def read_slowly(state: ReplayState) -> Iterator[Sequence[StateRecord]]:
+    def read_slowly(state: ReplayState) -> Iterator[Sequence[Record]]:
         begun.set()
         release.wait(2 * PATIENCE_SECONDS)
         yield from read(state)

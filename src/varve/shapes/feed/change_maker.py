@@ -251,14 +251,14 @@ def _is_same_row(row: bytes | None, previous: bytes | None) -> bool:
 def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> list[Transaction]:
     """Gives the records of a source transaction, which stand together, one transaction."""
     places: dict[int, Offset] = {}
-    id: str | None = None
+    last: str | None = None
     ids = transaction_ids([one[3] for one in entries])
     for (at, _, _, _), found in zip(entries, ids, strict=True):
-        if found is None or found != id:
+        if found is None or found != last:
             place = Offset(at + shift, 0)
         else:
             place = Offset(place.tx, place.op + _OP_STRIDE)
-        id, places[at + shift] = found, place
+        last, places[at + shift] = found, place
     transactions: list[Transaction] = []
     for change in changes:
         moved = change._replace(offset=places[change.offset.tx])

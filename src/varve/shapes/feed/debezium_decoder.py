@@ -86,13 +86,13 @@ def find_transaction_end(value: bytes | None) -> TransactionEnd | None:
     (event,) = _unwrapped([value])
     if not isinstance(event, dict) or event.get("status") != b'"END"':
         return None
-    id = _find_id(event)
+    name = _find_id(event)
     try:
         counts = json.loads(event.get("data_collections", NULL)) or []
         held = {str(entry["data_collection"]): int(entry["event_count"]) for entry in counts}
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
-    return None if id is None else TransactionEnd(id, held)
+    return None if name is None else TransactionEnd(name, held)
 
 
 def find_transaction_begin(value: bytes | None) -> str | None:
@@ -139,15 +139,15 @@ def _object(held: Split, name: str) -> bytes | None:
 def _transaction(mark: Split) -> SourceTransaction | None:
     if not isinstance(mark, dict):
         return None
-    id = _find_id(mark)
+    name = _find_id(mark)
     orders = [mark.get(name, b"") for name in ("total_order", "data_collection_order")]
-    if id is None or not all(order.isdigit() and len(order) < 19 for order in orders):
+    if name is None or not all(order.isdigit() and len(order) < 19 for order in orders):
         return None
-    return SourceTransaction(id, int(orders[0]), int(orders[1]))
+    return SourceTransaction(name, int(orders[0]), int(orders[1]))
 
 
 def _find_id(held: Row) -> str | None:
     """What all events of a transaction, and its end, have in common."""
-    id = decode_text(held.get("id", NULL))
-    of_postgres = None if id is None else _POSTGRES_ID.fullmatch(id)
-    return id if of_postgres is None else of_postgres[1]
+    told = decode_text(held.get("id", NULL))
+    of_postgres = None if told is None else _POSTGRES_ID.fullmatch(told)
+    return told if of_postgres is None else of_postgres[1]

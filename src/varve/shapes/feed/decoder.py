@@ -57,10 +57,6 @@ class Decoded(NamedTuple):
         return self.kind is RecordKind.DELETE and self.transaction is None
 
     @property
-    def key_columns(self) -> Row:
-        return get_row(self.key)
-
-    @property
     def row(self) -> Row | None:
         return None if self.text is None else get_row(self.text)
 
@@ -86,11 +82,11 @@ class Decoder(Protocol):
 
 def transaction_ids(records: Iterable[Decoded]) -> Iterator[str | None]:
     """The source transaction of each record; a tombstone has that of the delete before it."""
-    id: str | None = None
+    name: str | None = None
     for one in records:
         if not one.is_tombstone:
-            id = None if one.transaction is None else one.transaction.id
-        yield id
+            name = None if one.transaction is None else one.transaction.id
+        yield name
 
 
 def complete(decoded: Decoded, previous: bytes | None) -> bytes | None:

@@ -3,7 +3,7 @@
 Threads    see `source`; the store's logs have locks of their own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from varve.commit_log import Isolation, Log
@@ -11,10 +11,7 @@ from varve.commit_log.partition_metadata import encode_topic_id
 from varve.embedded import Store
 from varve.foundation.errors import NotFound, Unavailable
 from varve.shapes.feed.committed import read_committed
-from varve.shapes.feed.source import SourceRead
-
-Wait = Callable[[float], object]
-"""Lets so many seconds pass."""
+from varve.shapes.feed.source import SourceRead, Wait
 
 _LOOK_MS: Final = 5
 _READ_BYTES: Final = 1 << 20

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from varve.shapes.feed.counts import FeedCounts
-from varve.shapes.feed.decoder import Decoded, Decoder, RecordKind, complete
+from varve.shapes.feed.decoder import Decoded, Decoder, Record, RecordKind, complete
 from varve.shapes.feed.row_key import RowKeys
-from varve.shapes.feed.state import StateReader, StateRecord
+from varve.shapes.feed.state import StateReader
 from varve.shapes.feed.table_store import TableState, TableStore
 
 
@@ -54,7 +54,7 @@ class Filling:
             if progress is not None:
                 progress(FillProgress(reader.how, done, reader.record_count))
 
-    def _rows_of(self, records: Sequence[StateRecord]) -> Iterator[dict[str, bytes | None]]:
+    def _rows_of(self, records: Sequence[Record]) -> Iterator[dict[str, bytes | None]]:
         """The rows by key; an empty part where a truncation takes back all before it."""
         rows: dict[str, bytes | None] = {}
         told = self._decoder.decode_many(records)

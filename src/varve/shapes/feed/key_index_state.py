@@ -28,11 +28,11 @@ from varve.commit_log.segment import Segment
 from varve.embedded import Store
 from varve.foundation.errors import Corrupt
 from varve.records import Batch, RecordColumns
+from varve.shapes.feed.decoder import Record
 from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.partition_buffer import split_records
 from varve.shapes.feed.resuming import look_at_bounds
 from varve.shapes.feed.source import read_range
-from varve.shapes.feed.state import StateRecord
 
 _BUFFER_BYTES: Final = 32 << 20
 _GAP_BYTES: Final = 256 << 10
@@ -77,7 +77,7 @@ class KeyIndexState:
             part.end - part.start if part.keep is None else int(part.keep.sum()) for part in parts
         )
 
-    def read(self) -> Iterator[Sequence[StateRecord]]:
+    def read(self) -> Iterator[Sequence[Record]]:
         for number, parts in self._parts.items():
             for part in parts:
                 yield from self._read_part(number, part)
@@ -98,7 +98,7 @@ class KeyIndexState:
 
     # Reading
 
-    def _read_part(self, number: int, part: _Part) -> Iterator[Sequence[StateRecord]]:
+    def _read_part(self, number: int, part: _Part) -> Iterator[Sequence[Record]]:
         if part.segment is None:
             yield from self._read_whole(number, part)
             return
@@ -108,7 +108,7 @@ class KeyIndexState:
             # Once more and whole: what came before is given again, and in order.
             yield from self._read_whole(number, part)
 
-    def _read_whole(self, number: int, part: _Part) -> Iterator[Sequence[StateRecord]]:
+    def _read_whole(self, number: int, part: _Part) -> Iterator[Sequence[Record]]:
         for columns in read_range(self._source, number, part.start, part.end):
             yield split_records(columns)[2]
 
@@ -135,7 +135,7 @@ class _KeptReader:
         self._batches = part.batches[wanted]
         self._firsts = firsts[:-1][wanted]
 
-    def read(self) -> Iterator[list[StateRecord]]:
+    def read(self) -> Iterator[list[Record]]:
         file = self._segment.file()
         for start, end in self._runs():
             first, last = self._batches[start], self._batches[end - 1]
@@ -158,7 +158,7 @@ class _KeptReader:
                 yield begin, number
                 begin = number
 
-    def _records(self, data: bytes, position: int, number: int) -> list[StateRecord]:
+    def _records(self, data: bytes, position: int, number: int) -> list[Record]:
         known = self._batches[number]
         try:
             batch = Batch(data, self._where, position=int(known["position"]) - position)

@@ -6,10 +6,10 @@ Invariant  the records below the ends noted at the beginning come, each partitio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from varve.shapes.feed.decoder import Record
 from varve.shapes.feed.partition_buffer import split_records
 from varve.shapes.feed.resuming import look_at_bounds
 from varve.shapes.feed.source import TopicSource, read_range
-from varve.shapes.feed.state import StateRecord
 
 _READ_BYTES: Final = 4 << 20
 
@@ -31,7 +31,7 @@ class ReplayState:
     def record_count(self) -> int | None:
         return sum(end - start for start, end in self._bounds.values())
 
-    def read(self) -> Iterator[Sequence[StateRecord]]:
+    def read(self) -> Iterator[Sequence[Record]]:
         for number, (start, end) in self._bounds.items():
             for columns in read_range(self._source, number, start, end, max_bytes=_READ_BYTES):
                 yield split_records(columns)[2]

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from varve.shapes.feed.row import NULL, Row, decode_text, get_row
 
-SCHEMA = "public"
+SCHEMA: Final = "public"
+"""Topics have no schema; this is the one that messages name, and the only one to be asked for."""
 _KEYS_MAX: Final = 1 << 16
 _ONE_TEXT: Final = re.compile(rb'\{"[^"\\]*":("[^"\\]*")\}')
 """One column with a plain text, as most keys are."""

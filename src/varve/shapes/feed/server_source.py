@@ -7,7 +7,7 @@ Invariant  one request asks a broker for all partitions that it leads, so that a
 Threads    see `source`; the client has a lock of its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -18,7 +18,7 @@ from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.answers import Refused, check
 from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
 from varve.shapes.feed.committed import read_committed
-from varve.shapes.feed.source import SourceRead
+from varve.shapes.feed.source import SourceRead, Wait
 from varve.wire.error_codes import ErrorCode
 from varve.wire.messages.fetch import (
     FetchPartition,
@@ -28,9 +28,6 @@ from varve.wire.messages.fetch import (
     PartitionData,
 )
 from varve.wire.schema import NO_ID
-
-Wait = Callable[[float], object]
-"""Lets so many seconds pass."""
 
 _READ_COMMITTED: Final = 1
 _ANSWER_BYTES: Final = 16 << 20

@@ -5,12 +5,15 @@ Invariant  only committed records come, whole and in the order of their offsets;
 Threads    one thread reads; others may ask for bounds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from varve.foundation.errors import Unavailable
 from varve.records import RecordColumns
+
+Wait = Callable[[float], object]
+"""Lets so many seconds pass."""
 
 _READ_BYTES: Final = 1 << 20
 _LOOK_MS: Final = 500

@@ -9,9 +9,6 @@ from typing import Protocol
 
 from varve.shapes.feed.decoder import Record
 
-StateRecord = Record
-"""Key and value; a null value says that the key is gone."""
-
 
 class StateReader(Protocol):
     """Reads the state once."""
@@ -31,6 +28,6 @@ class StateReader(Protocol):
         """About how many records come; None where nobody knows."""
         ...
 
-    def read(self) -> Iterator[Sequence[StateRecord]]:
-        """The records, some thousands at a time."""
+    def read(self) -> Iterator[Sequence[Record]]:
+        """The records, some thousands at a time; a null value says that the key is gone."""
         ...

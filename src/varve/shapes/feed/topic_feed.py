@@ -343,11 +343,6 @@ class TopicFeed:
         return self._get().table.position
 
     @property
-    def positions(self) -> Mapping[int, int]:
-        """The offset behind the last record given, by partition."""
-        return dict(self._positions)
-
-    @property
     def newest_tx(self) -> int:
         """No shape of the topic can rightly be beyond it when the feed was just opened."""
         return self._get().order.newest_tx

@@ -210,13 +210,13 @@ class SourceTransactions:
 
     def _forget_unused(self, now_ms: int) -> None:
         unused = []
-        for id, end in self._ends.items():
+        for name, end in self._ends.items():
             if now_ms - end.noted_ms < _UNUSED_MS:
                 break
-            if not self._held(id):
-                unused.append(id)
-        for id in unused:
-            del self._ends[id]
+            if not self._held(name):
+                unused.append(name)
+        for name in unused:
+            del self._ends[name]
 
     def ready_count(self, buffer: PartitionBuffer, count: int) -> int:
         """How many entries may be taken: whole transactions, at least so many if they are there."""

@@ -10,7 +10,7 @@ from varve.foundation.errors import InvalidSetting
 from varve.shapes.feed.debezium_decoder import UNAVAILABLE, DebeziumDecoder, find_transaction_end
 from varve.shapes.feed.decoder import RecordKind, SourceTransaction, complete
 from varve.shapes.feed.plain_decoder import PlainDecoder
-from varve.shapes.feed.row import join_row, split_row
+from varve.shapes.feed.row import get_row, join_row, split_row
 from varve.shapes.feed.row_key import row_key, row_key_prefix
 
 
@@ -29,7 +29,7 @@ def _wrapped(payload: Any) -> bytes:
 def test_a_plain_record_is_the_row_of_its_key() -> None:
     decoded = decode(PlainDecoder(), b"a", b'{"x": 1.50, "y": [1, {"z": " "}]}')
     assert decoded.kind is RecordKind.UPSERT
-    assert decoded.key_columns == {"key": b'"a"'}
+    assert get_row(decoded.key) == {"key": b'"a"'}
     assert decoded.row == {"key": b'"a"', "x": b"1.50", "y": b'[1,{"z":" "}]'}
 
 
@@ -57,7 +57,7 @@ def test_the_key_wins_over_a_member_of_its_name() -> None:
 def test_different_text_keys_never_look_alike() -> None:
     keys = [b"\xff", b"/w==", b"base64:/w==", b"base64:YmFzZTY0Oi93PT0=", b"", b"{}", b"1", b'"1"']
     decoder, prefix = PlainDecoder(), row_key_prefix("t")
-    names = {row_key(prefix, decode(decoder, key, b"1").key_columns) for key in keys}
+    names = {row_key(prefix, get_row(decode(decoder, key, b"1").key)) for key in keys}
     assert len(names) == len(keys)
 
 
@@ -104,7 +104,7 @@ def test_debezium_gives_the_row_after_the_change(op: str, wrap: Any) -> None:
     envelope = _envelope(op, {"id": 1, "name": "x"})
     decoded = decode(DebeziumDecoder(), wrap({"id": 1}), wrap(envelope))
     assert decoded.kind is RecordKind.UPSERT
-    assert decoded.key_columns == {"id": b"1"}
+    assert get_row(decoded.key) == {"id": b"1"}
     assert decoded.row == {"id": b"1", "name": b'"x"'}
 
 
@@ -113,7 +113,7 @@ def test_debezium_deletes_by_operation_and_by_tombstone(wrap: Any) -> None:
     decoder, key = DebeziumDecoder(), wrap({"id": 1})
     for value in (wrap(_envelope("d")), None, _wrapped(None)):
         assert decode(decoder, key, value).kind is RecordKind.DELETE
-    assert decode(decoder, key, wrap(_envelope("d"))).key_columns == {"id": b"1"}
+    assert get_row(decode(decoder, key, wrap(_envelope("d"))).key) == {"id": b"1"}
 
 
 def test_debezium_truncates_and_passes_messages_and_schema_changes_on() -> None:
