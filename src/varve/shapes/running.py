@@ -1,7 +1,9 @@
 """The threads of an engine: a feed for each topic, one that checkpoints, snapshots, upkeep.
 
 Invariant  a failing feed is tried again, later and later; it stops nobody else's. Its trouble is
-           over with the first turn that goes well. A topic that is gone takes its shapes with it.
+           over with the first turn that goes well. A topic that is gone takes its shapes with it,
+           once it was not there for a while: a broker that has just begun, or lags behind, does not
+           know all topics that are there.
 Threads    `start_topic` and `wake_snapshots` from any thread; `stop` once.
 """
 
@@ -22,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 FEED_RETRY_MS: Final = 5000
 """The longest time after which a feed that failed is tried again."""
+GONE_MS: Final = 10_000
+"""How long a topic is looked for before its shapes go."""
+GONE_LOOKS: Final = 3
+"""How often at least."""
 STOP_TOPIC_MS: Final = 1000
 """How much longer than a feed waits for records it may take until it has stopped. Nobody else gets
 a new shape meanwhile."""
@@ -54,6 +60,8 @@ class Running:
         self._lock = threading.Lock()
         self._feeds: dict[str, Worker] = {}  # guarded by _lock
         self._topics: dict[str, TopicShapes] = {}  # guarded by _lock
+        # When topics were looked for in vain since they were there; each feed's own.
+        self._missed: dict[str, list[int]] = {}
         self._flusher = Worker(
             "shapes-checkpoint", lambda now_ms: checkpoint(), settings.checkpoint_ms, clock
         )
@@ -144,15 +152,29 @@ class Running:
                     # Who asked meanwhile was not served.
                     self.wake_snapshots(topic)
                 topic.turn(wait_ms=self._settings.wait_ms)
+                self._missed.pop(topic.topic, None)
                 if worker.failures:
                     worker.wake()
                     return
         except NotFound as error:
-            logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})
-            self._topic_gone(topic)
+            if not topic.is_ended:
+                self._miss(topic, error)
         except StoreError as error:
             if topic.is_ended:
                 return
+            self._missed.pop(topic.topic, None)
             if not error.retriable:
                 topic.needs_opening()
             raise
+
+    def _miss(self, topic: TopicShapes, error: NotFound) -> None:
+        """Lets go of a topic that is gone; raises Unavailable while it may be there."""
+        now_ms = self._clock.now_ms()
+        looks = self._missed.setdefault(topic.topic, [])
+        looks.append(now_ms)
+        if len(looks) < GONE_LOOKS or now_ms - looks[0] < GONE_MS:
+            topic.needs_opening()
+            raise Unavailable(f"{error}; its shapes go if that stays so") from error
+        del self._missed[topic.topic]
+        logger.warning("topic of shapes is gone", exc_info=error, extra={"topic": topic.topic})
+        self._topic_gone(topic)

@@ -9,12 +9,14 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.memory_directory import memory_directory
 from tests.support.shape_engine import Stage
 from tests.support.shape_engine_door import open_door, open_stage
 from tests.support.shape_follower import Follower
 from varve.foundation.clock import ManualClock
+from varve.shapes import running
 from varve.shapes.topics import MISSED_MS
 
 
@@ -33,7 +35,11 @@ async def _until(is_met: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_clients_wait_for_a_deleted_topic_and_follow_the_new_one() -> None:
+def test_clients_wait_for_a_deleted_topic_and_follow_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "GONE_MS", 200)
+
     async def run(stage: Stage) -> None:
         async with open_door(stage) as door, AsyncExitStack() as stack:
             parameters = [{"table": "t"}, {"table": "t", "where": "n = 1"}]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import OffsetOutOfRange, Unavailable
+from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.shapes import running
 from varve.shapes.definition import define
 from varve.shapes.feed.decoder import Record
@@ -101,7 +101,10 @@ def test_one_definition_asked_for_by_many_threads_is_one_shape(path: Path) -> No
     stage.close()
 
 
-def test_shapes_of_a_topic_that_was_deleted_are_dropped(path: Path) -> None:
+def test_shapes_of_a_topic_that_was_deleted_are_dropped(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "GONE_MS", 200)
     stage = _open(path)
     stage.store.create_topic("t")
     shape = stage.engine.find_or_create(define("t"))
@@ -115,6 +118,33 @@ def test_shapes_of_a_topic_that_was_deleted_are_dropped(path: Path) -> None:
     assert not again.is_dropped, (again.drop_reason, again.failure)
     assert again.handle != shape.handle
     stage.close()
+
+
+def test_shapes_outlive_a_broker_that_does_not_know_their_topic_for_a_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    stage.put("t", "a", {"n": 1})
+    client = Follower(stage, "t")
+    _follow(client, 1)
+    source = stage.engine._topics.get("t").feed._source
+    with monkeypatch.context() as lagging:
+        lagging.setattr(source, "read", _not_found)
+        _await(lambda: stage.engine.health().status == "waiting")
+        told = stage.engine.topic_health("t")
+        assert told is not None
+        assert told.error == "there is no topic t; its shapes go if that stays so"
+        lagging.setattr(source, "bounds", _not_found)
+        _await(lambda: not stage.engine._topics.get("t").is_ready)
+    stage.put("t", "b", {"n": 2})
+    _follow(client, 3)
+    assert client.refetches == 0
+    stage.close()
+
+
+def _not_found(*given: object, **options: object) -> None:
+    raise NotFound("there is no topic t")
 
 
 def test_a_topic_whose_feed_was_in_trouble_is_well_again(
