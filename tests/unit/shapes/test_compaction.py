@@ -12,14 +12,16 @@ from tests.support.compaction_bench import HANDLE, ROOT, CompactionBench
 from tests.support.shape_messages import UPDATE, make_entry, read_messages
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Corrupt, Unavailable, Unbalanced
+from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable, Unbalanced
 from varve.shapes.compaction.balance import Balance
 from varve.shapes.compaction.report import Outcome, read_reports
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.entry import Entry
 from varve.shapes.storage.layout import log_directory, log_path
 from varve.shapes.storage.settings import StorageSettings
+from varve.shapes.storage.storage import ShapeStorage
 
 
 @pytest.fixture
@@ -274,6 +276,37 @@ def test_a_full_disk_leaves_the_shape_as_it_was() -> None:
     bench.check()
 
 
+@pytest.mark.parametrize("is_report", [True, False])
+def test_a_log_that_is_not_put_in_place_leaves_no_files(
+    monkeypatch: pytest.MonkeyPatch, is_report: bool
+) -> None:
+    fs = FaultyFileSystem(ManualClock())
+    bench = CompactionBench(fs)
+    bench.change(120)
+    bench.storage.flush()
+    files = _log_files(bench)
+    if is_report:
+        broken = f"{bench.storage.directory}/metadata"
+        fs.fail_under(broken, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        with pytest.raises(OSError, match="No space"):
+            bench.compact()
+        fs.mend()
+    else:
+        with monkeypatch.context() as patched:
+
+            def refuse(storage: ShapeStorage, compacted: CompactedLog) -> None:
+                raise InvalidRequest("it does not fit")
+
+            patched.setattr(ShapeStorage, "install", refuse)
+            with pytest.raises(InvalidRequest, match="does not fit"):
+                bench.compact()
+    assert _log_files(bench) == files
+    assert bench.storage.failure is None
+    bench.check()
+    assert bench.compact().outcome is Outcome.DONE
+    bench.check()
+
+
 def test_reports_are_kept_and_bounded() -> None:
     settings = CompactionSettings(keep_chunks=0, stale_share=0, reports_max=3)
     bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
@@ -288,6 +321,9 @@ def test_reports_are_kept_and_bounded() -> None:
         file.truncate(5)
     with pytest.raises(Corrupt, match="no reports"):
         read_reports(bench.fs, bench.storage.directory)
+    bench.change(40)
+    report = bench.compact()
+    assert read_reports(bench.fs, bench.storage.directory) == [report.to_json()]
 
 
 def test_figures_that_do_not_add_up_are_refused() -> None:

@@ -15,7 +15,7 @@ from random import Random
 from varve.foundation.errors import Unavailable, Unbalanced
 from varve.shapes.compaction.balance import Balance
 from varve.shapes.compaction.block import Block, Secret
-from varve.shapes.compaction.compacted_writer import CompactedLogWriter
+from varve.shapes.compaction.compacted_writer import CompactedLogWriter, remove_compacted
 from varve.shapes.compaction.parts import compact_ranges
 from varve.shapes.compaction.report import CompactionReport, Outcome, record_report
 from varve.shapes.compaction.settings import CompactionSettings
@@ -92,8 +92,14 @@ def compact_shape(
                 return _report(storage, now_ms, Outcome.NOT_WORTH, balance, target)
             suffix = _write(storage, now_ms, first, blocks, balance, target[0])
     report = _report(storage, now_ms, Outcome.DONE, balance, target, suffix)
-    record_report(storage.fs, storage.directory, report, reports_max=settings.reports_max)
-    storage.install(CompactedLog(boundary=target[0], position=target[1], suffix=suffix))
+    try:
+        record_report(storage.fs, storage.directory, report, reports_max=settings.reports_max)
+        storage.install(CompactedLog(boundary=target[0], position=target[1], suffix=suffix))
+    except Exception:
+        # Whatever the manifest names behind a swap that failed, that shape goes as a whole.
+        if storage.failure is None:
+            remove_compacted(storage.fs, storage.directory, suffix)
+        raise
     return report
 
 

@@ -111,9 +111,11 @@ class CompactedLogWriter:
     def abandon(self) -> None:
         """Closes and removes what was written; what cannot be removed is left to recovery."""
         self._file.close()
-        for path in (
-            log_path(self._directory, self.suffix),
-            index_path(self._directory, self.suffix),
-        ):
-            with contextlib.suppress(OSError):
-                self._fs.remove(path)
+        remove_compacted(self._fs, self._directory, self.suffix)
+
+
+def remove_compacted(fs: FileSystem, directory: str, suffix: str) -> None:
+    """Removes the files of a compacted log; what cannot be removed is left to recovery."""
+    for path in (log_path(directory, suffix), index_path(directory, suffix)):
+        with contextlib.suppress(OSError):
+            fs.remove(path)

@@ -7,6 +7,7 @@ Crash      a report is durable before the log it speaks of is put in place; one 
 """
 
 import json
+import logging
 import posixpath
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,8 @@ from varve.shapes.compaction.balance import Balance
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.offset import Offset
 from varve.shapes.storage.layout import metadata_directory
+
+logger = logging.getLogger(__name__)
 
 VERSION: Final = 1
 NAME: Final = "compactions.json"
@@ -80,8 +83,13 @@ class CompactionReport:
 def record_report(
     fs: FileSystem, directory: str, report: CompactionReport, *, reports_max: int
 ) -> None:
-    """Adds a report, durably; the oldest make room."""
-    reports = [*read_reports(fs, directory), report.to_json()][-reports_max:]
+    """Adds a report, durably; the oldest make room. Reports that are damaged begin anew."""
+    try:
+        kept = read_reports(fs, directory)
+    except Corrupt as error:
+        logger.warning("reports of compactions begin anew", extra={"reason": str(error)})
+        kept = []
+    reports = [*kept, report.to_json()][-reports_max:]
     document = {"version": VERSION, "reports": reports}
     write_atomically(fs, _path(directory), json.dumps(document).encode() + b"\n")
 
