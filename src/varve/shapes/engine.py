@@ -134,8 +134,7 @@ class Engine:
         )
         self._is_open = True
         try:
-            for handle in self._registry.remove_incomplete():
-                self._leftovers.discard(handle)
+            self._leftovers.begin(self._registry.remove_incomplete())
             self._load()
             self._running = self._make_running() if maintain else None
             self._lives = TopicLives(

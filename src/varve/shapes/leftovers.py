@@ -8,13 +8,13 @@ Threads    any may discard; one runs the rounds. `_lock` guards what is owed.
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from varve.disk import FileSystem
 from varve.shapes.catalog import Catalog
 from varve.shapes.storage.layout import list_handles
-from varve.shapes.storage.trash import list_trash, move_to_trash, sync_place
+from varve.shapes.storage.trash import discard_scratch, list_trash, move_to_trash, sync_place
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,15 @@ class Leftovers:
         self._is_ended = False
         self._lock = threading.Lock()
         self._owed: set[str] = set()  # guarded by _lock; their directories are to be moved yet
+
+    def begin(self, incomplete: Iterable[str]) -> None:
+        """Discards what an earlier run has not finished; nobody uses the directory yet."""
+        try:
+            discard_scratch(self._fs, self._root)
+        except OSError as error:
+            logger.warning("scratch of compactions stays for now", exc_info=error)
+        for handle in incomplete:
+            self.discard(handle)
 
     def discard(self, handle: str) -> None:
         """Moves a shape's directory to the trash, later if the disk does not let it."""

@@ -332,3 +332,16 @@ def test_a_shape_whose_compaction_cannot_be_put_in_place_is_dropped(
         stage.engine.compact(shape)
     assert shape.drop_reason is DropReason.STORAGE_FAILED
     assert stage.engine.find(shape.handle) is None
+
+
+def test_scratch_that_a_crash_left_goes_with_the_next_start(
+    stage: Stage, files: FaultyFileSystem
+) -> None:
+    root = stage.engine.root
+    for handle in ("1111-1", "2222-2"):
+        files.make_directory(f"{root}/.tmp/{handle}")
+        files.open_writable(f"{root}/.tmp/{handle}/part.0").close()
+    stage.restart()
+    assert not files.exists(f"{root}/.tmp")
+    stage.engine.run_upkeep(0)
+    assert files.names(f"{root}/.trash") == []

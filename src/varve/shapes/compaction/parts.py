@@ -4,7 +4,7 @@ The log is read window by window. What stays of a window goes to scratch files, 
 in each; every part is compacted in memory; their entries are joined again by offset.
 
 Layout     scratch files `part.<n>` and `part.<n>.out` hold entries as a log does. They are removed
-           at the end; those of a crash are removed by the next compaction of the shape.
+           at the end; those of a crash at the next start.
 Invariant  about one and a half times `memory_bytes` is held, and the tables of the kernels beside
            it, as long as what stays of each part fits into half of `memory_bytes`.
 """
@@ -101,7 +101,7 @@ def _removing_scratch(fs: FileSystem, scratch: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # What stays is removed by the next compaction; the error before it is worth more.
+        # What stays is removed by the next compaction or start; the error before it counts more.
         with suppress(OSError):
             _remove_scratch(fs, scratch)
 

@@ -1,6 +1,6 @@
 """Shapes go by a rename, and their files later.
 
-Layout     <root>/.trash/<handle>, with a number behind it when that is taken.
+Layout     <root>/.trash/<handle>, with a number behind it when that is taken; likewise .tmp.
 Crash      a directory is in its place or in the trash, never half; in its place again, perhaps,
            before that is synced.
 """
@@ -9,7 +9,7 @@ import posixpath
 from contextlib import suppress
 
 from varve.disk import FileSystem
-from varve.shapes.storage.layout import TRASH, check_handle, shape_directory
+from varve.shapes.storage.layout import SCRATCH, TRASH, shape_directory
 
 
 def trash_directory(root: str) -> str:
@@ -18,16 +18,24 @@ def trash_directory(root: str) -> str:
 
 def move_to_trash(fs: FileSystem, root: str, handle: str) -> bool:
     """Renames a shape's directory away; False when there is none. Raises OSError of the disk."""
-    check_handle(handle)
+    return _move(fs, root, shape_directory(root, handle), handle)
+
+
+def discard_scratch(fs: FileSystem, root: str) -> bool:
+    """Renames the scratch of all compactions away; False when there is none. Raises OSError."""
+    return _move(fs, root, posixpath.join(root, SCRATCH), SCRATCH)
+
+
+def _move(fs: FileSystem, root: str, source: str, name: str) -> bool:
     trash = trash_directory(root)
     fs.make_directory(trash)
     # Not by a list of what is there: thousands may be dropped at once.
-    path, number = posixpath.join(trash, handle), 0
+    path, number = posixpath.join(trash, name), 0
     while fs.exists(path):
         number += 1
-        path = posixpath.join(trash, f"{handle}.{number}")
+        path = posixpath.join(trash, f"{name}.{number}")
     try:
-        fs.rename(shape_directory(root, handle), path)
+        fs.rename(source, path)
     except FileNotFoundError:
         return False
     return True
