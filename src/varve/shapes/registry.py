@@ -8,7 +8,7 @@ Invariant  a handle is given once: stamps only rise, also over a restart and a c
 Crash      a row is there before its directory; without a snapshot it goes at the next start. The
            newest rows may be lost with the power: those shapes are gone, and their clients begin
            anew. What was removed is so for good: the topic's table goes on without that shape. A
-           file that is no database is moved aside and the registry begins empty.
+           file that is no database, or a damaged one, is moved aside and the registry begins empty.
 Threads    any; `_lock` guards the connection.
 """
 
@@ -177,7 +177,9 @@ def _connect(path: str) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(f"version {version}, not {VERSION}")
         connection.executescript(_TABLES)
         connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("SELECT count(*) FROM shapes").fetchone()
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
     except BaseException:
         connection.close()
         raise

@@ -74,6 +74,23 @@ def test_a_file_that_is_no_database_is_moved_aside(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.unreadable-*")] != []
 
 
+@pytest.mark.parametrize("page", range(2, 12))
+def test_a_registry_with_a_damaged_page_is_moved_aside(tmp_path: Path, page: int) -> None:
+    """Each table has a tree of pages, and its unique definitions another one."""
+    registry = Registry.open(str(tmp_path), ManualClock())
+    for number in range(200):
+        registry.complete(registry.add(define("t", where=f"n = {number}")), Offset(number, 0))
+    registry.close()
+    path = tmp_path / FILE_NAME
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    assert len(data) >= 12 * size
+    data[(page - 1) * size : page * size] = b"\xa5" * size
+    path.write_bytes(data)
+    assert Registry.open(str(tmp_path), ManualClock()).shapes() == []
+    assert len(list(tmp_path.glob("*.unreadable-*"))) == 1
+
+
 def test_a_registry_of_another_version_is_moved_aside(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute("PRAGMA user_version = 99")
