@@ -3,7 +3,8 @@
 Invariant  a snapshot holds the rows of its shape at the place where the shape joined the topic, and
            ends with a message that names it. It is durable before the registry calls it complete.
            Nobody waits for ever: a shape is served, or fails with a reason, or waits on because the
-           topic was lost before it joined it, which is opened again.
+           topic was lost before it joined it, which is opened again. What fails of one shape fails
+           that one alone. A scan ends with its topic, and its shapes go with that.
 Crash      a shape whose snapshot was not complete is dropped at the next start.
 Threads    one scan per topic at a time; different topics may be scanned side by side.
 """
@@ -71,6 +72,9 @@ class Snapshotter:
         try:
             return self._try(topic, waiting)
         except Exception as error:
+            if topic.is_ended:
+                # They are dropped with the topic, or at the next start.
+                return 0
             # The top of a task: whatever failed, nobody is to wait for it for ever.
             self._fail([shape for shape in waiting if not shape.is_snapshot_complete], error)
             return 0
@@ -84,7 +88,7 @@ class Snapshotter:
         except Closed:
             topic.waiting.put_back(shapes)
             return 0
-        scan = self._scan(view, shapes)
+        scan = self._scan(topic, view, shapes)
         self._metrics.add(SNAPSHOT_ROWS, scan.rows)
         done = [shape for shape in self._pool.map(self._finish(scan), scan.writers) if shape]
         self._metrics.add(SNAPSHOTS, len(done))
@@ -99,9 +103,9 @@ class Snapshotter:
             self._fail([shape], error)
         return not shape.is_dropped
 
-    def _scan(self, view: TableView, shapes: list[Shape]) -> "_Scan":
+    def _scan(self, topic: TopicShapes, view: TableView, shapes: list[Shape]) -> "_Scan":
         try:
-            scan = _Scan(shapes, view, self._fail, self._notify)
+            scan = _Scan(topic, shapes, view, self._fail, self._notify)
             try:
                 scan.read()
             except BaseException:
@@ -153,11 +157,13 @@ class _Scan:
 
     def __init__(
         self,
+        topic: TopicShapes,
         shapes: list[Shape],
         view: TableView,
         fail: Callable[[Collection[Shape], Exception], None],
         notify: Callable[[Collection[str]], None],
     ) -> None:
+        self._topic = topic
         self._view = view
         self._fail = fail
         self._notify = notify
@@ -167,14 +173,19 @@ class _Scan:
         self.end = snapshot_end(view.position)
         self.rows = 0
         for shape in shapes:
-            if not shape.is_dropped:
+            try:
                 self.writers[shape] = SnapshotWriter(shape.open().snapshot)
-                if shape.definition.log is LogMode.FULL:
-                    self._index.add(shape, shape.definition.where)
+            except (StoreError, OSError) as error:
+                self._fail([shape], error)
         self._indexed = {one for one in self.writers if one.definition.log is LogMode.FULL}
+        for shape in self._indexed:
+            self._index.add(shape, shape.definition.where)
 
     def read(self) -> None:
-        """All rows to all who want them; a shape that is gone meanwhile is left out."""
+        """All rows to all who want them; a shape that is gone meanwhile is left out.
+
+        Raises Closed when the topic ends.
+        """
         if not self._indexed:
             return
         for scanned, (key, row) in enumerate(self._view.rows(), start=1):
@@ -182,6 +193,8 @@ class _Scan:
             if found:
                 self._give(found, key, row)
             if scanned % _SHOW_ROWS == 0:
+                if self._topic.is_ended:
+                    raise Closed(f"topic {self._topic.topic} ended while it was scanned")
                 self._show()
                 if not self._indexed:
                     return
@@ -201,8 +214,7 @@ class _Scan:
                 self.writers[shape].add(texts[form])
                 self.rows += 1
             except (StoreError, OSError) as error:
-                self._fail([shape], error)
-                self._leave(shape)
+                self._refuse(shape, error)
 
     def _show(self) -> None:
         """Lets readers begin, and forgets shapes that were dropped."""
@@ -210,13 +222,22 @@ class _Scan:
             self._leave(shape)
         fresh = []
         for shape in self._indexed - self._started:
-            self.writers[shape].flush()
-            if shape.open().snapshot.is_started:
+            try:
+                self.writers[shape].flush()
+                is_started = shape.open().snapshot.is_started
+            except (StoreError, OSError) as error:
+                self._refuse(shape, error)
+                continue
+            if is_started:
                 shape.snapshot_started()
                 fresh.append(shape)
         self._started.update(fresh)
         if fresh:
             self._notify([shape.handle for shape in fresh])
+
+    def _refuse(self, shape: Shape, error: Exception) -> None:
+        self._fail([shape], error)
+        self._leave(shape)
 
     def _leave(self, shape: Shape) -> None:
         self._index.remove(shape)

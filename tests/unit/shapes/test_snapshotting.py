@@ -1,13 +1,16 @@
 """Nobody waits for a snapshot for ever: it comes, or it is told why it does not."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.shape_engine import Follower, Stage
-from varve.foundation.errors import Closed, Unavailable
+from varve.foundation.errors import Closed, NotFound, Unavailable
 from varve.shapes.definition import define
+from varve.shapes.feed.row import Row
+from varve.shapes.feed.table import TableView
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
@@ -54,6 +57,76 @@ def test_what_nobody_foresaw_fails_who_waits_and_nobody_who_comes_later(
         assert "nobody foresaw this" in str(shape.failure)
     for at in (0, 1):
         assert sorted(Follower(stage, "items", where=f"n >= {at}").catch_up()) == ["a"]
+
+
+def _fill(stage: Stage) -> list[Shape]:
+    """Some shapes of few rows that wait, of a topic of so many that they are shown on the way."""
+    stage.store.topic("items").append_many(
+        [(b"k%d" % number, b'{"n":%d}' % number) for number in range(5000)]
+    )
+    stage.create("items", where="n < 0")
+    return [stage.engine.find_or_create(define("items", where=f"n < {at}")) for at in (1, 2, 3)]
+
+
+def test_a_shape_that_is_dropped_while_it_is_shown_fails_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = _fill(stage)
+    gone: list[Shape] = []
+    flush = SnapshotWriter.flush
+
+    def drop_first(writer: SnapshotWriter) -> None:
+        if not gone:
+            gone.extend(one for one in shapes if one.open().snapshot is writer._snapshot)
+            stage.engine.drop(gone[0], DropReason.DELETED)
+        flush(writer)
+
+    monkeypatch.setattr(SnapshotWriter, "flush", drop_first)
+    stage.engine.run_turn("items")
+    assert len(gone) == 1
+    assert gone[0].drop_reason is DropReason.DELETED
+    assert [one.is_snapshot_complete for one in shapes if one is not gone[0]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (Shape, "open", NotFound("it was dropped")),
+        (SnapshotWriter, "__init__", Unavailable("try again")),
+        (SnapshotWriter, "add", OSError(errno.ENOSPC, "No space left on device")),
+        (SnapshotWriter, "flush", OSError(errno.ENOSPC, "No space left on device")),
+    ],
+)
+def test_what_a_disk_does_to_one_snapshot_fails_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Exception
+) -> None:
+    shapes = _fill(stage)
+    _fail_once(monkeypatch, owner, name, error)
+    stage.engine.run_turn("items")
+    assert sorted(one.is_snapshot_complete for one in shapes) == [False, True, True]
+    (failed,) = [one for one in shapes if not one.is_snapshot_complete]
+    assert failed.drop_reason is DropReason.SNAPSHOT_FAILED
+
+
+def test_a_scan_ends_with_its_topic(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = _fill(stage)
+    topic = stage.engine._topics.get("items")
+    read: list[str] = []
+    rows = TableView.rows
+
+    def end_on_the_way(view: TableView) -> Iterator[tuple[str, Row]]:
+        for one in rows(view):
+            topic.end_turns()
+            read.append(one[0])
+            yield one
+
+    monkeypatch.setattr(TableView, "rows", end_on_the_way)
+    assert stage.engine._snapshotter.run(topic) == 0
+    assert 0 < len(read) < 5000
+    assert not any(shape.is_snapshot_complete for shape in shapes)
+    monkeypatch.undo()
+    stage.restart()
+    assert len(Follower(stage, "items", where="n < 3").catch_up()) == 3
 
 
 def test_an_end_in_the_middle_lets_the_next_one_serve(
