@@ -91,8 +91,7 @@ class Pages:
         return Answer(200, [*headers.NO_STORE])
 
     async def health(self, exchange: Exchange) -> Answer:
-        health = await self._services.slow.run_in_engine(self._services.engine.health)
-        status = health.status
+        status = self._services.engine.health().status
         return Answer.of_json(
             200 if status == "active" else 202, {"status": status}, *headers.NO_STORE
         )
@@ -106,7 +105,7 @@ class Pages:
             waiting=services.waiters.count,
             shared=services.reader.shared_count,
         )
-        text = await services.slow.run_in_engine(
+        text = await services.quick.run_in_engine(
             exposition, services.engine.metrics, services.metrics
         )
         return Answer.of_text(200, METRICS_TYPE, text)

@@ -1,7 +1,7 @@
 """The one crossing from the loop to the engine: a bounded number of threads, a bounded queue.
 
-Invariant  what may wait for long, such as a snapshot still being written, has threads of its own,
-           so that it never holds up what is quick.
+Invariant  what is quick, what may take long, and what waits for a snapshot still being written have
+           threads of their own, so that none holds up those before it.
 """
 
 import asyncio

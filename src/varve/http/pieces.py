@@ -78,9 +78,9 @@ class Pieces:
 class PieceReader:
     """Reads ranges, sharing what is small."""
 
-    def __init__(self, quick: EnginePool, slow: EnginePool, shared_bytes: int) -> None:
+    def __init__(self, quick: EnginePool, snapshot: EnginePool, shared_bytes: int) -> None:
         self._quick = quick
-        self._slow = slow
+        self._snapshot = snapshot
         self._shared_bytes = shared_bytes
         self._kept: OrderedDict[Range, bytes] = OrderedDict()
         self._kept_bytes = 0
@@ -89,7 +89,7 @@ class PieceReader:
 
     async def read(self, shape: Shape, start: Offset, end: Offset) -> Pieces:
         """What lies in (start, end]; raises what the engine raises before anything is sent."""
-        pool = self._quick if shape.is_snapshot_complete else self._slow
+        pool = self._quick if shape.is_snapshot_complete else self._snapshot
         wanted = (shape.handle, start, end)
         kept = self._kept.get(wanted)
         if kept is not None:

@@ -2,7 +2,8 @@
 
 Invariant  a client that follows another shape than its definition gives, or one that is gone, gets
            409 with the handle to follow, never data.
-Threads    the loop's alone; filters are parsed and shapes made in the pool.
+Threads    the loop's alone; filters are parsed and shapes made in pools, and who makes one, which
+           may wait for a broker, holds up nobody whose shape is there.
 """
 
 from collections import OrderedDict
@@ -25,10 +26,11 @@ _KEPT_CHARACTERS_EACH: Final = 50
 class Resolver:
     """Finds and makes shapes; keeps parsed definitions, for parsing a filter takes a while."""
 
-    def __init__(self, engine: Engine, access: Access, pool: EnginePool) -> None:
+    def __init__(self, engine: Engine, access: Access, quick: EnginePool, slow: EnginePool) -> None:
         self._engine = engine
         self._access = access
-        self._pool = pool
+        self._quick = quick
+        self._slow = slow
         self._kept: OrderedDict[DefinitionTexts, Definition] = OrderedDict()
         self._kept_characters = 0
 
@@ -77,7 +79,7 @@ class Resolver:
         if found is not None and not found.is_dropped:
             return found
         try:
-            return await self._pool.run_in_engine(self._engine.find_or_create, definition)
+            return await self._slow.run_in_engine(self._engine.find_or_create, definition)
         except NotFound as error:
             # Where it was looked for is nothing that clients are told.
             raise invalid("table", f"there is no topic {definition.topic!r:.260}") from error
@@ -85,7 +87,7 @@ class Resolver:
     async def _parse(self, texts: DefinitionTexts) -> Definition:
         kept = self._kept.get(texts)
         if kept is None:
-            kept = await self._pool.run_in_engine(parse_definition, texts)
+            kept = await self._quick.run_in_engine(parse_definition, texts)
             self._keep(texts, kept)
         return kept
 

@@ -29,6 +29,7 @@ class Services:
     gate: Gate
     quick: EnginePool
     slow: EnginePool
+    snapshot: EnginePool
     reader: PieceReader
     resolver: Resolver
     waiters: Waiters
@@ -48,6 +49,7 @@ class Services:
         """For the running loop; the engine's news reach it from now on."""
         quick = EnginePool("read", settings.read_threads)
         slow = EnginePool("slow", settings.slow_threads)
+        snapshot = EnginePool("snapshot", settings.snapshot_threads)
         waiters = Waiters(asyncio.get_running_loop())
         engine.subscribe(waiters.note)
         return cls(
@@ -60,8 +62,9 @@ class Services:
             gate=Gate(settings),
             quick=quick,
             slow=slow,
-            reader=PieceReader(quick, slow, settings.shared_bytes),
-            resolver=Resolver(engine, access, slow),
+            snapshot=snapshot,
+            reader=PieceReader(quick, snapshot, settings.shared_bytes),
+            resolver=Resolver(engine, access, quick, slow),
             waiters=waiters,
             metrics=HttpMetrics(),
         )
@@ -69,3 +72,4 @@ class Services:
     def close(self) -> None:
         self.quick.close()
         self.slow.close()
+        self.snapshot.close()

@@ -110,8 +110,16 @@ class HttpSettings:
     )
     slow_threads: int = setting(
         16,
-        "Threads that make shapes, query subsets and follow snapshots while they are written.",
+        "Threads that make, compact and drop shapes, and query subsets.",
         "shapes.http.slow.threads",
+        at_least=1,
+        at_most=256,
+        is_own=True,
+    )
+    snapshot_threads: int = setting(
+        16,
+        "Threads that follow snapshots while they are written.",
+        "shapes.http.snapshot.threads",
         at_least=1,
         at_most=256,
         is_own=True,

@@ -3,6 +3,9 @@
 import asyncio
 import errno
 import socket
+import threading
+from collections.abc import Callable
+from typing import NoReturn
 
 import openapi_spec_validator
 import pytest
@@ -51,6 +54,52 @@ def test_unexpected_errors_are_500_without_their_inside() -> None:
         assert answer.headers["cache-control"] == "no-store"
 
     play(scene)
+
+
+def _block(called: threading.Event, end: threading.Event) -> Callable[..., NoReturn]:
+    def block(*_: object) -> NoReturn:
+        called.set()
+        end.wait(30)
+        raise Unavailable("at last")
+
+    return block
+
+
+def test_who_waits_for_a_snapshot_being_written_holds_up_nobody_else() -> None:
+    async def scene(stage: Stage) -> None:
+        called, end = threading.Event(), threading.Event()
+        shape, _ = await stage.begin()
+        shape.is_snapshot_complete = False
+        shape.read = _block(called, end)  # type: ignore[method-assign]
+        reading = asyncio.ensure_future(stage.get(offset="0_0", handle=shape.handle))
+        await until(called.is_set)
+        for path in ("/v1/health", "/metrics", "/v1/shapes"):
+            assert (await stage.client.get(path)).status_code == 200
+        assert (await stage.get(offset="-1", where="id > 1")).status_code == 200
+        asked = "/v1/shape?table=items"
+        assert (await stage.client.post(asked, json={"limit": 1, "order_by": "id"})).is_success
+        end.set()
+        assert (await reading).status_code == 503
+
+    play(scene, slow_threads=1, snapshot_threads=1)
+
+
+def test_a_call_that_takes_long_holds_up_no_reader_of_a_shape_that_is_there() -> None:
+    async def scene(stage: Stage) -> None:
+        called, end = threading.Event(), threading.Event()
+        shape, _ = await stage.begin(where="id > 1")
+        stage.engine.compact = _block(called, end)  # type: ignore[method-assign]
+        asked = f"/v1/shapes/{shape.handle}/compact"
+        compacting = asyncio.ensure_future(stage.client.post(asked))
+        await until(called.is_set)
+        for path in ("/v1/health", "/metrics"):
+            assert (await stage.client.get(path)).status_code == 200
+        known = await stage.get(offset="-1", where="id>1")
+        assert known.headers["electric-handle"] == shape.handle
+        end.set()
+        assert (await compacting).status_code == 503
+
+    play(scene, slow_threads=1)
 
 
 def test_too_many_requests_of_a_kind_are_503_and_make_nothing() -> None:
