@@ -47,11 +47,12 @@ class EventStream:
                     async for piece in self._catch_up(shape, place, last):
                         yield piece
                     place = last
-                    continue
-                was_woken = await waiter.wait(min(until, loop.time() + keep_alive_s))
+                    is_silent = False
+                else:
+                    is_silent = not await waiter.wait(min(until, loop.time() + keep_alive_s))
                 if loop.time() >= until:
                     return
-                if not was_woken:
+                if is_silent:
                     yield KEEP_ALIVE
 
     async def _catch_up(self, shape: Shape, place: Offset, last: Offset) -> AsyncIterator[bytes]:

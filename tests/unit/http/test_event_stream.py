@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from tests.support.fake_shapes import FakeShape, message
 from tests.support.shape_door import Stage, play, until
 from varve.http.event_stream import encode_events
+from varve.shapes.offset import Offset
 
 
 async def _events(
@@ -80,6 +81,27 @@ def test_h20_no_mark_is_sent_while_the_log_is_empty() -> None:
         assert ": keep-alive" in told
 
     play(scene, events_ms=150, keep_alive_ms=40)
+
+
+def test_a_stream_ends_in_time_though_there_is_always_more() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        read = shape.read
+
+        def read_and_add(start: Offset, end: Offset) -> Iterator[bytes]:
+            found = read(start, end)
+            stage.engine.add(shape, message(b"a", 2))
+            return found
+
+        shape.read = read_and_add  # type: ignore[method-assign]
+        stage.engine.add(shape, message(b"a", 1))
+        async with asyncio.timeout(5):
+            told = [line async for line in _events(stage, shape, "0_inf", {}) if line]
+        assert len(told) > 4
+        last = json.loads(told[-1].removeprefix("data: "))
+        assert last["headers"]["control"] == "up-to-date"
+
+    play(scene, events_ms=100)
 
 
 def test_a_stream_ends_when_its_shape_goes_and_the_next_gets_409() -> None:
