@@ -149,8 +149,11 @@ class FakeEngine:
         return self.is_replayed
 
     def health(self) -> EngineHealth:
-        topic = TopicHealth("items", is_ready=True, error=self.trouble)
+        topic = self.topic_health("items")
         return EngineHealth("waiting" if self.trouble else "active", [topic])
+
+    def topic_health(self, topic: str) -> TopicHealth:
+        return TopicHealth(topic, is_ready=True, error=self.trouble)
 
     def subscribe(self, listener: Callable[[Collection[str]], None]) -> None:
         self.listeners.append(listener)

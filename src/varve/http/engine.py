@@ -1,7 +1,8 @@
 """What the door asks of the engine behind it.
 
-Invariant  `find`, `find_by_definition`, `newest_tx`, `is_caught_up`, `health` and the properties of
-           a shape neither block nor touch files; everything else runs in the pool.
+Invariant  `find`, `find_by_definition`, `newest_tx`, `is_caught_up`, `is_read_again`, `health`,
+           `topic_health` and the properties of a shape neither block nor touch files; everything
+           else runs in a pool.
 Threads    any thread may ask; a listener is called from the engine's threads.
 """
 
@@ -13,7 +14,7 @@ from varve.foundation.errors import StoreError
 from varve.foundation.metrics import Collector
 from varve.shapes.compaction.report import CompactionReport
 from varve.shapes.definition import Definition
-from varve.shapes.health import EngineHealth
+from varve.shapes.health import EngineHealth, TopicHealth
 from varve.shapes.offset import Offset
 from varve.shapes.query.subset import Subset
 from varve.shapes.shape import DropReason
@@ -83,5 +84,8 @@ class Engine(Protocol):
         """Whether rows are not behind what clients were told before a restart."""
 
     def health(self) -> EngineHealth: ...
+    def topic_health(self, topic: str) -> TopicHealth | None:
+        """How one topic fares, however many there are; None for one without shapes."""
+
     def subscribe(self, listener: Callable[[Collection[str]], None]) -> object:
         """Calls with the handles of shapes that have more, that began, failed, or are gone."""

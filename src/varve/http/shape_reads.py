@@ -19,7 +19,6 @@ from varve.http.headers import Header
 from varve.http.pieces import Pieces
 from varve.http.services import Services
 from varve.http.shape_request import ShapeRequest
-from varve.shapes.health import EngineHealth
 from varve.shapes.offset import BEFORE_ALL, Offset
 
 _UNHEALTHY_RETRY_S: Final = 10
@@ -240,10 +239,12 @@ class ShapeReads:
 
     def _check_health(self, shape: Shape, *, is_opening_fine: bool = False) -> None:
         """Refuses where the topic of a shape is not read."""
-        health, topic = self._services.engine.health(), shape.definition.topic
-        trouble = find_trouble(health, topic, is_opening_fine=is_opening_fine)
-        if trouble is not None:
-            raise unavailable(trouble, retry_s=_UNHEALTHY_RETRY_S)
+        topic = shape.definition.topic
+        health = self._services.engine.topic_health(topic)
+        if health is None or ((health.is_ready or is_opening_fine) and not health.error):
+            return
+        why = health.error or "it is being opened"
+        raise unavailable(f"topic {topic} is not read: {why}", retry_s=_UNHEALTHY_RETRY_S)
 
     async def _wait(
         self, exchange: Exchange, shape: Shape, is_met: Callable[[], bool], wait_ms: int
@@ -264,15 +265,6 @@ class ShapeReads:
                 if waiters.is_stopping or not await waiter.wait(until):
                     return False
         return True
-
-
-def find_trouble(health: EngineHealth, topic: str, *, is_opening_fine: bool = False) -> str | None:
-    """Why the shapes of a topic get no changes now; None where they do."""
-    for one in health.topics:
-        is_open = one.is_ready or is_opening_fine
-        if one.topic == topic and not (is_open and not one.error):
-            return f"topic {topic} is not read: {one.error or 'it is being opened'}"
-    return None
 
 
 def _etag(shape: Shape, request: ShapeRequest, end: Offset, unique: int | None = None) -> bytes:

@@ -413,3 +413,18 @@ def test_a_client_that_leaves_waits_no_more() -> None:
         await until(lambda: stage.services.gate.counts["existing"] == 0)
 
     play(scene)
+
+
+def test_a_poll_that_ends_looks_at_its_own_topic_alone() -> None:
+    """However many there are."""
+
+    async def scene(stage: Stage) -> None:
+        def look_at_all() -> NoReturn:
+            raise AssertionError("all topics were looked at")
+
+        shape, _ = await stage.begin()
+        stage.engine.health = look_at_all  # type: ignore[method-assign]
+        answer = await stage.get(offset="0_inf", handle=shape.handle, live="true")
+        assert answer.status_code == 200
+
+    play(scene, long_poll_ms=10)
