@@ -1,8 +1,9 @@
 """`varve shape serve`: shapes of topics, for apps, over HTTP."""
 
 import gc
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -10,6 +11,10 @@ from varve.cli.dedup_options import Broker, ClientFile, ClientSettings, Director
 from varve.cli.serve import Given
 from varve.cli.serve_logging import LogFormat, LogLevel
 from varve.cli.store_access import parse_setting
+from varve.foundation.errors import InvalidSetting
+
+_TOKEN: Final = "VARVE_SHAPE_TOKEN"
+_ADMIN_TOKEN: Final = "VARVE_SHAPE_ADMIN_TOKEN"
 
 Data = Annotated[
     Path,
@@ -22,7 +27,7 @@ Token = Annotated[
     str | None,
     typer.Option(
         "--token",
-        envvar="VARVE_SHAPE_TOKEN",
+        envvar=_TOKEN,
         metavar="TOKEN",
         help="What clients must send, as a bearer token or as `secret`; else all may read.",
         show_default=False,
@@ -32,7 +37,7 @@ AdminToken = Annotated[
     str | None,
     typer.Option(
         "--admin-token",
-        envvar="VARVE_SHAPE_ADMIN_TOKEN",
+        envvar=_ADMIN_TOKEN,
         metavar="TOKEN",
         help="What list, show, compact, delete and metrics want instead.",
         show_default=False,
@@ -125,6 +130,8 @@ def command(
     # Imports make many objects and little garbage; it is switched on again when the server listens.
     gc.disable()
     try:
+        for variable, found in ((_TOKEN, token), (_ADMIN_TOKEN, admin_token)):
+            _check_variable(variable, found)
         if beside and broker is None:
             raise typer.BadParameter("--beside goes with --bootstrap-server")
         place = make_place(directories, broker, settings, file, data)
@@ -145,3 +152,9 @@ def command(
             serve(plan, opened, typer.echo)
     finally:
         gc.enable()
+
+
+def _check_variable(name: str, token: str | None) -> None:
+    """Refuses an empty one, which counts as none: whoever set it wanted a token."""
+    if token is None and os.environ.get(name) == "":
+        raise InvalidSetting(f"{name} is empty: give it a value, or unset it to ask for no token")

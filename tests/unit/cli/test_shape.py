@@ -212,6 +212,17 @@ def test_a_plan_that_cannot_be_is_refused(changed: dict[str, Any], told: str) ->
         make_plan(**{**_PLAN, **changed})
 
 
+@pytest.mark.parametrize("name", ["VARVE_SHAPE_TOKEN", "VARVE_SHAPE_ADMIN_TOKEN"])
+def test_an_empty_variable_is_no_token_and_lets_nobody_in(name: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    arguments = ["--dir", str(tmp_path / "data"), "--data", str(tmp_path / "shapes")]
+    # Should it be taken, this ends the command before it serves.
+    wrong = ["--listen", "nowhere"]
+    result = CliRunner().invoke(app, ["shape", "serve", *arguments, *wrong], env={name: ""})
+    assert result.exit_code == 1
+    assert f"{name} is empty" in result.output
+
+
 def test_shapes_have_a_directory_of_their_own(tmp_path: Path) -> None:
     logs, file = tmp_path / "data", tmp_path / "file"
     logs.mkdir()
