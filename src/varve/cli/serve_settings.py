@@ -36,6 +36,9 @@ _OF_COMMANDS: Final = frozenset(
         "VARVE_CATALOG_SETTINGS",
         "VARVE_CLIENT_CONFIG",
         "VARVE_DIR",
+        "VARVE_SHAPE_ADMIN_TOKEN",
+        "VARVE_SHAPE_TOKEN",
+        "VARVE_SHAPE_URL",
         "VARVE_SIGN_PASSPHRASE",
         "VARVE_SPARK_MASTER",
         "VARVE_SPARK_SHIP",
@@ -73,6 +76,7 @@ _SERVED: Final = {"log.message.timestamp.after.max.ms": str(_HOUR_MS)}
 """Kafka's defaults where a store that is opened in the process has another; 0010-the-server.md."""
 _RENAMED: Final = {"broker.id": "node.id", "log.dir": "log.dirs"}
 _DIRECTORIES: Final = "log.dirs"
+_AUTHORIZER: Final = "authorizer.class.name"
 _CONTROLLERS: Final = "controller.listener.names"
 
 
@@ -92,7 +96,10 @@ class ServePlan:
 
 
 def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Settings by Kafka's names, and the variables that stand for none."""
+    """Settings by Kafka's names, and the variables that stand for none.
+
+    Raises InvalidSetting for an authorizer without a name: nobody means to switch rights off so.
+    """
     names = {variable_of(name): name for name in (*_known_names(), _DIRECTORIES)}
     found: dict[str, str] = {}
     unknown: list[str] = []
@@ -102,6 +109,8 @@ def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list
         name = names.get(variable) or _store_name(variable)
         if name is None:
             unknown.append(variable)
+        elif name == _AUTHORIZER and not value:
+            raise InvalidSetting(f"{variable} is empty: give it a value, or unset it")
         else:
             found[name] = value
     return found, [_unknown_variable(one, names) for one in unknown]

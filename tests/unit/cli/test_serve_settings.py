@@ -115,6 +115,11 @@ def test_settings_of_the_cold_tier_and_of_listeners_go_where_they_belong() -> No
     assert plan.tls.client_auth == "required"
 
 
+def test_an_empty_variable_switches_no_rights_off() -> None:
+    with pytest.raises(InvalidSetting, match="VARVE_AUTHORIZER_CLASS_NAME is empty"):
+        read_environment({"VARVE_AUTHORIZER_CLASS_NAME": ""})
+
+
 def test_variables_stand_for_settings() -> None:
     found, warnings = read_environment(
         {
@@ -123,6 +128,7 @@ def test_variables_stand_for_settings() -> None:
             "VARVE_TIER_URL": "file:/x",
             "VARVE_TIER_STORE_ENDPOINT": "http://localhost",
             "VARVE_DIR": "b",
+            "VARVE_SHAPE_TOKEN": "t",
             "VARVE_LISTENER": "x",
             "HOME": "/root",
         }
