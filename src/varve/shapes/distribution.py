@@ -65,6 +65,9 @@ class Distribution:
             self._shapes.remove(shape)
             self._index.remove(shape)
             self._count_columns(shape, -1)
+            if not self._shapes:
+                # A topic made anew counts from the beginning.
+                self._start_max = BEFORE_ALL
 
     def _count_columns(self, shape: Shape, count: int) -> None:
         where = shape.definition.where

@@ -152,3 +152,15 @@ def test_filters_over_many_columns_are_asked_each_time() -> None:
         distribution.add(_shape(f"s{number:03}", where=f"c{number} = 1"))
     told = _tell(distribution, _change(1, _row(c3=1, c7=1), _row(c3=1, c8=1)))
     assert _operations(told) == {"s003": ["update"], "s007": ["insert"], "s008": ["delete"]}
+
+
+def test_the_shapes_of_a_topic_made_anew_are_told_the_quick_way() -> None:
+    distribution = Distribution()
+    old = _shape("old-1", start=50)
+    distribution.add(old)
+    change = _change(7, _row(n=1), None)
+    assert distribution._is_rare([change])
+    distribution.remove(old)
+    distribution.add(_shape("new-1"))
+    assert not distribution._is_rare([change])
+    assert _operations(_tell(distribution, change)) == {"new-1": ["insert"]}
