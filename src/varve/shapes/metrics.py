@@ -7,9 +7,11 @@ Threads    any.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from varve.foundation.errors import Closed
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
+from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.topic_shapes import TopicShapes
 
 if TYPE_CHECKING:
@@ -92,6 +94,14 @@ REMAINING_ENTRIES = counter(
 )
 
 
+class _Feed(NamedTuple):
+    """The figures of an open feed."""
+
+    lag: int
+    pending_rows: int
+    counts: FeedCounts
+
+
 class EngineMetrics:
     """A collector for a registry of prometheus_client."""
 
@@ -106,20 +116,28 @@ class EngineMetrics:
     def _look(self) -> None:
         """Puts the gauges of topics where they are now."""
         topics = self._topics()
-        feeds = [(one.topic, feed) for one in topics if (feed := one.find_feed()) is not None]
-        ready = {name for name, _ in feeds}
+        found = {one.topic: look for one in topics if (look := _look_at(one)) is not None}
         self._replace(SHAPES, {one.topic: one.shape_count for one in topics})
-        self._replace(READY, {one.topic: int(one.topic in ready) for one in topics})
+        self._replace(READY, {one.topic: int(one.topic in found) for one in topics})
         self._replace(CHANGES, {one.topic: one.changes for one in topics})
         self._replace(ENTRIES, {one.topic: one.entries for one in topics})
-        self._replace(LAG, {name: feed.lag for name, feed in feeds})
+        self._replace(LAG, {name: feed.lag for name, feed in found.items()})
+        self._replace(PENDING_ROWS, {name: feed.pending_rows for name, feed in found.items()})
         counted: dict[tuple[str, ...], float] = {
             (name, outcome): float(getattr(feed.counts, outcome))
-            for name, feed in feeds
+            for name, feed in found.items()
             for outcome in _OUTCOMES
         }
         self.table.replace(RECORDS, counted)
-        self._replace(PENDING_ROWS, {name: feed.overlay_count for name, feed in feeds})
 
     def _replace(self, metric: Metric, values: Mapping[str, int]) -> None:
         self.table.replace(metric, {(name,): float(value) for name, value in values.items()})
+
+
+def _look_at(topic: TopicShapes) -> _Feed | None:
+    """What a feed tells; None for one that is not open, or is lost just now."""
+    feed = topic.find_feed()
+    try:
+        return None if feed is None else _Feed(feed.lag, feed.overlay_count, feed.counts)
+    except Closed:
+        return None

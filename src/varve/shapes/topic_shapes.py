@@ -91,8 +91,9 @@ class TopicShapes:
         return self._feed
 
     def find_feed(self) -> TopicFeed | None:
-        """The feed once it is open."""
-        return self._feed if self.is_ready else None
+        """The feed while it is open."""
+        feed = self._feed
+        return feed if self.is_ready and feed is not None and feed.is_open else None
 
     @property
     def is_read_again(self) -> bool:

@@ -348,6 +348,25 @@ def test_health_and_metrics_tell_of_topics(stage: Stage) -> None:
     assert 'varve_shapes_entries{topic="items"} 1.0' in text
 
 
+def test_a_topic_that_is_lost_meanwhile_keeps_nobody_from_the_figures_of_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.store.create_topic("others")
+    stage.create("items")
+    stage.create("others")
+
+    def lag(feed: TopicFeed) -> int:
+        if feed.topic == "items":
+            raise Closed("the feed is not open")
+        return 0
+
+    monkeypatch.setattr(TopicFeed, "lag", property(lag))
+    text = exposition(stage.engine.metrics)
+    assert 'varve_shapes_feed_lag_records{topic="others"} 0.0' in text
+    assert 'varve_shapes_topic_ready{topic="items"} 0.0' in text
+    assert 'records{topic="items"' not in text
+
+
 def test_one_directory_has_one_engine(stage: Stage) -> None:
     with pytest.raises(Locked):
         stage._open()
