@@ -5,10 +5,10 @@ Layout     registry.sqlite in the data directory, write-ahead log. `shapes`: han
            creation; `facts`: the highest stamp that a handle has carried. docs/shapes.md
 Invariant  a handle is given once: stamps only rise, also over a restart and a clock set back.
            Handle and definition are both unique.
-Crash      a row is there before its directory; without a snapshot it goes at the next start. The
-           newest rows may be lost with the power: those shapes are gone, and their clients begin
-           anew. What was removed is so for good: the topic's table goes on without that shape. A
-           file that is no database, or a damaged one, is moved aside and the registry begins empty.
+Crash      a row is there before its directory; without a snapshot it goes at the next start, or
+           with the power. Whoever has a complete one is there for good, and what was removed is
+           gone so: the topic's table goes on without that shape. A file that is no database, or a
+           damaged one, is moved aside and the registry begins empty.
 Threads    any; `_lock` guards the connection.
 """
 
@@ -16,7 +16,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
@@ -96,10 +96,16 @@ class Registry:
             )
             return handle
 
-    def complete(self, handle: str, start: Offset) -> None:
-        """Notes that a snapshot is complete, and where in the topic it stands."""
-        with self._lock, self._changing_locked() as connection:
-            connection.execute("UPDATE shapes SET start = ? WHERE handle = ?", (str(start), handle))
+    def complete(self, starts: Mapping[str, Offset]) -> None:
+        """Notes of each handle where in the topic its snapshot stands, which is complete.
+
+        Durable on return, with one sync for all.
+        """
+        with self._lock, self._changing_locked(is_synced=True) as connection:
+            connection.executemany(
+                "UPDATE shapes SET start = ? WHERE handle = ?",
+                [(str(start), handle) for handle, start in starts.items()],
+            )
 
     def remove(self, handles: Collection[str]) -> None:
         """Forgets shapes; durable on return. What fails is made up for by the next change."""

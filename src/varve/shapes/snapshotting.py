@@ -91,6 +91,10 @@ class Snapshotter:
         scan = self._scan(topic, view, shapes)
         self._metrics.add(SNAPSHOT_ROWS, scan.rows)
         done = [shape for shape in self._pool.map(self._finish(scan), scan.writers) if shape]
+        if done:
+            self._registry.complete({shape.handle: shape.start for shape in done})
+        for shape in done:
+            shape.snapshot_complete()
         self._metrics.add(SNAPSHOTS, len(done))
         self._notify([shape.handle for shape in done])
         return len(done)
@@ -122,13 +126,11 @@ class Snapshotter:
                 return None
             try:
                 scan.writers[shape].finish(scan.end)
-                self._registry.complete(shape.handle, shape.start)
             except Exception as error:
                 # The top of a task, as above.
                 scan.writers[shape].abandon()
                 self._fail([shape], error)
                 return None
-            shape.snapshot_complete()
             return shape
 
         return finish

@@ -22,7 +22,7 @@ def test_a_shape_is_listed_once_its_snapshot_is_complete(tmp_path: Path) -> None
     registry = Registry.open(str(tmp_path), ManualClock())
     handle = registry.add(define("t"))
     assert registry.shapes() == []
-    registry.complete(handle, Offset(7, 0))
+    registry.complete({handle: Offset(7, 0)})
     registry.close()
     (shape,) = Registry.open(str(tmp_path), ManualClock()).shapes()
     assert (shape.handle, shape.comparable, shape.start) == (
@@ -59,7 +59,7 @@ def test_one_definition_has_one_row(tmp_path: Path) -> None:
     """A new shape takes the row of the one before, whose drop may not have come so far."""
     registry = Registry.open(str(tmp_path), ManualClock())
     first = registry.add(define("t"))
-    registry.complete(first, Offset(3, 0))
+    registry.complete({first: Offset(3, 0)})
     second = registry.add(define("t"))
     assert registry.shapes() == []
     registry.remove([first])
@@ -79,7 +79,8 @@ def test_a_registry_with_a_damaged_page_is_moved_aside(tmp_path: Path, page: int
     """Each table has a tree of pages, and its unique definitions another one."""
     registry = Registry.open(str(tmp_path), ManualClock())
     for number in range(200):
-        registry.complete(registry.add(define("t", where=f"n = {number}")), Offset(number, 0))
+        handle = registry.add(define("t", where=f"n = {number}"))
+        registry.complete({handle: Offset(number, 0)})
     registry.close()
     path = tmp_path / FILE_NAME
     data = bytearray(path.read_bytes())
@@ -99,17 +100,20 @@ def test_a_registry_of_another_version_is_moved_aside(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.unreadable-*"))) == 1
 
 
-def test_what_was_removed_is_so_for_good(tmp_path: Path) -> None:
+def test_what_is_complete_or_removed_is_so_for_good(tmp_path: Path) -> None:
     registry = Registry.open(str(tmp_path), ManualClock())
-    handle = registry.add(define("t"))
+    handles = [registry.add(define("t", where=f"n = {number}")) for number in range(3)]
     said: list[str] = []
     registry._connection.set_trace_callback(said.append)
-    registry.remove([handle])
+    registry.complete({handle: Offset(3, 0) for handle in handles})
     registry.add(define("t"))
+    registry.remove(handles)
     assert [one for one in said if "synchronous" in one or one == "COMMIT"] == [
         "PRAGMA synchronous = FULL",
         "COMMIT",
         "PRAGMA synchronous = NORMAL",
+        "COMMIT",
+        "PRAGMA synchronous = FULL",
         "COMMIT",
     ]
 
@@ -163,7 +167,7 @@ def test_whatever_fails_is_an_error_of_ours_and_heals(
     assert failed >= 1
     monkeypatch.undo()
     other = registry.add(define("v"))
-    registry.complete(other, Offset(1, 0))
+    registry.complete({other: Offset(1, 0)})
     assert [shape.handle for shape in registry.shapes()] == [other]
 
 

@@ -11,7 +11,8 @@ from varve.foundation.errors import Closed, NotFound, Unavailable
 from varve.shapes.definition import define
 from varve.shapes.feed.row import Row
 from varve.shapes.feed.table import TableView
-from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK
+from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, Offset
+from varve.shapes.registry import Registry
 from varve.shapes.shape import DropReason, Shape
 from varve.shapes.snapshotting import Snapshotter
 from varve.shapes.storage.snapshot_writer import SnapshotWriter
@@ -38,6 +39,7 @@ def _fail_once(
         (SnapshotWriter, "__init__"),
         (SnapshotWriter, "add"),
         (SnapshotWriter, "finish"),
+        (Registry, "complete"),
         (Shape, "snapshot_complete"),
     ],
 )
@@ -186,3 +188,21 @@ def test_who_reads_a_snapshot_that_is_given_up_is_told_at_once(
     assert shape.is_dropped
     with pytest.raises(Unavailable, match="given up"):
         list(pieces[0])
+
+
+def test_the_shapes_of_one_scan_are_complete_together(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sync of the registry is waited for by all topics."""
+    shapes = [stage.engine.find_or_create(define("items", where=f"n = {at}")) for at in range(5)]
+    noted: list[set[str]] = []
+    complete = Registry.complete
+
+    def note(registry: Registry, starts: dict[str, Offset]) -> None:
+        noted.append(set(starts))
+        complete(registry, starts)
+
+    monkeypatch.setattr(Registry, "complete", note)
+    stage.engine.run_turn("items")
+    assert noted == [{shape.handle for shape in shapes}]
+    assert all(shape.is_snapshot_complete for shape in shapes)
