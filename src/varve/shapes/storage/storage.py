@@ -178,14 +178,15 @@ class ShapeStorage:
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """Messages in (start, end], in pieces of whole messages that commas are to join.
 
-        Waits for a snapshot chunk that is being written. What can fail fails at the call: NotFound
-        when the shape was dropped, Corrupt; a stream goes on when the shape is dropped later.
+        Of the snapshot one chunk at most, where `chunk_end` says; waits for one that is being
+        written. What can fail fails at the call: NotFound when the shape was dropped, Corrupt; a
+        stream goes on when the shape is dropped later.
         """
         number = 0 if start < FIRST_CHUNK else start.op + 1
         if start < SNAPSHOT_END and Offset(0, number) <= end:
             pieces = self._read_snapshot(number)
             if pieces is not None:
-                return _chain(pieces, self._read_behind(number, end))
+                return pieces
         return self._read_log(max(start, SNAPSHOT_END), end)
 
     def lease(self) -> AbstractContextManager[None]:
@@ -252,17 +253,6 @@ class ShapeStorage:
         with self._reading():
             return self.snapshot.read_chunk(number)
 
-    def _read_behind(self, number: int, end: Offset) -> Iterator[bytes]:
-        """What comes behind a snapshot chunk, up to an offset; opened when it is its turn."""
-        number += 1
-        while Offset(0, number) <= end:
-            pieces = self._read_snapshot(number)
-            if pieces is None:
-                yield from self._read_log(SNAPSHOT_END, end)
-                return
-            yield from pieces
-            number += 1
-
 
 def flush_storages(storages: Sequence[ShapeStorage]) -> dict[ShapeStorage, StoreError]:
     """Makes durable what was appended to many shapes, with few syncs; gives those that failed."""
@@ -291,8 +281,3 @@ def _load_record(fs: FileSystem, directory: str, manifest: Manifest, durable: Of
     """What readers may know before a writer begins: all that is durable, and nothing else."""
     log_end, half_count, cache = find_readable(fs, directory, manifest, durable)
     return Published(manifest, durable, durable, durable, log_end, half_count, cache)
-
-
-def _chain(pieces: Iterator[bytes], following: Iterator[bytes]) -> Iterator[bytes]:
-    yield from pieces
-    yield from following
