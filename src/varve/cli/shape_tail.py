@@ -100,9 +100,11 @@ def follow(
                 raise
             time.sleep(min(_RETRY_S_MAX, 0.1 * 2**failures))  # noqa: TID251, a command may wait
             continue
-        if reply.status == 409:
+        if reply.status == 409 and failures < _RETRIES_MAX:
+            failures += 1
             typer.secho("the shape was dropped: beginning anew", fg="yellow", err=True)
-            place = {"offset": "-1"}
+            # The handle is for caches: without it they may have the rows of the shape before.
+            place = {"offset": "-1", "handle": reply.headers.get("electric-handle", "")}
             continue
         if reply.status in (429, 503) and failures < _RETRIES_MAX:
             failures += 1

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import typer
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 import varve
 from tests.support.fake_shapes import FakeEngine
-from tests.support.http_stub import Answer, http_stub
+from tests.support.http_stub import Answer, Asked, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
 from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
@@ -138,6 +139,35 @@ def test_tail_begins_anew_when_its_shape_goes(server: Running) -> None:
     result = run("tail", "gone", "--now", "--limit", "1", *at)
     assert result.stdout == '+ 1 {"id": 1}\n'
     assert "beginning anew" in result.stderr
+
+
+def _told(handle: str, status: int = 200) -> Answer:
+    row = {"key": handle, "value": {}, "headers": {"operation": "insert"}}
+    headers = {
+        "content-type": "application/json",
+        "access-control-expose-headers": "electric-handle",
+        "electric-handle": handle,
+        "electric-offset": "0_0",
+    }
+    return Answer(status, headers, json.dumps([row] if status == 200 else []).encode())
+
+
+def test_tail_goes_on_behind_a_cache_that_keeps_the_rows_of_a_shape_that_is_gone() -> None:
+    def answer(asked: Asked) -> Answer:
+        query = dict(parse_qsl(urlsplit(asked.path).query))
+        if query["offset"] == "-1":
+            return _told(query.get("handle", "old"))
+        return _told("new", 409) if query["handle"] == "old" else _told("end")
+
+    with http_stub(answer) as stub:
+        lines = run("tail", "items", "--limit", "3", "--url", stub.endpoint).stdout.splitlines()
+    assert lines == ["+ old {}", "+ new {}", "+ end {}"]
+
+
+def test_tail_ends_where_there_is_never_a_shape_to_follow() -> None:
+    with http_stub(lambda _: _told("none", 409)) as stub:
+        assert "409" in run("tail", "items", "--url", stub.endpoint, code=1).stderr
+        assert len(stub.asked) < 20
 
 
 def test_what_the_server_refuses_is_told_in_a_line(server: Running, guarded: Running) -> None:
