@@ -45,8 +45,9 @@ class Answer:
 
     @classmethod
     def of_json(cls, status: int, told: Any, *headers: Header) -> "Answer":
-        body = json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
-        return cls(status, [JSON, *headers], body)
+        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        # Half a character, which a request may hold, is told as it was sent: \ud800 is JSON.
+        return cls(status, [JSON, *headers], text.encode(errors="backslashreplace"))
 
     @classmethod
     def of_text(cls, status: int, media_type: str, text: str) -> "Answer":

@@ -61,6 +61,15 @@ class Door:
 
     async def _answer(self, exchange: Exchange) -> Answer:
         try:
+            return await self._answer_or_refuse(exchange)
+        except Gone:
+            raise
+        except Exception as error:
+            logger.error("request failed", exc_info=error, extra={"path": self._name})
+            return Refusal(500, {"error": "Internal error"}).answer()
+
+    async def _answer_or_refuse(self, exchange: Exchange) -> Answer:
+        try:
             return await self._handle(exchange)
         except Refusal as refusal:
             return refusal.answer()
@@ -69,11 +78,6 @@ class Door:
             if told.status == 500:
                 logger.error("request failed", exc_info=error, extra={"path": self._name})
             return told.answer()
-        except Gone:
-            raise
-        except Exception as error:
-            logger.error("request failed", exc_info=error, extra={"path": self._name})
-            return Refusal(500, {"error": "Internal error"}).answer()
 
     async def _handle(self, exchange: Exchange) -> Answer:
         if exchange.method == "OPTIONS":

@@ -56,6 +56,18 @@ def test_unexpected_errors_are_500_without_their_inside() -> None:
     play(scene)
 
 
+def test_half_a_character_is_told_as_it_was_sent() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        asked = "/v1/shape?table=items"
+        told = await stage.client.post(asked, content=b'{"where": "\\ud800 =="}')
+        assert told.status_code == 400
+        assert "\ud800" in told.json()["errors"]["subset"]["where"][0]
+        assert told.headers["access-control-allow-origin"] == "*"
+
+    play(scene)
+
+
 def _block(called: threading.Event, end: threading.Event) -> Callable[..., NoReturn]:
     def block(*_: object) -> NoReturn:
         called.set()
