@@ -60,12 +60,14 @@ class ShapeClient(Closing):
 
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None) -> Reply:
         """Any answer; raises Unavailable where there is none."""
-        target = f"{self._path}{path}{'?' if query else ''}{urlencode(query or {})}"
         try:
+            target = f"{self._path}{path}{'?' if query else ''}{urlencode(query or {})}"
             self._connection.request(method, target, headers=self._headers)
             answer = self._connection.getresponse()
             headers = {name.lower(): value for name, value in answer.getheaders()}
             return Reply(answer.status, headers, answer.read())
+        except UnicodeError as error:
+            raise InvalidRequest(f"this cannot be asked at {self._url}: {error}") from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -82,7 +84,10 @@ class ShapeClient(Closing):
         """The answer if it is good."""
         if reply.status >= 400:
             raise _error_of(reply, self._url)
-        if reply.body and reply.headers.get("content-type") != "application/json":
+        is_json = not reply.body or reply.headers.get("content-type") == "application/json"
+        # All answers let pages read the handle, so this tells ours from those of other servers.
+        exposed = reply.headers.get("access-control-expose-headers", "")
+        if not is_json or "electric-handle" not in exposed:
             raise InvalidRequest(f"what answers at {self._url} is no server of shapes")
         return reply
 

@@ -122,7 +122,7 @@ def make_plan(
 
 def _parse_address(listen: str) -> tuple[str, int]:
     host, found, port = listen.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and int(port[:6]) <= 65535
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
     if not found or not host or not is_port:
         raise InvalidSetting(f"--listen {listen!r:.120} is no address; write HOST:PORT")
     return host.strip("[]"), int(port)

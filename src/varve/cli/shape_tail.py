@@ -108,7 +108,7 @@ def follow(
             continue
         if reply.status in (429, 503) and failures < _RETRIES_MAX:
             failures += 1
-            time.sleep(min(_RETRY_S_MAX, int(reply.headers.get("retry-after", "1"))))  # noqa: TID251
+            time.sleep(_retry_seconds(reply.headers.get("retry-after", "")))  # noqa: TID251
             continue
         client.check(reply)
         failures = 0
@@ -122,6 +122,12 @@ def follow(
                 return
             place["live"] = "true"
             place["cursor"] = reply.headers.get("electric-cursor", "")
+
+
+def _retry_seconds(told: str) -> int:
+    """As many as it says; a proxy may name a date instead."""
+    is_number = told.isascii() and told.isdigit() and len(told) < 10
+    return min(_RETRY_S_MAX, int(told)) if is_number else 1
 
 
 def _line(message: Message) -> str | None:

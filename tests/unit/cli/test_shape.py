@@ -189,10 +189,37 @@ def test_what_the_server_refuses_is_told_in_a_line(server: Running, guarded: Run
 
 def test_what_is_no_server_of_shapes_is_told_in_a_line() -> None:
     page = Answer(200, {"content-type": "text/html"}, b"<html>")
-    with http_stub(lambda _: page) as stub:
-        for command in (("list",), ("tail", "orders", "--once")):
-            told = run(*command, "--url", stub.endpoint, code=1).stderr
-            assert told == f"error: what answers at {stub.endpoint} is no server of shapes\n"
+    other = Answer(200, {"content-type": "application/json"}, b"{}")
+    commands = [
+        ("list",),
+        ("create", "orders"),
+        ("show", "1"),
+        ("compact", "1"),
+        ("tail", "orders", "--once"),
+    ]
+    for answer in (page, other):
+        with http_stub(lambda _, answer=answer: answer) as stub:  # type: ignore[misc]
+            for command in commands:
+                told = run(*command, "--url", stub.endpoint, code=1).stderr
+                assert told == f"error: what answers at {stub.endpoint} is no server of shapes\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--url", "http://a..b"),
+        ("list", "--url", "http://127.0.0.1:1/\u00e4"),
+        ("tail", "orders", "--where", "\udcff", "--url", "http://127.0.0.1:1"),
+    ],
+)
+def test_what_no_address_can_hold_is_told_in_a_line(arguments: tuple[str, ...]) -> None:
+    assert "cannot be asked at http://" in run(*arguments, code=1).stderr
+
+
+def test_tail_waits_as_long_as_it_is_told_or_a_second() -> None:
+    answers = [Answer(503, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}), _told("a")]
+    with http_stub(lambda _: answers.pop(0)) as stub:
+        assert run("tail", "items", "--limit", "1", "--url", stub.endpoint).stdout == "+ a {}\n"
 
 
 def test_what_is_said_of_single_topics() -> None:
@@ -231,6 +258,7 @@ _PLAN: Final[dict[str, Any]] = {
     [
         ({"listen": "8080"}, "no address"),
         ({"listen": "localhost:x"}, "no address"),
+        ({"listen": "127.0.0.1:0655350"}, "no address"),
         ({"token": ""}, "--token is empty"),
         ({"given": {"shapes.http.long.poll.ms": "0"}}, "long.poll.ms"),
         ({"given": {"shapes.compaction.period.ms": "0"}}, "period.ms"),
