@@ -92,6 +92,8 @@ class FakeEngine:
         self.begins_at_once = True
         self.rows: list[bytes] = []
         self.refuses: StoreError | None = None
+        self.outcome = Outcome.DONE
+        self.is_dropping = False
         self._lock = threading.Lock()
 
     def find(self, handle: str) -> FakeShape | None:
@@ -120,10 +122,12 @@ class FakeEngine:
 
     def compact(self, shape: FakeShape) -> CompactionReport:
         balance = Balance(entries_in=len(shape.log))
+        if self.is_dropping:
+            self.drop(shape, DropReason.OUTGROWN)
         return CompactionReport(
             handle=shape.handle,
             started_ms=0,
-            outcome=Outcome.DONE,
+            outcome=self.outcome,
             boundary=shape.latest,
             position=0,
             suffix=None,

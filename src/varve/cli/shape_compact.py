@@ -14,7 +14,8 @@ def command(
 ) -> None:
     """Compact the log of a shape now, whatever its share of stale entries.
 
-    The server compacts by itself in time. Clients notice nothing: handle and offsets stay.
+    The server compacts by itself in time. Clients notice nothing: handle and offsets stay. Where
+    what stays is mostly of keys that are gone the shape is dropped, and clients begin anew.
 
     \b
     Examples:
@@ -38,9 +39,11 @@ def _tell(report: dict[str, Any]) -> str:
     balance = report["balance"]
     if report["outcome"] == Outcome.NOTHING:
         return f"nothing to compact: the log of {report['handle']} is empty, or compacted already"
+    dropped = "; then it was dropped, for a new snapshot is smaller" if report["is_dropped"] else ""
     return (
         f"compacted {report['handle']} up to {report['boundary']}: of {balance['entries_in']:,} "
         f"entries {balance['entries_out']:,} stay, {show_bytes(balance['bytes_in'])} became "
         f"{show_bytes(balance['bytes_out'])}; {balance['merged']:,} went into later updates, "
         f"{balance['superseded']:,} were superseded"
+        f"{dropped}"
     )

@@ -56,7 +56,8 @@ class ShapeAdmin:
         """Compacts the log of a shape now."""
         shape = self._get(exchange)
         report = await self._services.slow.run_in_engine(self._services.engine.compact, shape)
-        return Answer.of_json(200, report.to_json(), *headers.NO_STORE)
+        told = {**report.to_json(), "is_dropped": shape.is_dropped}
+        return Answer.of_json(200, told, *headers.NO_STORE)
 
     async def delete(self, exchange: Exchange) -> Answer:
         """Drops the shape of a handle, of a definition, or of both if they agree."""

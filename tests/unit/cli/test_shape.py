@@ -31,6 +31,7 @@ from varve.http.access import Access
 from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.client import ServerClient
 from varve.kafka_client.topics import find_or_create_topic
+from varve.shapes.compaction.report import Outcome
 from varve.testing.kafka_kit import KafkaKit
 
 
@@ -93,11 +94,23 @@ def test_a_shape_is_made_shown_listed_compacted_and_deleted(server: Running) -> 
     assert json.loads(run("show", handle, "--json", *at).stdout)["where"] == "\"a\" = 'x'"
     assert run("compact", handle, *at).stdout.startswith(f"compacted {handle} up to ")
     assert json.loads(run("compact", handle, "--json", *at).stdout)["outcome"] == "done"
+    server.engine.outcome = Outcome.NOTHING
+    assert run("compact", handle, *at).stdout.startswith("nothing to compact")
+    server.engine.outcome = Outcome.DONE
     assert run("delete", handle, *at).stdout == f"deleted {handle}\n"
     assert "there is no such shape" in run("delete", handle, *at, code=1).stderr
     left = [json.loads(line) for line in run("list", "orders", "--json", *at).stdout.splitlines()]
     assert [(one["columns"], one["replica"]) for one in left] == [(["key", "a"], "full")]
     assert "no shapes" in run("list", "nothing", *at).stderr
+
+
+def test_compact_tells_of_a_shape_that_it_dropped(server: Running) -> None:
+    at = ("--url", server.url)
+    handle = run("create", "outgrown", *at).stdout.strip()
+    server.engine.is_dropping = True
+    told = run("compact", handle, *at).stdout
+    server.engine.is_dropping = False
+    assert told.endswith("then it was dropped, for a new snapshot is smaller\n")
 
 
 def test_tail_prints_rows_and_then_changes(server: Running) -> None:
