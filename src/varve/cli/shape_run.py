@@ -6,6 +6,7 @@ Threads    the loop is the main thread; the engine's workers have their own.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import ipaddress
@@ -24,7 +25,7 @@ from varve.cli.serve_signals import take_signals
 from varve.cli.shape_feeds import FeedMaker, TopicOptions
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.foundation.errors import InvalidSetting
+from varve.foundation.errors import InvalidSetting, Unavailable
 from varve.foundation.settings import parse_settings
 from varve.http.access import Access, read_shapes
 from varve.http.server import HttpServer
@@ -214,6 +215,7 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
     server = HttpServer(services, host=plan.host, port=plan.port)
     end = take_signals(asyncio.get_running_loop())
     await server.start()
+    trimming = asyncio.ensure_future(_trim_memory(services))
     try:
         _warn_of_everybody(plan)
         shown = f"[{plan.host}]" if ":" in plan.host else plan.host
@@ -231,11 +233,10 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
         gc.freeze()
         gc.set_threshold(*GARBAGE_THRESHOLDS)
         gc.enable()
-        trimming = asyncio.ensure_future(_trim_memory(services))
-        await end.wait()
-        trimming.cancel()
+        await server.serve_until(end)
         logger.info("stopping", extra={"waiting": services.waiters.count})
     finally:
+        trimming.cancel()
         await server.stop()
 
 
@@ -244,7 +245,9 @@ async def _trim_memory(services: Services) -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(_TRIM_SECONDS)
-        await services.slow.run_in_engine(trim, 0)
+        # Where there is much to do another time will.
+        with contextlib.suppress(Unavailable):
+            await services.slow.run_in_engine(trim, 0)
 
 
 def _warn_of_everybody(plan: ShapePlan) -> None:

@@ -67,18 +67,25 @@ class HttpServer:
             self._task.result()
             raise Unavailable(f"cannot serve on {self._host}:{self._port}")
 
-    async def wait(self) -> None:
-        """Until the server ends by itself, which it does only by a failure."""
-        if self._task is not None:
-            await asyncio.shield(self._task)
+    async def serve_until(self, end: asyncio.Event) -> None:
+        """Returns when it is set; raises what ended the server before."""
+        assert self._task is not None
+        ending = asyncio.ensure_future(end.wait())
+        await asyncio.wait((ending, self._task), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if self._task.done():
+            self._task.result()
+            raise Unavailable("the HTTP server ended by itself")
 
     async def stop(self) -> None:
         """Answers what waits, lets the rest end in time, closes."""
         self._services.waiters.stop()
-        if self._server is not None and self._task is not None:
-            self._server.end()
-            await self._task
-        self._services.close()
+        try:
+            if self._server is not None and self._task is not None:
+                self._server.end()
+                await self._task
+        finally:
+            self._services.close()
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET

@@ -205,6 +205,19 @@ def test_an_address_that_cannot_be_bound_is_told(
     play(scene)
 
 
+def test_a_server_that_ends_by_itself_is_not_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        server = HttpServer(stage.services, host="127.0.0.1", port=0)
+        await server.start()
+        waiting = asyncio.ensure_future(server.serve_until(asyncio.Event()))
+        assert server._server is not None
+        server._server.end()
+        with pytest.raises(Unavailable, match="ended by itself"):
+            await asyncio.wait_for(waiting, 5)
+
+    play(scene)
+
+
 def test_h22_a_cursor_is_greater_than_that_of_the_request() -> None:
     now_ms = 1_728_432_000_000 + 50_000
     assert next_cursor(now_ms, 20_000, None, max) == 60
