@@ -74,6 +74,8 @@ def parse_request(query: Mapping[str, str], body: bytes | None = None) -> ShapeR
     if texts is None and name is None:
         raise invalid("table", "can't be blank")
     subset = _parse_subset(query, body, _parse_queryable(query))
+    if texts is None and subset is None and "queryable_columns" in query:
+        raise invalid("queryable_columns", "go with table or with a subset")
     offset, is_now = _parse_place(query, is_subset=subset is not None)
     handle = parse_handle(query)
     is_live = _is_on(query, "live")

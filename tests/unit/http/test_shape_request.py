@@ -32,6 +32,7 @@ def _parse(body: bytes | None = None, /, **query: str) -> ShapeRequest:
         ({"table": "", "shape": "mine", "where": "a = 1"}, "where"),
         ({"table": "", "shape": "mine", "columns": "id"}, "columns"),
         ({"table": "", "shape": "mine", "params[1]": "x"}, "params"),
+        ({"table": "", "shape": "mine", "queryable_columns": "id"}, "queryable_columns"),
     ],
 )
 def test_a_wrong_parameter_is_named(query: dict[str, str], parameter: str) -> None:
