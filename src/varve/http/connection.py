@@ -40,7 +40,10 @@ _TOO_LARGE: Final = _refuse(
 _TOO_LONG: Final = _refuse(
     b"414 URI Too Long", b"the address is longer than %d bytes" % _URL_BYTES_MAX
 )
-_NO_REQUEST: Final = _refuse(b"400 Bad Request", b"this is no request of HTTP/1.1")
+_NO_REQUEST: Final = _refuse(
+    b"400 Bad Request",
+    b"this is no request of HTTP/1.1, or its address holds characters to be written as %XX",
+)
 
 
 class HeadJoiner:

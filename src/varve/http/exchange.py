@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl
 from starlette.types import Message, Receive, Scope, Send
 
 from varve.http.answer import Answer, Refusal, invalid
-from varve.http.headers import EVENTS
 
 TRANSPORT: Final = "varve.transport"
 """The extension of a scope by which a connection can be broken."""
@@ -55,6 +54,11 @@ class Exchange:
         self._gone: Callable[[], None] | None = None
         self._is_body_read = False
         self._releases: list[Callable[[], None]] = []
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether the client can be sent a body whose length is not known."""
+        return bool(self.scope.get("http_version") != "1.0")
 
     def header(self, name: bytes) -> str | None:
         found = self.headers.get(name)
@@ -115,7 +119,7 @@ class Exchange:
 
     async def answer(self, answer: Answer, idle_ms: int) -> int:
         """Sends it; the number of bytes of its body. Raises Gone where that is not possible."""
-        if not isinstance(answer.body, bytes) and self.scope.get("http_version") == "1.0":
+        if not isinstance(answer.body, bytes) and not self.has_pieces:
             answer = await _collect(answer)
         try:
             if isinstance(answer.body, bytes):
@@ -134,7 +138,7 @@ class Exchange:
             await self._send_piece(body, idle_ms)
             rest = b""
         await self._hand_over({"type": "http.response.body", "body": rest}, idle_ms)
-        return len(body)
+        return 0 if self.method == "HEAD" else len(body)
 
     async def _send_pieces(self, answer: Answer, body: AsyncIterator[bytes], idle_ms: int) -> int:
         try:
@@ -213,8 +217,5 @@ class Exchange:
 async def _collect(answer: Answer) -> Answer:
     """The same whole: HTTP/1.0 has no pieces. An answer is no longer than about a chunk."""
     assert not isinstance(answer.body, bytes)
-    if EVENTS in answer.headers:
-        told = {"message": "events need HTTP/1.1: ask with that, or without live_sse"}
-        return Refusal(505, told).answer()
     parts = [piece async for piece in answer.body]
     return Answer(answer.status, answer.headers, b"".join(parts))

@@ -119,6 +119,9 @@ class ShapeReads:
 
     def _stream(self, exchange: Exchange, request: ShapeRequest, shape: Shape) -> Answer:
         """Events from the request's own offset on: a client takes the one in the header as read."""
+        if not exchange.has_pieces:
+            message = "events need HTTP/1.1: ask with that, or without live_sse"
+            raise Refusal(505, {"message": message})
         told = self._headers(request, shape, request.offset)
         told.append((headers.HAS_DATA, b"true"))
         return Answer(200, told, self._events.stream(exchange, request, shape))

@@ -45,7 +45,19 @@ def test_http_1_0_gets_whole_answers_and_no_events() -> None:
         events = b"offset=0_0&live=true&live_sse=true&handle=" + shape.handle.encode()
         head, body = await ask(stage, events)
         assert b" 505 " in head
+        assert b"\r\naccess-control-allow-origin: *" in head
         assert "HTTP/1.1" in json.loads(body)["message"]
+        figures = (await stage.client.get("/metrics")).text
+        assert 'endpoint="shape",method="GET",status="505"} 1.0' in figures
+
+    play(scene)
+
+
+def test_a_body_that_is_not_sent_is_not_counted() -> None:
+    async def scene(stage: Stage) -> None:
+        assert (await stage.client.head("/openapi.json")).status_code == 200
+        figures = (await stage.client.get("/metrics")).text
+        assert 'varve_shape_http_sent_bytes_total{endpoint="openapi"} 0.0' in figures
 
     play(scene)
 
@@ -114,17 +126,23 @@ def test_a_head_without_end_and_an_idle_connection_are_ended() -> None:
 def test_what_is_no_request_is_told_so_that_pages_can_read_it() -> None:
     async def scene(stage: Stage) -> None:
         long = b"GET /v1/shape?where=" + b"x" * 70_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
-        for sent, status in ((b"\x16\x03\x01 is no HTTP", b"400"), (long, b"414")):
+        plain = b"GET /v1/shape?where=\xc3\xab HTTP/1.1\r\nhost: x\r\n\r\n"
+        for sent, status in (
+            (b"\x16\x03\x01 is no HTTP", b"400"),
+            (plain, b"400"),
+            (long, b"414"),
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port)
             writer.write(sent)
             answer = await asyncio.wait_for(reader.read(), 5)
             assert answer[9:12] == status
+            assert (b"%XX" in answer) == (status == b"400")
             assert b"\r\ncache-control: no-store\r\n" in answer
             assert b"\r\naccess-control-allow-origin: *\r\n" in answer
             writer.close()
         told = (await stage.client.get("/metrics")).text
-        for kind in ("bytes", "address"):
-            assert f'varve_shape_http_malformed_total{{kind="{kind}"}} 1.0' in told
+        for kind, count in (("bytes", 2), ("address", 1)):
+            assert f'varve_shape_http_malformed_total{{kind="{kind}"}} {count}.0' in told
 
     play(scene)
 
