@@ -11,7 +11,6 @@ Threads    `_lock` guards the maps and the checkpoint files; it is taken after n
 
 import contextlib
 import logging
-import posixpath
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -52,7 +51,7 @@ from varve.commit_log.names import (
 from varve.commit_log.partition_making import PartitionMaking
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
-from varve.disk import FileSystem, Lock, write_atomically
+from varve.disk import FileSystem, Lock, make_durable_directory, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Corrupt,
@@ -113,7 +112,7 @@ class LogDirectory:
         process has the directory, InconsistentClusterId when it belongs to another cluster.
         """
         self._check_names()
-        self._make_directory()
+        make_durable_directory(self._fs, self.path)
         self._directory_lock = self._fs.lock(f"{self.path}/{LOCK_FILE}")
         try:
             self._open_locked_directory(cluster_id)
@@ -127,20 +126,6 @@ class LogDirectory:
             for entry in self._fs.scan(self.path):
                 if entry.is_directory and entry.name not in _NOT_PARTITIONS:
                     parse_partition_directory(entry.name)
-
-    def _make_directory(self) -> None:
-        """Makes what is missing of the path.
-
-        Each name is durable once the directory above it is synced.
-        """
-        missing: list[str] = []
-        path = self.path
-        while path and not self._fs.exists(path):
-            missing.append(path)
-            path = posixpath.dirname(path)
-        self._fs.make_directory(self.path)
-        for made in reversed(missing):
-            self._fs.sync_directory(posixpath.dirname(made) or ".")
 
     def _open_locked_directory(self, cluster_id: str | None) -> None:
         self.metadata = self.read_metadata() or self._make_metadata(cluster_id)

@@ -1,6 +1,7 @@
 """File system protocol: real, in memory, faulty; atomic write; directory sync; locks."""
 
 from varve.disk.atomic_write import TEMPORARY_SUFFIX, write_atomically
+from varve.disk.directories import make_durable_directory
 from varve.disk.faults import Step
 from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.disk.file_system import Buffer, File, FileInfo, FileSystem, Lock, sync_each
@@ -21,6 +22,7 @@ __all__ = [
     "PowerLoss",
     "RealFileSystem",
     "Step",
+    "make_durable_directory",
     "sync_each",
     "write_atomically",
 ]

@@ -19,7 +19,7 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from varve.disk import FileSystem, Lock
+from varve.disk import FileSystem, Lock, make_durable_directory
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, Unavailable
 from varve.shapes import metrics
@@ -112,7 +112,7 @@ class Engine:
 
     def open(self, *, maintain: bool = True) -> Self:
         """Loads the shapes there are; with `maintain` threads keep them going."""
-        self._fs.make_directory(self.root)
+        make_durable_directory(self._fs, self.root)
         self._directory_lock = self._fs.lock(f"{self.root}/{LOCK_FILE}")
         try:
             # Now: a full disk has no room for it when shapes have to go.

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from varve.disk import FileSystem
-from varve.disk.atomic_write import write_atomically
+from varve.disk import FileSystem, make_durable_directory, write_atomically
 from varve.kernels.crc import crc32c
 
 _BODY: Final = struct.Struct(">IQQQ")
@@ -56,7 +55,7 @@ class Journal:
     def open(self) -> None:
         """Reads what is whole, and cuts what is not."""
         directory = posixpath.dirname(self._path) or "."
-        self._make_directory(directory)
+        make_durable_directory(self._fs, directory)
         with self._fs.open_writable(self._path) as file:
             data = file.read_at(0, file.size())
             self.ranges = decode_ranges(data)
@@ -65,15 +64,6 @@ class Journal:
                 file.truncate(self._size)
             file.sync()
         self._fs.sync_directory(directory)
-
-    def _make_directory(self, path: str) -> None:
-        missing = []
-        while path and not self._fs.exists(path):
-            missing.append(path)
-            path = posixpath.dirname(path)
-        for one in reversed(missing):
-            self._fs.make_directory(one)
-            self._fs.sync_directory(posixpath.dirname(one) or ".")
 
     def append(self, ranges: Sequence[Range]) -> None:
         """Adds ranges; on disk when it returns."""

@@ -4,9 +4,7 @@ Crash      the manifest comes last: a directory without it is no shape, and is w
            Its name and the pointer's become durable together.
 """
 
-import posixpath
-
-from varve.disk import FileSystem
+from varve.disk import FileSystem, make_durable_directory
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.storage.layout import log_directory, metadata_directory, shape_directory
 from varve.shapes.storage.manifest import Manifest, manifest_path, write_manifest
@@ -20,21 +18,10 @@ def create_directory(fs: FileSystem, root: str, handle: str) -> str:
         raise InvalidRequest(f"shape {handle} exists in {root}: a handle is used once")
     if fs.exists(directory):
         fs.remove_tree(directory)
-    missing = _missing_parents(fs, directory)
+    make_durable_directory(fs, directory)
     fs.make_directory(log_directory(directory))
     fs.make_directory(metadata_directory(directory))
     fs.sync_directory(directory)
-    for parent in missing:
-        fs.sync_directory(posixpath.dirname(parent) or ".")
     create_pointer(fs, directory)
     write_manifest(fs, directory, Manifest())
     return directory
-
-
-def _missing_parents(fs: FileSystem, path: str) -> list[str]:
-    """The directories that making this one makes, itself first."""
-    missing = []
-    while path and not fs.exists(path):
-        missing.append(path)
-        path = posixpath.dirname(path)
-    return missing
