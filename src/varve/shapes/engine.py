@@ -6,9 +6,9 @@ Invariant  one shape for each definition and one handle for each shape, never gi
            that was dropped is found no more. A topic has one feed at a time, and no shape outlives
            the feed that it lives on.
 Crash      shapes with complete snapshots go on where their feeds go on; others are dropped.
-Threads    any. `_creation` is held while a shape is made or a topic is let go. Workers run turns,
-           checkpoints, snapshots and upkeep; in an engine without them one thread may call the same
-           methods.
+Threads    any. `_creation` is held while a shape is made or a topic is let go, not while a broker
+           is asked for a topic. Workers run turns, checkpoints, snapshots and upkeep; in an engine
+           without them one thread may call the same methods.
 """
 
 import itertools
@@ -187,7 +187,8 @@ class Engine:
         found = self._catalog.find_by_definition(definition)
         if found is not None and not found.is_dropped:
             return found
-        with self._creation:
+        self._check_open()
+        with self._lives.connecting(definition.topic) as connected, self._creation:
             self._check_open()
             found = self._catalog.find_by_definition(definition)
             if found is not None:
@@ -195,7 +196,7 @@ class Engine:
                     return found
                 # Somebody is about to take it out.
                 self._catalog.remove([found])
-            topic = self._lives.get_or_start(definition.topic)
+            topic = self._lives.get_or_start(definition.topic, connected)
             self._make_room()
             shape = self._make_shape(
                 self._registry.add(definition), definition, self._clock.now_ms(), None

@@ -2,10 +2,13 @@
 
 Invariant  a topic has one feed at a time, and no shape outlives the feed that it lives on. Nobody
            gets a shape of a topic that is given up before its feed has ended.
-Threads    one at a time: the engine's lock of creation is held.
+Threads    one at a time: the engine's lock of creation is held, but by who asks a broker for a
+           topic (`connecting`), which nobody else is to wait for.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Final
 
 from varve.shapes.dropping import Dropping
@@ -28,17 +31,39 @@ class TopicLives:
         self._running = running
         self._pool = pool
 
-    def get_or_start(self, name: str) -> TopicShapes:
-        """The topic, in the engine from now on if it exists; raises NotFound, Unavailable."""
-        found = self._topics.find(name)
-        if found is not None:
-            if not found.is_given_up:
-                return found
-            self._end(found)
+    @contextmanager
+    def connecting(self, name: str) -> Iterator[TopicShapes | None]:
+        """The topic as its broker has it, None where it is read already; raises NotFound,
+        Unavailable. It is closed after that unless it was started."""
+        if self._find(name) is not None:
+            yield None
+            return
         topic = self._topics.connect(name)
+        try:
+            yield topic
+        finally:
+            if self._topics.find(name) is not topic:
+                topic.close()
+
+    def get_or_start(self, name: str, connected: TopicShapes | None) -> TopicShapes:
+        """The topic, read from now on; raises Unavailable while it is being given up."""
+        found = self._find(name)
+        if found is not None:
+            return found
+        given_up = self._topics.find(name)
+        if given_up is not None:
+            self._end(given_up)
+        # There was one a moment ago where none was connected.
+        topic = connected or self._topics.connect(name)
+        self._topics.add(topic)
         if self._running is not None:
             self._running.start_topic(topic)
         return topic
+
+    def _find(self, name: str) -> TopicShapes | None:
+        """The topic unless it is given up."""
+        found = self._topics.find(name)
+        return None if found is None or found.is_given_up else found
 
     def end_unused(self) -> None:
         """Ends topics that are gone, or had no shapes lately; their tables stay, for later."""

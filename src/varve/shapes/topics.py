@@ -72,7 +72,7 @@ class Topics:
             return found
 
     def connect(self, name: str) -> TopicShapes:
-        """A topic that is new here; one caller at a time.
+        """A topic that is new here, to be added or closed. Asking for it may take its time.
 
         Raises NotFound if it does not exist, and Unavailable if it cannot be asked for, or is
         missing.
@@ -87,10 +87,13 @@ class Topics:
             if missing is not None:
                 raise _missing_error(name) from error
             raise NotFound(f"there is no topic {name!r:.260}") from error
-        with self._lock:
-            self._by_name[name] = topic
-            self._missing.pop(name, None)
         return topic
+
+    def add(self, topic: TopicShapes) -> None:
+        """Takes in a topic that is connected."""
+        with self._lock:
+            self._by_name[topic.topic] = topic
+            self._missing.pop(topic.topic, None)
 
     def miss(self, topic: TopicShapes) -> None:
         """Notes that a topic with shapes is gone.
@@ -114,9 +117,10 @@ class Topics:
     def _check_look(self, name: str, missing: _Missing) -> None:
         """Raises Unavailable if the topic was looked for a moment ago."""
         now_ms = self._clock.now_ms()
-        if missing.looked_ms is not None and 0 <= now_ms - missing.looked_ms < LOOK_MS:
-            raise _missing_error(name)
-        missing.looked_ms = now_ms
+        with self._lock:
+            if missing.looked_ms is not None and 0 <= now_ms - missing.looked_ms < LOOK_MS:
+                raise _missing_error(name)
+            missing.looked_ms = now_ms
 
     def remove(self, topic: TopicShapes) -> None:
         with self._lock:

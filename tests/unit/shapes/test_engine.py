@@ -25,7 +25,6 @@ from varve.shapes.query.subset import Subset
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import UNREAD_MS, DropReason, Shape
 from varve.shapes.storage.layout import new_suffix
-from varve.shapes.topics import LOOK_MS
 
 
 def _messages(shape: Shape) -> list[dict[str, Any]]:
@@ -379,53 +378,6 @@ def test_a_closed_engine_makes_no_shapes(path: Path) -> None:
     stage.close()
     with pytest.raises(Closed):
         stage.engine.find_or_create(define("t"))
-
-
-def test_a_feed_that_nobody_needs_is_closed_and_used_again(stage: Stage) -> None:
-    shape = stage.create("items")
-    stage.put("items", "a", {"n": 1})
-    stage.settle("items")
-    stage.engine.drop(shape, DropReason.DELETED)
-    stage.engine.run_upkeep(0)
-    stage.engine.run_upkeep(0)
-    assert stage.engine.health().topics == []
-    stage.put("items", "b", {"n": 2})
-    assert sorted(Follower(stage, "items").catch_up()) == ["a", "b"]
-
-
-def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = stage.engine
-    stage.put("items", "a", {"n": 1})
-    stage.create("items")
-
-    def lose_topic() -> None:
-        engine._dropping.topic_gone(engine._topics.get("items"))
-
-    monkeypatch.setattr(engine, "_make_room", lose_topic)
-    late = engine.find_or_create(define("items", where="n = 1"))
-    monkeypatch.undo()
-    assert not late.is_dropped
-    engine.run_upkeep(0)
-    assert late.drop_reason is DropReason.SOURCE_LOST
-    assert sorted(Follower(stage, "items", where="n = 1").catch_up()) == ["a"]
-
-
-def test_a_topic_that_is_found_and_cannot_be_opened_is_not_looked_for_again_and_again(
-    path: Path,
-) -> None:
-    clock = ManualClock()
-    stage = Stage(path, clock=clock)
-    stage.store.create_topic("t")
-    engine = stage.engine
-    engine.find_or_create(define("t"))
-    engine._dropping.topic_gone(engine._topics.get("t"))
-    with pytest.raises(Unavailable, match="topic t is gone"):
-        engine.find_or_create(define("t"))
-    clock.advance(LOOK_MS)
-    assert not engine.find_or_create(define("t")).is_dropped
-    stage.close()
 
 
 def test_a_log_of_deletes_alone_is_given_up_for_a_new_snapshot(path: Path) -> None:

@@ -1,0 +1,127 @@
+"""A topic is read from the first shape asked for to a while after the last, by one feed."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.shape_engine import Follower, Stage
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Unavailable
+from varve.shapes.definition import define
+from varve.shapes.feed.topic_feed import TopicFeed
+from varve.shapes.shape import DropReason, Shape
+from varve.shapes.topics import LOOK_MS
+
+PATIENCE_SECONDS = 20.0
+
+
+def test_a_feed_that_nobody_needs_is_closed_and_used_again(stage: Stage) -> None:
+    shape = stage.create("items")
+    stage.put("items", "a", {"n": 1})
+    stage.settle("items")
+    stage.engine.drop(shape, DropReason.DELETED)
+    stage.engine.run_upkeep(0)
+    stage.engine.run_upkeep(0)
+    assert stage.engine.health().topics == []
+    stage.put("items", "b", {"n": 2})
+    assert sorted(Follower(stage, "items").catch_up()) == ["a", "b"]
+
+
+def test_a_shape_made_while_its_topic_goes_is_dropped_by_upkeep(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = stage.engine
+    stage.put("items", "a", {"n": 1})
+    stage.create("items")
+
+    def lose_topic() -> None:
+        engine._dropping.topic_gone(engine._topics.get("items"))
+
+    monkeypatch.setattr(engine, "_make_room", lose_topic)
+    late = engine.find_or_create(define("items", where="n = 1"))
+    monkeypatch.undo()
+    assert not late.is_dropped
+    engine.run_upkeep(0)
+    assert late.drop_reason is DropReason.SOURCE_LOST
+    assert sorted(Follower(stage, "items", where="n = 1").catch_up()) == ["a"]
+
+
+def test_a_topic_that_is_found_and_cannot_be_opened_is_not_looked_for_again_and_again(
+    path: Path,
+) -> None:
+    clock = ManualClock()
+    stage = Stage(path, clock=clock)
+    stage.store.create_topic("t")
+    engine = stage.engine
+    engine.find_or_create(define("t"))
+    engine._dropping.topic_gone(engine._topics.get("t"))
+    with pytest.raises(Unavailable, match="topic t is gone"):
+        engine.find_or_create(define("t"))
+    clock.advance(LOOK_MS)
+    assert not engine.find_or_create(define("t")).is_dropped
+    stage.close()
+
+
+def test_who_waits_for_a_broker_holds_up_nobody_who_asks_for_another_topic(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, make_feed = stage.engine, stage.make_feed
+    stage.store.create_topic("slow")
+    asked, answer = threading.Event(), threading.Event()
+
+    def make_slowly(topic: str) -> TopicFeed:
+        if topic == "slow":
+            asked.set()
+            answer.wait(3 * PATIENCE_SECONDS)
+        return make_feed(topic)
+
+    monkeypatch.setattr(engine, "_make_feed", make_slowly)
+    made: dict[str, Shape] = {}
+
+    def ask(topic: str) -> None:
+        made[topic] = engine.find_or_create(define(topic))
+
+    threads = [threading.Thread(target=ask, args=[topic]) for topic in ("slow", "items")]
+    threads[0].start()
+    assert asked.wait(PATIENCE_SECONDS)
+    threads[1].start()
+    threads[1].join(PATIENCE_SECONDS)
+    is_held_up = threads[1].is_alive()
+    answer.set()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert not is_held_up
+    assert sorted(made) == ["items", "slow"]
+    stage.settle("slow")
+    assert made["slow"].is_snapshot_complete
+
+
+def test_a_topic_that_two_ask_for_at_once_is_connected_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = stage.engine
+    feeds: list[TopicFeed] = []
+    closed: list[TopicFeed] = []
+    made: list[Shape] = []
+
+    def make_feed(topic: str) -> TopicFeed:
+        feed = stage.make_feed(topic)
+        feeds.append(feed)
+        if len(feeds) == 1:
+            made.append(engine.find_or_create(define("items", where="n = 1")))
+        return feed
+
+    close = TopicFeed.close
+
+    def note_close(feed: TopicFeed) -> None:
+        closed.append(feed)
+        close(feed)
+
+    monkeypatch.setattr(engine, "_make_feed", make_feed)
+    monkeypatch.setattr(TopicFeed, "close", note_close)
+    made.append(engine.find_or_create(define("items")))
+    assert closed == feeds[:1]
+    assert engine._topics.get("items").feed is feeds[1]
+    stage.settle("items")
+    assert [one.is_snapshot_complete for one in made] == [True, True]
