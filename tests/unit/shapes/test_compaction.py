@@ -14,8 +14,10 @@ from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable, Unbalanced
 from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.parts import compact_windows
 from varve.shapes.compaction.report import Outcome, read_reports
 from varve.shapes.compaction.settings import CompactionSettings
+from varve.shapes.compaction.windows import Range, read_blocks
 from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
 from varve.shapes.storage.compacted_log import CompactedLog
 from varve.shapes.storage.entry import Entry
@@ -114,6 +116,27 @@ def test_h7_shapes_have_scratch_files_of_their_own() -> None:
     assert all(path.startswith(f"{ROOT}/.tmp/{HANDLE}") for path in scratch)
     assert not fs.exists(f"{ROOT}/.tmp/{HANDLE}")
     bench.check()
+
+
+@pytest.mark.parametrize("row_count", [60, 1])
+def test_windows_of_which_little_goes_are_left_to_the_parts(row_count: int) -> None:
+    settings = CompactionSettings(keep_chunks=0, stale_share=0, memory_bytes=4096)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
+    for number in range(180):
+        bench.put(f"row {number % row_count}", a=number)
+    bench.storage.flush()
+    path = log_path(bench.storage.directory, bench.storage.manifest.latest)
+    with bench.fs.open(path) as file:
+        ranges = [Range(file, file.size())]
+        before = [block.data.tobytes() for block in read_blocks(ranges, 2048)]
+        windows = compact_windows(ranges, 2048, (1, 2), Balance())
+        after = [block.data.tobytes() for block in windows]
+    assert len(before) == len(after) > 3
+    are_kept = [left == block for left, block in zip(after[1:], before[1:], strict=True)]
+    assert set(are_kept) == {row_count > 1}
+    report = bench.compact()
+    assert report.balance.entries_out == 2 * row_count
+    bench.check(sample=20)
 
 
 def test_h8_control_messages_stay_as_they_are(bench: CompactionBench) -> None:

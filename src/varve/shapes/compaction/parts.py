@@ -1,7 +1,8 @@
 """Compacts logs that are larger than the memory for it, in parts by the hash of keys.
 
-The log is read window by window. What stays of a window goes to scratch files, a part of the keys
-in each; every part is compacted in memory; their entries are joined again by offset.
+The log is read window by window. What stays of a window, or all of it where little goes, is put
+into scratch files, a part of the keys in each; every part is compacted in memory; their entries are
+joined again by offset.
 
 Layout     scratch files `part.<n>` and `part.<n>.out` hold entries as a log does. They are removed
            at the end; those of a crash at the next start.
@@ -85,13 +86,30 @@ def _compact_in_parts(
         stack.enter_context(_removing_scratch(fs, scratch))
         fs.make_directory(scratch)
         parts = [_Part(fs, f"{scratch}/part.{number}", stack) for number in range(count)]
-        for block in _counted(read_blocks(ranges, window), balance):
-            stayed = _compact(block, secret, ranges[0].file.path, balance)
-            for part, divided in zip(parts, divide_block(stayed.block, secret, count), strict=True):
+        for stayed in compact_windows(ranges, window, secret, balance):
+            for part, divided in zip(parts, divide_block(stayed, secret, count), strict=True):
                 part.add(divided)
         for part in parts:
             part.compact(secret, window, balance)
         yield from _join([part.output for part in parts], window // count)
+
+
+def compact_windows(
+    ranges: Sequence[Range], window: int, secret: Secret, balance: Balance
+) -> Iterator[Block]:
+    """What stays of each window; the parts fold what is left in any case.
+
+    Once little goes, as where a row changes in many windows, the others are left as they are:
+    their entries would be written anew twice.
+    """
+    is_worth_it = True
+    for block in _counted(read_blocks(ranges, window), balance):
+        if not is_worth_it:
+            yield block
+            continue
+        stayed = _compact(block, secret, ranges[0].file.path, balance).block
+        is_worth_it = 2 * stayed.data.size < block.data.size
+        yield stayed
 
 
 @contextmanager
