@@ -3,6 +3,7 @@
 Carries S4.
 """
 
+import errno
 import os
 import signal
 import subprocess
@@ -71,6 +72,21 @@ def test_a_power_loss_at_any_step_keeps_what_was_synced() -> None:
             if is_over:
                 break
         assert is_over
+
+
+def test_a_journal_opened_after_a_failed_sync_keeps_all_that_it_read() -> None:
+    fs = FaultyFileSystem(ManualClock())
+    journal = Journal(fs, "tables/orders/journal")
+    journal.open()
+    journal.append(_RANGES[:1])
+    fs.fail_at(fs.steps + 2, OSError(errno.EIO, "the disk"))
+    with pytest.raises(OSError, match="the disk"):
+        journal.append(_RANGES[1:2])
+    journal.open()
+    assert journal.ranges == _RANGES[:2]  # which is given from now on
+    again = Journal(fs.after_crash(CrashMode.LOSE_UNSYNCED, 1), "tables/orders/journal")
+    again.open()
+    assert again.ranges == _RANGES[:2]
 
 
 def _poll_all(feed: TopicFeed) -> list[Change]:

@@ -53,17 +53,13 @@ class Journal:
         self._size = 0
 
     def open(self) -> None:
-        """Reads what is whole, and cuts what is not."""
+        """Reads what is whole, and writes it anew."""
         directory = posixpath.dirname(self._path) or "."
         make_durable_directory(self._fs, directory)
         with self._fs.open_writable(self._path) as file:
-            data = file.read_at(0, file.size())
-            self.ranges = decode_ranges(data)
-            self._size = len(self.ranges) * RANGE_BYTES
-            if self._size < len(data):
-                file.truncate(self._size)
-            file.sync()
-        self._fs.sync_directory(directory)
+            self.ranges = decode_ranges(file.read_at(0, file.size()))
+        # A sync that failed may have left bytes that are read, and never reach the disk.
+        self._rewrite()
 
     def append(self, ranges: Sequence[Range]) -> None:
         """Adds ranges; on disk when it returns."""
