@@ -249,16 +249,20 @@ def _is_same_row(row: bytes | None, previous: bytes | None) -> bool:
 
 
 def _group(changes: Sequence[Change], entries: Sequence[Entry], shift: int) -> list[Transaction]:
-    """Gives the records of a source transaction, which stand together, one transaction."""
+    """Gives the records of a source transaction, which stand together, one transaction.
+
+    Operations count offsets: a record does not come to stand before its place if compaction takes
+    away others, or clients would be ahead of shapes.
+    """
     places: dict[int, Offset] = {}
     last: str | None = None
+    first = 0
     ids = transaction_ids([one[3] for one in entries])
     for (at, _, _, _), found in zip(entries, ids, strict=True):
         if found is None or found != last:
-            place = Offset(at + shift, 0)
-        else:
-            place = Offset(place.tx, place.op + _OP_STRIDE)
-        last, places[at + shift] = found, place
+            first = at
+        places[at + shift] = Offset(first + shift, (at - first) * _OP_STRIDE)
+        last = found
     transactions: list[Transaction] = []
     for change in changes:
         moved = change._replace(offset=places[change.offset.tx])

@@ -200,6 +200,21 @@ def test_transactions_keep_their_offsets_over_a_crash(bench: _Bench) -> None:
     assert bench.poll() == given
 
 
+def test_records_keep_their_offsets_where_others_of_the_transaction_are_gone(
+    bench: _Bench,
+) -> None:
+    bench.put(1, 1, "a")
+    bench.put(2, 2, "a")
+    bench.put(2, 3, "a")
+    bench.end("a", 3)
+    (only,) = bench.poll()
+    assert [one.offset for one in only.changes] == [Offset(1, 0), Offset(1, 2), Offset(1, 4)]
+    bench.source.compact(0)
+    bench.crash()
+    (again,) = bench.poll()
+    assert [one.offset for one in again.changes] == [Offset(1, 0), Offset(1, 4)]
+
+
 def test_ends_that_came_before_a_checkpoint_are_known_after_it(bench: _Bench) -> None:
     bench.put(1, 1, "a")
     bench.end("a", 2)
