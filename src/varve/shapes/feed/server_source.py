@@ -57,7 +57,7 @@ class ServerSource:
         if self._id is None:
             with _wait_for_rights():
                 self._id = self._asking.topic(self.topic).id
-        return encode_topic_id(self._id)
+        return "" if self._id == NO_ID else encode_topic_id(self._id)
 
     def partition_count(self) -> int:
         with _wait_for_rights():

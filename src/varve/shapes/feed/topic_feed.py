@@ -135,6 +135,8 @@ class TopicFeed:
         return state.reset
 
     def _fill(self, store: TableStore, lost: str, progress: Progress | None) -> TableState:
+        # Asked for first: of a topic made anew meanwhile it is another one.
+        topic_id = self._source.topic_id()
         reader = self._open_state()
         logger.info(
             "table is filled", extra={"topic": self.topic, "how": reader.how, "reason": lost}
@@ -145,7 +147,7 @@ class TopicFeed:
             positions=positions,
             next_tx=1 + sum(positions.values()),
             signature=self._signature,
-            topic_id=self._source.topic_id(),
+            topic_id=topic_id,
             caught_up_ms=self._clock.now_ms(),
             reset=Reset(ResetKind.SOURCE_LOST, lost),
         )
@@ -234,8 +236,9 @@ class TopicFeed:
             self._is_broken = True
             raise Unavailable(f"journal of topic {self.topic}: {error}; open it again") from error
         topic_id = self._source.topic_id()
-        if topic_id and topic_id != self._topic_id:
+        if topic_id and self._topic_id and topic_id != self._topic_id:
             return [self._lose(f"it was made anew: its id is {topic_id}, it was {self._topic_id}")]
+        self._topic_id = self._topic_id or topic_id
         given = self._give(running)
         if not given and running.table.damage is not None:
             return [self._lose(f"its table is damaged: {running.table.damage}")]
@@ -295,7 +298,8 @@ class TopicFeed:
     def _look_for_partitions(self, running: _Running) -> None:
         now_ms = self._clock.now_ms()
         is_early = 0 <= now_ms - self._looked_ms < _PARTITIONS_LOOK_MS
-        if is_early or running.order.is_replaying:
+        # What waits was perhaps taken without a journal, which begins with another partition.
+        if is_early or self._waiting or running.order.is_replaying:
             return
         self._looked_ms = now_ms
         for number in range(len(self._positions), self._source.partition_count()):

@@ -176,6 +176,24 @@ def test_a_truncation_resets_and_empties_the_table(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_a_partition_that_comes_between_two_resets_makes_no_table_anew(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, decoder=_Marked())
+    bench.open()
+    for key in ("a", "truncate", "b", "truncate", "c"):
+        bench.put(key, {"n": 1})
+    assert bench.poll()[-1].reset is not None
+    bench.store.add_partitions("orders", 2)
+    bench.clock.advance(30_000)
+    assert bench.poll()[-1].reset is not None
+    bench.feed.checkpoint(bench.feed.mark())
+    bench.put("d", {"n": 1}, partition=1)
+    given = bench.changes()
+    assert [short(one)[0] for one in given] == ["c", "d"]
+    assert bench.crash() is None
+    assert bench.changes() == given
+    bench.close()
+
+
 def test_another_schema_resets_and_keeps_the_rows(tmp_path: Path) -> None:
     bench = FeedBench(tmp_path, decoder=_Marked())
     bench.put("a", {"n": 1})

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from varve.wire.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from varve.wire.schema import NO_ID
 
 
 @pytest.fixture
@@ -168,5 +170,26 @@ def test_a_topic_made_anew_behind_a_server_is_not_read_on(kit: KafkaKit, tmp_pat
     assert "made anew" in reset.text
     with feed.view() as view:
         assert [row["n"] for _, row in view.rows()] == [b"2"]
+    feed.close()
+    source.close()
+
+
+def test_a_server_that_comes_to_tell_ids_of_topics_has_the_same_ones(
+    kit: KafkaKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _create(kit)
+    source = _source(kit)
+    feed = _feed(source, tmp_path)
+    with monkeypatch.context() as older:
+        ask = ServerClient.topic
+        older.setattr(ServerClient, "topic", lambda *told: replace(ask(*told), id=NO_ID))
+        feed.open()
+        feed.checkpoint(feed.mark())
+        assert source.topic_id() == ""
+    assert source.partition_count() == 1
+    assert source.topic_id() != ""
+    _put(kit, "a", 1)
+    assert [one.reset for one in _poll(feed)] == [None]
+    assert feed.open() is None
     feed.close()
     source.close()
