@@ -85,6 +85,7 @@ class Running:
             FEED_RETRY_MS,
             self._clock,
         )
+        self._missed.pop(topic.topic, None)
         with self._lock:
             self._feeds[topic.topic] = worker
             self._topics[topic.topic] = topic

@@ -15,6 +15,7 @@ from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
 from varve.shapes import running
 from varve.shapes.definition import define
 from varve.shapes.feed.decoder import Record
+from varve.shapes.feed.embedded_source import EmbeddedSource
 from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.settings import EngineSettings
 from varve.shapes.shape import DropReason
@@ -140,6 +141,22 @@ def test_shapes_outlive_a_broker_that_does_not_know_their_topic_for_a_moment(
     stage.put("t", "b", {"n": 2})
     _follow(client, 3)
     assert client.refetches == 0
+    stage.close()
+
+
+def test_a_topic_is_not_gone_by_what_was_seen_before_it_was_read_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = _open(path)
+    stage.store.create_topic("t")
+    assert stage.engine._running is not None
+    stage.engine._running._missed["t"] = [0] * running.GONE_LOOKS
+    with monkeypatch.context() as lagging:
+        lagging.setattr(EmbeddedSource, "bounds", _not_found)
+        shape = stage.engine.find_or_create(define("t"))
+        _await(lambda: shape.is_dropped or stage.engine.health().status == "waiting")
+    _await(lambda: shape.is_dropped or shape.is_snapshot_complete)
+    assert not shape.is_dropped
     stage.close()
 
 
