@@ -92,6 +92,10 @@ class Door:
 
 def _complete(answer: Answer, exchange: Exchange) -> None:
     """Adds what browsers want, and keeps caches from what is not for them."""
+    if answer.status >= 400 and exchange.handle is not None:
+        names = [name for name, _ in answer.headers]
+        if headers.HANDLE not in names:
+            answer.headers.append((headers.HANDLE, exchange.handle.encode()))
     if exchange.method not in _CACHEABLE:
         answer.headers = [one for one in answer.headers if one[0] != headers.CACHE]
         answer.headers.append(headers.NO_CACHE)

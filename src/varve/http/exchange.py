@@ -35,6 +35,7 @@ class Exchange:
         "_releases",
         "_send",
         "_watch",
+        "handle",
         "headers",
         "is_gone",
         "method",
@@ -47,6 +48,8 @@ class Exchange:
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.path_values: dict[str, Any] = scope.get("path_params", {})
+        self.handle: str | None = None
+        """That of the shape asked for, once it is known."""
         self.is_gone = False
         self._receive = receive
         self._send = send

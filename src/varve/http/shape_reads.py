@@ -39,6 +39,7 @@ class ShapeReads:
     async def answer(self, exchange: Exchange, request: ShapeRequest) -> Answer:
         """Data of the shape asked for; 409 where it went away, or went by being read."""
         shape = await self._services.resolver.resolve(request)
+        exchange.handle = shape.handle
         try:
             return await self._answer_from(exchange, request, shape)
         except StoreError as error:

@@ -30,6 +30,7 @@ class SubsetReads:
         services = self._services
         assert request.subset is not None
         shape = await services.resolver.resolve(request)
+        exchange.handle = shape.handle
         await self._reads.wait_for_snapshot(exchange, shape)
         await self._reads.wait_until_read_again(exchange, shape)
         try:

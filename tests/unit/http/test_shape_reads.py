@@ -215,6 +215,7 @@ def test_h21_an_offset_beyond_the_end_waits_while_the_source_is_replayed() -> No
         stage.engine.is_replayed = False
         answer = await stage.get(offset="3_0", handle=shape.handle)
         assert answer.status_code == 503
+        assert answer.headers["electric-handle"] == shape.handle
         assert answer.headers["retry-after"] == "1"
         assert answer.headers["electric-internal-known-error"] == "true"
         asked = asyncio.ensure_future(stage.get(offset="2_0", handle=shape.handle))
@@ -224,6 +225,7 @@ def test_h21_an_offset_beyond_the_end_waits_while_the_source_is_replayed() -> No
         stage.engine.is_replayed = True
         answer = await stage.get(offset="9_0", handle=shape.handle)
         assert answer.status_code == 400
+        assert answer.headers["electric-handle"] == shape.handle
         assert "offset" in answer.json()["errors"]
         assert not shape.is_dropped
 
@@ -269,6 +271,7 @@ def test_a_snapshot_that_fails_or_does_not_begin_is_503() -> None:
         stage.engine.begins_at_once = False
         slow = await stage.get(offset="-1")
         assert slow.status_code == 503
+        assert slow.headers["electric-handle"] == "0001-handle"
         shape = stage.engine.by_handle["0001-handle"]
         asked = asyncio.ensure_future(stage.get(offset="-1"))
         await until(lambda: stage.services.waiters.count == 1)

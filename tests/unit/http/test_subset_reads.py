@@ -27,6 +27,7 @@ def test_a_subset_has_the_rows_and_what_they_contain() -> None:
         stage.engine.refuses = InvalidRequest("no such column")
         refused = await stage.client.get(f"{url}&subset__where=x = 1")
         assert refused.json()["errors"] == {"subset": {"where": ["no such column"]}}
+        assert refused.headers["electric-handle"] == "0001-handle"
         refused = await stage.client.get(f"{url}&subset__order_by=lower(id)")
         assert refused.json()["errors"]["subset"].keys() == {"order_by"}
         large = await stage.client.post(url, content=b" " * 300_000)
