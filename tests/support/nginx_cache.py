@@ -44,10 +44,10 @@ http {{
         listen {host}:{port};
         proxy_http_version 1.1;
         proxy_set_header Connection "";
-        proxy_read_timeout 90s;
+        proxy_read_timeout 150s;
         location / {{
             error_page 418 = @events;
-            if ($arg_live_sse = true) {{ return 418; }}
+            if ($args ~ live_sse) {{ return 418; }}
             proxy_pass http://shapes;
             proxy_cache shapes;
             proxy_cache_key $request_uri;

@@ -163,3 +163,21 @@ def test_what_a_token_opened_is_not_given_to_others(
         assert client.get(cache.url).status_code == 401
         assert client.get(cache.url, headers={"authorization": "Bearer other"}).status_code == 401
         assert client.get(cache.url, headers=token).headers["x-cache"] == "HIT"
+
+
+def test_events_are_for_one_client_each_however_they_are_asked_for(
+    nginx: str, broker: ServerProcess, name: str, tmp_path: Path
+) -> None:
+    Traffic(ShapeTopic(broker.bootstrap, name)).add(20)
+    with (
+        ShapeServer(broker.bootstrap, tmp_path, "--set", "shapes.http.events.ms=500") as server,
+        NginxCache(nginx, tmp_path / "nginx", server.port) as cache,
+        httpx.Client(timeout=60) as client,
+    ):
+        place = {"table": name, "offset": "0_0", "handle": server.ask_handle(table=name)}
+        for asked in ("live_sse=true", "live_sse=1", "experimental_live_sse=true"):
+            for _ in range(2):
+                parameter, _, value = asked.partition("=")
+                answer = client.get(cache.url, params={**place, "live": "true", parameter: value})
+                assert answer.headers["content-type"] == "text/event-stream", asked
+                assert "x-cache" not in answer.headers, asked
