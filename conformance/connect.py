@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from conformance.broker import LOOPBACK, pause, reserve_ports
@@ -27,6 +26,7 @@ _MAIN: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
 _JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 _PATIENCE_SECONDS: Final = 90.0
 _POLL_SECONDS: Final = 0.1
+_ASK_SECONDS: Final = 5.0
 _WORKER: Final = {
     "offset.flush.interval.ms": "1000",
     "task.shutdown.graceful.timeout.ms": "20000",
@@ -149,9 +149,10 @@ class Connect:
     def _states(self) -> list[str]:
         """Of the connector and of its task, as far as they are known."""
         try:
-            with urlopen(f"http://{LOOPBACK}:{self._port}/connectors/{NAME}/status") as answer:
+            url = f"http://{LOOPBACK}:{self._port}/connectors/{NAME}/status"
+            with urlopen(url, timeout=_ASK_SECONDS) as answer:
                 told: dict[str, Any] = json.load(answer)
-        except (URLError, ConnectionError):
+        except OSError:  # nobody listens, or a worker that hangs
             return []
         return [told["connector"]["state"], *(one["state"] for one in told["tasks"])]
 

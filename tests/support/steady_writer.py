@@ -27,6 +27,7 @@ class SteadyWriter:
         self._thread.join(_PATIENCE_SECONDS)
         if self._failure is not None:
             raise self._failure
+        assert not self._thread.is_alive(), "the last changes are not acknowledged"
 
     def _write(self) -> None:
         try:

@@ -168,6 +168,7 @@ def test_a_crash_within_recovery_changes_nothing() -> None:
     before = storage.fs.steps  # type: ignore[attr-defined]  # the faulty one counts
     storage.append([])
     steps = storage.fs.steps - before  # type: ignore[attr-defined]
+    assert steps > 0, "there is a recovery to crash in"
     for step in range(1, steps + 1):
         disk = torn.after_crash(CrashMode.KEEP_ALL)
         disk.crash_at(step)

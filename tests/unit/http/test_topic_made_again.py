@@ -83,12 +83,16 @@ def test_a_topic_made_again_at_once_sends_clients_to_new_handles() -> None:
             for client in clients:
                 await stack.enter_async_context(client)
                 await client.wait_rows(_rows("a", "b"))
+            void = set()
             for key in ("x", "y"):
+                void |= {client.handle for client in clients}
                 await asyncio.to_thread(stage.store.delete_topic, "t")
                 await asyncio.to_thread(stage.store.create_topic, "t")
                 _put(stage, key)
                 for client in clients:
                     await client.wait_rows(_rows(key))
+                    assert client.handle not in void
+                assert len({client.handle for client in clients}) == 2
 
     with memory_directory() as path:
         stage = open_stage(path)
