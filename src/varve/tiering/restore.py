@@ -12,7 +12,6 @@ Threads    the caller holds the lock of the log directory (`hold_log_directory`)
 """
 
 import contextlib
-import posixpath
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.partition_metadata import decode_topic_id, encode, random_topic_id
 from varve.commit_log.segment_reader import find_end
-from varve.disk import FileSystem, write_atomically
+from varve.disk import FileSystem, make_durable_directory, write_atomically
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
 from varve.object_store import ObjectStore
@@ -130,14 +129,7 @@ def hold_log_directory(fs: FileSystem, path: str, *, cluster: str) -> Iterator[N
 
     Raises Locked when a process has it open.
     """
-    missing = []
-    above = path
-    while above and not fs.exists(above):
-        missing.append(above)
-        above = posixpath.dirname(above)
-    fs.make_directory(path)
-    for made in reversed(missing):
-        fs.sync_directory(posixpath.dirname(made) or ".")
+    make_durable_directory(fs, path)
     lock = fs.lock(f"{path}/{LOCK_FILE}")
     try:
         if not fs.exists(f"{path}/{META_PROPERTIES_FILE}"):
