@@ -14,6 +14,7 @@ from varve.shapes.feed.row import NULL, Row, decode_text, get_row
 SCHEMA: Final = "public"
 """Topics have no schema; this is the one that messages name, and the only one to be asked for."""
 _KEYS_MAX: Final = 1 << 16
+_KEYS_BYTES: Final = 32 << 20
 _ONE_TEXT: Final = re.compile(rb'\{"[^"\\]*":("[^"\\]*")\}')
 """One column with a plain text, as most keys are."""
 
@@ -36,6 +37,7 @@ class RowKeys:
         """`prefix` is that of `row_key_prefix`."""
         self._prefix = prefix
         self._known: dict[bytes, RowKey] = {}
+        self._byte_count = 0
 
     def get(self, columns: bytes) -> RowKey:
         """The key with these columns, a JSON object."""
@@ -44,14 +46,16 @@ class RowKeys:
     def get_all(self, columns: Sequence[bytes]) -> list[RowKey]:
         """The keys with each of these columns."""
         known = self._known
-        if len(known) >= _KEYS_MAX:
+        if len(known) >= _KEYS_MAX or self._byte_count >= _KEYS_BYTES:
             known.clear()
+            self._byte_count = 0
         return [known.get(one) or self._learn(one) for one in columns]
 
     def _learn(self, columns: bytes) -> RowKey:
         text = self._spell(columns)
         key = RowKey(text, text.encode(), encode_basestring(text).encode(), columns)
         self._known[columns] = key
+        self._byte_count += sum(map(len, key))
         return key
 
     def _spell(self, columns: bytes) -> str:

@@ -1,10 +1,11 @@
-"""How many rows seen lately a table keeps beside its disk."""
+"""How many rows and keys seen lately are kept in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from varve.shapes.feed.row_key import RowKeys, row_key_prefix
 from varve.shapes.feed.table import TopicTable
 from varve.shapes.feed.table_store import TableState, TableStore
 from varve.shapes.offset import Offset
@@ -71,3 +72,15 @@ def test_rows_that_are_kept_have_a_bound_in_bytes(store: _Store) -> None:
     assert asked == keys[: len(asked)]
     # Those that were just read are kept in their place, within the same bound.
     assert len(_find_asked(table, store, keys)) >= 14
+
+
+def test_keys_that_are_kept_have_a_bound_in_bytes() -> None:
+    keys = RowKeys(row_key_prefix("t"))
+    columns = [b'{"key":"%08d%s"}' % (number, b"x" * 100_000) for number in range(100)]
+    first = keys.get(columns[0])
+    assert keys.get(columns[0]) is first
+    for one in columns:
+        keys.get(one)
+    again = keys.get(columns[0])
+    assert again == first
+    assert again is not first
