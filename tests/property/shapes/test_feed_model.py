@@ -8,7 +8,9 @@ Carries S1, S3 and S4.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,10 +20,13 @@ from tests.support.memory_source import MemorySource
 from tests.support.rounds import machine_settings
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Unavailable
 from varve.shapes.feed.change import Change
 from varve.shapes.feed.plain_decoder import PlainDecoder
 from varve.shapes.feed.replay_state import ReplayState
+from varve.shapes.feed.reset import ResetKind
 from varve.shapes.feed.row import Row
+from varve.shapes.feed.table_store import TableStore
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import Offset
 
@@ -43,6 +48,15 @@ _TURN = st.tuples(
 )
 _TURNS = st.lists(_TURN, min_size=1, max_size=8)
 _READ_ALL = [("poll", 9)] * 4
+_TOMBSTONES_MS = 1_000
+_CUTS = st.one_of(
+    st.tuples(st.just("cut"), st.integers(0, 2)),
+    st.tuples(st.just("wait"), st.sampled_from([400, 700, 1_100])),
+    st.tuples(st.just("compact"), st.just(0)),
+    st.tuples(st.just("unreadable"), st.integers(1, 9)),
+    _POLLS,
+)
+_CUT_TURNS = st.lists(st.tuples(_TURN, st.lists(_CUTS, max_size=3)), min_size=1, max_size=8)
 
 
 def _steps(turns: list[Any]) -> Iterator[tuple[str, int]]:
@@ -98,8 +112,12 @@ class _Shape:
 
 
 class _Run:
-    def __init__(self, path: str, partitions: int) -> None:
+    def __init__(self, path: str, partitions: int, *, is_cut: bool) -> None:
         self.source = MemorySource(partitions=partitions)
+        self.source.tombstones_ms = _TOMBSTONES_MS if is_cut else None
+        self._is_cut = is_cut
+        self._written_ms: dict[tuple[int, int], int] = {}
+        self._rows: dict[bytes, bytes] = {}
         self.shape = _Shape()
         self._path = path
         self._clock = ManualClock()
@@ -122,6 +140,8 @@ class _Run:
 
     def _open(self) -> None:
         if self.feed.open() is not None:
+            # Rows whose records are gone from the log are gone, too.
+            self._rows = self.source.state()
             self.shape.begin(self.feed)
             self.feed.checkpoint(self.feed.mark())
 
@@ -143,6 +163,17 @@ class _Run:
             case "compact":
                 for number in range(len(self.source.logs)):
                     self.source.compact(number)
+                    self._drop_tombstones(number)
+            case "cut":
+                self._cut(value)
+            case "wait":
+                self._clock.advance(value)
+            case "unreadable":
+                failing = patch.object(TableStore, "get_rows", side_effect=Unavailable("the disk"))
+                with failing, suppress(Unavailable):
+                    self.poll(value)
+                if not self.feed.is_open:
+                    self._open()
             case "crash":
                 self.shape.crash()
                 self.feed.close()
@@ -155,12 +186,38 @@ class _Run:
 
     def _append(self, key: int, value: bytes | None) -> None:
         # A key stays in its partition, so that its records have an order.
-        self.source.append(key % self._first_count, b"%d" % key, value)
+        number, name = key % self._first_count, b"%d" % key
+        offset = self.source.append(number, name, value)
+        self._written_ms[number, offset] = self._clock.now_ms()
+        self._rows.pop(name, None)
+        if value is not None:
+            self._rows[name] = value
+
+    def _drop_tombstones(self, number: int) -> None:
+        """As compaction does with those that were readable for long enough."""
+        if self._is_cut:
+            before_ms = self._clock.now_ms() - _TOMBSTONES_MS
+            self.source.logs[number] = [
+                one
+                for one in self.source.logs[number]
+                if one[2] is not None or self._written_ms[number, one[0]] >= before_ms
+            ]
+
+    def _cut(self, count: int) -> None:
+        """Lets retention remove the first offsets of a partition."""
+        number = count % len(self.source.logs)
+        start = min(self.source.starts[number] + count, self.source.ends[number])
+        self.source.starts[number] = start
+        self.source.logs[number] = [one for one in self.source.logs[number] if one[0] >= start]
 
     def poll(self, count: int) -> None:
         last = self.feed.position
         for transaction in self.feed.poll(max_records=count, wait_ms=0):
-            assert transaction.reset is None
+            if transaction.reset is not None:
+                assert self._is_cut
+                assert transaction.reset.kind is ResetKind.SOURCE_LOST
+                self._open()
+                return
             for change in transaction.changes:
                 assert change.offset > last
                 last = change.offset
@@ -179,10 +236,7 @@ class _Run:
             self.poll(7)
             if self.feed.is_caught_up and self.feed.position == before:
                 break
-        rows = {
-            f'"public"."orders"/"{key.decode()}"': value
-            for key, value in self.source.state().items()
-        }
+        rows = {f'"public"."orders"/"{key.decode()}"': value for key, value in self._rows.items()}
         with self.feed.view() as view:
             table = {key: b'{"n":' + row["n"] + b"}" for key, row in view.rows()}
         assert table == rows
@@ -192,9 +246,9 @@ class _Run:
         self.feed.close()
 
 
-def _check(steps: Iterable[tuple[str, int]], partitions: int) -> None:
+def _check(steps: Iterable[tuple[str, int]], partitions: int, *, is_cut: bool = False) -> None:
     with memory_directory() as path:
-        run = _Run(str(path), partitions)
+        run = _Run(str(path), partitions, is_cut=is_cut)
         for name, value in steps:
             run.step(name, value)
         run.finish()
@@ -209,6 +263,16 @@ def test_a_shape_behind_a_feed_ends_with_the_state_of_the_topic(
     turns: list[Any], partitions: int
 ) -> None:
     _check(_steps(turns), partitions)
+
+
+@settings(
+    machine_settings(30),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(turns=_CUT_TURNS, partitions=st.integers(1, 2))
+def test_a_shape_misses_nothing_that_the_log_let_go_of(turns: list[Any], partitions: int) -> None:
+    steps = [step for turn, cuts in turns for step in [*_steps([turn]), *cuts]]
+    _check(steps, partitions, is_cut=True)
 
 
 @machine_settings(60)
