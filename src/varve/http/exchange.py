@@ -19,6 +19,7 @@ TRANSPORT: Final = "varve.transport"
 """The extension of a scope by which a connection can be broken."""
 _FIELDS_MAX: Final = 1000
 _PART_BYTES: Final = 64 << 10
+_END: Final[Message] = {"type": "http.response.body", "body": b""}
 
 
 class Gone(Exception):
@@ -135,32 +136,27 @@ class Exchange:
     async def _send_whole(self, answer: Answer, body: bytes, idle_ms: int) -> int:
         size = (b"content-length", b"%d" % len(body))
         has_size = answer.status not in (204, 304)
-        await self._start(answer, [size] if has_size else [], idle_ms)
-        rest = body
-        if len(body) > _PART_BYTES and self.method != "HEAD":
-            await self._send_piece(body, idle_ms)
-            rest = b""
-        await self._hand_over({"type": "http.response.body", "body": rest}, idle_ms)
-        return 0 if self.method == "HEAD" else len(body)
+        start = _start(answer, [size] if has_size else [])
+        if self.method == "HEAD" or len(body) <= _PART_BYTES:
+            await self._hand_over(idle_ms, start, {"type": "http.response.body", "body": body})
+            return 0 if self.method == "HEAD" else len(body)
+        await self._hand_over(idle_ms, start)
+        await self._send_piece(body, idle_ms)
+        await self._hand_over(idle_ms, _END)
+        return len(body)
 
     async def _send_pieces(self, answer: Answer, body: AsyncIterator[bytes], idle_ms: int) -> int:
         try:
-            await self._start(answer, [], idle_ms)
             # Clients of events see that the stream is open before there is one.
             opened = {"type": "http.response.body", "body": b"", "more_body": True}
-            await self._hand_over(opened, idle_ms)
+            await self._hand_over(idle_ms, _start(answer, []), opened)
             if self.method == "HEAD":
-                await self._hand_over({"type": "http.response.body", "body": b""}, idle_ms)
+                await self._hand_over(idle_ms, _END)
                 return 0
             return await self._stream(body, idle_ms)
         finally:
             with contextlib.suppress(RuntimeError):
                 await body.aclose()  # type: ignore[attr-defined]  # all of them are generators
-
-    async def _start(self, answer: Answer, more: list[tuple[bytes, bytes]], idle_ms: int) -> None:
-        headers = answer.headers + more
-        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
-        await self._hand_over(start, idle_ms)
 
     async def _stream(self, body: AsyncIterator[bytes], idle_ms: int) -> int:
         self.watch(self._gone)
@@ -172,7 +168,7 @@ class Exchange:
                 size += len(piece)
                 await self._send_piece(piece, idle_ms)
                 del piece
-            await self._hand_over({"type": "http.response.body", "body": b""}, idle_ms)
+            await self._hand_over(idle_ms, _END)
         except Gone:
             raise
         except Exception as error:
@@ -186,14 +182,15 @@ class Exchange:
         for start in range(0, len(piece), _PART_BYTES):
             body = piece if len(piece) <= _PART_BYTES else whole[start : start + _PART_BYTES]
             part = {"type": "http.response.body", "body": body, "more_body": True}
-            await self._hand_over(part, idle_ms)
+            await self._hand_over(idle_ms, part)
             if self.is_gone:
                 raise Gone
 
-    async def _hand_over(self, message: Message, idle_ms: int) -> None:
-        """Waits for the client to take what lies before it; raises TimeoutError if it does not."""
+    async def _hand_over(self, idle_ms: int, *messages: Message) -> None:
+        """Waits for the client to take what lies before; raises TimeoutError if it does not."""
         async with asyncio.timeout(idle_ms / 1000):
-            await self._send(message)
+            for message in messages:
+                await self._send(message)
 
     async def _break_off(self) -> None:
         """Ends the connection so that the body is seen to be torn."""
@@ -215,6 +212,11 @@ class Exchange:
             # Let go of, for its error holds on to this exchange: garbage is looked for rarely.
             self._watch.cancel()
             self._watch = None
+
+
+def _start(answer: Answer, more: list[tuple[bytes, bytes]]) -> Message:
+    headers = answer.headers + more
+    return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 
 async def _collect(answer: Answer) -> Answer:
