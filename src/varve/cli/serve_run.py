@@ -6,11 +6,9 @@ Threads    the loop is the main thread; the store's workers have their own.
 """
 
 import asyncio
-import gc
 import logging
 import os
 import random
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from typing import Any
 import varve
 from varve.broker.broker import Broker
 from varve.broker.timers import LoopTimers
+from varve.cli.serve_process import allow_files, keep_what_is_there
 from varve.cli.serve_settings import ServePlan
 from varve.cli.serve_signals import take_signals
 from varve.embedded import Store
@@ -37,7 +36,7 @@ logger = logging.getLogger(__name__)
 def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()
-    _allow_files()
+    allow_files()
     with varve.open(list(plan.directories), settings=plan.store) as store:
         for partition, messages in store.recovered.items():
             for message in messages:
@@ -45,13 +44,6 @@ def serve(plan: ServePlan, tell: Callable[[str], None]) -> None:
         asyncio.run(_run(plan, store, began, tell))
     # Not before the store is closed: whoever reads it may open the directories.
     logger.info("stopped")
-
-
-def _allow_files() -> None:
-    """As many files as the system lets the process have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str], None]) -> None:
@@ -79,7 +71,7 @@ async def _run(plan: ServePlan, store: Store, began: float, tell: Callable[[str]
         http = await _start_http(endpoint, plan)
         tell(_started(server, store, http, time.monotonic() - began))
         await broker.offload(_warm)
-        _keep_what_is_there()
+        keep_what_is_there()
         await end.wait()
         logger.info("stopping", extra={"connections": server.connection_count})
     finally:
@@ -132,15 +124,6 @@ def _warm() -> None:
     append_inspect.warm()
     batch_build.warm()
     cell_join.warm()
-
-
-def _keep_what_is_there() -> None:
-    """Collects garbage from now on, and never looks at what was imported and loaded.
-
-    What of that is garbage already is small, and finding it takes a tenth of a second.
-    """
-    gc.freeze()
-    gc.enable()
 
 
 def _reload(guards: Guards) -> None:

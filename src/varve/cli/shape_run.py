@@ -8,11 +8,9 @@ Threads    the loop is the main thread; the engine's workers have their own.
 import asyncio
 import contextlib
 import ctypes
-import gc
 import ipaddress
 import logging
 import random
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
+from varve.cli.serve_process import allow_files, keep_what_is_there
 from varve.cli.serve_signals import take_signals
 from varve.cli.shape_feeds import FeedMaker, TopicOptions
 from varve.disk import RealFileSystem
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLDS: Final = (200_000, 50, 1000)
+"""Garbage is looked for rarely: rows hold no cycles."""
 _TRIM_SECONDS: Final = 30
 _KERNELS: Final = (
     json_members,
@@ -154,7 +154,7 @@ def make_data_directory(data: Path) -> None:
 def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str], None]) -> None:
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()
-    _allow_files()
+    allow_files()
     _adopt_log()
     files = RealFileSystem()
     clock = SystemClock()
@@ -196,13 +196,6 @@ def _adopt_log() -> None:
     adopted.setLevel(logging.ERROR)
 
 
-def _allow_files() -> None:
-    """As many files as the system lets the process have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[str], None]) -> None:
     services = Services.make(
         engine,
@@ -229,10 +222,7 @@ async def _run(plan: ShapePlan, engine: Engine, began: float, tell: Callable[[st
             # Where nobody has compiled them before this takes its time, and a stop comes first.
             if not end.is_set():
                 await services.slow.run_in_engine(kernels.warm)
-        # What was imported and loaded is looked at no more, and rows hold no cycles.
-        gc.freeze()
-        gc.set_threshold(*GARBAGE_THRESHOLDS)
-        gc.enable()
+        keep_what_is_there(GARBAGE_THRESHOLDS)
         await server.serve_until(end)
         logger.info("stopping", extra={"waiting": services.waiters.count})
     finally:
