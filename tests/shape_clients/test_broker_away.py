@@ -10,9 +10,6 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-# Connections that Kafka clients of other tests left open are collected here.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
 
 @pytest.mark.node
 def test_clients_outlive_the_broker_and_the_server_stops_without_it(

@@ -8,11 +8,7 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-# Connections that Kafka clients of other tests left open are collected here.
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = pytest.mark.node
 
 
 def test_a_cache_answers_most_requests_and_none_wrongly(

@@ -12,9 +12,6 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-# Connections that Kafka clients of other tests left open are collected here.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
 NPM_COUNT: Final = 200
 LIGHT_COUNT: Final = 1_800
 SSE_SHARE: Final = 3

@@ -24,9 +24,6 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-# Connections that Kafka clients of other tests left open are collected here.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
 CHECKS: Final = [
     not_a_server_error,
     status_code_conformance,

@@ -17,9 +17,6 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import Row, Rows, ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-# Connections that Kafka clients of other tests left open are collected here.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
 STEP_COUNT: Final = 14
 KILL_COUNT: Final = 2
 WHERE: Final = "state <> 'arrived' AND grams >= 5000"

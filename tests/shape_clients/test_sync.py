@@ -12,11 +12,7 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import Row, ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-# Connections that Kafka clients of other tests left open are collected here.
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-]
+pytestmark = pytest.mark.node
 
 MODES = pytest.mark.parametrize("is_sse", [False, True], ids=["long-poll", "sse"])
 

@@ -17,9 +17,6 @@ from tests.support.shape_server import ShapeServer
 from tests.support.shape_topic import ShapeTopic
 from tests.support.shape_traffic import Traffic
 
-# Connections that Kafka clients of other tests left open are collected here.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
 SLOW: Final = Pace(piece_bytes=8_192, rest_seconds=2.0)
 SLOW_COUNT: Final = 100
 PINNED_MAX_BYTES: Final = 2 << 20

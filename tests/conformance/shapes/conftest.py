@@ -8,6 +8,7 @@ import pytest
 
 from conformance.broker import Broker
 from conformance.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
+from tests.support.kafka_server import ServerMaker, ServerProcess
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_server import ShapeServer
 from tests.support.web_setup import find_missing
@@ -42,6 +43,13 @@ def kafka(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Ite
         made.format()
         made.start()
         yield made
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """varve's own server."""
+    with ServerMaker() as maker, maker.start(tmp_path_factory.mktemp("broker")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Shapes behind nginx as a shared cache: few requests reach the server, all clients are right."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +8,7 @@ import httpx
 import pytest
 
 from conformance.broker import pause
-from tests.support.kafka_server import ServerMaker, ServerProcess
+from tests.support.kafka_server import ServerProcess
 from tests.support.nginx_cache import NginxCache, Served, count_outcomes, find_nginx
 from tests.support.npm_clients import NpmClients
 from tests.support.shape_audience import Audience
@@ -32,12 +31,6 @@ def nginx() -> str:
     if found is None:
         pytest.skip("shapes are not served through a cache: there is no nginx (apt: nginx-light)")
     return found
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerMaker() as maker, maker.start(tmp_path_factory.mktemp("broker")) as server:
-        yield server
 
 
 def _is_moving(row: Row) -> bool:

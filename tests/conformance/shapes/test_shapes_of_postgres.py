@@ -17,7 +17,7 @@ from conformance.broker import Broker, pause
 from conformance.connect import Connect, capture
 from conformance.postgres import Postgres, find_postgres
 from conformance.toolchain import Toolchain, ToolchainMissing, prepare_connect
-from tests.support.kafka_server import ServerMaker, ServerProcess
+from tests.support.kafka_server import ServerProcess
 from tests.support.npm_clients import NpmClients
 from tests.support.postgres_accounts import TOTAL, Accounts
 from tests.support.postgres_parcels import Parcels
@@ -51,12 +51,6 @@ def database(connect_tools: Toolchain) -> Iterator[Postgres]:
         pytest.skip("no database is followed by Debezium: there is no PostgreSQL (apt: postgresql)")
     with Postgres(programs) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerMaker() as maker, maker.start(tmp_path_factory.mktemp("broker")) as server:
-        yield server
 
 
 def _find_bootstrap(request: pytest.FixtureRequest, peer: str) -> str:
