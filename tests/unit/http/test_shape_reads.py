@@ -1,6 +1,6 @@
 """Regular requests: order of answers, headers, waiting, 409, bounds.
 
-Carries S5.
+Carries S2 and S5.
 """
 
 import asyncio
@@ -56,6 +56,28 @@ def test_a_client_walks_chunks_to_the_end_of_the_snapshot_and_then_the_log() -> 
             "global_last_seen_lsn": "2",
         }
         assert answer.headers["cache-control"] == "public, max-age=60, stale-while-revalidate=300"
+
+    play(scene)
+
+
+def test_a_chunk_that_ends_within_a_transaction_while_it_is_asked_for_is_not_all() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        find_end = shape.chunk_end
+
+        def append_first(offset: Offset) -> Offset | None:
+            shape.log = [(Offset(1, 0), message(b"1", 1)), (Offset(1, 2), message(b"2", 2))]
+            shape.ends = [Offset(1, 0)]
+            return find_end(offset)
+
+        shape.chunk_end = append_first  # type: ignore[method-assign]
+        first = await stage.get(offset="0_inf", handle=shape.handle)
+        assert first.headers["electric-offset"] == "1_0"
+        assert "electric-up-to-date" not in first.headers
+        assert [one.get("key") for one in first.json()] == ["1"]
+        second = await stage.get(offset="1_0", handle=shape.handle)
+        assert "electric-up-to-date" in second.headers
+        assert second.json()[0]["key"] == "2"
 
     play(scene)
 
