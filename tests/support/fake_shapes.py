@@ -135,7 +135,7 @@ class FakeEngine:
             balance=balance,
         )
 
-    def subset(self, shape: FakeShape, subset: Subset) -> SubsetResult:
+    def subset(self, shape: FakeShape, subset: Subset, is_left: Callable[[], bool]) -> SubsetResult:
         if self.refuses is not None:
             raise self.refuses
         return SubsetResult(self.rows, shape.latest, self.newest, 7)

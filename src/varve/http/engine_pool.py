@@ -1,7 +1,8 @@
 """The one crossing from the loop to the engine: a bounded number of threads, a bounded queue.
 
-Invariant  what is quick, what may take long, and what waits for a snapshot still being written have
-           threads of their own, so that none holds up those before it.
+Invariant  what is quick, what may take long, what reads a whole table, and what waits for a
+           snapshot still being written have threads of their own, so that none holds up another.
+           A call that is cancelled before it has a thread is not made.
 """
 
 import asyncio

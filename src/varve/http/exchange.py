@@ -112,6 +112,23 @@ class Exchange:
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._watch_for_end())
 
+    @contextlib.asynccontextmanager
+    async def attended(self) -> AsyncIterator[None]:
+        """What is awaited within ends, with Gone, when the client leaves."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                self.watch(lambda: limit.reschedule(0))
+                try:
+                    if self.is_gone:
+                        raise Gone
+                    yield
+                finally:
+                    self.watch()
+        except TimeoutError:
+            if not self.is_gone:
+                raise
+            raise Gone from None
+
     async def _watch_for_end(self) -> None:
         while True:
             message = await self._receive()

@@ -6,6 +6,7 @@ Threads    the loop's alone; filters are parsed and shapes made in pools, and wh
            may wait for a broker, holds up nobody whose shape is there.
 """
 
+import asyncio
 from collections import OrderedDict
 from typing import Final
 
@@ -26,11 +27,14 @@ _KEPT_CHARACTERS_EACH: Final = 50
 class Resolver:
     """Finds and makes shapes; keeps parsed definitions, for parsing a filter takes a while."""
 
-    def __init__(self, engine: Engine, access: Access, quick: EnginePool, slow: EnginePool) -> None:
+    def __init__(
+        self, engine: Engine, access: Access, quick: EnginePool, slow: EnginePool, wait_ms: int
+    ) -> None:
         self._engine = engine
         self._access = access
         self._quick = quick
         self._slow = slow
+        self._wait_ms = wait_ms
         self._kept: OrderedDict[DefinitionTexts, Definition] = OrderedDict()
         self._kept_characters = 0
 
@@ -79,7 +83,11 @@ class Resolver:
         if found is not None and not found.is_dropped:
             return found
         try:
-            return await self._slow.run_in_engine(self._engine.find_or_create, definition)
+            async with asyncio.timeout(self._wait_ms / 1000):
+                return await self._slow.run_in_engine(self._engine.find_or_create, definition)
+        except TimeoutError:
+            # One that was begun goes on, and is there when the client comes again.
+            raise unavailable("the shape is not made yet: come again later") from None
         except NotFound as error:
             # Where it was looked for is nothing that clients are told.
             raise invalid("table", f"there is no topic {definition.topic!r:.260}") from error

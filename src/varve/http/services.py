@@ -30,6 +30,7 @@ class Services:
     quick: EnginePool
     slow: EnginePool
     snapshot: EnginePool
+    subset: EnginePool
     reader: PieceReader
     resolver: Resolver
     waiters: Waiters
@@ -50,6 +51,7 @@ class Services:
         quick = EnginePool("read", settings.read_threads)
         slow = EnginePool("slow", settings.slow_threads)
         snapshot = EnginePool("snapshot", settings.snapshot_threads)
+        subset = EnginePool("subset", settings.subset_threads)
         waiters = Waiters(asyncio.get_running_loop())
         engine.subscribe(waiters.note)
         return cls(
@@ -63,8 +65,9 @@ class Services:
             quick=quick,
             slow=slow,
             snapshot=snapshot,
+            subset=subset,
             reader=PieceReader(quick, snapshot, settings.shared_bytes),
-            resolver=Resolver(engine, access, quick, slow),
+            resolver=Resolver(engine, access, quick, slow, settings.snapshot_wait_ms),
             waiters=waiters,
             metrics=HttpMetrics(),
         )
@@ -73,3 +76,4 @@ class Services:
         self.quick.close()
         self.slow.close()
         self.snapshot.close()
+        self.subset.close()

@@ -35,7 +35,7 @@ class HttpSettings:
     )
     snapshot_wait_ms: int = setting(
         45_000,
-        "How long a request waits for the beginning of a snapshot.",
+        "How long a request waits for its shape to be made, and then for its snapshot to begin.",
         "shapes.http.snapshot.wait.ms",
         at_least=1,
         at_most=3_600_000,
@@ -67,6 +67,13 @@ class HttpSettings:
         "Requests with a known handle at a time, live ones among them; more get 503.",
         "shapes.http.max.existing.requests",
         at_least=1,
+        is_own=True,
+    )
+    subsets_waiting_max: int = setting(
+        250,
+        "Subset requests that wait for a thread; more get 503.",
+        "shapes.http.max.waiting.subsets",
+        at_least=0,
         is_own=True,
     )
     connections_max: int = setting(
@@ -110,7 +117,7 @@ class HttpSettings:
     )
     slow_threads: int = setting(
         16,
-        "Threads that make, compact and drop shapes, and query subsets.",
+        "Threads that make, compact and drop shapes.",
         "shapes.http.slow.threads",
         at_least=1,
         at_most=256,
@@ -120,6 +127,14 @@ class HttpSettings:
         16,
         "Threads that follow snapshots while they are written.",
         "shapes.http.snapshot.threads",
+        at_least=1,
+        at_most=256,
+        is_own=True,
+    )
+    subset_threads: int = setting(
+        4,
+        "Threads that query subsets.",
+        "shapes.http.subset.threads",
         at_least=1,
         at_most=256,
         is_own=True,

@@ -2,14 +2,19 @@
 
 Invariant  the offset of the answer is not beyond what the rows contain, so that a client that goes
            on from there misses nothing. After a restart no rows are given that are behind what
-           was told before.
+           was told before. One whose client has left is not begun, and ends soon where it was.
+Threads    the loop's alone; rows are read in a pool. Who waits for its threads does so in the loop:
+           leaving costs nothing there.
 """
 
+import asyncio
 import json
+import threading
+from collections.abc import Callable
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
-from varve.http.answer import Answer, invalid
+from varve.http.answer import Answer, invalid, unavailable
 from varve.http.engine import Shape
 from varve.http.exchange import Exchange
 from varve.http.services import Services
@@ -25,16 +30,20 @@ class SubsetReads:
     def __init__(self, services: Services, reads: ShapeReads) -> None:
         self._services = services
         self._reads = reads
+        self._places = asyncio.Semaphore(services.settings.subset_threads)
+        self._count_max = services.settings.subset_threads + services.settings.subsets_waiting_max
+        self._count = 0
 
     async def answer(self, exchange: Exchange, request: ShapeRequest) -> Answer:
         services = self._services
         assert request.subset is not None
+        exchange.watch()
         shape = await services.resolver.resolve(request)
         exchange.handle = shape.handle
         await self._reads.wait_for_snapshot(exchange, shape)
         await self._reads.wait_until_read_again(exchange, shape)
         try:
-            found = await services.slow.run_in_engine(self._run, shape, request.subset)
+            found = await self._run_for(exchange, shape, request.subset)
         except NotFound:
             raise await services.resolver.refetch(shape) from None
         except InvalidRequest as error:
@@ -55,7 +64,22 @@ class SubsetReads:
         ]
         return Answer(200, told, encode_subset(found))
 
-    def _run(self, shape: Shape, query: SubsetQuery) -> SubsetResult:
+    async def _run_for(self, exchange: Exchange, shape: Shape, query: SubsetQuery) -> SubsetResult:
+        """The rows asked for; raises Gone when the client leaves, refuses when too many wait."""
+        if self._count >= self._count_max:
+            raise unavailable(f"{self._count} subsets are asked for, the limit: come again later")
+        left = threading.Event()
+        self._count += 1
+        try:
+            async with exchange.attended(), self._places:
+                return await self._services.subset.run_in_engine(
+                    self._run, shape, query, left.is_set
+                )
+        finally:
+            left.set()
+            self._count -= 1
+
+    def _run(self, shape: Shape, query: SubsetQuery, is_left: Callable[[], bool]) -> SubsetResult:
         if query.order_by is not None:
             _check_order(query.order_by)
         subset = Subset.parse(
@@ -66,7 +90,7 @@ class SubsetReads:
             offset=query.offset,
             queryable=self._queryable(shape, query),
         )
-        return self._services.engine.subset(shape, subset)
+        return self._services.engine.subset(shape, subset, is_left)
 
     def _queryable(self, shape: Shape, query: SubsetQuery) -> tuple[str, ...] | None:
         """With an allow-list a query must not tell of columns that the shape leaves out."""

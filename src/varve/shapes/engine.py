@@ -254,14 +254,17 @@ class Engine:
 
     # Asking
 
-    def subset(self, shape: Shape, subset: Subset) -> SubsetResult:
-        """Some of a shape's rows as they are now."""
+    def subset(
+        self, shape: Shape, subset: Subset, is_left: Callable[[], bool] = lambda: False
+    ) -> SubsetResult:
+        """Some of a shape's rows as they are now; ends with Unavailable once `is_left` says so."""
         return read_subset(
             self._topics.get(shape.definition.topic),
             shape,
             subset,
             mark=next(self._marks),
             settings=self.settings,
+            is_left=is_left,
         )
 
     def newest_tx(self, topic: str) -> int:

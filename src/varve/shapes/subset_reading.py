@@ -5,7 +5,7 @@ Invariant  `position` is a place in the shape's log that lies at or before what 
            rows are given that are older than what clients may have been told before a crash.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,11 +30,18 @@ class SubsetResult:
 
 
 def read_subset(
-    topic: TopicShapes, shape: Shape, subset: Subset, *, mark: int, settings: EngineSettings
+    topic: TopicShapes,
+    shape: Shape,
+    subset: Subset,
+    *,
+    mark: int,
+    settings: EngineSettings,
+    is_left: Callable[[], bool],
 ) -> SubsetResult:
     """Runs a subset request; raises Unavailable while the topic is not open, or read again.
 
-    One that would give more than the settings allow is refused: InvalidRequest.
+    One that would give more than the settings allow is refused: InvalidRequest. `is_left` is asked
+    at every row, and ends it with Unavailable.
     """
     feed = topic.find_feed()
     if feed is None:
@@ -45,7 +52,7 @@ def read_subset(
     try:
         with feed.view() as view:
             rows = subset.run(
-                _rows(view, shape),
+                _rows(view, shape, is_left),
                 partial(shape.form.subset_row, mark=mark),
                 rows_max=settings.subset_rows_max,
                 bytes_max=settings.subset_bytes_max,
@@ -56,8 +63,10 @@ def read_subset(
     return SubsetResult(rows, position, tx, mark)
 
 
-def _rows(view: TableView, shape: Shape) -> Iterator[tuple[str, Row]]:
+def _rows(view: TableView, shape: Shape, is_left: Callable[[], bool]) -> Iterator[tuple[str, Row]]:
     where = shape.definition.where
     for key, row in view.rows():
+        if is_left():
+            raise Unavailable("nobody waits for the subset any more")
         if where is None or where.matches(row):
             yield key, row

@@ -93,7 +93,7 @@ def test_who_waits_for_a_snapshot_being_written_holds_up_nobody_else() -> None:
         end.set()
         assert (await reading).status_code == 503
 
-    play(scene, slow_threads=1, snapshot_threads=1)
+    play(scene, slow_threads=1, snapshot_threads=1, subset_threads=1)
 
 
 def test_a_call_that_takes_long_holds_up_no_reader_of_a_shape_that_is_there() -> None:

@@ -1,12 +1,15 @@
 """From a request to its shape: what is kept of it, and what is not."""
 
 import gc
+import threading
 
 import pytest
 
+from tests.support.fake_shapes import FakeShape
 from tests.support.shape_door import Stage, play, until
 from varve.http import resolver
 from varve.http.exchange import Exchange
+from varve.shapes.definition import Definition
 
 
 def test_definitions_are_kept_up_to_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +44,24 @@ def test_a_request_that_waited_leaves_nothing_for_the_collector() -> None:
         play(scene, long_poll_ms=20, events_ms=20)
     finally:
         gc.enable()
+
+
+def test_a_shape_that_is_not_made_in_time_is_503_and_one_begun_is_there_later() -> None:
+    async def scene(stage: Stage) -> None:
+        make, go, asked = stage.engine.find_or_create, threading.Event(), []
+
+        def make_late(definition: Definition) -> FakeShape:
+            asked.append(definition)
+            go.wait(10)
+            return make(definition)
+
+        stage.engine.find_or_create = make_late  # type: ignore[method-assign]
+        for where in ("id > 1", "id > 2"):
+            refused = await stage.get(offset="-1", where=where)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        go.set()
+        await until(lambda: stage.engine.made == 1)
+        assert (await stage.get(offset="-1", where="id > 1")).status_code == 200
+        assert (len(asked), stage.engine.made) == (1, 1)
+
+    play(scene, slow_threads=1, snapshot_wait_ms=50)

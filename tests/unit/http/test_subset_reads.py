@@ -1,10 +1,16 @@
 """Subsets: the rows of a shape that a query asks for."""
 
 import asyncio
+import threading
+from collections.abc import Callable
 
-from tests.support.fake_shapes import message
+import httpx
+
+from tests.support.fake_shapes import FakeShape, message
 from tests.support.shape_door import Stage, play, until
-from varve.foundation.errors import InvalidRequest
+from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.shapes.query.subset import Subset
+from varve.shapes.subset_reading import SubsetResult
 
 
 def test_a_subset_has_the_rows_and_what_they_contain() -> None:
@@ -62,3 +68,83 @@ def test_a_subset_waits_for_a_shape_that_is_just_made() -> None:
         assert (await asked).status_code == 200
 
     play(scene)
+
+
+class _HeldSubsets:
+    """Subsets of an engine that take until they are let go, or nobody waits for them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.limits: list[int | None] = []
+        self.ends: list[str] = []
+        self.go = threading.Event()
+        self._answer = stage.engine.subset
+        stage.engine.subset = self._run  # type: ignore[method-assign]
+
+    def _run(self, shape: FakeShape, subset: Subset, is_left: Callable[[], bool]) -> SubsetResult:
+        self.limits.append(subset.limit)
+        while not self.go.wait(0.005):
+            if is_left():
+                self.ends.append("left")
+                raise Unavailable("left")
+        self.ends.append("done")
+        return self._answer(shape, subset, is_left)
+
+
+def _ask(stage: Stage, handle: str, limit: int) -> "asyncio.Future[httpx.Response]":
+    url = f"/v1/shape?table=items&handle={handle}"
+    return asyncio.ensure_future(stage.client.post(url, json={"order_by": "id", "limit": limit}))
+
+
+def test_a_subset_whose_client_left_while_it_waited_is_not_begun() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        held, counts = _HeldSubsets(stage), stage.services.gate.counts
+        first = _ask(stage, shape.handle, 1)
+        await until(lambda: held.limits == [1])
+        waiting = [_ask(stage, shape.handle, 2) for _ in range(3)]
+        await until(lambda: counts["existing"] == 4)
+        for one in waiting:
+            one.cancel()
+        await until(lambda: counts["existing"] == 1)
+        held.go.set()
+        assert (await first).status_code == 200
+        assert (await _ask(stage, shape.handle, 3)).status_code == 200
+        assert held.limits == [1, 3]
+
+    play(scene, subset_threads=1)
+
+
+def test_a_subset_under_way_ends_when_its_client_leaves() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        held = _HeldSubsets(stage)
+        first = _ask(stage, shape.handle, 1)
+        await until(lambda: held.limits == [1])
+        second = _ask(stage, shape.handle, 2)
+        await until(lambda: stage.services.gate.counts["existing"] == 2)
+        first.cancel()
+        await until(lambda: held.limits == [1, 2])
+        assert held.ends == ["left"]
+        held.go.set()
+        assert (await second).status_code == 200
+
+    play(scene, subset_threads=1)
+
+
+def test_subsets_hold_up_nothing_else_and_few_of_them_wait() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        held = _HeldSubsets(stage)
+        asked = [_ask(stage, shape.handle, 1) for _ in range(3)]
+        await until(lambda: len(held.limits) == 1 and any(one.done() for one in asked))
+        refused = next(one for one in asked if one.done()).result()
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        other, _ = await stage.begin(where="id > 1")
+        compacted = await stage.client.post(f"/v1/shapes/{other.handle}/compact")
+        assert compacted.status_code == 200
+        deleted = await stage.client.delete(f"/v1/shape?handle={other.handle}")
+        assert deleted.status_code == 202
+        held.go.set()
+        assert sorted([(await one).status_code for one in asked]) == [200, 200, 503]
+
+    play(scene, slow_threads=1, subset_threads=1, subsets_waiting_max=1)

@@ -262,6 +262,16 @@ def test_a_subset_after_a_crash_is_not_behind_what_was_told_before(path: Path) -
     stage.close()
 
 
+def test_a_subset_that_nobody_waits_for_is_read_no_further(stage: Stage) -> None:
+    for number in range(5):
+        stage.put("items", f"k{number}", {"n": number})
+    shape = stage.create("items", where="n > 100")
+    answers = iter([False, False, True])
+    with pytest.raises(Unavailable, match="nobody waits"):
+        stage.engine.subset(shape, Subset.parse(), lambda: next(answers))
+    assert next(answers, None) is None
+
+
 def test_a_subset_of_a_topic_that_is_lost_meanwhile_comes_later(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
