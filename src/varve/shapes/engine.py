@@ -232,6 +232,7 @@ class Engine:
             created_ms=created_ms,
             start=start,
             reads=self._reads,
+            clock=self._clock,
             open_storage=self._storages.open,
             storage_failed=self._dropping.storage_failed,
         )

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
 
+from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.definition import Definition
 from varve.shapes.messages import MessageForm
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 UNREAD_MS: Final = 60_000
 """How long a new shape stays for who asked for it to come and read."""
+BETWEEN_POLLS_MS: Final = 5_000
+"""How long a shape that was followed stays for who followed it to ask again."""
 
 
 class DropReason(StrEnum):
@@ -45,12 +48,14 @@ class Shape:
     """A shape in use. Made by the engine alone."""
 
     __slots__ = (
+        "_clock",
         "_failure",
         "_followers",
         "_is_complete",
         "_is_started",
         "_is_unread",
         "_latest",
+        "_left_ms",
         "_lock",
         "_open_storage",
         "_reads",
@@ -74,6 +79,7 @@ class Shape:
         created_ms: int,
         start: Offset | None,
         reads: Iterator[int],
+        clock: Clock,
         open_storage: "Callable[[Shape], ShapeStorage]",
         storage_failed: "Callable[[Shape, BaseException], None]",
     ) -> None:
@@ -87,12 +93,14 @@ class Shape:
         """The number of its newest read, or that of its making; 0 if in an earlier run."""
         self.drop_reason: DropReason | None = None
         self._reads = reads
+        self._clock = clock
         self._open_storage = open_storage
         self._storage_failed = storage_failed
         self._storage: ShapeStorage | None = None  # guarded by _lock
         self._is_started = self._is_complete = start is not None
         self._is_unread = start is None
         self._followers = 0  # guarded by _lock
+        self._left_ms = -BETWEEN_POLLS_MS
         self._failure: StoreError | None = None
         self._latest = SNAPSHOT_END
         self._lock = threading.Lock()
@@ -161,14 +169,18 @@ class Shape:
         try:
             yield
         finally:
+            # Who waited for its first rows alone need not come again.
+            if not self._is_unread:
+                self._left_ms = self._clock.now_ms()
             with self._lock:
                 self._followers -= 1
             self._note_read()
 
     def is_wanted(self, now_ms: int) -> bool:
-        """Whether somebody follows it, or is about to read it for the first time."""
+        """Whether somebody follows it, or is about to: between two polls, or for the first time."""
         is_expected = self._is_unread and now_ms - self.created_ms < UNREAD_MS
-        return self._followers > 0 or is_expected
+        is_between = 0 <= now_ms - self._left_ms < BETWEEN_POLLS_MS
+        return self._followers > 0 or is_expected or is_between
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         with self._reading():

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.decoding import decode
+from varve.foundation.clock import ManualClock
 from varve.kernels.row_messages import MessageTexts, Telling
 from varve.kernels.row_texts import are_rows, find_values, has_reordered, join_rows
 from varve.shapes.definition import Replica, define
@@ -182,6 +183,7 @@ def _shape(where: str | None, replica: Replica) -> Shape:
         created_ms=0,
         start=Offset(0, 0),
         reads=itertools.count(1),
+        clock=ManualClock(),
         open_storage=fail,
         storage_failed=fail,
     )

@@ -5,6 +5,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
+from varve.foundation.clock import ManualClock
 from varve.shapes.definition import define
 from varve.shapes.distribution import Distribution, Outbox
 from varve.shapes.feed.change import Change, Transaction
@@ -36,6 +37,7 @@ def _shape(handle: str, start: int = 0, **parameters: Any) -> Shape:
         created_ms=0,
         start=Offset(start, 0),
         reads=itertools.count(1),
+        clock=ManualClock(),
         open_storage=open_storage,
         storage_failed=fail,
     )

@@ -23,7 +23,7 @@ from varve.shapes.health import EngineHealth, TopicHealth
 from varve.shapes.offset import BEFORE_ALL, FIRST_CHUNK, LAST, SNAPSHOT_END
 from varve.shapes.query.subset import Subset
 from varve.shapes.settings import EngineSettings
-from varve.shapes.shape import UNREAD_MS, DropReason, Shape
+from varve.shapes.shape import BETWEEN_POLLS_MS, UNREAD_MS, DropReason, Shape
 from varve.shapes.storage.layout import new_suffix
 
 
@@ -165,10 +165,14 @@ def test_shapes_that_are_followed_make_no_room(path: Path) -> None:
     stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
     stage.store.create_topic("t")
     first, second = stage.create("t", where="n = 1"), stage.create("t", where="n = 2")
+    list(second.read(BEFORE_ALL, LAST))
     clock.advance(UNREAD_MS)
     with first.followed():
         with second.followed(), pytest.raises(Unavailable, match="all of them are followed"):
             stage.create("t", where="n = 3")
+        with pytest.raises(Unavailable, match="all of them are followed"):
+            stage.create("t", where="n = 3")  # who followed the second may ask again
+        clock.advance(BETWEEN_POLLS_MS)
         stage.create("t", where="n = 3")
     assert second.drop_reason is DropReason.EVICTED
     assert not first.is_dropped
