@@ -213,7 +213,7 @@ def _definition_parameters() -> list[Document]:
 def _subset_parameters() -> list[Document]:
     return [
         _query("subset__where", "A further condition: part of the rows, once."),
-        _query("subset__params", "Its values, a JSON object of texts."),
+        _query("subset__params", "Its values, a JSON object of texts or numbers."),
         _query("subset__order_by", "The order of the rows."),
         _query("subset__limit", "How many rows.", {"type": "integer", "minimum": 1}),
         _query("subset__offset", "How many to pass over.", _COUNT),
@@ -307,7 +307,10 @@ def _schemas() -> Document:
     subset = _object(
         [],
         where=_STRING,
-        params={"type": "object", "additionalProperties": _STRING},
+        params={
+            "type": "object",
+            "additionalProperties": {"type": ["string", "number", "boolean"]},
+        },
         order_by=_STRING,
         limit={"type": "integer", "minimum": 1},
         offset=_COUNT,

@@ -265,8 +265,8 @@ def _parse_subset_params(sent: Any) -> Mapping[int, str] | None:
     for number, value in sent.items():
         if not (number.isascii() and number.isdigit() and len(number) <= 5):
             raise invalid("params", 'are numbered: {"1": "x"}', is_subset=True)
-        if not isinstance(value, str):
-            raise invalid("params", "are texts", is_subset=True)
-        found[int(number)] = value
+        if not isinstance(value, str | int | float):
+            raise invalid("params", "are texts, numbers, true or false", is_subset=True)
+        found[int(number)] = value if isinstance(value, str) else json.dumps(value)
     _check_numbers(found, is_subset=True)
     return found

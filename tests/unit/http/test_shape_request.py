@@ -52,7 +52,8 @@ def test_a_wrong_parameter_is_named(query: dict[str, str], parameter: str) -> No
         ({"subset__params": "{"}, "params"),
         ({"subset__params": "[1]"}, "params"),
         ({"subset__params": '{"2":"x"}'}, "params"),
-        ({"subset__params": '{"1":2}'}, "params"),
+        ({"subset__params": '{"1":null}'}, "params"),
+        ({"subset__params": '{"1":[2]}'}, "params"),
     ],
 )
 def test_a_wrong_part_of_a_subset_is_named_below_subset(
@@ -113,6 +114,13 @@ def test_a_subset_may_stand_in_the_body(is_nested: bool) -> None:
     inner = '{"where":"a = $1","params":{"1":"x"},"order_by":"a","limit":2,"offset":0}'
     body = f'{{"subset":{inner}}}' if is_nested else inner
     assert _parse(body.encode()).subset == SubsetQuery("a = $1", {1: "x"}, "a", 2, 0)
+
+
+def test_numbers_as_values_of_a_subset_are_their_texts() -> None:
+    sent = '{"1":2,"2":-1.5,"3":12345678901234567890,"4":true,"5":"x"}'
+    texts = {1: "2", 2: "-1.5", 3: "12345678901234567890", 4: "true", 5: "x"}
+    for found in (_parse(b'{"params":%s}' % sent.encode()), _parse(subset__params=sent)):
+        assert found.subset == SubsetQuery(params=texts)
 
 
 def test_a_subset_needs_no_offset() -> None:
