@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.shapes.query.columns import parse_columns
+from varve.shapes.query.parser import check_size
 from varve.shapes.query.where import Where
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -146,7 +147,10 @@ def _parse_where(where: str | None, params: Mapping[int, str]) -> Where | None:
             raise InvalidDefinition.of("params", "params are given without a where to use them")
         return None
     try:
-        return Where.parse(where, params)
+        found = Where.parse(where, params)
+        # The registry holds this text, and reads it when the engine opens again.
+        check_size(found.sql)
+        return found
     except InvalidRequest as error:
         parameter = getattr(error, "parameter", "where")
         raise InvalidDefinition.of(parameter, str(error)) from error

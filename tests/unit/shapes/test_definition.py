@@ -49,6 +49,8 @@ def test_replica_and_log_are_part_of_the_identity() -> None:
     [
         ("where", {"where": "a ="}),
         ("where", {"where": "a IN (SELECT b FROM c)"}),
+        ("where", {"where": "a = $1", "params": {1: "'" * 40_000}}),
+        ("where", {"where": " OR ".join(["a BETWEEN 1 AND 2"] * 1600)}),
         ("params", {"params": {1: "x"}}),
         ("columns", {"columns": "a,,b"}),
         ("replica", {"replica": "half"}),

@@ -52,6 +52,8 @@ Evaluation = Callable[[RowValues], Value]
 _ORDERS: Final = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _DIGITS_MAX: Final = 1000
 """Of numbers that are worked out when a filter is read."""
+FILLED_MAX: Final = 1 << 20
+"""Characters that parameters put into a filter, which may name one of them thousands of times."""
 _NO_ROW: Final = RowValues({})
 
 
@@ -116,17 +118,37 @@ def fold(node: Node) -> Node:
 
 
 def bind(node: Node, values: Mapping[int, str | int]) -> Node:
-    """The node with its parameters filled in."""
-    if isinstance(node, Parameter):
-        value = values.get(node.number)
+    """The node with its parameters filled in; raises InvalidRequest."""
+    return _Binding(values).bind(node)
+
+
+class _Binding:
+    """Fills parameters in, one after another."""
+
+    def __init__(self, values: Mapping[int, str | int]) -> None:
+        self._values = values
+        self._left = FILLED_MAX
+
+    def bind(self, node: Node) -> Node:
+        if isinstance(node, Parameter):
+            return self._fill(node.number)
+        if isinstance(node, Column | Literal):
+            return node
+        return fold(rebuild(node, self.bind))
+
+    def _fill(self, number: int) -> Literal:
+        value = self._values.get(number)
         if value is None:
+            raise InvalidRequest(f"parameter ${number} has no value: give params[{number}]")
+        if not isinstance(value, str):
+            return Literal(value)
+        self._left -= len(value)
+        if self._left < 0:
             raise InvalidRequest(
-                f"parameter ${node.number} has no value: give params[{node.number}]"
+                f"the filter has more than {FILLED_MAX} characters of parameters, "
+                "each counted as often as it is used"
             )
-        return Literal(Untyped(value) if isinstance(value, str) else value)
-    if isinstance(node, Column | Literal):
-        return node
-    return fold(rebuild(node, lambda child: bind(child, values)))
+        return Literal(Untyped(value))
 
 
 def as_truth(value: Value) -> bool | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import ClassVar, Final
 
-from sqlglot import TokenType, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import SqlglotError
 
@@ -103,14 +103,23 @@ class _FilterSql(Postgres):
 
 def parse_expression(text: str) -> Node:
     """The condition that a text holds, parameters still open; raises InvalidRequest."""
-    if len(text.encode(errors="surrogatepass")) > TEXT_BYTES_MAX:
-        raise InvalidRequest(f"the filter is longer than {TEXT_BYTES_MAX} bytes")
+    _check_bytes(text)
     if not text.strip() or "\0" in text:
         raise InvalidRequest("the filter is empty, or holds a null byte")
     node = _condition(_Reader().read(_parse(text)), text)
     if _depth(render(node)) > DEPTH_MAX:
         raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {_shorten(text)}")
     return node
+
+
+def check_size(text: str) -> None:
+    """Whether a filter that was rendered, parameters and all, can be read again.
+
+    Raises InvalidRequest.
+    """
+    _check_bytes(text)
+    if len(text) > TOKENS_MAX:
+        _tokenize(text)
 
 
 def parse_identifier(text: str) -> str:
@@ -128,19 +137,28 @@ def parse_identifier(text: str) -> str:
     )
 
 
+def _check_bytes(text: str) -> None:
+    if len(text.encode(errors="surrogatepass")) > TEXT_BYTES_MAX:
+        raise InvalidRequest(f"the filter is longer than {TEXT_BYTES_MAX} bytes")
+
+
+def _tokenize(text: str) -> list[Token]:
+    tokens = _FilterSql().tokenize(text)
+    if len(tokens) > TOKENS_MAX:
+        raise InvalidRequest(f"the filter has {len(tokens)} words; at most {TOKENS_MAX} may be")
+    return tokens
+
+
 def _parse(text: str) -> exp.Expr:
-    dialect = _FilterSql()
     try:
-        tokens = dialect.tokenize(text)
-        if len(tokens) > TOKENS_MAX:
-            raise InvalidRequest(f"the filter has {len(tokens)} words; at most {TOKENS_MAX} may be")
+        tokens = _tokenize(text)
         depth = 0
         for token in tokens:
             depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
             depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
             if depth > DEPTH_MAX:
                 raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
-        found = dialect.parser().parse_into(exp.Condition, tokens, text)
+        found = _FilterSql().parser().parse_into(exp.Condition, tokens, text)
     except SqlglotError as error:
         raise InvalidRequest(f"no filter: {_shorten(text)}: {_fault(error)}") from None
     except RecursionError:

@@ -177,6 +177,13 @@ def test_parameters_are_literals() -> None:
             Where.parse("a = 1", gaps)
 
 
+def test_what_parameters_put_into_a_filter_is_bounded() -> None:
+    text = " or ".join(["a = $1"] * 100)
+    assert Where.parse(text, {1: "x" * 10_000}).columns == {"a"}
+    with pytest.raises(InvalidRequest, match="as often as it is used"):
+        Where.parse(text, {1: "x" * 11_000})
+
+
 def test_equal_filters_have_one_spelling() -> None:
     spellings = ["a=1 AND b='x'", "( A = 1 ) and (b = 'x')", "\"a\" = 1 /* c */ and b = 'x' -- d"]
     assert len({Where.parse(text) for text in spellings}) == 1
