@@ -117,6 +117,24 @@ def test_a_part_is_asked_for_and_kept_up_to_date(
     npm.stop(name)
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_part_is_asked_for_by_many_keys(
+    shape_server: ShapeServer, topic: ShapeTopic, npm: NpmClients, method: str
+) -> None:
+    traffic = Traffic(topic)
+    traffic.add(60)
+    name = topic.name
+    npm.follow(
+        name, url=shape_server.url, params={"table": name}, log="changes_only", subsetMethod=method
+    )
+    npm.wait({}, name)
+    asked = sorted([row["key"] for row in topic.rows().values()])[:40]
+    npm.subset(name, where="key = ANY($1)", params={"1": "{" + ",".join(asked) + "}"})
+    npm.wait(topic.rows(lambda row: row["key"] in asked), name)
+    assert npm.facts(name)["errors"] == []
+    npm.stop(name)
+
+
 def test_partitions_come_together_in_one_shape(
     shape_server: ShapeServer, make_topic: Callable[..., ShapeTopic], npm: NpmClients
 ) -> None:

@@ -13,6 +13,7 @@ _COLUMNS = st.sampled_from(["a", "b", "c"])
 _LITERALS = st.sampled_from(
     ["1", "2", "2.0", "'1'", "'2'", "'x'", "'true'", "TRUE", "NULL", "'{\"k\": 1}'", "'[]'"]
 )
+_ELEMENTS = st.sampled_from(["1", "2.0", "x", "true", "NULL", r'"{\"k\": 1}"', '"[]"'])
 _leaves = (
     st.builds("{} = {}".format, _COLUMNS, _LITERALS)
     | st.builds("{1} = {0}".format, _COLUMNS, _LITERALS)
@@ -20,6 +21,12 @@ _leaves = (
         "{} IN ({})".format,
         _COLUMNS,
         st.lists(_LITERALS, min_size=1, max_size=3).map(", ".join),
+    )
+    | st.builds(
+        "{} {}('{{{}}}')".format,
+        _COLUMNS,
+        st.sampled_from(["= ANY", "<> ALL"]),
+        st.lists(_ELEMENTS, max_size=3).map(",".join),
     )
     | st.builds("{} {} {}".format, _COLUMNS, st.sampled_from(["<", "<=", ">", ">="]), _LITERALS)
     | st.builds("{} BETWEEN {} AND {}".format, _COLUMNS, _LITERALS, _LITERALS)

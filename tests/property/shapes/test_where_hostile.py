@@ -53,6 +53,8 @@ _conditions = (
         _operands,
     )
     | st.builds("{} IN ({}, 1, 'x')".format, _operands, _operands)
+    | st.builds("{} = ANY(ARRAY[{}, 1, 'x'])".format, _operands, _operands)
+    | st.builds("{} <> ALL('{{NULL,1}}')".format, _operands)
     | st.builds("NOT {} IS TRUE".format, _operands)
 )
 
@@ -85,6 +87,7 @@ _WORDS = [
     *["a", "=", "'x'", "(", ")", "and", "or", "not", "in", "is", "null", "1", "-", "->", "$1", ","],
     *["::", "int", "like", "between", "case", "when", "select", ";", '"', "'", "--", "/*", "\\"],
     *["E'", "$$", "[", "]", "escape", "*", ".", "\n", "é", "over", "interval", "if"],
+    *["any", "all", "array", "'{1,NULL}'", "int[]"],
 ]
 
 

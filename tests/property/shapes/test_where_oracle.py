@@ -1,7 +1,8 @@
 """Filters are true, false or unknown for the rows for which DuckDB says so."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -58,6 +59,12 @@ def _compared(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
             lambda item, word, choices: f"{item} {word} ({', '.join(choices)})",
             values,
             st.sampled_from(["IN", "NOT IN"]),
+            st.lists(values, min_size=1, max_size=3),
+        )
+        | st.builds(
+            lambda item, word, choices: f"{item} {word}(ARRAY[{', '.join(choices)}])",
+            values,
+            st.sampled_from(["= ANY", "<> ALL"]),
             st.lists(values, min_size=1, max_size=3),
         )
         | st.builds("{} IS {}NULL".format, values, st.sampled_from(["", "NOT "]))
@@ -124,3 +131,45 @@ def test_a_filter_is_true_where_duckdb_says_so(
     expected = _ask(connection, where.sql, rows)
     assert [where.truth(_values(row)) for row in rows] == expected, (text, where.sql, rows)
     assert _ask(connection, text, rows) == expected, (text, where.sql, rows)
+
+
+def _array(elements: Sequence[object]) -> str:
+    """As PostgreSQL writes it."""
+    escaped = [
+        "NULL" if held is None else '"' + re.sub(r'(["\\])', r"\\\1", str(held)) + '"'
+        for held in elements
+    ]
+    return "{" + ",".join(escaped) + "}"
+
+
+_LISTS: dict[str, st.SearchStrategy[list[Any]]] = {
+    "i": st.lists(st.none() | st.sampled_from(_NUMBERS), max_size=4),
+    "n": st.lists(st.none() | st.sampled_from(_FRACTIONS), max_size=4),
+    "s": st.lists(
+        st.none() | st.sampled_from([*_TEXTS, "{a}", 'a"b', "\\", "NULL", " "]), max_size=4
+    ),
+    "b": st.lists(st.none() | st.booleans(), max_size=3),
+}
+
+
+@machine_settings(60)
+@given(
+    column=st.sampled_from(sorted(_LISTS)),
+    word=st.sampled_from(["= ANY", "<> ALL"]),
+    rows=st.lists(_ROWS, min_size=1, max_size=3),
+    data=st.data(),
+)
+def test_an_array_holds_what_duckdb_finds_in_it(
+    connection: duckdb.DuckDBPyConnection,
+    column: str,
+    word: str,
+    rows: list[dict[str, Any]],
+    data: st.DataObject,
+) -> None:
+    elements = data.draw(_LISTS[column])
+    listed = f"[{', '.join([_literal(column, held) for held in elements])}]"
+    asked = f"{column} {word}(SELECT unnest({listed}::{_COLUMNS[column]}[]))"
+    where = Where.parse(f"{column} {word}($1)", {1: _array(elements)})
+    assert Where.parse(where.sql) == where
+    expected = _ask(connection, asked, rows)
+    assert [where.truth(_values(row)) for row in rows] == expected, (where.sql, rows)

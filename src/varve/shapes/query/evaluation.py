@@ -5,13 +5,16 @@ Invariant  a closure never raises for what a row holds: what cannot be computed 
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import DecimalException
+from itertools import islice
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
+from varve.shapes.query.array_text import split_array
 from varve.shapes.query.expression import (
     PREDICATES,
     And,
+    AnyOf,
     Arithmetic,
     Call,
     Cast,
@@ -52,6 +55,8 @@ Evaluation = Callable[[RowValues], Value]
 _ORDERS: Final = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _DIGITS_MAX: Final = 1000
 """Of numbers that are worked out when a filter is read."""
+ELEMENTS_MAX: Final = 4000
+"""Of all arrays of a filter; a list in parentheses is bounded by the words of its text."""
 FILLED_MAX: Final = 1 << 20
 """Characters that parameters put into a filter, which may name one of them thousands of times."""
 _NO_ROW: Final = RowValues({})
@@ -64,8 +69,8 @@ def compile_node(node: Node) -> Evaluation:
             return lambda values: values[name]
         case Literal(value):
             return lambda values: value
-        case Parameter(number):
-            raise InvalidRequest(f"parameter ${number} has no value: give params[{number}]")
+        case Parameter() | AnyOf():
+            raise InvalidRequest(f"{render(node):.80} has no value: its parameters are open")
         case Compare(operator, left, right):
             return _comparison(operator, left, right)
         case Distinct(left, right):
@@ -128,13 +133,15 @@ class _Binding:
     def __init__(self, values: Mapping[int, str | int]) -> None:
         self._values = values
         self._left = FILLED_MAX
+        self._elements_left = ELEMENTS_MAX
 
     def bind(self, node: Node) -> Node:
         if isinstance(node, Parameter):
             return self._fill(node.number)
         if isinstance(node, Column | Literal):
             return node
-        return fold(rebuild(node, self.bind))
+        bound = rebuild(node, self.bind)
+        return self._chosen(bound) if isinstance(bound, AnyOf) else fold(bound)
 
     def _fill(self, number: int) -> Literal:
         value = self._values.get(number)
@@ -149,6 +156,22 @@ class _Binding:
                 "each counted as often as it is used"
             )
         return Literal(Untyped(value))
+
+    def _chosen(self, node: AnyOf) -> Node:
+        """The same as a list. Nothing is among no elements, not even what is unknown."""
+        text = node.array.value if isinstance(node.array, Literal) else None
+        if text is None:
+            return Compare("=", node.item, Literal(None))
+        elements = list(islice(split_array(str(text)), self._elements_left + 1))
+        self._elements_left -= len(elements)
+        if self._elements_left < 0:
+            raise InvalidRequest(f"the filter has more than {ELEMENTS_MAX} elements of arrays")
+        choices: list[Node] = [
+            Literal(None if element is None else Untyped(element)) for element in elements
+        ]
+        if node.type is not None:
+            choices = [fold(Cast(choice, node.type)) for choice in choices]
+        return In(node.item, tuple(choices)) if choices else Literal(False)
 
 
 def as_truth(value: Value) -> bool | None:

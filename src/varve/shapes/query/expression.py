@@ -62,6 +62,16 @@ class In(NamedTuple):
     choices: tuple["Node", ...]
 
 
+class AnyOf(NamedTuple):
+    """`= ANY` of an array, until that is known: then it is a list, as of IN."""
+
+    item: "Node"
+    array: "Node"
+    """A parameter, or a literal."""
+    type: str | None
+    """What the elements are cast to."""
+
+
 class Like(NamedTuple):
     operator: str
     """LIKE or ILIKE."""
@@ -112,6 +122,7 @@ Node = (
     | Not
     | Is
     | In
+    | AnyOf
     | Like
     | Arithmetic
     | Negate
@@ -120,7 +131,7 @@ Node = (
     | Extract
 )
 
-PREDICATES = (Compare, Distinct, And, Or, Not, Is, In, Like)
+PREDICATES = (Compare, Distinct, And, Or, Not, Is, In, AnyOf, Like)
 """What gives true, false or unknown."""
 
 
@@ -165,6 +176,9 @@ def render(node: Node) -> str:
             return f"{_term(item)} IS {word}"
         case In(item, choices):
             return f"{_term(item)} IN ({', '.join([render(choice) for choice in choices])})"
+        case AnyOf(item, array, type):
+            held = render(array) if type is None else f"CAST({render(array)} AS {type}[])"
+            return f"{_term(item)} = ANY({held})"
         case Distinct(left, right):
             return f"{_term(left)} IS DISTINCT FROM {_term(right)}"
         case Like(operator, item, pattern, escape):

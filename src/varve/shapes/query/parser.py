@@ -18,6 +18,7 @@ from varve.shapes.query.evaluation import fold
 from varve.shapes.query.expression import (
     PREDICATES,
     And,
+    AnyOf,
     Arithmetic,
     Call,
     Cast,
@@ -252,9 +253,7 @@ class _Reader:
     def _read(self, part: exp.Expr) -> Node:
         kind = type(part)
         if kind in _COMPARISONS:
-            return Compare(
-                _COMPARISONS[kind], self._scalar(part.this), self._scalar(part.expression)
-            )
+            return self._compare(part, _COMPARISONS[kind])
         if kind in _ARITHMETIC:
             left, right = self._scalar(part.this), self._scalar(part.expression)
             return fold(Arithmetic(_ARITHMETIC[kind], left, right))
@@ -329,6 +328,39 @@ class _Reader:
         choices = tuple([self._scalar(item) for item in part.expressions])
         return In(self._scalar(part.this), choices)
 
+    def _compare(self, part: exp.Expr, operator: str) -> Node:
+        quantified = _find_quantified(part.expression)
+        item = self._scalar(part.this)
+        if quantified is None:
+            return Compare(operator, item, self._scalar(part.expression))
+        word, array = quantified
+        if (operator, word) not in (("=", "ANY"), ("<>", "ALL")):
+            raise _refuse(part, "is not supported in a filter: of arrays there are = ANY, <> ALL")
+        found = self._any(item, array.unnest())
+        return found if word == "ANY" else Not(found)
+
+    def _any(self, item: Node, part: exp.Expr) -> Node:
+        type = None
+        if isinstance(part, exp.Cast) and part.args["to"].this is exp.DType.ARRAY:
+            type = _element_type(part)
+            part = part.this.unnest()
+        if isinstance(part, exp.Array):
+            return self._any_listed(item, part, type)
+        array = self.read(part)
+        if not isinstance(array, Parameter) and not (
+            isinstance(array, Literal) and isinstance(array.value, Untyped | None)
+        ):
+            raise _refuse(part, "is no array: write ANY($1), ANY('{1,2}') or ANY(ARRAY[1, 2])")
+        return AnyOf(item, array, type)
+
+    def _any_listed(self, item: Node, part: exp.Array, type: str | None) -> Node:
+        if any(isinstance(held.unnest(), exp.Array) for held in part.expressions):
+            raise _refuse(part, "holds arrays: put all of their elements into one ARRAY[...]")
+        choices = [self._scalar(held) for held in part.expressions]
+        if type is not None:
+            choices = [fold(Cast(choice, type)) for choice in choices]
+        return In(item, tuple(choices)) if choices else Literal(False)
+
     def _between(self, part: exp.Expr) -> Node:
         if part.args.get("symmetric"):
             raise _refuse(part)
@@ -354,12 +386,7 @@ class _Reader:
         return self._like(part.this, held.name)
 
     def _cast(self, part: exp.Expr) -> Node:
-        type = part.args["to"]
-        name = _TYPES.get(type.this)
-        others = {name for name, held in part.args.items() if held} - {"this", "to"}
-        if name is None or type.expressions or others:
-            raise _refuse(part, f"casts to a type that filters lack: {_type_names()}")
-        return fold(Cast(self._scalar(part.this), name))
+        return fold(Cast(self._scalar(part.this), _cast_type(part, part.args["to"])))
 
     def _coalesce(self, part: exp.Expr) -> Node:
         return Call("coalesce", tuple([self.read(item) for item in (part.this, *part.expressions)]))
@@ -379,6 +406,31 @@ class _Reader:
         if not isinstance(held, Literal | Parameter):
             raise _refuse(part, "needs a name in quotes or a number behind the arrow")
         return Extract(operator, self._scalar(part.this), held)
+
+
+def _find_quantified(part: exp.Expr) -> tuple[str, exp.Expr] | None:
+    """ANY or ALL, and of which array; sqlglot knows the first only."""
+    if isinstance(part, exp.Any):
+        return "ANY", part.this
+    word = part.name.upper() if isinstance(part, exp.Anonymous) else ""
+    if word not in ("ALL", "SOME") or len(part.expressions) != 1:
+        return None
+    return ("ALL" if word == "ALL" else "ANY"), part.expressions[0]
+
+
+def _element_type(part: exp.Cast) -> str:
+    type = part.args["to"]
+    if len(type.expressions) != 1:
+        raise _refuse(part, "casts to no array of one dimension: write it as integer[]")
+    return _cast_type(part, type.expressions[0])
+
+
+def _cast_type(part: exp.Expr, type: exp.Expr) -> str:
+    name = _TYPES.get(type.this)
+    others = {name for name, held in part.args.items() if held} - {"this", "to"}
+    if name is None or type.expressions or others:
+        raise _refuse(part, f"casts to a type that filters lack: {_type_names()}")
+    return name
 
 
 def _type_names() -> str:

@@ -158,11 +158,13 @@ def test_large_rows_are_let_go_of_as_well() -> None:
     [
         ("a = 'x'", False),
         ("a in ('x', 'y') and b > 3", False),
+        ("a = any('{x,y}') and b <> all('{3}')", False),
         ("a = 1 or b = 2", False),
         ("a > 1 and a <= 5 and lower(b) = 'x'", False),
         ("done", False),
         ("a > 1 or b = 2", True),
         ("a <> 1", True),
+        ("a <> all('{1,2}')", True),
         ("a like 'x%'", True),
     ],
 )
@@ -175,6 +177,18 @@ def test_filters_that_an_index_serves(text: str, is_evaluated: bool) -> None:
     index.remove("shape")
     index.remove("shape")
     assert "shape" not in index
+
+
+def test_each_of_thousands_of_arrays_is_found_by_its_elements() -> None:
+    index: FilterIndex[int] = FilterIndex()
+    for shape in range(3000):
+        elements = "{" + ",".join([str(shape + step * 3000) for step in range(5)]) + ",NULL}"
+        index.add(shape, Where.parse("id = ANY($1) AND NOT gone", {1: elements}))
+    for element in (0, 2999, 3000, 7500, 14_999):
+        row = {"id": str(element).encode(), "gone": b"false"}
+        assert index.matches(row) == [element % 3000]
+    assert index.matches({"id": b"15000", "gone": b"false"}) == []
+    assert index.matches({"id": b"1", "gone": b"true"}) == []
 
 
 def test_an_item_has_its_last_filter() -> None:

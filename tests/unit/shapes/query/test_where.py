@@ -9,6 +9,7 @@ import pytest
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.feed.row import Row, split_row
+from varve.shapes.query.array_text import split_array
 from varve.shapes.query.where import Where
 
 
@@ -42,6 +43,10 @@ ROW = _row(
         "id / 2 = 2 and -id / 2 = -2 and -id % 3 = -2 and price / 5 = 2.5",
         "lower(name) || length(name) = 'ann3' and upper(name) = 'ANN'",
         "id in (1, 5) and id not in (2, 3) and id between 5 and 5",
+        "id = any('{1,5}') and id = any(array[1, 5]) and id = some('{5}'::int[]) and none is null",
+        "id <> all('{1,2}') and id != all(array['2']) and (none = any('{}')) is false",
+        "name = any('{ \"Ann\" ,NULL}') and none <> all('{}') and name <> all(array[]::text[])",
+        "id + 1 = any(array[id, 6]) and not id = any('{7}') and price = any('{x,12.5}')",
         "none is not distinct from missing and id is distinct from none",
         "id is distinct from name",
         "done and done is true and done is not false and not (none = 1) is true",
@@ -74,6 +79,14 @@ def test_a_condition_that_holds(text: str) -> None:
         "name like 'Ann\\'",
         "lower(id) = '5'",
         "id in (1, null)",
+        "id = any('{1,NULL}')",
+        "id <> all('{1,null}')",
+        "none = any('{1}')",
+        "none <> all(array[1])",
+        "id = any(null)",
+        "id <> all(null)",
+        "id = any('{5}'::text[])",
+        "name = any('{1,2}'::int[])",
         "name",
         "data -> 'tags' -> 9 = 1",
     ],
@@ -121,6 +134,24 @@ def test_what_is_unknown_is_neither_true_nor_false(text: str) -> None:
         ("(a, b) = (1, 2)", "(a, b)"),
         ("a like 'x' escape 'ab'", "one character"),
         ("a ->> b = 'x'", "arrow"),
+        ("a = any($1)", "write {1,2}"),
+        ("a = any('{{1},{2}}')", "one dimension"),
+        ("a = any('[0:1]={1,2}')", "one dimension"),
+        ("a = any(array[array[1], array[2]])", "into one ARRAY[...]"),
+        ("a = any('{1}'::int[][])", "INT[][]"),
+        ("a = any('{x}'::int[])", "has no value"),
+        ("a = any(cast('{x}' as array))", "write it as integer[]"),
+        ("a = any(b)", "write ANY($1)"),
+        ("a = any( 5)", "write {1,2}"),
+        ("a = any(5)", "write ANY($1)"),
+        ("a = any(1, 2)", "(1, 2)"),
+        ("a = any(select 1)", "SELECT 1"),
+        ("any('{1}') = a", "ANY('{1}')"),
+        ("a < any('{1}')", "= ANY, <> ALL"),
+        ("a <> any('{1}')", "= ANY, <> ALL"),
+        ("a = all('{1}')", "= ANY, <> ALL"),
+        ("a like any('{x}')", "ANY('{x}')"),
+        ("a = any($2)", "params[2]"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(text: str, part: str) -> None:
@@ -175,6 +206,65 @@ def test_parameters_are_literals() -> None:
     for gaps in ({2: "x"}, {0: "x"}, {1: "x", 3: "y"}):
         with pytest.raises(InvalidRequest):
             Where.parse("a = 1", gaps)
+
+
+def test_an_array_is_a_list() -> None:
+    where = Where.parse("a = ANY($1)", {1: "{1,2,NULL}"})
+    assert where.sql == "\"a\" IN ('1', '2', NULL)"
+    assert where == Where.parse("a IN ('1', '2', NULL)")
+    assert Where.parse("a <> ALL($1)", {1: "{1}"}) == Where.parse("a NOT IN ('1')")
+    assert Where.parse("a = ANY($1::bigint[])", {1: "{1,2}"}) == Where.parse("a IN (1, 2)")
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [
+        ("{}", []),
+        (" { } ", []),
+        ("{1,-2.5}", ["1", "-2.5"]),
+        ("\t{ a b , c\n}\r", ["a b", "c"]),
+        ('{"a b" ," c","",e\\ }', ["a b", " c", "", "e "]),
+        ('{nUll,"null",\\NULL,N\\ULL,nulls}', [None, "null", "NULL", "NULL", "nulls"]),
+        ('{"x\\"y\\\\z","{,}",\\{\\,\\}\\"}', ['x"y\\z', "{,}", '{,}"']),
+        ("{it's,\u00a0}", ["it's", "\u00a0"]),
+    ],
+)
+def test_elements_of_an_array(text: str, elements: list[str | None]) -> None:
+    """What PostgreSQL 15 reads of the same texts."""
+    assert list(split_array(text)) == elements
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[
+            "",
+            " ",
+            "1,2",
+            "{",
+            "}",
+            "{,}",
+            "{1,}",
+            "{,1}",
+            "{1",
+            "{1}2",
+            "{1},{2}",
+            "{a\\}",
+            '{"a}',
+        ],
+        *['{a"b"}', '{"a"b}', "{a{b}", "{{}}", "{{1,2},{3,4}}", "[1:2]={1,2}", '{"a""b"}', "[1]"],
+    ],
+)
+def test_a_text_that_is_no_array_of_one_dimension_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="one dimension"):
+        list(split_array(text))
+
+
+def test_elements_of_arrays_are_bounded() -> None:
+    half = "{" + ",".join(map(str, range(2000))) + "}"
+    assert Where.parse("a = ANY($1) OR b = ANY($1)", {1: half}).matches({"b": b"1999"})
+    with pytest.raises(InvalidRequest, match="4000 elements"):
+        Where.parse("a = ANY($1) OR b = ANY($1) OR c = ANY($2)", {1: half, 2: "{1}"})
 
 
 def test_what_parameters_put_into_a_filter_is_bounded() -> None:
