@@ -37,7 +37,11 @@ def print_rows_with_details(
     *,
     left: Sequence[str] = (),
 ) -> None:
-    """A line for each row, and its details below it; `left` names the columns of text."""
+    """A line for each row, and its details below it; `left` names the columns of text.
+
+    Outside of a terminal a row stays one line however long it is: other programs read it.
+    """
+    is_whole = not sys.stdout.isatty()
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -46,9 +50,9 @@ def print_rows_with_details(
             for column, cell, width in zip(columns, cells, widths, strict=True)
         ).rstrip()
 
-    console.print(Text(line(columns), "bold"))
+    console.print(Text(line(columns), "bold"), soft_wrap=is_whole)
     for row, pairs in zip(rows, details, strict=True):
-        console.print(Text(line(row)))
+        console.print(Text(line(row)), soft_wrap=is_whole)
         print_details(console, pairs)
 
 

@@ -1,8 +1,9 @@
 """`varve shape list`: the shapes of a server."""
 
 import json
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,6 +12,8 @@ from varve.cli.store_access import AsJson
 
 if TYPE_CHECKING:
     from varve.cli.shape_client import ShapeClient
+
+_COLUMNS: Final = ("handle", "topic", "snapshot", "replica", "log", "columns", "where")
 
 
 def command(
@@ -56,13 +59,22 @@ def _print(shapes: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from varve.cli.screen import make_console
+    from varve.cli.screen import make_console, print_rows_with_details
 
-    rows = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("handle", "topic", "snapshot", "replica", "log", "columns", "where"):
-        rows.add_column(name, overflow="fold", no_wrap=name == "handle")
-    for shape in shapes:
-        columns = "all" if shape["columns"] is None else ", ".join(shape["columns"])
-        cells = [shape[name] for name in ("handle", "table", "snapshot", "replica", "log")]
-        rows.add_row(*[Text(cell) for cell in (*cells, columns, shape["where"] or "")])
-    make_console().print(rows)
+    rows = [_cells(shape) for shape in shapes]
+    console = make_console()
+    if not sys.stdout.isatty():
+        print_rows_with_details(console, _COLUMNS, rows, [()] * len(rows), left=_COLUMNS)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, overflow="fold", no_wrap=name == "handle")
+    for row in rows:
+        table.add_row(*[Text(cell) for cell in row])
+    console.print(table)
+
+
+def _cells(shape: dict[str, Any]) -> list[str]:
+    columns = "all" if shape["columns"] is None else ", ".join(shape["columns"])
+    told = [shape[name] for name in ("table", "snapshot", "replica", "log")]
+    return [shape["handle"], *told, columns, shape["where"] or ""]

@@ -104,6 +104,16 @@ def test_a_shape_is_made_shown_listed_compacted_and_deleted(server: Running) -> 
     assert "no shapes" in run("list", "nothing", *at).stderr
 
 
+def test_a_listed_shape_is_one_line_outside_of_a_terminal(server: Running) -> None:
+    at, topic = ("--url", server.url), "t" * 120
+    where = " OR ".join(f"a = {number}" for number in range(30))
+    handle = run("create", topic, "--where", where, *at).stdout.strip()
+    listed = run("list", topic, *at).stdout.splitlines()
+    assert len(listed) == 2
+    assert listed[1].split()[:2] == [handle, topic]
+    assert listed[1].endswith(json.loads(run("show", handle, "--json", *at).stdout)["where"])
+
+
 def test_compact_tells_of_a_shape_that_it_dropped(server: Running) -> None:
     at = ("--url", server.url)
     handle = run("create", "outgrown", *at).stdout.strip()
