@@ -35,6 +35,10 @@ class SnapshotState:
         return self._resume_offsets
 
     @property
+    def taken_ms(self) -> int | None:
+        return self._snapshot.document.taken_ms
+
+    @property
     def record_count(self) -> int | None:
         return sum(one.rows for one in self._snapshot.files)
 
@@ -53,6 +57,7 @@ class FilesState:
 
     how = "files beside the server"
     record_count: int | None = None
+    taken_ms: int | None = None
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Fills a new table with the latest state of its topic.
 
 Invariant  the last record of a key wins, as the state gives them; a record that says nothing about
-           a row changes nothing.
+           a row changes nothing. A row that was deleted does not stay because the log let go of
+           the deletion while the table was filled: see `check`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.decoder import Decoded, Decoder, Record, RecordKind, complete
 from varve.shapes.feed.row_key import RowKeys
 from varve.shapes.feed.state import StateReader
-from varve.shapes.feed.table_store import TableState, TableStore
+from varve.shapes.feed.table_store import TableStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +41,25 @@ class Filling:
         self._deleted_key: str | None = None
         self._deleted: bytes | None = None
 
-    def run(self, reader: StateReader, state: TableState, progress: Progress | None) -> None:
-        """Reads the state into the table, and marks it as filled."""
-        self._store.fill(self._parts(reader, progress), state)
+    def run(self, reader: StateReader, progress: Progress) -> None:
+        """Reads the state into the table."""
+        self._store.fill(self._parts(reader, progress))
 
-    def _parts(
-        self, reader: StateReader, progress: Progress | None
-    ) -> Iterator[dict[str, bytes | None]]:
+    def check(self, reader: StateReader, progress: Progress) -> int:
+        """Reads the state again, later, and removes the rows that are not in it; how many.
+
+        A log lets go of a row before it lets go of the deletion. So of a row that is still there
+        the deletion, if any, was there for as long as the table was filled, and was read. One that
+        is there no more was deleted, or written again behind the end, where the feed reads on.
+        """
+        return self._store.keep(self._parts(reader, progress))
+
+    def _parts(self, reader: StateReader, progress: Progress) -> Iterator[dict[str, bytes | None]]:
         done = 0
         for records in reader.read():
             yield from self._rows_of(records)
             done += len(records)
-            if progress is not None:
-                progress(FillProgress(reader.how, done, reader.record_count))
+            progress(FillProgress(reader.how, done, reader.record_count))
 
     def _rows_of(self, records: Sequence[Record]) -> Iterator[dict[str, bytes | None]]:
         """The rows by key; an empty part where a truncation takes back all before it."""

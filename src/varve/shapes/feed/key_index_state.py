@@ -57,6 +57,7 @@ class KeyIndexState:
     """Reads the latest records of a topic whose store is open."""
 
     how = "key indexes"
+    taken_ms: int | None = None
 
     def __init__(self, store: Store, source: EmbeddedSource) -> None:
         self._store = store

@@ -18,6 +18,7 @@ class ReplayState:
     """Reads a whole topic."""
 
     how = "reading the topic"
+    taken_ms: int | None = None
 
     def __init__(self, source: TopicSource) -> None:
         self._source = source

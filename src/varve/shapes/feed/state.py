@@ -24,6 +24,11 @@ class StateReader(Protocol):
         ...
 
     @property
+    def taken_ms(self) -> int | None:
+        """When the state was taken, if that was earlier; None for one that is read from the log."""
+        ...
+
+    @property
     def record_count(self) -> int | None:
         """About how many records come; None where nobody knows."""
         ...

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -44,6 +44,8 @@ _STATE_KEY: Final = b"\0state"
 _ROWS_START: Final = b'"'
 _ROWS_END: Final = b"#"
 """Every row's key begins with a quote."""
+_MARKS_END: Final = b"$"
+"""Marks of a filling have the keys of their rows behind `_ROWS_END`."""
 _CACHE_BYTES: Final = 64 << 20
 _MEMTABLE_BYTES: Final = 16 << 20
 _BLOOM_BITS: Final = 10
@@ -150,17 +152,49 @@ class TableStore:
         self._change(lambda: rocks.write(batch), "write")
         self._change(lambda: rocks.flush_wal(True), "sync")
 
-    def fill(self, parts: Iterable[Mapping[str, bytes | None]], state: TableState) -> None:
-        """Puts many rows into an empty table, and the state once all are on disk.
+    # Filling: the rows first, then perhaps which of them stay, and the state at the end
 
-        A part that is empty takes back all before it.
-        """
+    def fill(self, parts: Iterable[Mapping[str, bytes | None]]) -> None:
+        """Puts many rows into an empty table. A part that is empty takes back all before it."""
         rocks = self._get()
         self._use(_written(is_logged=False))
         for rows in parts:
             batch = _batch_of(rows, is_cleared=not rows)
             self._change(partial(rocks.write, batch), "write")
-        self._change(rocks.flush, "flush")
+
+    def keep(self, parts: Iterable[Mapping[str, bytes | None]]) -> int:
+        """Removes the rows whose keys are not in a second filling, and gives their number.
+
+        Its keys stand on the disk beside the rows meanwhile: there may be too many for memory.
+        """
+        rocks = self._get()
+        for rows in parts:
+            marks = {_mark_of(key): None if row is None else b"" for key, row in rows.items()}
+            batch = _batch_of(marks, is_cleared=False)
+            if not rows:
+                batch.delete_range(_ROWS_END, _MARKS_END)
+            self._change(partial(rocks.write, batch), "write")
+        removed = self._remove_unmarked(rocks)
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(_ROWS_END, _MARKS_END)
+        self._change(partial(rocks.write, batch), "write")
+        return removed
+
+    def _remove_unmarked(self, rocks: Rdict) -> int:
+        removed = 0
+        with closing(self.scan()) as scan:
+            for part in scan.parts():
+                keys = [key for key, _ in part]
+                marks = self._ask([_mark_of(key).encode() for key in keys])
+                gone = [key for key, mark in zip(keys, marks, strict=True) if mark is None]
+                batch = _batch_of(dict.fromkeys(gone), is_cleared=False)
+                self._change(partial(rocks.write, batch), "write")
+                removed += len(gone)
+        return removed
+
+    def finish(self, state: TableState) -> None:
+        """Writes the state of a filling once all rows are on disk."""
+        self._change(self._get().flush, "flush")
         self._use(_written(is_logged=True))
         self.write({}, state)
 
@@ -264,6 +298,10 @@ def remove_table(path: str) -> None:
     """Removes a table that is not open; one that is not there is fine."""
     with suppress(FileNotFoundError):
         shutil.rmtree(path)
+
+
+def _mark_of(key: str) -> str:
+    return _ROWS_END.decode() + key
 
 
 def _batch_of(rows: Mapping[str, bytes | None], is_cleared: bool) -> WriteBatch:

@@ -12,6 +12,7 @@ Threads    `open`, `poll`, `mark` and `close` are for one thread, `checkpoint` f
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from varve.disk import FileSystem
@@ -23,7 +24,7 @@ from varve.shapes.feed.change_maker import ChangeMaker
 from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.doubts import Doubts
-from varve.shapes.feed.filling import Filling, Progress
+from varve.shapes.feed.filling import Filling, FillProgress, Progress
 from varve.shapes.feed.journal import Journal, Range
 from varve.shapes.feed.order import Gate, RecordOrder, Taken
 from varve.shapes.feed.reset import Reset, ResetKind
@@ -151,9 +152,33 @@ class TopicFeed:
             caught_up_ms=self._clock.now_ms(),
             reset=Reset(ResetKind.SOURCE_LOST, lost),
         )
+        away = Absence(self._clock, state.caught_up_ms)
+
+        def look(how_far: FillProgress) -> None:
+            away.look()
+            if progress is not None:
+                progress(how_far)
+
         filling = Filling(store, self._decoder, self.counts, prefix=self._prefix)
-        filling.run(reader, state, progress)
+        filling.run(reader, look)
+        away.look()
+        kept_ms = None if reader.taken_ms is not None else self._source.tombstone_retention_ms()
+        if kept_ms is not None and away.is_longer_than(kept_ms):
+            state = replace(state, caught_up_ms=self._clock.now_ms())
+            self._check_filling(store, kept_ms, look)
+        store.finish(state)
         return state
+
+    def _check_filling(self, store: TableStore, kept_ms: int, progress: Progress) -> None:
+        """Removes the rows whose deletions the log may have let go of while they were read."""
+        logger.warning(
+            "topic is read again: its table took longer to fill than deletions are kept",
+            extra={"topic": self.topic, "delete_retention_ms": kept_ms},
+        )
+        # What is counted was counted before.
+        filling = Filling(store, self._decoder, FeedCounts(), prefix=self._prefix)
+        removed = filling.check(self._open_state(), progress)
+        logger.info("table was checked", extra={"topic": self.topic, "removed": removed})
 
     def _start(
         self, store: TableStore, state: TableState, bounds: Bounds, horizons: Mapping[int, int]
