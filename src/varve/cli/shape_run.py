@@ -22,6 +22,7 @@ import uvloop
 from varve.cli.serve_process import allow_files, keep_what_is_there
 from varve.cli.serve_signals import take_signals
 from varve.cli.shape_feeds import FeedMaker, TopicOptions
+from varve.commit_log.names import META_PROPERTIES_FILE
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidSetting, Unavailable
@@ -41,7 +42,9 @@ from varve.kernels import (
 )
 from varve.shapes.compaction.settings import CompactionSettings
 from varve.shapes.engine import LOCK_FILE, Engine
+from varve.shapes.registry import FILE_NAME as REGISTRY_FILE
 from varve.shapes.settings import EngineSettings
+from varve.shapes.storage.layout import SCRATCH, TRASH
 
 if TYPE_CHECKING:
     from varve.embedded import Store
@@ -62,6 +65,10 @@ _KERNELS: Final = (
     shape_fold,
 )
 """What the first rows would wait for: loaded while the first clients find their way."""
+_TABLES: Final = "tables"
+_PREFIX_LENGTH: Final = 2
+_OWN_NAMES: Final = frozenset({LOCK_FILE, TRASH, SCRATCH, _TABLES, "lost+found"})
+"""Of a directory of shapes whose registry is not there, and what file systems put into theirs."""
 _HTTP_PREFIX: Final = "shapes.http."
 _COMPACTION_PREFIX: Final = "shapes.compaction."
 
@@ -140,15 +147,26 @@ def check_data_directory(data: Path, log_directories: Sequence[Path]) -> None:
 
 
 def make_data_directory(data: Path) -> None:
-    """Makes the directory of shapes; raises InvalidSetting where there can be none."""
+    """Makes the directory of shapes; raises InvalidSetting where there can be none, or others'."""
     try:
         data.mkdir(parents=True, exist_ok=True)
+        _check_names({path.name for path in data.iterdir()}, data)
         (data / LOCK_FILE).touch()
     except OSError as error:
         raise InvalidSetting(
             f"--data {data} is of no use: {error.filename}: {error.strerror}; name a directory "
             "in which this process may write"
         ) from error
+
+
+def _check_names(names: set[str], data: Path) -> None:
+    """Raises InvalidSetting for a directory that something else has put its files into."""
+    others = {name for name in names if name not in _OWN_NAMES and len(name) != _PREFIX_LENGTH}
+    if (REGISTRY_FILE not in names and others) or META_PROPERTIES_FILE in names:
+        raise InvalidSetting(
+            f"--data {data} is a directory of something else, it has {min(others)}: name one "
+            "that is empty, or is to be made"
+        )
 
 
 def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str], None]) -> None:
@@ -161,7 +179,7 @@ def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str]
     maker = FeedMaker(
         source,
         plan.topics,
-        str(plan.data / "tables"),
+        str(plan.data / _TABLES),
         files=files,
         clock=clock,
         beside=[str(path) for path in plan.beside],

@@ -22,6 +22,7 @@ from tests.support.fake_shapes import FakeEngine
 from tests.support.http_stub import Answer, Asked, http_stub
 from tests.support.shape_door import open_stage
 from varve.cli.main import app
+from varve.cli.shape_client import ShapeClient
 from varve.cli.shape_feeds import FeedMaker, TopicOptions, parse_topics
 from varve.cli.shape_run import check_data_directory, make_data_directory, make_plan
 from varve.disk import RealFileSystem
@@ -318,6 +319,38 @@ def test_shapes_have_a_directory_of_their_own(tmp_path: Path) -> None:
     make_data_directory(tmp_path / "shapes")
     make_data_directory(tmp_path / "shapes")
     assert list(logs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "is_taken"),
+    [
+        ([], True),
+        ([".lock", ".trash", "tables", "lost+found"], True),
+        (["25", ".tmp"], True),
+        (["registry.sqlite", "notes.txt"], True),
+        ([".lock", "meta.properties", "t-0"], False),
+        (["registry.sqlite", ".trash", "meta.properties"], False),
+        (["notes.txt"], False),
+    ],
+)
+def test_a_directory_of_others_is_not_taken(
+    tmp_path: Path, names: list[str], is_taken: bool
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    if is_taken:
+        make_data_directory(tmp_path)
+        return
+    with pytest.raises(InvalidSetting, match="is a directory of something else"):
+        make_data_directory(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
+
+
+def test_the_address_that_a_server_tells_is_one_for_commands() -> None:
+    base = "http://127.0.0.1:1"
+    for url in (base, f"{base}/", f"{base}/v1/shape", f"{base}/v1/shape/"):
+        with ShapeClient(url, None) as client, pytest.raises(Unavailable, match=f"at {base}: "):
+            client.ask("GET", "/v1/shapes")
 
 
 def test_settings_reach_the_part_that_they_are_of() -> None:
