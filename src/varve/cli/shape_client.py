@@ -14,6 +14,7 @@ from varve.disk.closing import Closing
 from varve.foundation.errors import InvalidRequest, NotFound, StoreError, Unavailable
 
 _TIMEOUT_S: Final = 90
+_FOR_APPS: Final = "/v1/shape"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ class ShapeClient(Closing):
         parts, port = _split(url)
         if token is not None and not (token.isprintable() and max(token, default="") < "\u0100"):
             raise InvalidRequest("the token holds what no header can: it is of ASCII in one line")
-        self._url = url.rstrip("/")
-        self._path = parts.path.rstrip("/")
+        # What a server tells when it starts is the address for apps.
+        self._url = url.rstrip("/").removesuffix(_FOR_APPS)
+        self._path = parts.path.rstrip("/").removesuffix(_FOR_APPS)
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
