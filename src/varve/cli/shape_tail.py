@@ -94,10 +94,11 @@ def follow(
     while True:
         try:
             reply = client.ask("GET", "/v1/shape", {**query, **place})
-        except Unavailable:
+        except Unavailable as error:
             failures += 1
             if (failures == 1 and place["offset"] == start) or failures > _RETRIES_MAX:
                 raise
+            _tell_trouble(str(error), failures)
             time.sleep(min(_RETRY_S_MAX, 0.1 * 2**failures))  # noqa: TID251, a command may wait
             continue
         if reply.status == 409 and failures < _RETRIES_MAX:
@@ -108,6 +109,7 @@ def follow(
             continue
         if reply.status in (429, 503) and failures < _RETRIES_MAX:
             failures += 1
+            _tell_trouble(reply.told, failures)
             time.sleep(_retry_seconds(reply.headers.get("retry-after", "")))  # noqa: TID251
             continue
         client.check(reply)
@@ -122,6 +124,12 @@ def follow(
                 return
             place["live"] = "true"
             place["cursor"] = reply.headers.get("electric-cursor", "")
+
+
+def _tell_trouble(text: str, failures: int) -> None:
+    """Once, however often it is tried."""
+    if failures == 1:
+        typer.secho(f"{text}; trying again", fg="yellow", err=True)
 
 
 def _retry_seconds(told: str) -> int:

@@ -241,9 +241,13 @@ def test_what_no_address_can_hold_is_told_in_a_line(arguments: tuple[str, ...]) 
 
 
 def test_tail_waits_as_long_as_it_is_told_or_a_second() -> None:
-    answers = [Answer(503, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}), _told("a")]
+    away = Answer(503, {"retry-after": "0"}, b'{"message": "the broker is away"}')
+    answers = [Answer(503, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, away.body)]
+    answers += [away, away, _told("a")]
     with http_stub(lambda _: answers.pop(0)) as stub:
-        assert run("tail", "items", "--limit", "1", "--url", stub.endpoint).stdout == "+ a {}\n"
+        result = run("tail", "items", "--limit", "1", "--url", stub.endpoint)
+    assert result.stdout == "+ a {}\n"
+    assert result.stderr == "the broker is away; trying again\n"
 
 
 def test_what_is_said_of_single_topics() -> None:

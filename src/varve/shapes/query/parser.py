@@ -429,7 +429,7 @@ def _cast_type(part: exp.Expr, type: exp.Expr) -> str:
     name = _TYPES.get(type.this)
     others = {name for name, held in part.args.items() if held} - {"this", "to"}
     if name is None or type.expressions or others:
-        raise _refuse(part, f"casts to a type that filters lack: {_type_names()}")
+        raise _refuse(part, f"casts to a type that filters lack; they have {_type_names()}")
     return name
 
 
