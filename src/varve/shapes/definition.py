@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.shapes.query.columns import parse_columns
-from varve.shapes.query.parser import check_size
+from varve.shapes.query.filter_sql import check_size
 from varve.shapes.query.where import Where
 
 Choice = TypeVar("Choice", bound=StrEnum)

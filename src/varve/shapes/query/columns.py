@@ -7,7 +7,8 @@ import re
 from typing import Final
 
 from varve.foundation.errors import InvalidRequest
-from varve.shapes.query.parser import TEXT_BYTES_MAX, parse_identifier
+from varve.shapes.query.filter_sql import TEXT_BYTES_MAX
+from varve.shapes.query.parser import parse_identifier
 
 COLUMNS_MAX: Final = 1000
 _ENTRY: Final = re.compile(r"((?:\"[^\"]*\"|[^,\"])*)(,|$)")

@@ -1,17 +1,14 @@
-"""SQL text to expressions: sqlglot reads PostgreSQL, and what filters may hold is taken over.
+"""SQL to expressions: of what sqlglot read, what filters may hold is taken over.
 
 Invariant  what is not named here is refused with its own text; nothing is passed over in silence.
-           Texts, their tokens and their depth are bounded before they are looked at closely.
 """
 
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import ClassVar, Final
+from typing import Final
 
-from sqlglot import Token, TokenType, exp
-from sqlglot.dialects.postgres import Postgres
-from sqlglot.errors import SqlglotError
+from sqlglot import exp
 
 from varve.foundation.errors import InvalidRequest
 from varve.shapes.query.evaluation import fold
@@ -38,15 +35,16 @@ from varve.shapes.query.expression import (
     children,
     render,
 )
+from varve.shapes.query.filter_sql import (
+    DEPTH_MAX,
+    check_bytes,
+    parse_sql,
+    shorten,
+)
 from varve.shapes.query.value import Untyped, parse_number
 
-TEXT_BYTES_MAX: Final = 64 << 10
-TOKENS_MAX: Final = 10_000
-DEPTH_MAX: Final = 16
-"""Parentheses within parentheses, as written and as normalised."""
 _LEVELS_MAX: Final = 48
 _EXPONENT_MAX: Final = 100_000
-_SHOWN_MAX: Final = 80
 _NUMBER: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.I | re.A)
 
 _COMPARISONS: Final[dict[type[exp.Expr], str]] = {
@@ -86,41 +84,15 @@ _TYPES: Final[dict[exp.DType, str]] = {
 }
 
 
-class _FilterSql(Postgres):
-    """PostgreSQL without strings between dollars, as which sqlglot reads `($1,$2)`."""
-
-    class Tokenizer(Postgres.Tokenizer):
-        HEREDOC_STRINGS: ClassVar[list[str | tuple[str, str]]] = []
-        SINGLE_TOKENS: ClassVar[dict[str, TokenType]] = {
-            **Postgres.Tokenizer.SINGLE_TOKENS,
-            "$": TokenType.PARAMETER,
-        }
-
-    class Parser(Postgres.Parser):  # type: ignore[misc, valid-type]  # sqlglot names it by a variable
-        def _warn_unsupported(self) -> None:
-            """What sqlglot would keep as a text that it cannot read is refused."""
-            self.raise_error("Unexpected token")
-
-
 def parse_expression(text: str) -> Node:
     """The condition that a text holds, parameters still open; raises InvalidRequest."""
-    _check_bytes(text)
+    check_bytes(text)
     if not text.strip() or "\0" in text:
         raise InvalidRequest("the filter is empty, or holds a null byte")
-    node = _condition(_Reader().read(_parse(text)), text)
+    node = _condition(_Reader().read(parse_sql(text)), text)
     if _depth(render(node)) > DEPTH_MAX:
-        raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {_shorten(text)}")
+        raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep: {shorten(text)}")
     return node
-
-
-def check_size(text: str) -> None:
-    """Whether a filter that was rendered, parameters and all, can be read again.
-
-    Raises InvalidRequest.
-    """
-    _check_bytes(text)
-    if len(text) > TOKENS_MAX:
-        _tokenize(text)
 
 
 def parse_identifier(text: str) -> str:
@@ -133,49 +105,9 @@ def parse_identifier(text: str) -> str:
     elif re.fullmatch(r"[^\W\d][\w$]*", name):
         return name.lower()
     raise InvalidRequest(
-        f"{_shorten(text)!r} is no column: a name has letters, digits and _, "
+        f"{shorten(text)!r} is no column: a name has letters, digits and _, "
         'or stands in double quotes, in which " is written twice'
     )
-
-
-def _check_bytes(text: str) -> None:
-    if len(text.encode(errors="surrogatepass")) > TEXT_BYTES_MAX:
-        raise InvalidRequest(f"the filter is longer than {TEXT_BYTES_MAX} bytes")
-
-
-def _tokenize(text: str) -> list[Token]:
-    tokens = _FilterSql().tokenize(text)
-    if len(tokens) > TOKENS_MAX:
-        raise InvalidRequest(f"the filter has {len(tokens)} words; at most {TOKENS_MAX} may be")
-    return tokens
-
-
-def _parse(text: str) -> exp.Expr:
-    try:
-        tokens = _tokenize(text)
-        depth = 0
-        for token in tokens:
-            depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET)
-            depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET)
-            if depth > DEPTH_MAX:
-                raise InvalidRequest(f"the filter nests more than {DEPTH_MAX} deep at {token.text}")
-        found = _FilterSql().parser().parse_into(exp.Condition, tokens, text)
-    except SqlglotError as error:
-        raise InvalidRequest(f"no filter: {_shorten(text)}: {_fault(error)}") from None
-    except RecursionError:
-        raise InvalidRequest(f"the filter nests too deep: {_shorten(text)}") from None
-    if len(found) != 1 or found[0] is None:
-        raise InvalidRequest(f"a filter is one condition: {_shorten(text)}")
-    return found[0]
-
-
-def _fault(error: SqlglotError) -> str:
-    """Where sqlglot stopped, in a line."""
-    faults = [fault for fault in getattr(error, "errors", []) if fault.get("highlight")]
-    if not faults:
-        return "the text ends within quotes" if "okeniz" in str(error) else "cannot be read"
-    what = re.sub(r" for <class '.*'>", "", faults[0]["description"]).rstrip(".")
-    return f"{what} near {_shorten(faults[0]['highlight'])!r}"
 
 
 def _depth(text: str) -> int:
@@ -187,12 +119,8 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
-
-
 def _refuse(part: exp.Expr, why: str = "is not supported in a filter") -> InvalidRequest:
-    return InvalidRequest(f"{_shorten(part.sql(dialect='postgres'))!r} {why}")
+    return InvalidRequest(f"{shorten(part.sql(dialect='postgres'))!r} {why}")
 
 
 def _is_beyond_numbers(number: int | Decimal) -> bool:
@@ -208,7 +136,7 @@ def _condition(node: Node, text: str) -> Node:
         isinstance(node, Literal) and not isinstance(node.value, bool | Untyped | None)
     )
     if is_value or (isinstance(node, Call) and node.name != "coalesce"):
-        raise InvalidRequest(f"{_shorten(text)!r} is a value and no condition: compare it")
+        raise InvalidRequest(f"{shorten(text)!r} is a value and no condition: compare it")
     return node
 
 
