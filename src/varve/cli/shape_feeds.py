@@ -4,6 +4,7 @@ Invariant  the signature of a table names all that decides how its rows look; wi
            table is made anew.
 """
 
+import importlib
 import logging
 import threading
 import time
@@ -110,6 +111,9 @@ class FeedMaker:
         self._beside = tuple(beside)
         self._end = threading.Event()
         self._told: dict[str, str] = {}
+        if beside or any(one.snapshot is not None for one in topics.values()):
+            # Before there are threads: feeds that import Spark's modules at once block each other.
+            importlib.import_module("varve.cli.shape_states")
 
     def check_place(self) -> None:
         """Raises StoreDenied where the broker refuses the login, or shows a wrong certificate.

@@ -6,17 +6,22 @@ Invariant  a snapshot of another topic, or one whose end the log no longer reach
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from pyspark.sql.types import StructType
 
 from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
+from varve.jobs.snapshot.read import Snapshot, open_snapshot
+from varve.jobs.source.arrow_columns import ArrowColumns
+from varve.jobs.source.columns import make_schema
+from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.options import Mode, SourceOptions
+from varve.jobs.source.plan import plan_tasks
+from varve.jobs.source.read import read_task
+from varve.jobs.tier.address import TierAddress
 from varve.shapes.feed.decoder import Record
 from varve.shapes.feed.source import TopicSource
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
-
-    from varve.jobs.snapshot.read import Snapshot
-    from varve.jobs.tier.address import TierAddress
 
 _COLUMNS: Final = ("key", "value")
 
@@ -24,7 +29,7 @@ _COLUMNS: Final = ("key", "value")
 class SnapshotState:
     """The rows of a snapshot; partitions that came later begin at their first record."""
 
-    def __init__(self, snapshot: "Snapshot", source: TopicSource) -> None:
+    def __init__(self, snapshot: Snapshot, source: TopicSource) -> None:
         """Raises InvalidRequest for a snapshot that does not fit the topic."""
         self.how = f"snapshot {snapshot.url}"
         self._snapshot = snapshot
@@ -64,7 +69,7 @@ class FilesState:
         source: TopicSource,
         directories: Sequence[str],
         *,
-        address: "TierAddress | None" = None,
+        address: TierAddress | None = None,
     ) -> None:
         """`directories` are the server's; `address` is that of its cold tier."""
         self._topic = source.topic
@@ -79,15 +84,6 @@ class FilesState:
         return self._resume_offsets
 
     def read(self) -> Iterator[Sequence[Record]]:
-        from pyspark.sql.types import StructType
-
-        from varve.jobs.source.arrow_columns import ArrowColumns
-        from varve.jobs.source.columns import make_schema
-        from varve.jobs.source.filters import SourceFilters
-        from varve.jobs.source.options import Mode, SourceOptions
-        from varve.jobs.source.plan import plan_tasks
-        from varve.jobs.source.read import read_task
-
         options = SourceOptions(
             topic=self._topic,
             directories=self._directories,
@@ -105,8 +101,6 @@ class FilesState:
 
 def open_snapshot_state(url: str, source: TopicSource) -> SnapshotState:
     """The newest snapshot of a place; raises Unavailable where there is none."""
-    from varve.jobs.snapshot.read import open_snapshot
-
     with _waiting_for(url):
         snapshot = open_snapshot(url)
     return SnapshotState(snapshot, source)
@@ -121,12 +115,12 @@ def _waiting_for(place: str) -> Iterator[None]:
         raise Unavailable(f"the first rows are to come from {place}: {error}") from error
 
 
-def _pairs(batch: "pa.RecordBatch") -> list[Record]:
+def _pairs(batch: pa.RecordBatch) -> list[Record]:
     keys, values = (batch.column(name).to_pylist() for name in _COLUMNS)
     return list(zip(keys, values, strict=True))
 
 
-def _resume_offsets(snapshot: "Snapshot", source: TopicSource) -> dict[int, int]:
+def _resume_offsets(snapshot: Snapshot, source: TopicSource) -> dict[int, int]:
     told = snapshot.document
     if told.topic != source.topic:
         raise InvalidRequest(

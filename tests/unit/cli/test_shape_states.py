@@ -1,5 +1,7 @@
 """A table that begins with a snapshot holds its rows and goes on behind it."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -173,3 +175,42 @@ def test_the_files_of_a_server_tell_the_latest_records(kit: SnapshotTopic, is_co
     found = [record for records in state.read() for record in records]
     assert dict(found) == {b"a": b'{"n":2}', b"b1": b'{"n":0}', b"b2": b'{"n":0}', b"c": b'{"n":5}'}
     assert len(found) == 4
+
+
+_IMPORTS = """
+import sys
+import varve
+from varve.cli.shape_feeds import FeedMaker, TopicOptions
+from varve.disk import RealFileSystem
+from varve.foundation.clock import SystemClock
+
+data, how = sys.argv[1:]
+topics = {"orders": TopicOptions(snapshot=data)} if how == "snapshot" else {}
+beside = [data] if how == "beside" else []
+with varve.open(data, maintain=False) as store:
+    files, clock = RealFileSystem(), SystemClock()
+    FeedMaker(store, topics, data + "-tables", files=files, clock=clock, beside=beside)
+    print("pyspark" in sys.modules)
+    known = set(sys.modules)
+    from varve.cli.shape_states import FilesState
+    from varve.shapes.feed.embedded_source import EmbeddedSource
+    store.create_topic("orders").append(key=b"a", value=b"{}")
+    store.flush()
+    source = EmbeddedSource(store, "orders", wait=lambda seconds: None)
+    if how != "none":
+        assert [*FilesState(source, [data]).read()] == [[(b"a", b"{}")]]
+        new = sorted(set(sys.modules) - known)
+        print(*[one for one in new if one.startswith(("pyarrow", "pyspark", "varve"))])
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("beside", ["True", ""]), ("snapshot", ["True", ""]), ("none", ["False"])],
+)
+def test_what_reads_files_is_imported_before_feeds_run(
+    tmp_path: Path, how: str, said: list[str]
+) -> None:
+    command = [sys.executable, "-c", _IMPORTS, str(tmp_path / "data"), how]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout.splitlines() == said, result.stderr
