@@ -11,6 +11,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.http import headers
@@ -22,6 +23,10 @@ from varve.http.shape_reads import ShapeReads
 from varve.http.shape_request import SUBSET_NAMES, ShapeRequest, SubsetQuery
 from varve.shapes.query.subset import Subset, parse_order
 from varve.shapes.subset_reading import SubsetResult
+
+_LOOKS: Final = 8
+"""Rounds of the loop before a subset is begun: in fewer it sees who asked and left at once. A
+thread that reads rows slows the loop down, and so the sight of all others who did."""
 
 
 class SubsetReads:
@@ -66,12 +71,19 @@ class SubsetReads:
 
     async def _run_for(self, exchange: Exchange, shape: Shape, query: SubsetQuery) -> SubsetResult:
         """The rows asked for; raises Gone when the client leaves, refuses when too many wait."""
-        if self._count >= self._count_max:
-            raise unavailable(f"{self._count} subsets are asked for, the limit: come again later")
+        async with exchange.attended():
+            for _ in range(_LOOKS):
+                await asyncio.sleep(0)
+            if self._count >= self._count_max:
+                told = f"{self._count} subsets are asked for, the limit: come again later"
+                raise unavailable(told)
+            return await self._run_counted(shape, query)
+
+    async def _run_counted(self, shape: Shape, query: SubsetQuery) -> SubsetResult:
         left = threading.Event()
         self._count += 1
         try:
-            async with exchange.attended(), self._places:
+            async with self._places:
                 return await self._services.subset.run_in_engine(
                     self._run, shape, query, left.is_set
                 )

@@ -1,6 +1,7 @@
 """Subsets: the rows of a shape that a query asks for."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 
@@ -112,6 +113,23 @@ def test_a_subset_whose_client_left_while_it_waited_is_not_begun() -> None:
         assert held.limits == [1, 3]
 
     play(scene, subset_threads=1)
+
+
+def test_a_subset_whose_client_left_at_once_is_not_begun() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        held = _HeldSubsets(stage)
+        held.go.set()
+        url = f"/v1/shape?table=items&handle={shape.handle}&subset__where=id%3E0"
+        # The server is in this very loop, and has no turn before the client is gone.
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", stage.server.port)) as one:
+                one.sendall(f"GET {url} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        assert (await _ask(stage, shape.handle, 1)).status_code == 200
+        await until(lambda: stage.services.gate.counts["existing"] == 0)
+        assert held.limits == [1]
+
+    play(scene)
 
 
 def test_a_subset_under_way_ends_when_its_client_leaves() -> None:
