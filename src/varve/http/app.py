@@ -74,10 +74,14 @@ class ShapeDoor:
         request = parse_request(query, body)
         handle = parse_handle(query)
         is_initial = handle is None or services.engine.find(handle) is None
-        exchange.on_close(services.gate.enter(is_initial=is_initial))
+        place = services.gate.enter(is_initial=is_initial)
+        exchange.on_close(place.leave)
         if request.subset is not None:
-            return await self._subsets.answer(exchange, request)
-        return await self._reads.answer(exchange, request)
+            answer = await self._subsets.answer(exchange, request)
+        else:
+            answer = await self._reads.answer(exchange, request)
+        place.found()
+        return answer
 
 
 class Pages:

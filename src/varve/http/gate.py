@@ -1,7 +1,5 @@
 """How many requests may be under way, those that may make shapes apart from the others."""
 
-from collections.abc import Callable
-
 from varve.http.answer import unavailable
 from varve.http.settings import HttpSettings
 
@@ -17,8 +15,8 @@ class Gate:
         self.counts = {"initial": 0, "existing": 0}
         self.refused = {"initial": 0, "existing": 0}
 
-    def enter(self, *, is_initial: bool) -> Callable[[], None]:
-        """Takes a place and gives what frees it again; refuses with 503 when there is none."""
+    def enter(self, *, is_initial: bool) -> "Place":
+        """Takes a place; refuses with 503 when there is none."""
         kind = "initial" if is_initial else "existing"
         if self.counts[kind] >= self._limits[kind]:
             self.refused[kind] += 1
@@ -28,7 +26,23 @@ class Gate:
                 retry_s=5 + self.refused[kind] % 6,
             )
         self.counts[kind] += 1
-        return lambda: self._leave(kind)
+        return Place(self.counts, kind)
 
-    def _leave(self, kind: str) -> None:
-        self.counts[kind] -= 1
+
+class Place:
+    """That of one request, until it leaves."""
+
+    __slots__ = ("_counts", "_kind")
+
+    def __init__(self, counts: dict[str, int], kind: str) -> None:
+        self._counts = counts
+        self._kind = kind
+
+    def found(self) -> None:
+        """The shape is there: what is left is sending, and newcomers wait for no slow reader."""
+        self.leave()
+        self._kind = "existing"
+        self._counts[self._kind] += 1
+
+    def leave(self) -> None:
+        self._counts[self._kind] -= 1

@@ -57,7 +57,7 @@ class HttpSettings:
     )
     initial_requests_max: int = setting(
         300,
-        "Requests without a known handle at a time; more get 503.",
+        "Requests without a known handle at a time, until the answer begins; more get 503.",
         "shapes.http.max.initial.requests",
         at_least=1,
         is_own=True,
@@ -129,6 +129,13 @@ class HttpSettings:
         "shapes.http.snapshot.threads",
         at_least=1,
         at_most=256,
+        is_own=True,
+    )
+    subset_held_bytes: int = setting(
+        512 << 20,
+        "Subsets that are made and not taken by their clients; beyond it others get 503.",
+        "shapes.http.max.subset.bytes",
+        at_least=1,
         is_own=True,
     )
     subset_threads: int = setting(

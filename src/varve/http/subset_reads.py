@@ -38,6 +38,7 @@ class SubsetReads:
         self._places = asyncio.Semaphore(services.settings.subset_threads)
         self._count_max = services.settings.subset_threads + services.settings.subsets_waiting_max
         self._count = 0
+        self._held_bytes = 0
 
     async def answer(self, exchange: Exchange, request: ShapeRequest) -> Answer:
         services = self._services
@@ -67,7 +68,13 @@ class SubsetReads:
             (headers.HAS_DATA, b"true"),
             headers.NO_CACHE,
         ]
-        return Answer(200, told, encode_subset(found))
+        body = encode_subset(found)
+        self._held_bytes += len(body)
+        exchange.on_close(lambda: self._let_go(len(body)))
+        return Answer(200, told, body)
+
+    def _let_go(self, size: int) -> None:
+        self._held_bytes -= size
 
     async def _run_for(self, exchange: Exchange, shape: Shape, query: SubsetQuery) -> SubsetResult:
         """The rows asked for; raises Gone when the client leaves, refuses when too many wait."""
@@ -84,12 +91,20 @@ class SubsetReads:
         self._count += 1
         try:
             async with self._places:
+                self._check_held()
                 return await self._services.subset.run_in_engine(
                     self._run, shape, query, left.is_set
                 )
         finally:
             left.set()
             self._count -= 1
+
+    def _check_held(self) -> None:
+        if self._held_bytes >= self._services.settings.subset_held_bytes:
+            raise unavailable(
+                f"{self._held_bytes} bytes of subsets wait for their clients to take them: come "
+                "again later"
+            )
 
     def _run(self, shape: Shape, query: SubsetQuery, is_left: Callable[[], bool]) -> SubsetResult:
         if query.order_by is not None:

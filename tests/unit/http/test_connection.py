@@ -167,12 +167,27 @@ def test_a_client_that_does_not_read_is_cut_off(
         head = asked + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
         writer.write((head + b"{}") * count)
         await until(lambda: "answer broken off" in caplog.text)
-        await until(lambda: stage.services.gate.counts["initial"] == 0)
+        await until(lambda: not any(stage.services.gate.counts.values()))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(19_000_000)
         writer.close()
 
     play(scene, idle_ms=200)
+
+
+def test_newcomers_wait_for_nobody_who_reads_slowly() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.engine.chunks = [[b'"%s"' % (b"x" * 100_000)] * 200]
+        await stage.begin()
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
+        writer.write(b"GET /v1/shape?table=items&offset=-1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert await reader.readexactly(12) == b"HTTP/1.1 200"
+        assert stage.services.gate.counts == {"initial": 0, "existing": 1}
+        other = await stage.client.head("/v1/shape?table=others&offset=-1")
+        assert other.status_code == 200
+        writer.close()
+
+    play(scene, initial_requests_max=1)
 
 
 @pytest.mark.parametrize("more", [b"", b"connection: close\r\n"])

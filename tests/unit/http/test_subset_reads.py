@@ -166,3 +166,23 @@ def test_subsets_hold_up_nothing_else_and_few_of_them_wait() -> None:
         assert sorted([(await one).status_code for one in asked]) == [200, 200, 503]
 
     play(scene, slow_threads=1, subset_threads=1, subsets_waiting_max=1)
+
+
+def test_subsets_that_nobody_takes_are_bounded_in_bytes() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.rows = [b'"%s"' % (b"x" * 20_000_000)]
+        body = b'{"order_by":"id","limit":1}'
+        head = b"POST /v1/shape?table=items&handle=%s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.server.port, limit=1024)
+        writer.write(head % (shape.handle.encode(), len(body)) + b"\r\n" + body)
+        assert await reader.readexactly(12) == b"HTTP/1.1 200"
+        refused = await _ask(stage, shape.handle, 1)
+        assert refused.status_code == 503
+        assert "wait for their clients" in refused.json()["message"]
+        writer.close()
+        await until(lambda: stage.services.gate.counts["existing"] == 0)
+        stage.engine.rows = []
+        assert (await _ask(stage, shape.handle, 1)).status_code == 200
+
+    play(scene, subset_held_bytes=10_000_000)
