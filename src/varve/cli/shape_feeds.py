@@ -189,7 +189,7 @@ class FeedMaker:
         """How the latest record of each key is found when the table is new."""
         url = options.snapshot
         if url is not None:
-            return lambda: _open_snapshot(url, source)
+            return lambda: _open_snapshot(url, source, self._clock)
         if options.transactions is not None:
             return lambda: WholeState(source, _make_decoder(options))
         if options.is_debezium:
@@ -209,10 +209,10 @@ class FeedMaker:
         return SourceTransactions(ends, topic, counts, self._clock)
 
 
-def _open_snapshot(url: str, source: TopicSource) -> StateReader:
+def _open_snapshot(url: str, source: TopicSource, clock: Clock) -> StateReader:
     from varve.cli.shape_states import open_snapshot_state
 
-    return open_snapshot_state(url, source)
+    return open_snapshot_state(url, source, clock)
 
 
 def _open_files(source: TopicSource, directories: Sequence[str]) -> StateReader:

@@ -1,7 +1,8 @@
 """Tables of shapes that begin with what Spark's jobs have or read, and go on from the log.
 
-Invariant  a snapshot of another topic, or one whose end the log no longer reaches, is refused. One
-           that is not there is waited for: only the source tells that the topic is gone.
+Invariant  a snapshot of another topic, one whose end the log no longer reaches, and one that is
+           older than deletions are kept are refused. One that is not there is waited for: only the
+           source tells that the topic is gone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Final
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from pyspark.sql.types import StructType
 
+from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, NotFound, Unavailable
 from varve.jobs.snapshot.read import Snapshot, open_snapshot
 from varve.jobs.source.arrow_columns import ArrowColumns
@@ -99,10 +101,14 @@ class FilesState:
                     yield _pairs(batch)
 
 
-def open_snapshot_state(url: str, source: TopicSource) -> SnapshotState:
-    """The newest snapshot of a place; raises Unavailable where there is none."""
+def open_snapshot_state(url: str, source: TopicSource, clock: Clock) -> SnapshotState:
+    """The newest snapshot of a place; raises Unavailable where there is none.
+
+    Raises InvalidRequest for one that does not fit the topic, or is too old.
+    """
     with _waiting_for(url):
         snapshot = open_snapshot(url)
+    _check_age(snapshot, source, clock.now_ms())
     return SnapshotState(snapshot, source)
 
 
@@ -118,6 +124,17 @@ def _waiting_for(place: str) -> Iterator[None]:
 def _pairs(batch: pa.RecordBatch) -> list[Record]:
     keys, values = (batch.column(name).to_pylist() for name in _COLUMNS)
     return list(zip(keys, values, strict=True))
+
+
+def _check_age(snapshot: Snapshot, source: TopicSource, now_ms: int) -> None:
+    kept_ms = source.tombstone_retention_ms()
+    age_ms = now_ms - snapshot.document.taken_ms
+    if kept_ms is not None and age_ms > kept_ms:
+        raise InvalidRequest(
+            f"the snapshot {snapshot.url} was taken {age_ms} ms ago, and topic {source.topic} has "
+            f"delete.retention.ms={kept_ms}: it may have let go of deletions since; make a newer "
+            "snapshot"
+        )
 
 
 def _resume_offsets(snapshot: Snapshot, source: TopicSource) -> dict[int, int]:

@@ -14,7 +14,7 @@ import pytest
 from tests.support.snapshot_topic import URL, SnapshotTopic
 from tests.support.source_topic import SourceTopic
 from varve.cli.shape_feeds import FeedMaker, TopicOptions
-from varve.cli.shape_states import FilesState, SnapshotState
+from varve.cli.shape_states import FilesState, SnapshotState, open_snapshot_state
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import InvalidRequest, Unavailable
@@ -83,6 +83,23 @@ def test_a_snapshot_that_the_log_no_longer_reaches_is_refused(kit: SnapshotTopic
     kit.topic.topic.partition(0).delete_records(3)
     with pytest.raises(InvalidRequest, match="make a newer snapshot"):
         SnapshotState(kit.open(), _source(kit))
+
+
+def test_a_snapshot_that_is_older_than_deletions_are_kept_is_refused(
+    kit: SnapshotTopic, tmp_path: Path
+) -> None:
+    kit.topic.put(("a", '{"n":1}'))
+    kit.take(store=open_object_store(f"file:{tmp_path}/place"))
+    source, url = _source(kit), f"{tmp_path}/place"
+    kept_ms = source.tombstone_retention_ms()
+    taken_ms = open_snapshot_state(url, source, SystemClock()).taken_ms
+    assert kept_ms is not None
+    assert taken_ms is not None
+    clock = ManualClock(taken_ms + kept_ms)
+    assert open_snapshot_state(url, source, clock).record_count == 1
+    clock.advance(1)
+    with pytest.raises(InvalidRequest, match=r"delete\.retention\.ms=.* make a newer snapshot"):
+        open_snapshot_state(url, source, clock)
 
 
 def test_a_snapshot_of_another_topic_is_refused(kit: SnapshotTopic) -> None:

@@ -144,12 +144,13 @@ class TopicFeed:
         )
         self._journal.clear()
         positions = dict(reader.resume_offsets)
+        now_ms = self._clock.now_ms()
         state = TableState(
             positions=positions,
             next_tx=1 + sum(positions.values()),
             signature=self._signature,
             topic_id=topic_id,
-            caught_up_ms=self._clock.now_ms(),
+            caught_up_ms=now_ms if reader.taken_ms is None else min(now_ms, reader.taken_ms),
             reset=Reset(ResetKind.SOURCE_LOST, lost),
         )
         away = Absence(self._clock, state.caught_up_ms)

@@ -26,6 +26,7 @@ class _Bench:
         self.source = SlowSource(self.clock, tombstones_ms=_KEPT_MS)
         self.fillings = 0
         self.opened: Callable[[], None] = lambda: None
+        self.open_state: Callable[[], StateReader] = self._open_state
         for key in ("a", "b", "c", "d", "e", "f"):
             self.put(key, 1)
         self.source.append(0, b"a", None)
@@ -33,7 +34,7 @@ class _Bench:
         self.feed = TopicFeed(
             self.source,
             PlainDecoder(),
-            self._open_state,
+            lambda: self.open_state(),
             directory=str(path / "tables"),
             fs=RealFileSystem(),
             clock=self.clock,
@@ -134,4 +135,20 @@ def test_a_filling_that_is_stopped_while_it_is_checked_begins_anew(bench: _Bench
     assert reset is not None
     assert bench.keys() == [row_key_of(key) for key in "bcdefg"]
     assert bench.fillings == 3
+    bench.feed.close()
+
+
+def test_deletions_that_went_since_an_old_state_was_taken_reset_the_topic(bench: _Bench) -> None:
+    reader = ReplayState(bench.source)
+    reader.taken_ms = bench.clock.now_ms()
+    records = [list(part) for part in reader.read()]
+    bench.source.append(0, b"b", None)
+    bench.put("h", 1)
+    bench.clean_twice()
+    bench.open_state = lambda: reader
+    reader.read = lambda: iter(records)  # type: ignore[method-assign]  # as a snapshot has them
+    bench.feed.open()
+    (only,) = bench.feed.poll(max_records=10, wait_ms=0)
+    assert only.reset is not None
+    assert "deletions may be gone" in only.reset.text
     bench.feed.close()
