@@ -181,8 +181,10 @@ class Worker:
         # A run may have lasted for hours.
         telling = self._notes.failed(failure, self._clock.now_ms())
         if telling is not Telling.NOT:
+            # Of what is away for a while the text says all there is to know.
+            is_traced = telling is Telling.IN_FULL and not isinstance(failure, Unavailable)
             logger.error(
                 "worker run failed, will be tried again",
-                exc_info=failure if telling is Telling.IN_FULL else None,
+                exc_info=failure if is_traced else None,
                 extra={"worker": self.name, "failures": failures, "error": repr(failure)},
             )

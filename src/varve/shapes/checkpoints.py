@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Closed, Unavailable
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import Offset
 from varve.shapes.settings import EngineSettings
@@ -150,6 +150,9 @@ class Checkpoints:
             raise
         try:
             feed.checkpoint(due.mark)
+        except Closed:
+            # It was lost meanwhile: it is opened again, and gives again what is not written.
+            return False
         except Exception as error:
             if self._note_failure(error) >= REOPEN_MS:
                 self._reopen()

@@ -63,6 +63,22 @@ def test_a_failing_run_is_kept_logged_and_tried_again(caplog: pytest.LogCaptureF
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
 
 
+def test_what_is_away_is_told_without_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    recovered = threading.Event()
+    failures_left = [Unavailable("the broker is away")]
+
+    def run_once(now_ms: int) -> None:
+        if failures_left:
+            raise failures_left.pop()
+        recovered.set()
+
+    with caplog.at_level(logging.ERROR), Worker("test", run_once, 10, ManualClock()):
+        assert recovered.wait(PATIENCE_S)
+    (told,) = caplog.records
+    assert "the broker is away" in told.__dict__["error"]
+    assert told.exc_info is None
+
+
 def test_even_an_exit_in_a_run_does_not_end_the_thread() -> None:
     ran_again = threading.Semaphore(0)
 

@@ -13,9 +13,10 @@ import pytest
 
 from tests.support.shape_engine import Follower, Stage
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import DiskFull, NotFound, StoreError, Unavailable
+from varve.foundation.errors import Closed, DiskFull, NotFound, StoreError, Unavailable
 from varve.shapes.checkpoints import REOPEN_MS
 from varve.shapes.definition import define
+from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import BEFORE_ALL, LAST, SNAPSHOT_END
 from varve.shapes.registry import FILE_NAME
 from varve.shapes.settings import EngineSettings
@@ -301,6 +302,25 @@ def test_a_table_that_cannot_be_written_holds_up_no_other_topic(
     stage.crash()
     assert stage.engine.run_turn("others") == 0, "it was not durable"
     assert stage.engine.run_turn("items") == 1
+
+
+def test_a_feed_that_is_lost_before_its_checkpoint_is_no_failure(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Follower(stage, "items")
+    client.catch_up()
+    stage.put("items", "a", {"n": 1})
+    assert stage.engine.run_turn("items") == 1
+
+    def lose(feed: TopicFeed, mark: int) -> None:
+        raise Closed("the feed of topic items is not open")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(TopicFeed, "checkpoint", lose)
+        stage.engine.checkpoint_now()
+    stage.crash()
+    assert stage.engine.run_turn("items") == 1, "it was not durable"
+    assert client.catch_up() == {"a": {"key": "a", "n": 1}}
 
 
 def test_a_topic_that_stands_still_for_its_table_says_so(
