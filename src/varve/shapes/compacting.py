@@ -45,7 +45,8 @@ class Compacting:
         )
 
     def compact(self, shape: Shape, now_ms: int) -> CompactionReport:
-        """Compacts all of a log that is durable; raises NotFound if the shape goes meanwhile.
+        """Compacts all of a log that is durable; raises Closed if the engine ends meanwhile, and
+        NotFound if the shape goes.
 
         It goes if it is damaged, and if the disk fails while the new log is put in place.
         """
@@ -76,8 +77,12 @@ class Compacting:
         self._note(self._schedule.run_once(now_ms))
 
     def end(self) -> None:
-        """Nobody waits for more than the log that is being compacted."""
-        self._schedule.end()
+        """Lets those under way end soon, and none begin."""
+        self._compactor.end()
+
+    def join(self) -> None:
+        """Returns when none is under way. Behind `end`."""
+        self._compactor.join()
 
     def _note(self, reports: Iterable[CompactionReport]) -> None:
         for report in reports:

@@ -337,12 +337,17 @@ class Engine:
             self._leftovers.run_once()
 
     def compact(self, shape: Shape) -> CompactionReport:
-        """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it."""
+        """Compacts a shape's log now; raises NotFound if it was dropped, Unavailable if at it, and
+        Closed if the engine ends."""
         return self._compacting.compact(shape, self._clock.now_ms())
 
     def run_compaction(self, now_ms: int) -> None:
         """Compacts the logs whose time has come."""
         self._compacting.run_once(now_ms)
+
+    def end_compactions(self) -> None:
+        """Lets those under way end soon, and none begin: the engine is to be closed."""
+        self._compacting.end()
 
     def _checkpoint_due(self) -> None:
         if self._running is not None:
@@ -384,6 +389,7 @@ class Engine:
         if self._running is not None:
             self._running.stop()
             self._running = None
+        self._compacting.join()
 
     def _let_go(self) -> None:
         self._pool.shutdown(wait=True)

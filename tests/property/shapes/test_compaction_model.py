@@ -268,6 +268,7 @@ def test_in_parts_it_is_the_same(drawn: list[Any], memory_bytes: int, is_split: 
             fs=fs,
             scratch="/scratch/handle",
             balance=balance,
+            check_open=lambda: None,
         )
     )
     once = compact_block(block, SECRET, "log")

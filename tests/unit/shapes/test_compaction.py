@@ -5,6 +5,8 @@ Carries S3 and S6.
 
 import errno
 import os
+from collections.abc import Iterator
+from random import Random
 
 import pytest
 
@@ -12,8 +14,9 @@ from tests.support.compaction_bench import HANDLE, ROOT, CompactionBench
 from tests.support.shape_messages import UPDATE, make_entry, read_messages
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable, Unbalanced
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest, Unavailable, Unbalanced
 from varve.shapes.compaction.balance import Balance
+from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.parts import compact_windows
 from varve.shapes.compaction.report import Outcome, read_reports
 from varve.shapes.compaction.settings import CompactionSettings
@@ -372,6 +375,41 @@ def test_a_shape_is_compacted_once_at_a_time(bench: CompactionBench) -> None:
 
     bench.storage.compaction_target = again  # type: ignore[method-assign]  # a hook into the middle
     assert bench.compact().outcome is Outcome.DONE
+
+
+@pytest.mark.parametrize("memory_bytes", [1024, 1 << 20])
+def test_a_compaction_that_is_to_end_does_so_at_its_next_step_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, memory_bytes: int
+) -> None:
+    settings = CompactionSettings(keep_chunks=0, stale_share=0, memory_bytes=memory_bytes)
+    bench = CompactionBench(MemoryFileSystem(ManualClock()), settings=settings)
+    bench.change(60)
+    bench.storage.flush()
+    bench.storage.close_chunk()
+    files = _log_files(bench)
+    check_open = Compactor._check_open
+    outcomes: list[Outcome | None] = []
+    while not outcomes or outcomes[-1] is None:
+        checks = iter(range(1000))
+
+        def end_in_time(compactor: Compactor, checks: Iterator[int] = checks) -> None:
+            if next(checks) == len(outcomes):
+                compactor.end()
+            check_open(compactor)
+
+        monkeypatch.setattr(Compactor, "_check_open", end_in_time)
+        bench.compactor = Compactor(settings, Random(5))
+        try:
+            outcomes.append(bench.compact().outcome)
+        except Closed:
+            outcomes.append(None)
+            assert _log_files(bench) == files
+            assert not bench.fs.exists(f"{ROOT}/.tmp/{HANDLE}")
+            assert read_reports(bench.fs, bench.storage.directory) == []
+        bench.compactor.join()
+        bench.check(sample=5)
+    assert outcomes[-1] is Outcome.DONE
+    assert len(outcomes) > (10 if memory_bytes == 1024 else 2)
 
 
 def test_a_shape_with_more_dead_keys_than_rows_is_to_be_made_anew() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.support.compaction_bench import SMALL, CompactionBench
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
+from varve.shapes.compaction import compact
 from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.report import Outcome
 from varve.shapes.compaction.schedule import CompactionSchedule
@@ -58,9 +60,30 @@ def test_a_schedule_that_has_ended_compacts_nothing() -> None:
     bench.change(100)
     bench.storage.flush()
     schedule.run_once(0)
-    schedule.end()
+    schedule._compactor.end()
     assert [schedule.run_once(now_ms) for now_ms in (1_000_000, 2_000_000)] == [[], []]
     assert errors == []
+
+
+def test_a_round_ends_in_the_middle_of_a_log_and_tells_of_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = CompactionBench(MemoryFileSystem(ManualClock()))
+    schedule, errors = _schedule(bench, CompactionSettings(keep_chunks=1, stale_share=0.1))
+    bench.change(100)
+    bench.storage.flush()
+    before = bench.storage.manifest
+    schedule.run_once(0)
+    open_ranges = compact._open_ranges
+
+    def end_now(*given: Any) -> Any:
+        schedule._compactor.end()
+        return open_ranges(*given)
+
+    monkeypatch.setattr(compact, "_open_ranges", end_now)
+    assert schedule.run_once(1_000_000) == []
+    assert errors == []
+    assert bench.storage.manifest == before
 
 
 def test_a_log_smaller_than_a_chunk_is_compacted_as_a_whole() -> None:

@@ -8,11 +8,11 @@ Threads    one compaction of a shape at a time, beside any reads and writes.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from random import Random
 
-from varve.foundation.errors import Unavailable, Unbalanced
+from varve.foundation.errors import Closed, Unavailable, Unbalanced
 from varve.shapes.compaction.balance import Balance
 from varve.shapes.compaction.block import Block, Secret
 from varve.shapes.compaction.compacted_writer import CompactedLogWriter, remove_compacted
@@ -32,8 +32,9 @@ class Compactor:
     def __init__(self, settings: CompactionSettings, random: Random) -> None:
         self.settings = settings
         self._random = random
-        self._lock = threading.Lock()
-        self._running: set[str] = set()  # guarded by _lock
+        self._changed = threading.Condition()
+        self._running: set[str] = set()  # guarded by _changed
+        self._is_ended = False
 
     def compact(
         self, storage: ShapeStorage, *, now_ms: int, is_forced: bool = False
@@ -41,16 +42,41 @@ class Compactor:
         """Compacts one shape; forced, all of it and however little would go.
 
         Raises Unavailable while the same shape is being compacted, Corrupt when its files are
-        broken, and OSError when the new files cannot be written: the shape is then as before.
+        broken, OSError when the new files cannot be written, and Closed behind `end`: the shape is
+        then as before.
         """
         with self._one_at_a_time(storage.handle) as secret:
             return compact_shape(
-                storage, self.settings, now_ms=now_ms, secret=secret, is_forced=is_forced
+                storage,
+                self.settings,
+                now_ms=now_ms,
+                secret=secret,
+                is_forced=is_forced,
+                check_open=self._check_open,
             )
+
+    @property
+    def is_ended(self) -> bool:
+        return self._is_ended
+
+    def end(self) -> None:
+        """There are no more compactions, and those under way end with the step in hand."""
+        with self._changed:
+            self._is_ended = True
+
+    def join(self) -> None:
+        """Returns when none is under way. Behind `end`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+
+    def _check_open(self) -> None:
+        if self._is_ended:
+            raise Closed("shapes are compacted no more, the server stops: compact again after it")
 
     @contextmanager
     def _one_at_a_time(self, handle: str) -> Iterator[Secret]:
-        with self._lock:
+        with self._changed:
+            self._check_open()
             if handle in self._running:
                 raise Unavailable(f"shape {handle} is being compacted: ask again later")
             self._running.add(handle)
@@ -58,8 +84,9 @@ class Compactor:
         try:
             yield secret
         finally:
-            with self._lock:
+            with self._changed:
                 self._running.discard(handle)
+                self._changed.notify_all()
 
 
 def compact_shape(
@@ -68,7 +95,8 @@ def compact_shape(
     *,
     now_ms: int,
     secret: Secret,
-    is_forced: bool = False,
+    is_forced: bool,
+    check_open: Callable[[], None],
 ) -> CompactionReport:
     """One compaction, by a caller who sees to it that there is no other of this shape."""
     balance = Balance()
@@ -85,6 +113,7 @@ def compact_shape(
             fs=storage.fs,
             scratch=scratch,
             balance=balance,
+            check_open=check_open,
         )
         with closing(blocks):
             first = next(blocks)
@@ -93,6 +122,7 @@ def compact_shape(
             suffix = _write(storage, now_ms, first, blocks, balance, target[0])
     report = _report(storage, now_ms, Outcome.DONE, balance, target, suffix)
     try:
+        check_open()
         record_report(storage.fs, storage.directory, report, reports_max=settings.reports_max)
         storage.install(CompactedLog(boundary=target[0], position=target[1], suffix=suffix))
     except Exception:

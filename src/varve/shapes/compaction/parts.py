@@ -11,7 +11,7 @@ Invariant  about one and a half times `memory_bytes` is held, and the tables of 
 """
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Final
 
@@ -45,10 +45,12 @@ def compact_ranges(
     fs: FileSystem,
     scratch: str,
     balance: Balance,
+    check_open: Callable[[], None],
 ) -> Generator[Block]:
     """What stays of all entries, in order, counted in the balance.
 
     The first block comes when it is known what goes; what stays is counted as it is given.
+    `check_open` is called between steps, and ends it by what it raises.
     """
     balance.bytes_in = sum(piece.size for piece in ranges)
     if balance.bytes_in <= memory_bytes:
@@ -56,8 +58,10 @@ def compact_ranges(
         count_block(block, balance)
         yield block
         return
-    with closing(_compact_in_parts(ranges, memory_bytes, secret, fs, scratch, balance)) as blocks:
+    in_parts = _compact_in_parts(ranges, memory_bytes, secret, fs, scratch, balance, check_open)
+    with closing(in_parts) as blocks:
         for block in blocks:
+            check_open()
             count_block(block, balance)
             yield block
 
@@ -79,6 +83,7 @@ def _compact_in_parts(
     fs: FileSystem,
     scratch: str,
     balance: Balance,
+    check_open: Callable[[], None],
 ) -> Generator[Block]:
     window = max(WINDOW_BYTES_MIN, memory_bytes // 2)
     count = min(PARTS_MAX, math.ceil(balance.bytes_in / window))
@@ -87,10 +92,11 @@ def _compact_in_parts(
         fs.make_directory(scratch)
         parts = [_Part(fs, f"{scratch}/part.{number}", stack) for number in range(count)]
         for stayed in compact_windows(ranges, window, secret, balance):
+            check_open()
             for part, divided in zip(parts, divide_block(stayed, secret, count), strict=True):
                 part.add(divided)
         for part in parts:
-            part.compact(secret, window, balance)
+            part.compact(secret, window, balance, check_open)
         yield from _join([part.output for part in parts], window // count)
 
 
@@ -161,10 +167,13 @@ class _Part:
             self._input.write_at(self._input_size, memoryview(block.data))
             self._input_size += block.data.size
 
-    def compact(self, secret: Secret, window: int, balance: Balance) -> None:
+    def compact(
+        self, secret: Secret, window: int, balance: Balance, check_open: Callable[[], None]
+    ) -> None:
         """A row that changed more often than memory holds shrinks window by window."""
         stayed = CompactedBlock(EMPTY, 0, 0, 0, 0)
         for block in read_blocks([Range(self._input, self._input_size)], window):
+            check_open()
             joined = join_blocks([stayed.block, block]) if stayed.block.starts.size else block
             stayed = _compact(joined, secret, self._input.path, balance)
         self._input.truncate(0)

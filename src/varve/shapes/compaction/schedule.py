@@ -4,13 +4,13 @@ Each shape is looked at once a period, at a moment moved by chance, so that shap
 not compacted together. One of which too little would go is looked at again when twice as much is
 there: what is read in vain stays a part of what is written.
 
-Threads    `run_once` by one thread; `end` by any.
+Threads    `run_once` by one thread.
 """
 
 from collections.abc import Callable, Iterable
 from random import Random
 
-from varve.foundation.errors import StoreError, Unavailable
+from varve.foundation.errors import Closed, StoreError, Unavailable
 from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.report import CompactionReport, Outcome
 from varve.shapes.storage.storage import ShapeStorage
@@ -33,33 +33,30 @@ class CompactionSchedule:
         self._random = random
         self._due_ms: dict[str, int] = {}
         self._wanted_bytes: dict[str, int] = {}
-        self._is_ended = False
 
     def run_once(self, now_ms: int) -> list[CompactionReport]:
         """Looks at every shape whose time has come; the reports of those whose log was read.
 
-        A failure is handed to `failed` and does not keep the others waiting.
+        A failure is handed to `failed` and does not keep the others waiting. A round ends with the
+        compactor.
         """
         reports = []
         storages = {storage.handle: storage for storage in self._storages()}
         for handle in self._take_due(storages.keys(), now_ms):
-            if self._is_ended:
+            if self._compactor.is_ended:
                 break
             storage = storages[handle]
             try:
                 report = self._look(storage, now_ms)
             except (StoreError, OSError) as error:
-                # One that can be written to, and is unavailable, is being compacted on demand.
-                if storage.failure is not None or not isinstance(error, Unavailable):
+                # One that can be written to, and is unavailable, is being compacted on demand; all
+                # are closed when the compactor has ended.
+                if storage.failure is not None or not isinstance(error, Unavailable | Closed):
                     self._failed(storage, error)
                 continue
             if report is not None and report.outcome is not Outcome.NOTHING:
                 reports.append(report)
         return reports
-
-    def end(self) -> None:
-        """A round under way ends with the shape in hand, and there are no more."""
-        self._is_ended = True
 
     def _look(self, storage: ShapeStorage, now_ms: int) -> CompactionReport | None:
         settings = self._compactor.settings
