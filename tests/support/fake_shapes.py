@@ -94,6 +94,7 @@ class FakeEngine:
         self.refuses: StoreError | None = None
         self.outcome = Outcome.DONE
         self.is_dropping = False
+        self.compactions_end = threading.Event()
         self._lock = threading.Lock()
 
     def find(self, handle: str) -> FakeShape | None:
@@ -134,6 +135,9 @@ class FakeEngine:
             snapshot_rows=1,
             balance=balance,
         )
+
+    def end_compactions(self) -> None:
+        self.compactions_end.set()
 
     def subset(self, shape: FakeShape, subset: Subset, is_left: Callable[[], bool]) -> SubsetResult:
         if self.refuses is not None:

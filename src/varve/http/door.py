@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from varve.foundation.errors import StoreError
 from varve.http import headers
-from varve.http.answer import Answer, Refusal, refusal_of
+from varve.http.answer import Answer, Refusal, refusal_of, unavailable
 from varve.http.exchange import Exchange, Gone
 from varve.http.services import Services
 
@@ -64,6 +64,9 @@ class Door:
             return await self._answer_or_refuse(exchange)
         except Gone:
             raise
+        except asyncio.CancelledError:
+            # By the server alone, which stops and waits no longer.
+            return unavailable("the server stops: come again later").answer()
         except Exception as error:
             logger.error("request failed", exc_info=error, extra={"path": self._name})
             return Refusal(500, {"error": "Internal error"}).answer()

@@ -1,8 +1,8 @@
 """What the door asks of the engine behind it.
 
 Invariant  `find`, `find_by_definition`, `newest_tx`, `is_caught_up`, `is_read_again`, `health`,
-           `topic_health` and the properties of a shape neither block nor touch files; everything
-           else runs in a pool.
+           `topic_health`, `end_compactions` and the properties of a shape neither block nor touch
+           files; everything else runs in a pool.
 Threads    any thread may ask; a listener is called from the engine's threads.
 """
 
@@ -72,6 +72,9 @@ class Engine(Protocol):
     def find_or_create(self, definition: Definition) -> Shape: ...
     def drop(self, shape: Any, reason: DropReason) -> None: ...
     def compact(self, shape: Any) -> CompactionReport: ...
+    def end_compactions(self) -> None:
+        """Lets those under way end soon, with Closed, and none begin. Does not wait."""
+
     def subset(self, shape: Any, subset: Subset, is_left: Callable[[], bool]) -> SubsetResult:
         """The rows asked for; ends soon, by an error, once nobody waits for them."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Closed, Unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,11 +26,14 @@ class EnginePool:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"shape-{name}")
         self._limit = threads * _QUEUED_PER_THREAD
         self._pending = 0
+        self._is_closed = False
 
     async def run_in_engine(
         self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
     ) -> T:
-        """The function's result; raises Unavailable when the queue is full."""
+        """The function's result; raises Unavailable when the queue is full, Closed at the end."""
+        if self._is_closed:
+            raise Closed("the server stops: come again later")
         if self._pending >= self._limit:
             raise Unavailable(
                 f"{self._pending} {self._name} calls wait for threads, the limit: ask again later"
@@ -43,4 +46,5 @@ class EnginePool:
             self._pending -= 1
 
     def close(self) -> None:
+        self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -139,14 +139,15 @@ class Exchange:
             self._gone()
 
     async def answer(self, answer: Answer, idle_ms: int) -> int:
-        """Sends it; the number of bytes of its body. Raises Gone where that is not possible."""
+        """Sends it; the number of bytes of its body. Raises Gone where that is not possible, also
+        when the server stops and waits no longer."""
         if not isinstance(answer.body, bytes) and not self.has_pieces:
             answer = await _collect(answer)
         try:
             if isinstance(answer.body, bytes):
                 return await self._send_whole(answer, answer.body, idle_ms)
             return await self._send_pieces(answer, answer.body, idle_ms)
-        except TimeoutError as error:
+        except (TimeoutError, asyncio.CancelledError) as error:
             await self._break_off()
             raise Gone from error
 

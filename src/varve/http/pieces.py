@@ -6,11 +6,12 @@ Threads    the loop's alone; reading happens in the pool.
 """
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
-from varve.foundation.errors import StoreError
+from varve.foundation.errors import Closed, StoreError
 from varve.http.engine import Shape
 from varve.http.engine_pool import EnginePool
 from varve.shapes.offset import Offset
@@ -67,7 +68,9 @@ class Pieces:
             return
         rest, self._rest = self._rest, None
         if rest is not None and hasattr(rest, "close"):
-            await self._pool.run_in_engine(_close, rest)
+            # Where the server stops the files go with the process.
+            with contextlib.suppress(Closed):
+                await self._pool.run_in_engine(_close, rest)
 
     def _close_later(self, reading: "asyncio.Future[tuple[bytes, bool]]") -> None:
         if not reading.cancelled():

@@ -1,6 +1,7 @@
 """The process's HTTP server: listens, answers until told to stop, lets requests end.
 
-Crash      requests in flight have a deadline when it stops; held ones are answered at once.
+Crash      requests in flight have a deadline when it stops; held ones are answered at once. Behind
+           the deadline a request is 503, and an answer that is being sent is broken off.
 Threads    the loop's alone.
 """
 
@@ -20,6 +21,8 @@ from varve.http.connection import Connection
 from varve.http.services import Services
 
 _BACKLOG = 4096
+_LAST_WORDS_S = 1
+"""How long requests whose time is over may take to tell their clients."""
 
 
 class HttpServer:
@@ -80,10 +83,14 @@ class HttpServer:
     async def stop(self) -> None:
         """Answers what waits, lets the rest end in time, closes."""
         self._services.waiters.stop()
+        self._services.engine.end_compactions()
         try:
             if self._server is not None and self._task is not None:
                 self._server.end()
                 await self._task
+                cancelled = self._server.server_state.tasks
+                if cancelled:
+                    await asyncio.wait(cancelled, timeout=_LAST_WORDS_S)
         finally:
             self._services.close()
 
