@@ -25,6 +25,7 @@ from varve.shapes.feed.counts import FeedCounts
 from varve.shapes.feed.decoder import Decoder
 from varve.shapes.feed.doubts import Doubts
 from varve.shapes.feed.filling import Filling, FillProgress, Progress
+from varve.shapes.feed.gaps import Gaps
 from varve.shapes.feed.journal import Journal, Range
 from varve.shapes.feed.order import Gate, RecordOrder, Taken
 from varve.shapes.feed.reset import Reset, ResetKind
@@ -52,6 +53,7 @@ class _Running(NamedTuple):
     maker: ChangeMaker
     doubts: Doubts
     absence: Absence
+    gaps: Gaps
 
 
 class TopicFeed:
@@ -92,7 +94,6 @@ class TopicFeed:
         self._written_tx = 0
         self._lost: str | None = None
         self._is_broken = False
-        self._tombstones_ms: int | None = None
         self._topic_id = ""
 
     # Opening and closing
@@ -203,12 +204,11 @@ class TopicFeed:
             table, self.counts, doubts, prefix=self._prefix, is_grouped=self._gate is not None
         )
         self._positions, self._next_tx = positions, state.next_tx
-        self._tombstones_ms = self._source.tombstone_retention_ms()
         self._topic_id = state.topic_id or self._source.topic_id()
         self._looked_ms = self._clock.now_ms()
-        self._running = _Running(
-            table, order, maker, doubts, Absence(self._clock, state.caught_up_ms)
-        )
+        absence = Absence(self._clock, state.caught_up_ms)
+        gaps = Gaps(absence, self._source.tombstone_retention_ms, self._clock)
+        self._running = _Running(table, order, maker, doubts, absence, gaps)
 
     def close(self) -> None:
         """Lets go of the table, and ends its views; what no checkpoint wrote is read again."""
@@ -276,9 +276,10 @@ class TopicFeed:
         given: list[Transaction] = []
         while self._waiting:
             taken = self._waiting[0]
-            if self._has_lost_deletions(running.absence, taken):
-                return given or [self._lose(self._deletions_text(taken.range))]
             try:
+                has_gap = len(taken.entries) < taken.range.end - taken.range.start
+                if has_gap and running.gaps.may_hide_deletions():
+                    return given or [self._lose(_deletions_text(running.gaps, taken.range))]
                 made = running.maker.make(taken)
             except StoreError:
                 # The table has what was made before: it is given, and the rest tried again.
@@ -300,20 +301,6 @@ class TopicFeed:
             rest = taken.range._replace(start=done.end, first_tx=done.next_tx)
             entries = [one for one in taken.entries if one[0] >= done.end]
             self._waiting.appendleft(Taken(rest, entries))
-
-    def _has_lost_deletions(self, absence: Absence, taken: Taken) -> bool:
-        """Whether the log may have let go of deletions that were never read."""
-        if self._tombstones_ms is None:
-            return False
-        has_gap = len(taken.entries) < taken.range.end - taken.range.start
-        return has_gap and absence.is_longer_than(self._tombstones_ms)
-
-    def _deletions_text(self, range: Range) -> str:
-        return (
-            f"offsets of partition {range.partition} from {range.start} on are missing, and the "
-            f"topic was last read to its end longer than delete.retention.ms={self._tombstones_ms} "
-            "ago, or nobody knows when: deletions may be gone"
-        )
 
     def _lose(self, reason: str) -> Transaction:
         self._lost = f"topic {self.topic}: {reason}"
@@ -404,3 +391,11 @@ class TopicFeed:
             why = f": {self._lost}" if self._lost is not None else ""
             raise Closed(f"the feed of topic {self.topic} is not open{why}: open it")
         return self._running
+
+
+def _deletions_text(gaps: Gaps, range: Range) -> str:
+    return (
+        f"offsets of partition {range.partition} from {range.start} on are missing, and the topic "
+        f"was last read to its end longer than delete.retention.ms={gaps.retention_ms} ago, or "
+        "nobody knows when: deletions may be gone"
+    )

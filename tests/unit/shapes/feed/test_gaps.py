@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.support.feed_bench import FeedBench, short
 from varve.foundation.clock import ManualClock
 from varve.shapes.feed.absence import Absence
+from varve.shapes.feed.gaps import Gaps
 from varve.shapes.feed.reset import ResetKind
 from varve.shapes.offset import Offset
 
@@ -85,6 +86,43 @@ def test_deletions_that_may_be_lost_reset_the_topic(tmp_path: Path) -> None:
     assert only.reset.kind is ResetKind.SOURCE_LOST
     assert "deletions may be gone" in only.reset.text
     bench.close()
+
+
+def test_deletions_may_be_lost_under_settings_altered_while_the_feed_runs(tmp_path: Path) -> None:
+    bench = FeedBench(tmp_path, settings={"cleanup.policy": "delete"})
+    bench.open()
+    bench.put("z", {"n": 0})
+    bench.poll_all()
+    bench.store.alter_topic("orders", {"cleanup.policy": "compact", "delete.retention.ms": 1000})
+    for number in range(3):
+        bench.put("a", {"n": number})
+    bench.store.clean("orders", roll=True, at_once=True)
+    bench.clock.advance(1001)
+    (only,) = bench.poll()
+    assert only.reset is not None
+    assert "delete.retention.ms=1000" in only.reset.text
+    bench.close()
+
+
+def test_how_long_deletions_are_kept_is_asked_for_seldom() -> None:
+    clock = ManualClock()
+    kept: list[int | None] = [None, 60_000, 10_000, 1_000]
+    absence = Absence(clock, clock.now_ms())
+    gaps = Gaps(absence, lambda: kept.pop(0), clock)
+    assert not gaps.may_hide_deletions()
+    assert len(kept) == 3
+    clock.advance(1_001)
+    absence.look()
+    for _ in range(3):
+        assert not gaps.may_hide_deletions()
+        assert len(kept) == 2
+    clock.advance(1_000)
+    absence.look()
+    assert not gaps.may_hide_deletions()
+    clock.advance(1_000)
+    absence.look()
+    assert gaps.may_hide_deletions()
+    assert kept == []
 
 
 def _without_an_early_record(path: Path) -> FeedBench:
