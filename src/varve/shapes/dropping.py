@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from varve.foundation.errors import Unavailable
+from varve.foundation.errors import Closed, Unavailable
 from varve.foundation.metrics import MetricTable
 from varve.shapes.catalog import Catalog
 from varve.shapes.leftovers import Leftovers
@@ -52,10 +52,13 @@ class Dropping:
         # Topics by handle, guarded by _ended. Who is stuck has its row and its files.
         self._under_way: dict[str, str] = {}
         self._stuck: dict[str, str] = {}
+        self._is_ended = False  # guarded by _ended
 
     def drop(self, shapes: Collection[Shape], reason: DropReason) -> None:
-        """Ends shapes for good; one that was dropped before stays so."""
+        """Ends shapes for good; one that was dropped before stays so. Closed behind `end`."""
         with self._ended:
+            if self._is_ended:
+                raise Closed("shapes are dropped no more, the engine is closed: open it again")
             gone = [shape for shape in shapes if shape.mark_dropped(reason)]
             topics = {shape.handle: shape.definition.topic for shape in gone}
             self._under_way.update(topics)
@@ -81,6 +84,12 @@ class Dropping:
             "shapes dropped", extra={"reason": str(reason), "handles": handles[:_LOGGED_MAX]}
         )
         self._listeners.tell(handles)
+
+    def end(self) -> None:
+        """Waits for drops that are under way; there are no more."""
+        with self._ended:
+            self._is_ended = True
+            self._ended.wait_for(lambda: not self._under_way)
 
     def _forget(self, handles: Collection[str]) -> bool:
         """False if the registry keeps them for now; it makes up for it with its next change."""

@@ -4,7 +4,8 @@ Layout     registry.sqlite, .lock, tables/<topic>, <h1h2>/<h3h4>/<handle>/, .tmp
            directory. docs/shapes.md
 Invariant  one shape for each definition and one handle for each shape, never given again. A handle
            that was dropped is found no more. A topic has one feed at a time, and no shape outlives
-           the feed that it lives on.
+           the feed that it lives on. Behind the end nothing is written, whoever reads on: the
+           directory may be another process's.
 Crash      shapes with complete snapshots go on where their feeds go on; others are dropped.
 Threads    any. `_creation` is held while a shape is made or a topic is let go, not while a broker
            is asked for a topic. Workers run turns, checkpoints, snapshots and upkeep; in an engine
@@ -203,9 +204,9 @@ class Engine:
             )
             self._catalog.add(shape)
             topic.waiting.add(shape)
+            if self._running is not None:
+                self._running.wake_snapshots(topic)
         self.metrics.table.add(metrics.CREATED, 1)
-        if self._running is not None:
-            self._running.wake_snapshots(topic)
         return shape
 
     def _make_room(self) -> None:
@@ -356,7 +357,7 @@ class Engine:
     # Dropping
 
     def drop(self, shape: Shape, reason: DropReason) -> None:
-        """Ends a shape for good; one that was dropped before stays so."""
+        """Ends a shape for good; one that was dropped before stays so. Closed behind the end."""
         self._dropping.drop([shape], reason)
 
     def _unregister(self, handles: Collection[str]) -> None:
@@ -383,7 +384,9 @@ class Engine:
             self._let_go()
 
     def _stop(self) -> None:
-        self._is_open = False
+        # Who is making a shape has the engine open until it is made.
+        with self._creation:
+            self._is_open = False
         self._leftovers.end()
         self._compacting.end()
         if self._running is not None:
@@ -393,6 +396,7 @@ class Engine:
 
     def _let_go(self) -> None:
         self._pool.shutdown(wait=True)
+        self._dropping.end()
         for topic in self._topics.all():
             topic.close()
         for shape in self.shapes():

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from varve.foundation.clock import Clock
-from varve.foundation.errors import Corrupt, NotFound, StoreError, Unavailable
+from varve.foundation.errors import Closed, Corrupt, NotFound, StoreError, Unavailable
 from varve.shapes.definition import Definition
 from varve.shapes.messages import MessageForm
 from varve.shapes.offset import BEFORE_ALL, SNAPSHOT_END, Offset
@@ -51,6 +51,7 @@ class Shape:
         "_clock",
         "_failure",
         "_followers",
+        "_is_closed",
         "_is_complete",
         "_is_started",
         "_is_unread",
@@ -97,6 +98,7 @@ class Shape:
         self._open_storage = open_storage
         self._storage_failed = storage_failed
         self._storage: ShapeStorage | None = None  # guarded by _lock
+        self._is_closed = False  # guarded by _lock
         self._is_started = self._is_complete = start is not None
         self._is_unread = start is None
         self._followers = 0  # guarded by _lock
@@ -211,8 +213,9 @@ class Shape:
     def open(self) -> ShapeStorage:
         """The storage, opened if need be.
 
-        Raises NotFound if the shape was dropped, perhaps because its files are gone or damaged, and
-        Unavailable before its snapshot has begun, or if they cannot be read now.
+        Raises NotFound if the shape was dropped, perhaps because its files are gone or damaged,
+        Unavailable before its snapshot has begun, or if they cannot be read now, and Closed behind
+        the end of the engine.
         """
         storage = self._storage
         if storage is not None and not self.is_dropped:
@@ -232,6 +235,8 @@ class Shape:
         if self.is_dropped:
             raise NotFound(f"shape {self.handle} was dropped: {self.drop_reason}")
         if self._storage is None:
+            if self._is_closed:
+                raise Closed(f"shape {self.handle} is closed with its engine: open that again")
             if not self._is_started:
                 raise Unavailable(f"the snapshot of shape {self.handle} has not begun: try again")
             self._storage = self._open_storage(self)
@@ -295,9 +300,10 @@ class Shape:
         return True
 
     def close(self) -> None:
-        """Makes the log durable and lets go of it."""
+        """Makes the log durable and lets go of it for good."""
         with self._lock:
             storage, self._storage = self._storage, None
+            self._is_closed = True
         if storage is not None:
             storage.close()
 
@@ -305,6 +311,7 @@ class Shape:
         """Lets go of the log as a crash would."""
         with self._lock:
             self._storage = None
+            self._is_closed = True
 
 
 def flush_shapes(shapes: Iterable[Shape]) -> None:

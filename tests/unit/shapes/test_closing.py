@@ -1,21 +1,29 @@
 """The end of an engine: what is under way is over before the directory is let go."""
 
 import threading
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.shape_engine import Stage
+from tests.support.shape_engine_door import open_stage
 from varve.disk import RealFileSystem
 from varve.foundation.errors import Closed, Unavailable
 from varve.shapes.compaction import compact
 from varve.shapes.compaction.block import Block
 from varve.shapes.compaction.compact import Compactor
 from varve.shapes.compaction.parts import compact_ranges
+from varve.shapes.definition import Definition, define
+from varve.shapes.dropping import Dropping
 from varve.shapes.engine import LOCK_FILE
+from varve.shapes.offset import LAST, SNAPSHOT_END, Offset
+from varve.shapes.registry import Registry
+from varve.shapes.shape import DropReason
+from varve.shapes.storage.layout import log_path
+from varve.shapes.storage.storage import ShapeStorage
 
 PATIENCE_SECONDS = 20.0
 
@@ -56,3 +64,89 @@ def test_a_compaction_ends_before_the_directory_is_let_go(
             compacting.result(PATIENCE_SECONDS)
         closing.result(PATIENCE_SECONDS)
     RealFileSystem().lock(lock).release()
+
+
+def test_a_shape_is_dropped_before_the_directory_is_let_go_or_not_at_all(
+    stage: Stage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ending, leave = (threading.Event() for _ in range(3))
+    drop, end = ShapeStorage.drop, Dropping.end
+
+    def drop_slowly(storage: ShapeStorage) -> bool:
+        begun.set()
+        assert leave.wait(PATIENCE_SECONDS)
+        return drop(storage)
+
+    def tell_and_end(dropping: Dropping) -> None:
+        ending.set()
+        end(dropping)
+
+    monkeypatch.setattr(ShapeStorage, "drop", drop_slowly)
+    monkeypatch.setattr(Dropping, "end", tell_and_end)
+    shape, other = stage.create("items"), stage.create("items", where="n > 1")
+    directories = [shape.open().directory, other.open().directory]
+    lock = f"{stage.engine.root}/{LOCK_FILE}"
+    with ThreadPoolExecutor(2) as pool:
+        dropping = pool.submit(stage.engine.drop, shape, DropReason.DELETED)
+        assert begun.wait(PATIENCE_SECONDS)
+        closing = pool.submit(stage.engine.close)
+        assert ending.wait(PATIENCE_SECONDS)
+        with pytest.raises(Unavailable):
+            RealFileSystem().lock(lock)
+        leave.set()
+        dropping.result(PATIENCE_SECONDS)
+        closing.result(PATIENCE_SECONDS)
+    with pytest.raises(Closed):
+        stage.engine.drop(other, DropReason.DELETED)
+    assert [Path(one).exists() for one in directories] == [False, True]
+
+
+def test_a_reader_behind_the_end_opens_and_drops_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, closed = stage.create("items"), stage.create("items", where="n > 1")
+    stage.put("items", "1", {"n": 1})
+    stage.settle("items")
+    directory = Path(shape.open().directory)
+    read = ShapeStorage.read
+
+    def read_late(storage: ShapeStorage, start: Offset, end: Offset) -> Iterator[bytes]:
+        stage.engine.close()
+        # As the next process would by a compaction.
+        Path(log_path(storage.directory, storage.manifest.latest)).unlink()
+        return read(storage, start, end)
+
+    monkeypatch.setattr(ShapeStorage, "read", read_late)
+    with pytest.raises(Closed, match="dropped no more"):
+        list(shape.read(SNAPSHOT_END, LAST))
+    assert directory.exists()
+    with pytest.raises(Closed, match="closed with its engine"):
+        closed.open()
+
+
+def test_a_shape_that_is_being_made_is_made_before_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, leave = threading.Event(), threading.Event()
+    add = Registry.add
+
+    def add_slowly(registry: Registry, definition: Definition) -> str:
+        begun.set()
+        assert leave.wait(PATIENCE_SECONDS)
+        return add(registry, definition)
+
+    monkeypatch.setattr(Registry, "add", add_slowly)
+    stage = open_stage(path)
+    stage.store.create_topic("made-last")
+    with ThreadPoolExecutor(2) as pool:
+        making = pool.submit(stage.engine.find_or_create, define("made-last"))
+        assert begun.wait(PATIENCE_SECONDS)
+        closing = pool.submit(stage.engine.close)
+        assert not wait([closing], timeout=0.2).done
+        leave.set()
+        assert making.result(PATIENCE_SECONDS).definition.topic == "made-last"
+        closing.result(PATIENCE_SECONDS)
+    assert not [one for one in threading.enumerate() if one.name == "shapes-feed-made-last"]
+    with pytest.raises(Closed):
+        stage.engine.find_or_create(define("made-last", where="n > 1"))
+    stage.close()
