@@ -34,6 +34,7 @@ class FakeShape:
         self.reads = 0
         self.followers = 0
         self.is_tail = False
+        self.compacted_to = BEFORE_ALL
 
     def open(self) -> None:
         self.is_open = True

@@ -48,6 +48,10 @@ class Shape(Protocol):
     def latest(self) -> Offset:
         """The last place that may be shown, `0_inf` before the log has any."""
 
+    @property
+    def compacted_to(self) -> Offset:
+        """Before this place what is read has rows of up to this place."""
+
     def open(self) -> object:
         """Makes places known; raises NotFound if the shape was dropped."""
 

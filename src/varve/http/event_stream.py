@@ -47,6 +47,11 @@ class EventStream:
                     async for piece in self._catch_up(shape, place, last):
                         yield piece
                     place = last
+                    if shape.compacted_to > place:
+                        # It was compacted meanwhile: rows that were told are of up to there.
+                        continue
+                    if not place.is_virtual:
+                        yield encode_events(up_to_date(place.tx))
                     is_silent = False
                 else:
                     is_silent = not await waiter.wait(min(until, loop.time() + keep_alive_s))
@@ -56,7 +61,7 @@ class EventStream:
                     yield KEEP_ALIVE
 
     async def _catch_up(self, shape: Shape, place: Offset, last: Offset) -> AsyncIterator[bytes]:
-        """All in (place, last], over the ends of chunks, and the mark that it is all."""
+        """All in (place, last], over the ends of chunks."""
         while place < last:
             end = min(await self._find_end(shape, place, last), last)
             pieces = await self._services.reader.read(shape, place, end)
@@ -71,8 +76,6 @@ class EventStream:
             finally:
                 await pieces.close()
             place = end
-        if not last.is_virtual:
-            yield encode_events(up_to_date(last.tx))
 
 
 def encode_events(joined: bytes) -> bytes:

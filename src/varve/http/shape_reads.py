@@ -81,9 +81,11 @@ class ShapeReads:
         newest_tx = self._services.engine.newest_tx(shape.definition.topic)
         last = shape.latest
         end = await self.find_end(shape, request.offset, last)
-        # A chunk that was ended meanwhile may end within a transaction, of which there is more.
-        is_up_to_date = request.offset != BEFORE_ALL and end == last
         pieces = await self._read(shape, request.offset, end)
+        # A chunk that was ended meanwhile may end within a transaction, of which there is more. So
+        # there is of rows, where the log was compacted meanwhile up to behind the last place.
+        is_whole = end == last and shape.compacted_to <= end
+        is_up_to_date = request.offset != BEFORE_ALL and is_whole
         seen_tx = max(end.tx, 0) if request.is_live else max(end.tx, newest_tx, 0)
         tail = up_to_date(seen_tx) if is_up_to_date else b""
         told = self._headers(request, shape, end)

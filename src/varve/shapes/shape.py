@@ -148,6 +148,12 @@ class Shape:
                 self._latest = found
         return self._latest
 
+    @property
+    def compacted_to(self) -> Offset:
+        """Where the compacted part of the log ends: within it rows are told as of there."""
+        storage = self._storage
+        return BEFORE_ALL if storage is None else storage.manifest.boundary
+
     def chunk_end(self, offset: Offset) -> Offset | None:
         """Where the chunk behind a place ends; None if it is open or there is none."""
         with self._reading():

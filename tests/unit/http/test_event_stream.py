@@ -104,6 +104,28 @@ def test_a_stream_ends_in_time_though_there_is_always_more() -> None:
     play(scene, events_ms=100)
 
 
+def test_what_is_compacted_while_it_is_told_is_marked_at_the_end_of_that() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        read = shape.read
+
+        def read_compacted(start: Offset, end: Offset) -> Iterator[bytes]:
+            """The update of `a` comes with a later one, of `b` there is nothing more."""
+            if shape.compacted_to < Offset(3, 0):
+                stage.engine.add(shape, message(b"a", 3))
+                shape.log[0] = (Offset(1, 0), message(b"b", 1))
+                shape.compacted_to = Offset(3, 0)
+            return read(start, end)
+
+        stage.engine.add(shape, message(b"a", 1), message(b"b", 2))
+        shape.read = read_compacted  # type: ignore[method-assign]
+        told = [line async for line in _events(stage, shape, "0_inf", {}) if line]
+        found = [json.loads(line.removeprefix("data: ")) for line in told if line[0] != ":"]
+        assert [one.get("key", "mark") for one in found] == ["b", "b", "a", "mark"]
+
+    play(scene, events_ms=100)
+
+
 def test_a_stream_ends_when_its_shape_goes_and_the_next_gets_409() -> None:
     async def scene(stage: Stage) -> None:
         shape, _ = await stage.begin()

@@ -5,6 +5,7 @@ Carries S2 and S5.
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -78,6 +79,29 @@ def test_a_chunk_that_ends_within_a_transaction_while_it_is_asked_for_is_not_all
         second = await stage.get(offset="1_0", handle=shape.handle)
         assert "electric-up-to-date" in second.headers
         assert second.json()[0]["key"] == "2"
+
+    play(scene)
+
+
+def test_what_is_compacted_beyond_its_end_while_it_is_read_is_not_all() -> None:
+    async def scene(stage: Stage) -> None:
+        shape, _ = await stage.begin()
+        stage.engine.add(shape, message(b"1", 1))
+        read = shape.read
+
+        def read_compacted(start: Offset, end: Offset) -> Iterator[bytes]:
+            if shape.compacted_to < Offset(2, 0):
+                stage.engine.add(shape, message(b"1", 2))
+                shape.compacted_to = Offset(2, 0)
+            return read(start, end)
+
+        shape.read = read_compacted  # type: ignore[method-assign]
+        first = await stage.get(offset="0_inf", handle=shape.handle)
+        assert first.headers["electric-offset"] == "1_0"
+        assert "electric-up-to-date" not in first.headers
+        second = await stage.get(offset="1_0", handle=shape.handle)
+        assert second.headers["electric-offset"] == "2_0"
+        assert "electric-up-to-date" in second.headers
 
     play(scene)
 
