@@ -177,12 +177,12 @@ class Shape:
         try:
             yield
         finally:
-            # Who waited for its first rows alone need not come again.
+            # Who waited for its first rows alone has yet to read them.
             if not self._is_unread:
                 self._left_ms = self._clock.now_ms()
             with self._lock:
                 self._followers -= 1
-            self._note_read()
+            self.last_read = next(self._reads)
 
     def is_wanted(self, now_ms: int) -> bool:
         """Whether somebody follows it, or is about to: between two polls, or for the first time."""

@@ -160,6 +160,20 @@ def test_shapes_that_nobody_came_to_read_make_room_after_a_while(path: Path) -> 
     stage.close()
 
 
+def test_a_shape_whose_first_rows_were_waited_for_stays_until_they_are_read(path: Path) -> None:
+    stage = Stage(path, settings=EngineSettings(shapes_max=1))
+    stage.store.create_topic("t")
+    first = stage.create("t", where="n = 1")
+    with first.followed():
+        pass
+    with pytest.raises(Unavailable, match="just made"):
+        stage.create("t", where="n = 2")
+    list(first.read(BEFORE_ALL, LAST))
+    stage.create("t", where="n = 2")
+    assert first.drop_reason is DropReason.EVICTED
+    stage.close()
+
+
 def test_shapes_that_are_followed_make_no_room(path: Path) -> None:
     clock = ManualClock()
     stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
