@@ -34,6 +34,10 @@ class Failed(Exception):
     """The transaction cannot be committed but may be aborted."""
 
 
+class Broken(Exception):
+    """The producer is of no more use: another one is to be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """A record as a client gives it."""

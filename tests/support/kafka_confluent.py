@@ -33,6 +33,7 @@ from tests.support.kafka_clients import (
     RECONNECT_MAX_MS,
     RETRY_MS,
     WAIT_SECONDS,
+    Broken,
     Closing,
     ConsumerClient,
     ConsumerOptions,
@@ -165,7 +166,7 @@ class ConfluentProducer(Closing):
         try:
             self._producer.close()
         except KafkaException as error:
-            if not isinstance(_translated(error), Fenced):
+            if not isinstance(_translated(error), Fenced | Broken):
                 raise
 
 
@@ -384,4 +385,4 @@ def _translated(error: KafkaException) -> Exception:
         return Fenced(told.str())
     if told.txn_requires_abort():
         return Failed(told.str())
-    return error
+    return Broken(told.str()) if told.fatal() else error

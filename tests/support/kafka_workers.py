@@ -5,14 +5,18 @@ Threads    each worker has its own; what it noted is read once it has ended.
 
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, Self
 
 from tests.support.kafka_clients import (
     WAIT_SECONDS,
+    Broken,
     ConsumerOptions,
     Failed,
     KafkaClient,
+    ProducerClient,
     ProducerOptions,
     Received,
 )
@@ -94,7 +98,8 @@ class Transactor(Worker):
     def __init__(self, client: KafkaClient, bootstrap: str, topic: str, source: random.Random):
         super().__init__("the transactional producer")
         options = ProducerOptions(transactional_id=f"{topic}-writer")
-        self._producer = client.producer(bootstrap, options)
+        self._make: Callable[[], ProducerClient] = partial(client.producer, bootstrap, options)
+        self._producer = self._make()
         self._topic = topic
         self._source = source
         self._number = 0
@@ -104,21 +109,34 @@ class Transactor(Worker):
     def work(self) -> None:
         self._number += 1
         self._producer.begin()
-        for _ in range(self._source.randint(1, 3)):
-            for partition in PARTITIONS:
-                self._producer.send((self._topic, partition), b"%d" % self._number)
-        try:
-            if self._source.random() < 0.7:
-                self._producer.commit()
-                self.committed.append(self._number)
-                self.done_count += 1
-                return
-        except Failed:
-            self._producer.abort()
-            self.aborted.append(self._number)
+        sent = [
+            self._producer.send((self._topic, partition), b"%d" % self._number)
+            for _ in range(self._source.randint(1, 3))
+            for partition in PARTITIONS
+        ]
+        if self._source.random() >= 0.7:
+            self._abort()
             return
-        self._producer.abort()
+        try:
+            self._producer.commit()
+        except Failed:
+            self._abort()
+            return
+        # While its server is away kafka-python forgets records, and commits what is left: nothing.
+        if all(one.done() and one.exception() is None for one in sent):
+            self.committed.append(self._number)
+            self.done_count += 1
+        else:
+            self.aborted.append(self._number)
+
+    def _abort(self) -> None:
         self.aborted.append(self._number)
+        try:
+            self._producer.abort()
+        except Broken:
+            # librdkafka aborts also what its server was killed before it heard of.
+            self._producer.close()
+            self._producer = self._make()
 
     def close(self) -> None:
         self._producer.close()
