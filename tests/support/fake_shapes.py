@@ -56,6 +56,10 @@ class FakeShape:
         return self.is_tail
 
     @contextmanager
+    def kept(self) -> Iterator[None]:
+        yield
+
+    @contextmanager
     def followed(self) -> Iterator[None]:
         self.followers += 1
         try:

@@ -62,6 +62,9 @@ class Shape(Protocol):
     def read(self, start: Offset, end: Offset) -> Iterator[bytes]:
         """The messages in (start, end], joined by commas, in pieces that are never empty."""
 
+    def kept(self) -> AbstractContextManager[None]:
+        """To be entered while a request asks it for something."""
+
     def followed(self) -> AbstractContextManager[None]:
         """To be entered while a request waits for news: other shapes make room first."""
 

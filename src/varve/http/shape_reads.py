@@ -95,11 +95,12 @@ class ShapeReads:
         return Answer(200, told, _body(pieces, tail))
 
     async def _read(self, shape: Shape, start: Offset, end: Offset) -> Pieces:
-        pieces = await self._services.reader.read(shape, start, end)
-        if shape.is_dropped:
-            await pieces.close()
-            raise await self._services.resolver.refetch(shape)
-        return pieces
+        with shape.kept():
+            pieces = await self._services.reader.read(shape, start, end)
+            if not shape.is_dropped:
+                return pieces
+        await pieces.close()
+        raise await self._services.resolver.refetch(shape)
 
     def _at_once(self, request: ShapeRequest, shape: Shape) -> Answer:
         """The end of what there is now, and none of it."""

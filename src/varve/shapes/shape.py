@@ -170,19 +170,27 @@ class Shape:
         self._is_unread = False
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """To be entered while somebody waits for news of it."""
+    def kept(self) -> Iterator[None]:
+        """To be entered while somebody asks it for something: it is not evicted meanwhile."""
         with self._lock:
             self._followers += 1
         try:
             yield
         finally:
-            # Who waited for its first rows alone has yet to read them.
-            if not self._is_unread:
-                self._left_ms = self._clock.now_ms()
             with self._lock:
                 self._followers -= 1
-            self.last_read = next(self._reads)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """To be entered while somebody waits for news of it."""
+        with self.kept():
+            try:
+                yield
+            finally:
+                # Who waited for its first rows alone has yet to read them.
+                if not self._is_unread:
+                    self._left_ms = self._clock.now_ms()
+                self.last_read = next(self._reads)
 
     def is_wanted(self, now_ms: int) -> bool:
         """Whether somebody follows it, or is about to: between two polls, or for the first time."""

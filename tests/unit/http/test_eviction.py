@@ -128,7 +128,7 @@ def test_a_storm_of_first_requests_is_answered_or_told_to_come_again() -> None:
             answers = await asyncio.gather(*(_ask(client, number) for number in range(60)))
             statuses = [answer.status_code for answer in answers]
             assert set(statuses) <= {200, 409, 503}
-            assert statuses.count(200) >= SHAPES_MAX
+            assert 200 in statuses
             assert len(stage.engine.shapes()) <= SHAPES_MAX
             assert (await client.get("/v1/health")).status_code == 200
 
