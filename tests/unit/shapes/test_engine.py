@@ -174,6 +174,19 @@ def test_a_shape_whose_first_rows_were_waited_for_stays_until_they_are_read(path
     stage.close()
 
 
+def test_a_shape_makes_no_room_while_it_is_read(path: Path) -> None:
+    stage = Stage(path, settings=EngineSettings(shapes_max=1))
+    stage.store.create_topic("t")
+    first = stage.create("t", where="n = 1")
+    with first.kept():
+        list(first.read(BEFORE_ALL, LAST))
+        with pytest.raises(Unavailable, match="all of them are followed"):
+            stage.create("t", where="n = 2")
+    stage.create("t", where="n = 2")
+    assert first.drop_reason is DropReason.EVICTED
+    stage.close()
+
+
 def test_shapes_that_are_followed_make_no_room(path: Path) -> None:
     clock = ManualClock()
     stage = Stage(path, settings=EngineSettings(shapes_max=2), clock=clock)
