@@ -17,7 +17,7 @@ from varve.foundation.errors import (
     StoreError,
     Unavailable,
 )
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode
 
 _MOVED: Final = frozenset(
     {

@@ -20,7 +20,7 @@ from varve.foundation.errors import NotFound, Unavailable
 from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.answers import Refused, check
 from varve.kafka_client.connection import Connection, open_connection
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode
 from varve.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -22,7 +22,7 @@ from varve.kafka_client.address import ServerAddress
 from varve.kafka_client.login import log_in
 from varve.wire.apis import APIS, ApiKey
 from varve.wire.codec import decode, encode
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode
 from varve.wire.header import skip_tags, write_request_header
 from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from varve.wire.messages.fetch import FetchRequest

@@ -9,7 +9,7 @@ from typing import Final
 from varve.foundation.errors import NotFound
 from varve.kafka_client.answers import Refused, check
 from varve.kafka_client.client import ServedTopic, ServerClient
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode
 from varve.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from varve.foundation.errors import Fenced, InvalidRequest
 from varve.kafka_client.answers import check
 from varve.kafka_client.client import ServerClient
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode
 from varve.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from varve.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -14,12 +14,13 @@ from typing import Final
 from varve.broker.broker import Broker, Handler
 from varve.broker.context import ConnectionContext, RequestContext
 from varve.broker.data.api_versions import tell_versions
-from varve.broker.errors import CloseConnection, code_of
+from varve.broker.errors import CloseConnection
 from varve.broker.failure import failed_response
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.kafka_server.authenticator import Authenticator
 from varve.kafka_server.metrics import FAILED_REQUESTS, ServerMetrics
 from varve.wire import APIS, Api, ApiKey, ErrorCode, Message, decode, read_request_header, skip_tags
+from varve.wire.errors import code_for
 from varve.wire.messages.produce import ProduceRequest
 from varve.wire.messages.sasl_authenticate import SaslAuthenticateResponse
 from varve.wire.messages.sasl_handshake import SaslHandshakeResponse
@@ -155,7 +156,7 @@ class Router:
             return None
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(error, InvalidRequest):
-            code = code_of(error)
+            code = code_for(error)
         return failed_response(request.api, request.message, request.version, code)
 
     def note_failure(

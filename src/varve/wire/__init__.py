@@ -2,7 +2,7 @@
 
 from varve.wire.apis import APIS, Api, ApiKey
 from varve.wire.codec import decode, encode, encode_parts
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode, KafkaError, code_for
 from varve.wire.header import (
     RequestHeader,
     read_request_header,
@@ -18,8 +18,10 @@ __all__ = [
     "Api",
     "ApiKey",
     "ErrorCode",
+    "KafkaError",
     "Message",
     "RequestHeader",
+    "code_for",
     "decode",
     "encode",
     "encode_parts",

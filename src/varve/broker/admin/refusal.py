@@ -1,7 +1,7 @@
 """Why a part of a request is not carried out: a code for programs and a sentence for people."""
 
-from varve.broker.errors import code_of
 from varve.wire import ErrorCode
+from varve.wire.errors import code_for
 
 
 class Refusal(Exception):
@@ -14,4 +14,4 @@ class Refusal(Exception):
 
 def refusal_of(error: Exception) -> Refusal:
     """The refusal that an error of the engine comes to."""
-    return error if isinstance(error, Refusal) else Refusal(code_of(error), str(error))
+    return error if isinstance(error, Refusal) else Refusal(code_for(error), str(error))

@@ -5,11 +5,11 @@ import asyncio
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
 from varve.broker.data.within import within
-from varve.broker.errors import code_of
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -65,7 +65,7 @@ async def _delete(
     except TimeoutError:
         return _failed(asked.partition_index, ErrorCode.REQUEST_TIMED_OUT)
     except StoreError as error:
-        return _failed(asked.partition_index, code_of(error))
+        return _failed(asked.partition_index, code_for(error))
     return DeleteRecordsPartitionResult(asked.partition_index, low_watermark, ErrorCode.NONE)
 
 

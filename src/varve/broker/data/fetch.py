@@ -23,13 +23,13 @@ from varve.broker.data.fetch_sessions import (
     TopicKey,
 )
 from varve.broker.data.slow_reads import ReadKey
-from varve.broker.errors import code_of
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic, check_leader_epoch, leader_epoch_of
 from varve.commit_log import FetchResult, Isolation, Log, TopicPartition
 from varve.commit_log.active_segment import ActiveSegment
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.wire import NO_ID, ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -228,7 +228,7 @@ class Fetch:
         except StoreError as failure:
             if isinstance(failure, (Unavailable, Corrupt)):
                 self._broker.failed_reads.note(log.topic_partition, failure)
-            return _failed(asked.partition, code_of(failure))
+            return _failed(asked.partition, code_for(failure))
 
     def _read(self, found: _Round, log: Log, asked: FetchPartition) -> PartitionData:
         offset, start = asked.fetch_offset, log.log_start_offset

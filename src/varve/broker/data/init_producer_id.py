@@ -4,10 +4,10 @@ from typing import Final
 
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
-from varve.broker.errors import code_of
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 _FIRST_WITH_FENCED: Final = 4
@@ -49,7 +49,7 @@ async def _give_producer_id(broker: Broker, context: RequestContext) -> InitProd
     try:
         return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id())
     except StoreError as error:
-        return _refused(code_of(error))
+        return _refused(code_for(error))
 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
 from varve.broker.data.within import within
-from varve.broker.errors import code_of
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic, check_leader_epoch, epoch_at, leader_epoch_of
 from varve.commit_log import Log, TimestampOffset
 from varve.embedded import Store
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -145,7 +145,7 @@ class _Listing:
         except TimeoutError:
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
         except StoreError as failure:
-            answer.error_code = code_of(failure)
+            answer.error_code = code_for(failure)
 
     def _refuse(self, topic: ServedTopic, asked: ListOffsetsPartition) -> ErrorCode:
         if self._counts[topic.name, asked.partition_index] > 1:

@@ -10,12 +10,12 @@ from typing import Final
 from varve.broker.authorized_operations import NOT_ASKED, authorized_operations
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
-from varve.broker.errors import code_of
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.topics import INTERNAL_TOPICS, ServedTopic, leader_epoch_of
 from varve.commit_log.names import validate_topic_name
 from varve.foundation.errors import StoreError, TopicExists
 from varve.wire import NO_ID, ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -150,7 +150,7 @@ async def _make(broker: Broker, name: str) -> tuple[ErrorCode, ServedTopic | Non
     except TopicExists:
         pass  # the program that runs the broker was faster
     except StoreError as error:
-        return code_of(error), None
+        return code_for(error), None
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, broker.topics.find(name)
 
 

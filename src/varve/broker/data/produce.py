@@ -19,7 +19,7 @@ from varve.broker.appends import AppendPart
 from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
 from varve.broker.data.dedup.gates import GatedPart
-from varve.broker.errors import CloseConnection, code_of
+from varve.broker.errors import CloseConnection
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.timers import Timer
 from varve.broker.topics import ServedTopic, leader_epoch_of
@@ -27,6 +27,7 @@ from varve.commit_log import Log, TopicPartition
 from varve.foundation.errors import Closed, InvalidRecord
 from varve.records import HEADER_BYTES, Codec
 from varve.wire import ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -226,7 +227,7 @@ class _Produce:
     def _tell_error(
         self, index: int, part: AppendPart, error: Exception
     ) -> PartitionProduceResponse:
-        code = code_of(error)
+        code = code_for(error)
         answer = PartitionProduceResponse(index, code, -1, error_message=str(error))
         if isinstance(error, InvalidRecord):
             answer.log_start_offset = part.log.log_start_offset

@@ -1,12 +1,12 @@
 """What members are told when the log of groups refuses a record, as Kafka tells it."""
 
-from varve.broker.errors import code_of
 from varve.wire import ErrorCode
+from varve.wire.errors import code_for
 
 
 def group_code_of(error: Exception) -> ErrorCode:
     """For a group's own records: members look for their coordinator again."""
-    match code_of(error):
+    match code_for(error):
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
@@ -17,7 +17,7 @@ def group_code_of(error: Exception) -> ErrorCode:
 
 def commit_code_of(error: Exception) -> ErrorCode:
     """For committed offsets, which may be too many for one batch or come from a fenced producer."""
-    match code_of(error):
+    match code_for(error):
         case ErrorCode.MESSAGE_TOO_LARGE:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         case ErrorCode.INVALID_PRODUCER_EPOCH:

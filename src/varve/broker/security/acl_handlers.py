@@ -4,11 +4,11 @@ from typing import Final, TypeVar
 
 from varve.broker.broker import Broker, Handler
 from varve.broker.context import RequestContext
-from varve.broker.errors import code_of
 from varve.broker.security.acl import AclBinding, AclFilter, PatternType, Permission
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ApiKey, ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.create_acls import (
     AclCreation,
     AclCreationResult,
@@ -54,7 +54,7 @@ def _describe(
     try:
         found = broker.acls.find(_filter_of(request))
     except InvalidRequest as error:
-        return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
+        return DescribeAclsResponse(error_code=code_for(error), error_message=str(error))
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
     for one in found:
         at = (one.type, one.name, one.pattern)
@@ -87,11 +87,11 @@ async def _create(
             bindings.append(_binding_of(creation))
             results.append(AclCreationResult(error_message=None))
         except InvalidRequest as error:
-            results.append(AclCreationResult(error_code=code_of(error), error_message=str(error)))
+            results.append(AclCreationResult(error_code=code_for(error), error_message=str(error)))
     try:
         await broker.offload(broker.acls.add, bindings)
     except StoreError as error:
-        failed = AclCreationResult(error_code=code_of(error), error_message=str(error))
+        failed = AclCreationResult(error_code=code_for(error), error_message=str(error))
         results = [failed if one.error_code == ErrorCode.NONE else one for one in results]
     return CreateAclsResponse(results=results)
 
@@ -111,14 +111,14 @@ async def _delete(
         try:
             filters.append((result, _filter_of(given)))
         except InvalidRequest as error:
-            result.error_code, result.error_message = code_of(error), str(error)
+            result.error_code, result.error_message = code_for(error), str(error)
     try:
         found = await broker.offload(broker.acls.remove, [one for _, one in filters])
         for (result, _), bindings in zip(filters, found, strict=True):
             result.matching_acls = [_matching(one) for one in bindings]
     except StoreError as error:
         for result, _ in filters:
-            result.error_code, result.error_message = code_of(error), str(error)
+            result.error_code, result.error_message = code_for(error), str(error)
     return DeleteAclsResponse(filter_results=results)
 
 

@@ -6,12 +6,12 @@ from typing import Final
 
 from varve.broker.broker import Broker, Handler
 from varve.broker.context import RequestContext
-from varve.broker.errors import code_of
 from varve.broker.security.credentials import Change, check_iterations, check_user
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.security.scram import SALT_BYTES_MAX, Mechanism, credential_of
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ApiKey, ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -104,7 +104,7 @@ async def _alter(
             await broker.offload(broker.credentials.alter, changes)
     except StoreError as error:
         for user, _, _ in changes:
-            results[user].error_code = code_of(error)
+            results[user].error_code = code_for(error)
             results[user].error_message = str(error)
     return response
 

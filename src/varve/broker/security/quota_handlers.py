@@ -5,7 +5,6 @@ from typing import Final
 
 from varve.broker.broker import Broker, Handler
 from varve.broker.context import RequestContext
-from varve.broker.errors import code_of
 from varve.broker.security.quota_table import (
     Changes,
     EntityType,
@@ -16,6 +15,7 @@ from varve.broker.security.quota_table import (
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ApiKey, ErrorCode
+from varve.wire.errors import code_for
 from varve.wire.messages import alter_client_quotas as altering
 from varve.wire.messages import describe_client_quotas as describing
 
@@ -45,7 +45,7 @@ def _describe(
     try:
         wanted = _wanted(request.components)
     except InvalidRequest as error:
-        return _no_quotas(code_of(error), str(error))
+        return _no_quotas(code_for(error), str(error))
     found = broker.quotas.table.find(lambda one: _matches(one, wanted, strict=request.strict))
     return describing.DescribeClientQuotasResponse(
         error_message=None,
@@ -120,13 +120,13 @@ async def _alter(
         try:
             changes.append((result, (_entity_of(entry), _changes_of(entry))))
         except InvalidRequest as error:
-            result.error_code, result.error_message = code_of(error), str(error)
+            result.error_code, result.error_message = code_for(error), str(error)
     try:
         if changes and not request.validate_only:
             await broker.offload(broker.quotas.table.alter, [change for _, change in changes])
     except StoreError as error:
         for result, _ in changes:
-            result.error_code, result.error_message = code_of(error), str(error)
+            result.error_code, result.error_message = code_for(error), str(error)
     return altering.AlterClientQuotasResponse(entries=results)
 
 

@@ -13,7 +13,7 @@ from varve.jobs.sink.batches import SinkTarget
 from varve.jobs.sink.options import SinkOptions
 from varve.kafka_client.answers import check
 from varve.kafka_client.client import ServedTopic, ServerClient
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode
 from varve.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -19,7 +19,7 @@ from varve.kafka_client.answers import Refused, check
 from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
 from varve.shapes.feed.committed import read_committed
 from varve.shapes.feed.source import SourceRead, Wait
-from varve.wire.error_codes import ErrorCode
+from varve.wire.errors import ErrorCode
 from varve.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,

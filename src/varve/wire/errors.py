@@ -1,6 +1,36 @@
-"""Kafka's error codes."""
+"""Kafka's error codes, and the errors of varve that they stand for.
+
+Invariant  `code_for` gives every StoreError the code by which a Kafka client takes the same next
+           step: correct the request, look for the leader again, retry, or give up.
+"""
 
 from enum import IntEnum
+from typing import Final
+
+from varve.foundation.errors import (
+    Closed,
+    Corrupt,
+    DirectoryOffline,
+    DiskFull,
+    Fenced,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidSetting,
+    InvalidTimestamp,
+    InvalidTransactionState,
+    LogPoisoned,
+    NotFound,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    PolicyViolation,
+    RecordTooLarge,
+    StoreError,
+    StoreUnavailable,
+    TopicExists,
+    Unavailable,
+    UnsupportedFormat,
+)
 
 
 class ErrorCode(IntEnum):
@@ -141,3 +171,50 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+
+
+class KafkaError(StoreError):
+    """A request, or one part of it, fails with a code; the message is for people."""
+
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.code.name if self.message is None else self.message
+
+
+_CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
+    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
+    (InvalidRecord, ErrorCode.INVALID_RECORD),
+    (RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
+    (InvalidSetting, ErrorCode.INVALID_CONFIG),
+    (PolicyViolation, ErrorCode.POLICY_VIOLATION),
+    (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (InvalidRequest, ErrorCode.INVALID_REQUEST),
+    (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (Fenced, ErrorCode.FENCED_LEADER_EPOCH),
+    (UnsupportedFormat, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    (Corrupt, ErrorCode.CORRUPT_MESSAGE),
+    (DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    (DirectoryOffline, ErrorCode.KAFKA_STORAGE_ERROR),
+    (LogPoisoned, ErrorCode.KAFKA_STORAGE_ERROR),
+    (StoreUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
+    (Unavailable, ErrorCode.KAFKA_STORAGE_ERROR),
+)
+
+
+def code_for(error: Exception) -> ErrorCode:
+    """The code of an error; UNKNOWN_SERVER_ERROR for one that no table entry covers."""
+    if isinstance(error, KafkaError):
+        return error.code
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR
