@@ -13,7 +13,7 @@ from benchmarks.measure import Contest, Scale, Ticker, at_most
 from benchmarks.sizes import SizeUnit
 from benchmarks.workspace import Workspace
 from varve.commit_log import Log, LogSettings
-from varve.records import Batch, assign_offsets
+from varve.records import Batch, edit_batch
 
 _BYTES_PER_SEGMENT_ON_DISK = 20 << 10
 _AIM_COUNT_MIN = 1_000  # below, what every open costs outweighs the segments
@@ -74,7 +74,9 @@ def write_segments(directory: Path, count: int) -> None:
     snapshot = _file(directory, end_offset, ".snapshot").read_bytes()
     for number in range(2, count):
         base_offset = number * per_segment
-        _file(directory, base_offset, ".log").write_bytes(assign_offsets(batch, base_offset, 0))
+        _file(directory, base_offset, ".log").write_bytes(
+            edit_batch(batch, base_offset=base_offset, leader_epoch=0)
+        )
         for suffix, data in first.items():
             _file(directory, base_offset, suffix).write_bytes(data)
         _file(directory, base_offset + per_segment, ".snapshot").write_bytes(snapshot)

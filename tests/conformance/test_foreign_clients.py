@@ -18,8 +18,8 @@ from varve.records import (
     Codec,
     Record,
     TimestampType,
-    assign_offsets,
     build_batch,
+    edit_batch,
     end_transaction_marker,
     with_log_append_time,
 )
@@ -166,7 +166,7 @@ def test_our_batches_of_other_levels_are_read_by_others(
 @readers
 def test_stamped_batches_are_read_by_others(read: Callable[..., Any]) -> None:
     stamped = with_log_append_time(
-        assign_offsets(build_batch(RECORDS), 10**12, 6), 1_800_000_000_000
+        edit_batch(build_batch(RECORDS), base_offset=10**12, leader_epoch=6), 1_800_000_000_000
     )
     batch, records = _read_foreign(read, bytes(stamped))
     assert batch.timestamp_type == TimestampType.LOG_APPEND_TIME

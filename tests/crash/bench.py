@@ -15,7 +15,7 @@ from varve.commit_log import Log, LogSettings, LogStore, Segment, StoreSettings,
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
-from varve.records import Codec, Record, assign_offsets, build_batch, end_transaction_marker
+from varve.records import Codec, Record, build_batch, edit_batch, end_transaction_marker
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
@@ -153,7 +153,7 @@ class Bench:
 
     def _append(self, batch: bytes, append: Callable[[], object]) -> None:
         outcome = self.model.copy()
-        outcome.append(bytes(assign_offsets(batch, self.model.end_offset, 0)))
+        outcome.append(bytes(edit_batch(batch, base_offset=self.model.end_offset, leader_epoch=0)))
         self._run(append, outcome)
         if self.settings.syncs_every_append:
             self.durable_end = self.model.end_offset
@@ -364,4 +364,4 @@ def _append_and_compare(log: Log, model: LogModel, batch: bytes) -> None:
     result = log.append(batch)
     assert result.base_offset == model.end_offset
     assert not result.is_duplicate
-    model.append(bytes(assign_offsets(batch, model.end_offset, 0)))
+    model.append(bytes(edit_batch(batch, base_offset=model.end_offset, leader_epoch=0)))

@@ -13,7 +13,7 @@ from varve.commit_log import LogSettings, LogStore, TopicPartition
 from varve.commit_log.partition_metadata import random_topic_id
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.records import Codec, Record, assign_offsets, build_batch
+from varve.records import Codec, Record, build_batch, edit_batch
 
 
 def write(path: str, flush: str, seed: int) -> None:
@@ -34,7 +34,7 @@ def write(path: str, flush: str, seed: int) -> None:
         ]
         batch = build_batch(records, codec=source.choice([Codec.NONE, Codec.ZSTD]))
         offset = log.append(batch).base_offset
-        stored = bytes(assign_offsets(batch, offset, 0))
+        stored = bytes(edit_batch(batch, base_offset=offset, leader_epoch=0))
         print(offset, hashlib.sha256(stored).hexdigest(), flush=True)
         if source.random() < 0.02:
             log.roll()

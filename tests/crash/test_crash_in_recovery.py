@@ -12,7 +12,7 @@ from tests.crash.test_crash_at_every_step import SCENARIOS
 from tests.support.log_model import LogModel, check_equals, read_all
 from varve.commit_log import LogSettings
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
-from varve.records import Record, assign_offsets, build_batch
+from varve.records import Record, build_batch, edit_batch
 
 DIRECTORY = f"/d/a/{PARTITION}"
 MODES = (CrashMode.KEEP_ALL, CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM)
@@ -153,7 +153,7 @@ def _far_batches() -> list[bytes]:
     """Batches that no single segment's indexes can express."""
     offsets = [0, 5, 2**31 + 7, 2**31 + 9, 2**32 + 40]
     batch = build_batch([Record(key=b"k", value=b"v" * 50, timestamp=1_600_000_000_000)])
-    return [bytes(assign_offsets(batch, offset, 0)) for offset in offsets]
+    return [bytes(edit_batch(batch, base_offset=offset, leader_epoch=0)) for offset in offsets]
 
 
 def _write_overflowing(disk: FaultyFileSystem) -> None:

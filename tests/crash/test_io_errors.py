@@ -34,7 +34,7 @@ from varve.foundation.errors import (
     Unavailable,
     UnexpectedOffset,
 )
-from varve.records import assign_offsets
+from varve.records import edit_batch
 
 ACTIONS = [(name, INTERVAL) for name in SCENARIOS if not name.startswith("open")] + [
     (name, ACK) for name in ("append", "append many kinds", "roll", "truncate across segments")
@@ -234,8 +234,8 @@ def test_g7_a_replicated_set_that_no_segment_can_hold_is_refused_whole() -> None
     bench = Bench(new_disk(), INTERVAL)
     bench.start()
     bench.append(2)
-    near = bytes(assign_offsets(make_batch(1), 10, 0))
-    far = bytes(assign_offsets(make_batch(2), 2**31 + 20, 0))
+    near = bytes(edit_batch(make_batch(1), base_offset=10, leader_epoch=0))
+    far = bytes(edit_batch(make_batch(2), base_offset=2**31 + 20, leader_epoch=0))
     with pytest.raises(UnexpectedOffset):
         bench.log.append_replicated(near + far)
     check_equals(bench.log, bench.model)

@@ -19,7 +19,7 @@ from varve.commit_log.producer_state import Origin
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.errors import Unavailable
 from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore, ObjectFaultPlan
-from varve.records import Record, assign_offsets, build_batch, end_transaction_marker
+from varve.records import Record, build_batch, edit_batch, end_transaction_marker
 from varve.testing import VirtualStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, SegmentState
@@ -202,7 +202,7 @@ class TieredStore:
 
     def _append(self, batch: bytes, origin: Origin, new_epoch: bool = False) -> None:
         self.epoch += new_epoch
-        stored = bytes(assign_offsets(batch, self.model.end, self.epoch))
+        stored = bytes(edit_batch(batch, base_offset=self.model.end, leader_epoch=self.epoch))
         self.pending = stored
         result = self.log.append(batch, origin=origin, leader_epoch=self.epoch)
         assert not result.is_duplicate
@@ -218,7 +218,7 @@ class TieredStore:
         ]
         if not batches or batches[-1].is_marker:
             return
-        result = self.log.append(assign_offsets(batches[-1].data, 0, -1))
+        result = self.log.append(edit_batch(batches[-1].data, base_offset=0, leader_epoch=-1))
         assert result.is_duplicate
         assert result.base_offset == batches[-1].base_offset
 

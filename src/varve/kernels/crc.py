@@ -192,6 +192,12 @@ def extend_crc32c(crc: int, buffer: Bytes, start: int, end: int) -> int:
     return as_int(_update(buffer, start, end, np.uint64(crc) ^ _ONES) ^ _ONES)
 
 
+def crc32c_of(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """Checksum of `data`; with `crc`, of the bytes that gave `crc` followed by `data`."""
+    buffer = np.frombuffer(data, np.uint8)
+    return extend_crc32c(crc, buffer, 0, buffer.size)
+
+
 @kernel
 def crc32c_by_table(buffer: Bytes, start: int, end: int) -> int:
     """The same without the CPU's instruction: what machines that lack it run."""

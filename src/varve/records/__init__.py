@@ -1,5 +1,6 @@
 """Batches and records as bytes, checksums, compression."""
 
+from varve.kernels.crc import crc32c_of
 from varve.records.batch import Batch, RecordColumns
 from varve.records.building import (
     BatchFields,
@@ -8,12 +9,22 @@ from varve.records.building import (
     empty_batch,
 )
 from varve.records.columns import BinaryColumn, EncodedHeaders, HeaderColumns
+from varve.records.committed import CommittedBatches, parse_columns
 from varve.records.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
 from varve.records.control import (
     ControlRecord,
     ControlType,
     decode_control_record,
     end_transaction_marker,
+)
+from varve.records.editing import (
+    Producer,
+    edit_batch,
+    rebuild_batch,
+    stamp_producer,
+    stamp_producer_all,
+    with_log_append_time,
+    with_max_timestamp,
 )
 from varve.records.header import (
     HEADER_BYTES,
@@ -25,12 +36,6 @@ from varve.records.header import (
 )
 from varve.records.record import Headers, Record
 from varve.records.sequence import decrement_sequence, increment_sequence
-from varve.records.stamping import (
-    assign_offsets,
-    rebuild_batch,
-    with_log_append_time,
-    with_max_timestamp,
-)
 
 __all__ = [
     "DECOMPRESSED_BYTES_MAX",
@@ -41,26 +46,32 @@ __all__ = [
     "BinaryColumn",
     "Buffer",
     "Codec",
+    "CommittedBatches",
     "ControlRecord",
     "ControlType",
     "EncodedHeaders",
     "HeaderColumns",
     "Headers",
+    "Producer",
     "Record",
     "RecordColumns",
     "TimestampType",
-    "assign_offsets",
     "build_batch",
     "build_batch_from_columns",
     "compress",
+    "crc32c_of",
     "decode_control_record",
     "decode_header",
     "decompress",
     "decrement_sequence",
+    "edit_batch",
     "empty_batch",
     "end_transaction_marker",
     "increment_sequence",
+    "parse_columns",
     "rebuild_batch",
+    "stamp_producer",
+    "stamp_producer_all",
     "with_log_append_time",
     "with_max_timestamp",
 ]

@@ -154,6 +154,11 @@ class Batch:
             )
         self._buffer = memoryview(buffer)[position:end]
 
+    @property
+    def data(self) -> memoryview:
+        """The bytes of the whole batch, header included."""
+        return self._buffer
+
     def is_valid_crc(self) -> bool:
         computed = crc32c(frozen_bytes(self._buffer), CRC_START, len(self._buffer))
         return bool(computed == self.header.crc)

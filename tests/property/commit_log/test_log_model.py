@@ -28,8 +28,8 @@ from varve.foundation.errors import (
 from varve.records import (
     Codec,
     Record,
-    assign_offsets,
     build_batch,
+    edit_batch,
     end_transaction_marker,
 )
 
@@ -96,7 +96,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def _appended(self, batch: bytes, base_offset: int) -> None:
         assert base_offset == self.model.end_offset
-        self.model.append(bytes(assign_offsets(batch, base_offset, 0)))
+        self.model.append(bytes(edit_batch(batch, base_offset=base_offset, leader_epoch=0)))
         self._note_durable()
 
     def _note_durable(self) -> None:
@@ -189,7 +189,7 @@ class LogMachine(RuleBasedStateMachine):
         batches = []
         offset = self.model.end_offset
         for gap in gaps:
-            batches.append(bytes(assign_offsets(plain, offset + gap, 0)))
+            batches.append(bytes(edit_batch(plain, base_offset=offset + gap, leader_epoch=0)))
             offset += gap + len(records)
         data = b"".join(batches)
         if len(data) > self.settings.segment_bytes:

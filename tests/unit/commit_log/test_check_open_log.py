@@ -7,7 +7,7 @@ from varve.commit_log import Log, LogDirectory
 from varve.commit_log.check import check_log
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.records import Record, assign_offsets, build_batch
+from varve.records import Record, build_batch, edit_batch
 
 
 class OpenStore:
@@ -66,10 +66,10 @@ def test_appends_of_several_batches_are_indexed_early_never_late(store: OpenStor
     for _ in range(20):
         base = log.end_offset
         batches = b"".join(
-            assign_offsets(
+            edit_batch(
                 build_batch([Record(b"k", b"v" * 60, timestamp=store.clock.now_ms())]),
-                base + number,
-                3,
+                base_offset=base + number,
+                leader_epoch=3,
             )
             for number in range(4)
         )

@@ -6,7 +6,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from varve.kernels.crc import crc32c, crc32c_by_table, extend_crc32c
+from varve.kernels.crc import crc32c, crc32c_by_table, crc32c_of, extend_crc32c
 from varve.kernels.loads import Bytes
 
 Checksum = Callable[[Bytes, int, int], int]
@@ -65,3 +65,13 @@ def test_extending_gives_the_checksum_of_the_whole(noise: Bytes) -> None:
 def test_range_outside_the_buffer_is_refused(checksum: Checksum, start: int, end: int) -> None:
     with pytest.raises(IndexError):
         checksum(np.zeros(10, np.uint8), start, end)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_the_checksum_of_bytes_goes_on_from_that_of_the_bytes_before(
+    kind: Callable[[bytes], bytes], noise: Bytes
+) -> None:
+    data = noise.tobytes()
+    assert crc32c_of(kind(b"")) == 0
+    assert crc32c_of(kind(data)) == google_crc32c.value(data)
+    assert crc32c_of(kind(data[700:]), crc32c_of(kind(data[:700]))) == google_crc32c.value(data)

@@ -1,0 +1,258 @@
+"""The committed records of a fetch response or of a log read: the only filter of its kind.
+
+Aborted transactions are dropped as Kafka's consumer does: each begins at its first offset and ends
+at its producer's next abort marker. A read without isolation lists no aborted transactions.
+
+Invariant  only whole batches with a valid CRC are returned, in offset order, without control
+           batches, empty batches and batches of aborted transactions.
+Threads    nothing changes after construction; the data must stay unchanged too.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.foundation.errors import Corrupt, StoreError
+from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
+from varve.kernels.gather import PLACE_COUNT, parse_batches
+from varve.kernels.record_parse import (
+    NO_LOG_APPEND_TIMESTAMP,
+    RECORD_SIZE_MIN,
+    record_table,
+)
+from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.records.batch import Batch, RecordColumns
+from varve.records.columns import Bytes, Integers, frozen_bytes
+from varve.records.compression import decompress_to_array
+from varve.records.control import ControlType, decode_control_record
+from varve.records.header import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    Buffer,
+    Codec,
+    decode_header,
+)
+
+Table = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_LONG_MAX = 2**63 - 1
+_ROWS_MAX = 4096
+
+
+class CommittedBatches:
+    """The committed batches of `data` that hold records from `start_offset` on.
+
+    Iterating gives each as a `Batch` and raises Corrupt at the first damaged batch; everything else
+    raises at once if any batch is damaged. The last batch of a fetch response may be cut off: it is
+    left out, and the next fetch starts with it.
+    """
+
+    def __init__(
+        self,
+        data: Buffer,
+        aborted: Iterable[tuple[int, int]] = (),
+        *,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        where: str = "batch",
+    ) -> None:
+        """`aborted` has pairs of producer id and first offset, as a fetch response lists them.
+
+        `end_offset` is the end of the partition's committed records when it was read, if known.
+        """
+        self._data = data
+        self._where = where
+        self._start_offset = start_offset
+        self._buffer = frozen_bytes(data)
+        rows, self._damage = _scan(self._buffer, data, where)
+        self._all_rows = rows
+        self._rows = rows[self._choose(rows, list(aborted))]
+        self._end_offset = end_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last whole batch, committed or not; `start_offset` without one."""
+        self._check_undamaged()
+        if not len(self._all_rows):
+            return self._start_offset
+        return max(self._start_offset, int(self._all_rows[:, Field.LAST_OFFSET].max()) + 1)
+
+    @property
+    def end_offset(self) -> int:
+        """The end of the partition's committed records when it was read; else `next_offset`."""
+        return self.next_offset if self._end_offset is None else self._end_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of the committed batches."""
+        self._check_undamaged()
+        return int(self._rows[:, Field.SIZE].sum())
+
+    @property
+    def batches(self) -> list[Batch]:
+        return list(self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for position in self._rows[:, Field.POSITION].tolist():
+            yield Batch(self._data, self._where, position=position)
+        self._check_undamaged()
+
+    def __len__(self) -> int:
+        self._check_undamaged()
+        return len(self._rows)
+
+    def columns(self, *, start: int | None = None, end: int = _LONG_MAX) -> RecordColumns:
+        """All records with offsets [start, end) as one table; `start_offset` by default."""
+        return self.columns_by_batch(start=start, end=end)[0]
+
+    def columns_by_batch(
+        self, *, start: int | None = None, end: int = _LONG_MAX
+    ) -> tuple[RecordColumns, Integers]:
+        """`columns`, and for each batch of `batches` the row behind its last record."""
+        self._check_undamaged()
+        start = self._start_offset if start is None else start
+        columns, ends = parse_columns(self._buffer, self._rows, where=self._where)
+        offsets = columns.offsets
+        inside = (offsets >= start) & (offsets < end)
+        if inside.all():
+            return columns, ends
+        kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])
+        return RecordColumns(columns.payload, columns.table[inside]), kept[ends]
+
+    def _check_undamaged(self) -> None:
+        if self._damage is not None:
+            raise self._damage
+
+    def _choose(self, rows: Table, aborted: list[tuple[int, int]]) -> Flags:
+        chosen: Flags = (rows[:, Field.ATTRIBUTES] & CONTROL_BIT) == 0
+        chosen &= rows[:, Field.LAST_OFFSET] >= self._start_offset
+        chosen &= rows[:, Field.RECORD_COUNT] != 0
+        if aborted:
+            chosen &= ~self._find_aborted(rows, aborted)
+        return chosen
+
+    def _find_aborted(self, rows: Table, aborted: list[tuple[int, int]]) -> Flags:
+        pending = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+        open_producers: set[int] = set()
+        is_aborted = np.zeros(len(rows), np.bool_)
+        for index, row in enumerate(rows.tolist()):
+            while pending and pending[-1][1] <= row[Field.LAST_OFFSET]:
+                open_producers.add(pending.pop()[0])
+            attributes, producer_id = row[Field.ATTRIBUTES], row[Field.PRODUCER_ID]
+            if producer_id not in open_producers:
+                continue
+            if attributes & CONTROL_BIT:
+                if _is_abort(Batch(self._data, self._where, position=row[Field.POSITION])):
+                    open_producers.discard(producer_id)
+            elif attributes & TRANSACTIONAL_BIT:
+                is_aborted[index] = True
+        return is_aborted
+
+
+def parse_columns(buffer: Bytes, rows: Table, *, where: str) -> tuple[RecordColumns, Integers]:
+    """The records of the batches in `rows` as one table, and where the rows of each batch end.
+
+    `rows` come from `scan_batches` over `buffer`. Raises Corrupt naming the first broken record.
+    """
+    payload, places = _place_records(buffer, rows, where)
+    _check_counts(places, where)
+    counts = places[:, 2]
+    table = record_table(int(counts.sum()))
+    status, batch, record = parse_batches(payload, places, table)
+    if status != RecordStatus.OK:
+        raise Corrupt(
+            f"{where}: batch with offset {int(places[batch, 3])}, record {record} of "
+            f"{int(counts[batch])}: {describe(status)}"
+        )
+    return RecordColumns(payload, table), np.cumsum(counts)
+
+
+def _scan(buffer: Bytes, data: Buffer, where: str) -> tuple[Table, StoreError | None]:
+    """A row for each whole and valid batch, and what is wrong with the one that follows them."""
+    tables = []
+    position, status = 0, int(ScanStatus.FULL)
+    while status == ScanStatus.FULL:
+        capacity = min(_ROWS_MAX, (buffer.size - position) // HEADER_BYTES + 1)
+        rows = np.empty((capacity, FIELD_COUNT), np.int64)
+        count, position, status = scan_batches(buffer, position, buffer.size, True, rows)
+        tables.append(rows[:count])
+    table = tables[0] if len(tables) == 1 else np.concatenate(tables)
+    if status in (ScanStatus.END, ScanStatus.INCOMPLETE):
+        return table, None
+    return table, _explain_damage(data, position, status, where)
+
+
+def _explain_damage(data: Buffer, position: int, status: int, where: str) -> StoreError:
+    try:
+        header = decode_header(data, position, where=where)
+    except Corrupt as error:
+        return error
+    if status == ScanStatus.BAD_CRC:
+        return Corrupt(
+            f"{where}: the batch with offset {header.base_offset} does not match its CRC; run "
+            "`varve check` on the directory to see what is broken"
+        )
+    return Corrupt(f"{where}: position {position}: {describe(status)}")
+
+
+def _is_abort(batch: Batch) -> bool:
+    columns = batch.columns()
+    if not len(columns):
+        return False
+    return decode_control_record(columns.key(0), columns.value(0)).type is ControlType.ABORT
+
+
+def _place_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table]:
+    """The bytes that hold the records, and for each batch the arguments of `parse_batches`."""
+    places = np.empty((len(rows), PLACE_COUNT), np.int64)
+    attributes = rows[:, Field.ATTRIBUTES]
+    places[:, 0] = rows[:, Field.POSITION] + HEADER_BYTES
+    places[:, 1] = rows[:, Field.POSITION] + rows[:, Field.SIZE]
+    places[:, 2] = rows[:, Field.RECORD_COUNT]
+    places[:, 3] = rows[:, Field.BASE_OFFSET]
+    places[:, 4] = rows[:, Field.BASE_TIMESTAMP]
+    is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
+    append_times = rows[:, Field.MAX_TIMESTAMP]
+    places[:, 5] = np.where(is_append_time, append_times, NO_LOG_APPEND_TIMESTAMP)
+    codecs = attributes & CODEC_MASK
+    if not codecs.any():
+        return buffer, places
+    pieces = [
+        _decompress(buffer[start:end], codec, f"{where}: batch with offset {offset}")
+        for start, end, codec, offset in zip(
+            places[:, 0].tolist(),
+            places[:, 1].tolist(),
+            codecs.tolist(),
+            places[:, 3].tolist(),
+            strict=True,
+        )
+    ]
+    ends = np.cumsum([piece.size for piece in pieces])
+    places[:, 1] = ends
+    places[0, 0] = 0
+    places[1:, 0] = ends[:-1]
+    return frozen_bytes(np.concatenate(pieces)), places
+
+
+def _decompress(data: Bytes, number: int, where: str) -> Bytes:
+    if number > Codec.ZSTD:
+        raise Corrupt(f"{where}: codec number {number} is unknown")
+    codec = Codec(number)
+    return data if codec is Codec.NONE else decompress_to_array(codec, data.data, where=where)
+
+
+def _check_counts(places: Table, where: str) -> None:
+    """Refuses record counts that the bytes cannot hold, before memory is allocated for them."""
+    counts_max = (places[:, 1] - places[:, 0]) // RECORD_SIZE_MIN
+    is_wrong = (places[:, 2] < 0) | (places[:, 2] > counts_max)
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        raise Corrupt(
+            f"{where}: batch with offset {int(places[row, 3])} has {int(places[row, 2])} records "
+            f"in {int(places[row, 1] - places[row, 0])} bytes"
+        )
