@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from tests.support.cold_log import HOME, SMALL, make_parts
 from tests.support.log_bench import NOW_MS, offsets_in
-from varve.commit_log.cold_side import ColdRun
 from varve.commit_log.offset_index import OffsetIndex
+from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk.memory import MemoryFileSystem
@@ -243,7 +243,7 @@ class ColdBench:
         max_bytes: int = 1_000,
         min_one: bool = True,
         with_aborted: bool = False,
-    ) -> ColdRun | None:
+    ) -> RemoteRead | None:
         return self.reader.read(
             start_offset=start_offset,
             limit_offset=self.end_offset if limit_offset is None else limit_offset,

@@ -50,7 +50,7 @@ class ColdLookupBench(TierBench):
             self.objects, extents, self.pool, clock=clock, observe=self.observed.append
         )
         log = self.hot.log
-        log._reader._cold_side = lambda: reader
+        log.attach_remote(reader)
         self.cold = ColdKeysLookup(
             log, home, manifests, source=source, indexes=indexes, clock=clock, refresh_ms=60_000
         )

@@ -12,6 +12,7 @@ from varve.commit_log import (
     Log,
     LogHooks,
     LogSettings,
+    RemoteLogReader,
     SegmentFiles,
     TopicPartition,
 )
@@ -36,6 +37,7 @@ class Bench:
     settings: LogSettings = field(default_factory=LogSettings)
     is_alone: bool = True
     hooks: LogHooks | None = None
+    remote: RemoteLogReader | None = None
     log: Log = field(init=False)
 
     def open(self, **request: Any) -> Log:
@@ -58,6 +60,7 @@ class Bench:
             hooks=self.hooks,
             high_watermark=high_watermark,
         )
+        self.log.attach_remote(self.remote)
         return self.log
 
     def reopen(self, **request: Any) -> Log:

@@ -8,6 +8,7 @@ from varve.commit_log.log_reader import AbortedRange, FetchResult, Isolation
 from varve.commit_log.log_store import LogStore
 from varve.commit_log.names import TopicPartition
 from varve.commit_log.producer_state import Origin, ProducerShell
+from varve.commit_log.remote_log import RemoteLogReader, RemoteLogReaders, RemoteRead
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.segment_reader import TimestampOffset
@@ -29,6 +30,9 @@ __all__ = [
     "LogStore",
     "Origin",
     "ProducerShell",
+    "RemoteLogReader",
+    "RemoteLogReaders",
+    "RemoteRead",
     "Segment",
     "SegmentFiles",
     "StoreSettings",

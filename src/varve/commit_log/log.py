@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from varve.commit_log.append_rules import CheckedBatch
 from varve.commit_log.appender import Appender, AppendResult
-from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.flusher import Flusher
 from varve.commit_log.leader_epochs import EpochEntry
 from varve.commit_log.log_loader import LoadRequest, LogLoader
@@ -27,6 +26,7 @@ from varve.commit_log.producer_state import (
     ProducerEntry,
     ProducerShell,
 )
+from varve.commit_log.remote_log import RemoteLogReader
 from varve.commit_log.rolling import RollRule
 from varve.commit_log.segment import ReadableSegment, Segment
 from varve.commit_log.segment_drop import SegmentDrop
@@ -66,7 +66,6 @@ class LogHooks:
     write_recovery_points: Callable[[], None] = field(default=_nothing)
     write_log_starts: Callable[[], None] = field(default=_nothing)
     lower_cleaner_offset: Callable[[int], None] = field(default=_unmoved)
-    cold_side: Callable[[], ColdSide | None] = field(default=_nothing)
 
 
 class Log:
@@ -81,7 +80,7 @@ class Log:
         self._is_alone = is_alone
         self._flusher = Flusher(state)
         self._appender = Appender(state, self._flusher, is_alone=is_alone)
-        self._reader = LogReader(state, cold_side=hooks.cold_side)
+        self._reader = LogReader(state)
         self._roll_rule = RollRule(state.settings)
         self._truncation = Truncation(
             state,
@@ -198,6 +197,15 @@ class Log:
     def epochs(self) -> tuple[EpochEntry, ...]:
         """The leader epochs, oldest first, and the offset at which each began."""
         return self._state.epochs.entries
+
+    @property
+    def remote(self) -> RemoteLogReader | None:
+        """Reads what has left the local disk; None for a log without a remote part."""
+        return self._reader.remote
+
+    def attach_remote(self, remote: RemoteLogReader | None) -> None:
+        """Reads below the local start go to this reader from now on."""
+        self._reader.remote = remote
 
     def holds(self, segment: Segment) -> bool:
         """Whether a closed segment is still as it was: neither cut nor replaced nor dropped.

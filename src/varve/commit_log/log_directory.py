@@ -21,7 +21,6 @@ from uuid import UUID
 from varve.commit_log import partition_metadata
 from varve.commit_log.checkpoints import decode_offsets, encode_offsets
 from varve.commit_log.cleaner_checkpoint import CleanerCheckpoint
-from varve.commit_log.cold_side import ColdSide, no_cold_side
 from varve.commit_log.directory_failure import failures
 from varve.commit_log.directory_metadata import (
     DirectoryMetadata,
@@ -49,6 +48,7 @@ from varve.commit_log.names import (
     random_directory_id,
 )
 from varve.commit_log.partition_making import PartitionMaking
+from varve.commit_log.remote_log import RemoteLogReaders
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.settings import LogSettings, StoreSettings
 from varve.disk import FileSystem, Lock, make_durable_directory, write_atomically
@@ -80,7 +80,6 @@ class LogDirectory:
         clock: Clock,
         random: random.Random,
         is_alone: bool = True,
-        cold_sides: Callable[[TopicPartition], ColdSide | None] = no_cold_side,
     ) -> None:
         self.path = path
         self._files = files
@@ -90,7 +89,8 @@ class LogDirectory:
         self._clock = clock
         self._random = random
         self._is_alone = is_alone
-        self._cold_sides = cold_sides
+        # Set before `open`; each log that is opened gets its remote reader from here.
+        self.remote_readers: RemoteLogReaders | None = None
         self._lock = threading.RLock()
         self._directory_lock: Lock | None = None
         self._was_clean = False
@@ -246,7 +246,7 @@ class LogDirectory:
             is_new=is_new,
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
         )
-        return Log.open(
+        log = Log.open(
             request,
             high_watermark=self._inherited[HIGH_WATERMARK_FILE].get(topic_partition, 0),
             is_alone=self._is_alone,
@@ -255,9 +255,11 @@ class LogDirectory:
                 write_recovery_points=self.write_recovery_points,
                 write_log_starts=self.write_log_starts,
                 lower_cleaner_offset=partial(self._cleaner.lower, topic_partition),
-                cold_side=partial(self._cold_sides, topic_partition),
             ),
         )
+        if self.remote_readers is not None:
+            log.attach_remote(self.remote_readers.remote_reader(topic_partition))
+        return log
 
     def take_offline(self, failure: StoreError) -> None:
         """Stops serving this directory: its partitions answer everything with this failure."""

@@ -1,7 +1,7 @@
 """Reads a log: by offset up to an isolation level's limit, and by time, wherever it is kept.
 
-What lies before the first local segment is asked of the cold side, outside of any look at the local
-files: a reader that waits for it keeps nobody else waiting.
+What lies before the first local segment is read from the remote part, outside of any lock: a reader
+that waits for object storage blocks nobody else.
 
 Invariant  a read returns whole batches of one segment, in order, none at or above the limit.
 Threads    any number, without the log's lock: each works on one view of the segments. A segment
@@ -13,8 +13,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from varve.commit_log.cold_side import ColdSide
 from varve.commit_log.log_state import LogState
+from varve.commit_log.remote_log import RemoteLogReader
 from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_reader import (
     BatchRun,
@@ -62,9 +62,9 @@ class FetchResult(NamedTuple):
 class LogReader:
     """Reads one log."""
 
-    def __init__(self, state: LogState, *, cold_side: Callable[[], ColdSide | None]) -> None:
+    def __init__(self, state: LogState) -> None:
         self._state = state
-        self._cold_side = cold_side
+        self.remote: RemoteLogReader | None = None
         # Where recent reads ended, by the offset that comes next: a reader that goes on needs no
         # look-up. An entry counts only for the very segment object it was made with, and all go
         # when another segment grows: those of a rolled one would keep its file open.
@@ -84,7 +84,7 @@ class LogReader:
             found = self._steadily(look)
             if found is not None:
                 return found
-            found, start_offset = self._read_cold(start_offset, max_bytes, isolation, min_one)
+            found, start_offset = self._read_remote(start_offset, max_bytes, isolation, min_one)
             if found is not None:
                 return found
 
@@ -109,23 +109,23 @@ class LogReader:
             run.data, run.next_offset, state.log_start_offset, high_watermark, stable, aborted
         )
 
-    def _read_cold(
+    def _read_remote(
         self, start_offset: int, max_bytes: int, isolation: Isolation, min_one: bool
     ) -> tuple[FetchResult | None, int]:
-        """Batches from the cold side, or the offset to look at next.
+        """Batches from the remote part, or None and the offset to read next.
 
-        That is the first local one where the cold side has nothing in front of it, and the same
-        one when what left the local disk meanwhile may have taken an abort marker along.
+        That is the local start where no remote batch is left before it, and `start_offset` itself
+        when a segment that left the local disk meanwhile may have taken an abort marker along.
         """
         state = self._state
         limit = self._limit(isolation)
         high_watermark, stable = state.high_watermark, state.last_stable_offset
-        cold_end = state.view.first_base_offset
+        remote_end = state.view.first_base_offset
         is_committed = isolation is Isolation.READ_COMMITTED
         try:
-            run = self._get_cold_side(start_offset).read(
+            run = self._get_remote(start_offset).read(
                 start_offset=start_offset,
-                limit_offset=min(limit, cold_end),
+                limit_offset=min(limit, remote_end),
                 max_bytes=max_bytes,
                 min_one=min_one,
                 with_aborted=is_committed,
@@ -137,11 +137,11 @@ class LogReader:
         # What was deleted meanwhile must not be served, wherever it still lies.
         self._check_range(start_offset, state.end_offset)
         if run is None:
-            return None, max(start_offset, cold_end)
+            return None, max(start_offset, remote_end)
         found = list(run.aborted)
         if is_committed and not run.is_complete:
             found += self.collect_aborted(start_offset, run.next_offset)
-            if state.view.first_base_offset != cold_end:
+            if state.view.first_base_offset != remote_end:
                 return None, start_offset
         return FetchResult(
             run.data,
@@ -152,16 +152,15 @@ class LogReader:
             _ranges_of(found),
         ), run.next_offset
 
-    def _get_cold_side(self, offset: int) -> ColdSide:
-        cold_side = self._cold_side()
-        if cold_side is None:
+    def _get_remote(self, offset: int) -> RemoteLogReader:
+        if self.remote is None:
             state = self._state
             raise Unavailable(
                 f"{state.topic_partition}: offset {offset} has left the local disk, which holds "
                 f"{state.view.first_base_offset} to {state.end_offset}, for object storage: open "
                 "the store with its cold tier (varve.tier.url)"
             )
-        return cold_side
+        return self.remote
 
     def _steadily(self, look: Callable[[], T]) -> T:
         """The outcome of a look at the log during which no change of files began or ended.
@@ -244,7 +243,7 @@ class LogReader:
             start_offset, local_start = state.log_start_offset, state.view.first_base_offset
             found = None
             if start_offset < local_start:
-                found = self._search_cold_time(timestamp, start_offset, local_start)
+                found = self._search_remote_time(timestamp, start_offset, local_start)
             if found is None:
                 found = self._steadily(lambda: self._search_time(state.view, timestamp))
             # What moved from one side to the other meanwhile was seen on neither.
@@ -252,11 +251,11 @@ class LogReader:
             if state.log_start_offset == start_offset and is_steady:
                 return found if found and found.offset < state.high_watermark else None
 
-    def _search_cold_time(
+    def _search_remote_time(
         self, timestamp: int, start_offset: int, end_offset: int
     ) -> TimestampOffset | None:
         try:
-            return self._get_cold_side(start_offset).find_offset_by_time(
+            return self._get_remote(start_offset).find_offset_by_time(
                 timestamp, start_offset=start_offset, end_offset=end_offset
             )
         except StoreError:

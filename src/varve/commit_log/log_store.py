@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
-from varve.commit_log.cold_side import ColdSide, no_cold_side
 from varve.commit_log.directory_failure import failed, failures, remedy
 from varve.commit_log.log import Log
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.names import TopicPartition, validate_topic_name
 from varve.commit_log.partition_metadata import random_id_text
+from varve.commit_log.remote_log import RemoteLogReaders
 from varve.commit_log.segment_files import SegmentFiles
 from varve.commit_log.settings import LONG_MAX, LogSettings, StoreSettings
 from varve.disk import FileSystem, RealFileSystem
@@ -58,9 +58,7 @@ class LogStore:
         topic_settings: Callable[[str], LogSettings] | None = None,
         cluster_id: str | None = None,
         is_alone: bool = True,
-        cold_sides: Callable[[TopicPartition], ColdSide | None] = no_cold_side,
     ) -> None:
-        """`cold_sides` gives the part of a partition's log that is kept elsewhere."""
         if not paths or len(set(paths)) != len(paths):
             raise InvalidRequest(f"log directories must be given once each, got {list(paths)}")
         _check_apart(fs, paths)
@@ -82,11 +80,15 @@ class LogStore:
                 clock=clock,
                 random=random,
                 is_alone=is_alone,
-                cold_sides=cold_sides,
             )
             for path in paths
         ]
         self._due_ms: dict[str, int] = {}
+
+    def attach_remote(self, readers: RemoteLogReaders) -> None:
+        """Gives every log opened from now on its remote reader; call it before `open`."""
+        for directory in self.directories:
+            directory.remote_readers = readers
 
     def open(self) -> "LogStore":
         """Opens every directory; one that fails goes offline.

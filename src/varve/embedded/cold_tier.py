@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.border import Border
 from varve.cleaning.key_index import KeyEntry
-from varve.commit_log import Log, LogStore, TopicPartition
-from varve.commit_log.cold_side import ColdSide
+from varve.commit_log import (
+    Log,
+    LogStore,
+    RemoteLogReader,
+    RemoteRead,
+    TimestampOffset,
+    TopicPartition,
+)
 from varve.embedded.tier_opening import TierOpening
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
@@ -44,6 +50,38 @@ MENDABLE: Final = (Unavailable, StoreDenied)
 """What an object store says that is down or refuses us; the log goes on without it meanwhile."""
 RETRY_MS: Final = 1_000
 """How long a store that could not be opened is not asked again."""
+
+
+class TierRemoteReader:
+    """The remote part of one log, in a tier that is opened by the first read of it."""
+
+    def __init__(self, tier: "ColdTier", partition: TopicPartition) -> None:
+        self._tier = tier
+        self._partition = partition
+
+    def read(
+        self,
+        *,
+        start_offset: int,
+        limit_offset: int,
+        max_bytes: int,
+        min_one: bool,
+        with_aborted: bool,
+    ) -> RemoteRead | None:
+        return self._tier.get_remote_reader(self._partition).read(
+            start_offset=start_offset,
+            limit_offset=limit_offset,
+            max_bytes=max_bytes,
+            min_one=min_one,
+            with_aborted=with_aborted,
+        )
+
+    def find_offset_by_time(
+        self, timestamp: int, *, start_offset: int, end_offset: int
+    ) -> TimestampOffset | None:
+        return self._tier.get_remote_reader(self._partition).find_offset_by_time(
+            timestamp, start_offset=start_offset, end_offset=end_offset
+        )
 
 
 class ColdTier:
@@ -94,8 +132,12 @@ class ColdTier:
             self._failure, self._retry_ms = error, self._clock.now_ms() + RETRY_MS
             raise
 
-    def cold_side(self, partition: TopicPartition) -> ColdSide | None:
-        """What serves the part of a log that is not on the local disk."""
+    def remote_reader(self, partition: TopicPartition) -> "TierRemoteReader":
+        """Reads the part of a log that is not on the local disk; opens the tier when first used."""
+        return TierRemoteReader(self, partition)
+
+    def get_remote_reader(self, partition: TopicPartition) -> RemoteLogReader:
+        """The reader of the open tier; raises what keeps its object store from being opened."""
         try:
             return self.get().reads.side_of(partition)
         except (StoreUnavailable, StoreDenied) as error:

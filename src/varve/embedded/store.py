@@ -69,7 +69,6 @@ class Store(StoreRemovals):
             random=random,
             settings=parsed.store,
             topic_settings=lambda topic: self._admin.settings_of(topic),
-            cold_sides=lambda partition: self._tier.cold_side(partition),
         )
         opening = TierOpening(
             logs,
@@ -83,6 +82,7 @@ class Store(StoreRemovals):
             cleaner=lambda: self._upkeep.cleaner,
         )
         self._tier = ColdTier(logs, clock=clock, opening=opening)
+        logs.attach_remote(self._tier)
         self._catalog = TopicCatalog(fs, logs.directories)
         self._admin = TopicAdmin(
             self._catalog,

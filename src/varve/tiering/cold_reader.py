@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from varve.commit_log.cold_side import ColdRun
+from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.clock import Clock
@@ -95,7 +95,7 @@ class ColdReader:
         max_bytes: int,
         min_one: bool,
         with_aborted: bool,
-    ) -> ColdRun | None:
+    ) -> RemoteRead | None:
         if max_bytes < 0:
             raise InvalidRequest(f"{self._home}: max_bytes is {max_bytes}; ask for 0 or more")
         request = _Request(start_offset, limit_offset, max_bytes, min_one)
@@ -130,7 +130,7 @@ class ColdReader:
 
     # By offset
 
-    def _read(self, request: _Request, with_aborted: bool) -> ColdRun | None:
+    def _read(self, request: _Request, with_aborted: bool) -> RemoteRead | None:
         place = self._marks.find(request.start_offset) or self._locate(request)
         while place is not None:
             if place.position < place.file.segment.size:
@@ -138,18 +138,18 @@ class ColdReader:
             place = self._locate_behind(place, request)
         return None
 
-    def _read_at(self, place: Mark, request: _Request, with_aborted: bool) -> ColdRun:
+    def _read_at(self, place: Mark, request: _Request, with_aborted: bool) -> RemoteRead:
         file, position, ahead = place
         data, next_offset = self._cut(place, request)
         if next_offset < 0:
-            return ColdRun(data, request.start_offset)
+            return RemoteRead(data, request.start_offset)
         self._marks.put(
             next_offset, Mark(file, position + len(data), ahead), now_ms=self._clock.now_ms()
         )
         if with_aborted:
             aborted, is_complete = self._aborted(file.segment, request.start_offset, next_offset)
-            return ColdRun(data, next_offset, aborted, is_complete)
-        return ColdRun(data, next_offset)
+            return RemoteRead(data, next_offset, aborted, is_complete)
+        return RemoteRead(data, next_offset)
 
     def _cut(self, place: Mark, request: _Request) -> tuple[memoryview, int]:
         """Whole batches from a position on, and the offset after them; -1 when there are none."""

@@ -14,7 +14,7 @@ from typing import Final
 from varve.cleaning.key_index import KeyEntry
 from varve.cleaning.throttle import Throttle
 from varve.commit_log import TopicPartition
-from varve.commit_log.cold_side import ColdSide
+from varve.commit_log.remote_log import RemoteLogReader
 from varve.foundation.clock import Clock
 from varve.tiering.cold_file import ExtentSource
 from varve.tiering.cold_keys_lookup import ColdKeysLookup
@@ -34,7 +34,7 @@ class _Readers:
     """Who reads one partition."""
 
     tiered: TieredPartition
-    side: ColdSide
+    side: RemoteLogReader
     keys: ColdKeysLookup
 
 
@@ -76,7 +76,7 @@ class ColdReads:
         self._lock = threading.Lock()
         self._readers: dict[TopicPartition, _Readers] = {}  # guarded by _lock
 
-    def side_of(self, partition: TopicPartition) -> ColdSide:
+    def side_of(self, partition: TopicPartition) -> RemoteLogReader:
         """What reads the part of a log that is only in the cold tier."""
         return self._get(partition).side
 

@@ -4,16 +4,18 @@ Threads    any number of readers.
 """
 
 from varve.commit_log import TopicPartition
-from varve.commit_log.cold_side import ColdRun, ColdSide
+from varve.commit_log.remote_log import RemoteLogReader, RemoteRead
 from varve.commit_log.segment_reader import TimestampOffset
 from varve.foundation.errors import OffsetOutOfRange, StoreError
 from varve.tiering.metrics import TierMetrics
 
 
 class CountedColdSide:
-    """A ColdSide over another; an offset out of range is no failure."""
+    """A RemoteLogReader over another; an offset out of range is no failure."""
 
-    def __init__(self, side: ColdSide, partition: TopicPartition, metrics: TierMetrics) -> None:
+    def __init__(
+        self, side: RemoteLogReader, partition: TopicPartition, metrics: TierMetrics
+    ) -> None:
         self._side = side
         self._partition = partition
         self._metrics = metrics
@@ -26,7 +28,7 @@ class CountedColdSide:
         max_bytes: int,
         min_one: bool,
         with_aborted: bool,
-    ) -> ColdRun | None:
+    ) -> RemoteRead | None:
         try:
             return self._side.read(
                 start_offset=start_offset,

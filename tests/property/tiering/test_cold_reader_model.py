@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.cold_bench import ColdBatch, ColdBench
 from tests.support.log_bench import NOW_MS, split_batches
-from varve.commit_log.cold_side import ColdRun
+from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable, Unavailable
 from varve.object_store import FaultKind, ObjectFaultPlan
@@ -80,7 +80,9 @@ class Tier:
             index_interval=data.draw(st.sampled_from([1, 150, 1_000])),
         )
 
-    def check_read(self, run: ColdRun | None, start: int, limit: int, max_bytes: int) -> int | None:
+    def check_read(
+        self, run: RemoteRead | None, start: int, limit: int, max_bytes: int
+    ) -> int | None:
         """Compares one read with the list; where the reader goes on, None at the end."""
         left = [batch for batch in self.batches if batch.last_offset >= start]
         if run is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_cold_side import FakeColdSide
+from tests.support.fake_remote_log import FakeRemoteLog
 from tests.support.log_bench import (
     BROKEN,
     NO_ROOM,
@@ -30,19 +30,19 @@ COMMITTED = Isolation.READ_COMMITTED
 
 
 @pytest.fixture
-def cold() -> FakeColdSide:
-    return FakeColdSide()
+def cold() -> FakeRemoteLog:
+    return FakeRemoteLog()
 
 
 @pytest.fixture
-def tiered(bench: Bench, cold: FakeColdSide) -> Bench:
-    """Segments at 0, 2, 4 and the active one at 6; those below 4 are in the cold side alone."""
+def tiered(bench: Bench, cold: FakeRemoteLog) -> Bench:
+    """Segments at 0, 2, 4 and the active one at 6; those below 4 are in the remote part alone."""
     return _fill(bench, cold)
 
 
-def _fill(bench: Bench, cold: FakeColdSide) -> Bench:
+def _fill(bench: Bench, cold: FakeRemoteLog) -> Bench:
     bench.set(remote_storage_enable=True)
-    bench.hooks = LogHooks(cold_side=lambda: cold)
+    bench.remote = cold
     bench.open()
     for offset in range(7):
         if offset in (2, 4, 6):
@@ -57,10 +57,10 @@ def drop_local(bench: Bench, offset: int) -> Callable[[], object]:
     return lambda: bench.log.drop_local_segments_before(offset, now_ms=NOW_MS)
 
 
-# What left the local disk is read from the cold side
+# What left the local disk is read from the remote part
 
 
-def test_the_log_start_stays_when_local_segments_leave(tiered: Bench, cold: FakeColdSide) -> None:
+def test_the_log_start_stays_when_local_segments_leave(tiered: Bench, cold: FakeRemoteLog) -> None:
     log = tiered.log
     assert (log.log_start_offset, log.local_start_offset, log.end_offset) == (0, 4, 7)
     assert read_all(log) == list(range(7))
@@ -68,7 +68,7 @@ def test_the_log_start_stays_when_local_segments_leave(tiered: Bench, cold: Fake
     assert check_log(log) == []
 
 
-def test_what_is_local_is_not_asked_of_the_cold_side(tiered: Bench, cold: FakeColdSide) -> None:
+def test_what_is_local_is_not_asked_of_the_remote_part(tiered: Bench, cold: FakeRemoteLog) -> None:
     cold.failure = StoreUnavailable("the bucket is down")
     assert offsets_in(tiered.log.read(start_offset=4)) == [4, 5]
     assert tiered.log.append(make_batch()).base_offset == 7
@@ -82,23 +82,23 @@ def test_a_cold_read_ends_where_the_local_segments_begin(tiered: Bench) -> None:
     assert (fetched.high_watermark, fetched.log_start_offset) == (7, 0)
 
 
-def test_a_cold_side_that_has_nothing_more_leads_on_to_the_first_local_segment(
-    tiered: Bench, cold: FakeColdSide
+def test_a_remote_part_that_has_nothing_more_leads_on_to_the_first_local_segment(
+    tiered: Bench, cold: FakeRemoteLog
 ) -> None:
     cold.batches = cold.batches[:3]
     assert offsets_in(tiered.log.read(start_offset=3)) == [4, 5]
 
 
-def test_without_a_cold_side_the_error_names_what_is_local_and_the_setting(bench: Bench) -> None:
-    _fill(bench, FakeColdSide())
-    bench.hooks = None
+def test_without_a_remote_part_the_error_names_what_is_local_and_the_setting(bench: Bench) -> None:
+    _fill(bench, FakeRemoteLog())
+    bench.remote = None
     bench.reopen()
     with pytest.raises(Unavailable, match=r"offset 0 .* 4 to 7.*varve\.tier\.url"):
         bench.log.read(start_offset=0)
 
 
-def test_deleted_records_are_not_served_though_the_cold_side_still_has_them(
-    tiered: Bench, cold: FakeColdSide
+def test_deleted_records_are_not_served_though_the_remote_part_still_has_them(
+    tiered: Bench, cold: FakeRemoteLog
 ) -> None:
     cold.meanwhile = [lambda: tiered.log.delete_records(3)]
     with pytest.raises(OffsetOutOfRange, match="3 to 7"):
@@ -107,7 +107,7 @@ def test_deleted_records_are_not_served_though_the_cold_side_still_has_them(
 
 
 def test_that_objects_are_gone_of_what_was_deleted_meanwhile_is_no_damage(
-    tiered: Bench, cold: FakeColdSide
+    tiered: Bench, cold: FakeRemoteLog
 ) -> None:
     cold.failure = Corrupt("an object is not there")
     with pytest.raises(Corrupt):
@@ -117,8 +117,8 @@ def test_that_objects_are_gone_of_what_was_deleted_meanwhile_is_no_damage(
         tiered.log.read(start_offset=1)
 
 
-def test_a_segment_that_leaves_the_local_disk_during_a_read_is_read_from_the_cold_side(
-    tiered: Bench, cold: FakeColdSide
+def test_a_segment_that_leaves_the_local_disk_during_a_read_is_read_from_the_remote_part(
+    tiered: Bench, cold: FakeRemoteLog
 ) -> None:
     cold.batches, later = cold.batches[:3], cold.batches[3:]
 
@@ -143,7 +143,7 @@ def test_a_time_is_found_in_either_part(tiered: Bench) -> None:
 
 
 def test_what_leaves_the_local_disk_during_a_search_by_time_is_not_missed(
-    tiered: Bench, cold: FakeColdSide
+    tiered: Bench, cold: FakeRemoteLog
 ) -> None:
     cold.meanwhile = [drop_local(tiered, 6)]
     found = tiered.log.find_offset_by_time(NOW_MS + 4)
@@ -152,7 +152,7 @@ def test_what_leaves_the_local_disk_during_a_search_by_time_is_not_missed(
 
 
 def test_a_search_by_time_begins_at_the_log_start_as_it_is_in_the_end(
-    tiered: Bench, cold: FakeColdSide
+    tiered: Bench, cold: FakeRemoteLog
 ) -> None:
     cold.meanwhile = [lambda: tiered.log.delete_records(5)]
     found = tiered.log.find_offset_by_time(NOW_MS)
@@ -170,10 +170,10 @@ def test_a_search_by_time_begins_at_the_log_start_as_it_is_in_the_end(
 
 
 @pytest.fixture
-def aborting(bench: Bench, cold: FakeColdSide) -> Bench:
+def aborting(bench: Bench, cold: FakeRemoteLog) -> Bench:
     """A transaction at 0 whose abort marker is at 3; every record has a segment of its own."""
     bench.set(remote_storage_enable=True)
-    bench.hooks = LogHooks(cold_side=lambda: cold)
+    bench.remote = cold
     bench.open()
     fields: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
     bench.log.append(make_batch(base_sequence=0, **fields))
@@ -188,7 +188,7 @@ def aborting(bench: Bench, cold: FakeColdSide) -> Bench:
 
 
 def test_an_abort_whose_marker_is_still_local_is_told_with_a_cold_read(
-    aborting: Bench, cold: FakeColdSide
+    aborting: Bench, cold: FakeRemoteLog
 ) -> None:
     cold.take(aborting.log, 2)
     cold.is_complete = False
@@ -198,7 +198,7 @@ def test_an_abort_whose_marker_is_still_local_is_told_with_a_cold_read(
     assert aborting.log.read(start_offset=0).aborted == ()
 
 
-def test_an_abort_that_both_sides_know_is_told_once(aborting: Bench, cold: FakeColdSide) -> None:
+def test_an_abort_that_both_sides_know_is_told_once(aborting: Bench, cold: FakeRemoteLog) -> None:
     cold.take(aborting.log, 4)
     cold.is_complete = False
     aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)
@@ -207,9 +207,9 @@ def test_an_abort_that_both_sides_know_is_told_once(aborting: Bench, cold: FakeC
 
 
 def test_a_marker_that_leaves_the_local_disk_during_the_read_is_not_missed(
-    aborting: Bench, cold: FakeColdSide
+    aborting: Bench, cold: FakeRemoteLog
 ) -> None:
-    """The cold side is asked before the marker is copied, the local one after it went."""
+    """The remote part is asked before the marker is copied, the local one after it went."""
     cold.take(aborting.log, 2)
     cold.is_complete = False
     aborting.log.drop_local_segments_before(2, now_ms=NOW_MS)

@@ -1,18 +1,18 @@
-"""A cold side that keeps its batches in a list, and lets a test act in the middle of a request."""
+"""A remote log that keeps its batches in a list, and lets a test act in the middle of a request."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.log_bench import split_batches
 from varve.commit_log import Isolation, Log, TimestampOffset
-from varve.commit_log.cold_side import ColdRun
+from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import StoreError
 from varve.records import Batch
 
 
 @dataclass
-class FakeColdSide:
+class FakeRemoteLog:
     """Serves what `take` took of a log before it left the local disk.
 
     `meanwhile` are called one per request, before it is answered; `failure` is raised by each.
@@ -57,7 +57,7 @@ class FakeColdSide:
         max_bytes: int,
         min_one: bool,
         with_aborted: bool,
-    ) -> ColdRun | None:
+    ) -> RemoteRead | None:
         self._begin(start_offset, limit_offset)
         data, next_offset = b"", start_offset
         for batch in self.batches:
@@ -76,8 +76,8 @@ class FakeColdSide:
             if one.first_offset < next_offset and one.last_offset >= start_offset
         ]
         if not with_aborted:
-            return ColdRun(memoryview(data), next_offset)
-        return ColdRun(memoryview(data), next_offset, tuple(aborted), self.is_complete)
+            return RemoteRead(memoryview(data), next_offset)
+        return RemoteRead(memoryview(data), next_offset, tuple(aborted), self.is_complete)
 
     def _is_behind(self, start_offset: int, limit_offset: int) -> bool:
         lasts = [Batch(one).header.last_offset for one in self.batches]
