@@ -9,6 +9,7 @@ from varve.disk import FileSystem
 from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import LONG_MAX
+from varve.object_store import MemoryObjectStore
 from varve.records import Batch
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.metadata_events import Event, decode_event
@@ -37,6 +38,7 @@ class MetadataBench:
     custom_bytes_max: int = 128
     settings: LogSettings = SETTINGS
     logs: dict[int, Log] = field(default_factory=dict)
+    objects: MemoryObjectStore = field(default_factory=MemoryObjectStore)
     topic: MetadataTopic = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +76,7 @@ class MetadataBench:
         return self
 
     def store(self, home: ColdPartition) -> TopicManifestStore:
-        return TopicManifestStore(self.topic, home)
+        return TopicManifestStore(self.topic, self.objects, home)
 
     def values(self) -> list[bytes]:
         """The values of all records, partition by partition of the topic."""

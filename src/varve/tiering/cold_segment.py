@@ -10,8 +10,8 @@ from typing import Final
 
 from varve.foundation.errors import InvalidRequest
 
-ABANDONED_MS: Final = 86_400_000
-"""From then on nobody is taken to be at work on a segment that was announced."""
+ANNOUNCEMENT_TIMEOUT_MS: Final = 86_400_000
+"""An announced segment is abandoned when it, and the lease of the job, are older than this."""
 
 
 class SegmentState(StrEnum):
@@ -80,6 +80,18 @@ class ColdSegment:
     @property
     def is_readable(self) -> bool:
         return self.state is SegmentState.COPY_FINISHED
+
+    def is_abandoned(self, now_ms: int, *, renewed_ms: int = 0) -> bool:
+        """Whether nobody writes the objects of an announced segment any more.
+
+        `renewed_ms` is when a job last renewed the lease of the partition. A job may run for days,
+        and it announces its output long before it commits, so the lease counts too.
+        """
+        return now_ms - max(self.at_ms, renewed_ms) >= ANNOUNCEMENT_TIMEOUT_MS
+
+    def may_be_deleted(self, now_ms: int) -> bool:
+        """Whether the objects of a segment whose deletion has started may be deleted now."""
+        return self.state is SegmentState.DELETE_STARTED and (self.replaced_until_ms or 0) <= now_ms
 
     @property
     def stored_bytes(self) -> int:

@@ -19,7 +19,6 @@ from varve.cleaning.cleaner import Cleaner
 from varve.cleaning.segment_keys import SegmentKeys
 from varve.cleaning.throttle import Throttle
 from varve.commit_log import Log, Segment, TopicPartition
-from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
     Corrupt,
@@ -29,7 +28,7 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import LONG_MAX
-from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, SegmentState
+from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.copied_offset import find_closed
 from varve.tiering.copy_proof import check_same_history
 from varve.tiering.copy_report import CopyProgress, CopyReport
@@ -164,7 +163,7 @@ class TierCopier:
         error: StoreError | None = None
         try:
             tiered = self._partitions.get(partition)
-            with tiered.work, self._work(tiered, partition):
+            with tiered.work, tiered.guard("copying"):
                 try:
                     self._copy(tiered, now_ms, copied, counts, progress, limit_bytes)
                     note_cold(tiered, self._partitions.metrics)
@@ -213,18 +212,6 @@ class TierCopier:
                 for partition, known in self._retries.items()
                 if copied.get(partition) is known.log
             }
-
-    @contextmanager
-    def _work(self, tiered: TieredPartition, partition: TopicPartition) -> Iterator[None]:
-        """A missing file tells that the log changed meanwhile; other I/O errors are failures."""
-        with failures(tiered.directory, f"copying of {partition}"):
-            try:
-                yield
-            except FileNotFoundError as error:
-                raise Unavailable(
-                    f"{partition}: {error.filename} left the log while it was copied; the next "
-                    "round copies what is there"
-                ) from error
 
     def _copy(
         self,
@@ -293,19 +280,26 @@ class TierCopier:
         now_ms: int,
     ) -> int:
         """Takes back what was begun and will not be finished, and what was replaced long ago."""
-        removed = 0
-        for one in pending:
-            if one.state is SegmentState.COPY_STARTED:
-                is_stale = not any(
-                    _is_copy_of(one, segment, end) for segment, end in waiting
-                ) and not _may_be_of_a_job(one, get_copied_offset(tiered), now_ms)
-            else:
-                is_stale = one.replaced_until_ms is None or one.replaced_until_ms <= now_ms
-            if is_stale:
-                with self._partitions.counting_removal(tiered, [one]):
-                    tiered.segments.remove(one, tiered.log, now_ms=now_ms)
-                removed += 1
-        return removed
+        stale = [one for one in pending if self._is_stale(tiered, one, waiting, now_ms)]
+        if not stale:
+            return 0
+        with self._partitions.counting_removal(tiered, stale):
+            return len(tiered.remove(stale, now_ms))
+
+    def _is_stale(
+        self,
+        tiered: TieredPartition,
+        segment: ColdSegment,
+        waiting: list[tuple[Segment, int]],
+        now_ms: int,
+    ) -> bool:
+        if segment.state is not SegmentState.COPY_STARTED:
+            return segment.may_be_deleted(now_ms)
+        if any(_is_copy_of(segment, one, end) for one, end in waiting):
+            return False
+        # Below the copied offset it may be the output of a job that is still at work.
+        is_of_job = segment.end_offset < get_copied_offset(tiered)
+        return not is_of_job or tiered.is_abandoned(segment, now_ms)
 
     def _find_keys(
         self, log: Log, segment: Segment, next_offset: int, now_ms: int
@@ -355,11 +349,6 @@ class TierCopier:
         tiered = self._partitions.get(partition)
         tiered.load()
         return get_copied_offset(tiered)
-
-
-def _may_be_of_a_job(segment: ColdSegment, copied_offset: int, now_ms: int) -> bool:
-    """Whether a job that compacts the cold tier may still be writing it: not a copy of ours."""
-    return segment.end_offset < copied_offset and now_ms - segment.at_ms < ABANDONED_MS
 
 
 def _is_copy_of(cold: ColdSegment, segment: Segment, next_offset: int) -> bool:

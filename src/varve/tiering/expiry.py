@@ -1,25 +1,26 @@
 """Expires what a partition keeps in the cold tier, and takes objects away whose time has come.
 
-Invariant  the log start offset is raised on the local disk before a segment is taken out of
-           reading, and objects go only after the manifest says that they do: whoever finds the work
-           half done repeats it and loses nothing.
-Crash      what went is told by a balance among the evidence in the store before the manifest lets
-           go of it; one whose segments are still listed was not carried out.
+Invariant  the reason is recorded first, then the log start offset is raised on the local disk, then
+           the manifest takes the segment out of reading, and its objects are deleted last, when no
+           retained manifest version names it: every step can be repeated after a failure.
+Crash      a record whose segments are still readable tells of a removal that was not carried out.
 Threads    one per partition at a time.
 """
 
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from varve.cleaning.balance import Balance, BalanceKind, Reason, SegmentFigure
 from varve.cleaning.balance_json import encode_balance
 from varve.commit_log import Log
-from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, SegmentState
+from varve.foundation.errors import ObjectExists
+from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.expiry_rules import ColdLogFacts, ExpiredColdSegment, find_expired
 from varve.tiering.manifest import Manifest
 from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
@@ -77,7 +78,8 @@ class TierExpiry:
 
     def __init__(self, partitions: TieredPartitions) -> None:
         self._partitions = partitions
-        self._grace_ms = partitions.settings.varve_tier_grace_ms
+        # A manifest version that is still retained names an expired segment as readable.
+        self._replaced_ms = partitions.settings.replaced_ms
         self._retention_ms = partitions.settings.varve_tier_manifest_retention_ms
 
     def expire(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
@@ -90,7 +92,7 @@ class TierExpiry:
         while True:
             facts = observe_cold(tiered, manifest)
             readable = (one for one in tiered.manifests.segments(manifest) if one.is_readable)
-            found = list(islice(find_expired(facts, readable, now_ms), _SEGMENTS_MAX))
+            found = _take_batch(find_expired(facts, readable, now_ms))
             if not found:
                 break
             manifest = self._let_go(tiered, found, now_ms)
@@ -105,7 +107,7 @@ class TierExpiry:
         readable = (one for one in tiered.manifests.segments(manifest) if one.is_readable)
         expired = tuple(find_expired(observe_cold(tiered, manifest), readable, now_ms))
         pending = tiered.manifests.pending(manifest)
-        return ColdExpiry(expired, sum(_is_due(one, tiered.log, now_ms) for one in pending))
+        return ColdExpiry(expired, sum(_is_due(tiered, one, now_ms) for one in pending))
 
     def _has_work(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
         facts = observe_cold(tiered, manifest)
@@ -113,7 +115,7 @@ class TierExpiry:
         if next(find_expired(facts, readable, now_ms), None) is not None:
             return True
         pending = tiered.manifests.pending(manifest)
-        return any(_is_due(one, tiered.log, now_ms) for one in pending)
+        return any(_is_due(tiered, one, now_ms) for one in pending)
 
     def _let_go(
         self, tiered: TieredPartition, found: Sequence[ExpiredColdSegment], now_ms: int
@@ -121,16 +123,17 @@ class TierExpiry:
         segments = [one.segment for one in found]
         start, end = segments[0].base_offset, segments[-1].end_offset + 1
         log = tiered.log
-        if any(one.reason is not Reason.BELOW_LOG_START for one in found):
-            log.raise_log_start(end)
+        # The reason comes first: once the log start is raised it is the only one that is left.
         self._record(tiered, found, now_ms)
+        if found[0].reason is not Reason.BELOW_LOG_START:
+            log.raise_log_start(end)
         ids = {segment.id for segment in segments}
 
         def change(manifest: Manifest) -> Manifest:
             near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
             listed = [one.id for one in near.segments if one.id in ids]
             changed = near.start_delete(
-                listed, at_ms=now_ms, replaced_until_ms=now_ms + self._grace_ms
+                listed, at_ms=now_ms, replaced_until_ms=now_ms + self._replaced_ms
             )
             return changed.raise_log_start(log.log_start_offset)
 
@@ -150,63 +153,44 @@ class TierExpiry:
     def _record(
         self, tiered: TieredPartition, found: Sequence[ExpiredColdSegment], now_ms: int
     ) -> None:
-        """Puts the balance of what goes beside what stays.
+        """Writes the balance of the removal beside the segments, before anything else changes.
 
-        A repeated pass writes it again under the same key.
+        A pass that repeats another after a failure finds the first record, which has the reason.
         """
         balance = _balance(tiered.log, found, now_ms)
         key = tiered.home.evidence_key(f"expiry-{balance.end_offset:020}-{found[0].segment.id}")
         text = json.dumps(encode_balance(balance), separators=(",", ":"))
-        self._partitions.objects.put(key, text.encode())
+        with suppress(ObjectExists):
+            self._partitions.objects.create(key, text.encode())
 
     def _remove_due(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> int:
         """Takes away the objects of segments that went long enough ago.
 
         Where nothing is copied any more, also those of copies that were never finished.
         """
-        due = [
-            one for one in tiered.manifests.pending(manifest) if _is_due(one, tiered.log, now_ms)
-        ]
+        pending = tiered.manifests.pending(manifest)
+        due = iter([one for one in pending if _is_due(tiered, one, now_ms)])
         removed = 0
-        for start in range(0, len(due), _SEGMENTS_MAX):
-            remove_segments(self._partitions, tiered, due[start : start + _SEGMENTS_MAX], now_ms)
-            removed += len(due[start : start + _SEGMENTS_MAX])
+        while chunk := list(islice(due, _SEGMENTS_MAX)):
+            with self._partitions.counting_removal(tiered, chunk):
+                removed += len(tiered.remove(chunk, now_ms))
         return removed
 
 
-def remove_segments(
-    partitions: TieredPartitions,
-    tiered: TieredPartition,
-    segments: Sequence[ColdSegment],
-    now_ms: int,
-) -> None:
-    """Takes segments out of reading, their objects out of the store, and then off the list."""
-    ids = {segment.id for segment in segments}
-    start = min(segment.base_offset for segment in segments)
-    end = max(segment.end_offset for segment in segments) + 1
+def _take_batch(expired: Iterator[ExpiredColdSegment]) -> list[ExpiredColdSegment]:
+    """The segments of one commit; those below the log start come first and by themselves.
 
-    def begin(manifest: Manifest) -> Manifest:
-        near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
-        return near.start_delete([one.id for one in near.segments if one.id in ids], at_ms=now_ms)
-
-    def finish(manifest: Manifest) -> Manifest:
-        near = tiered.manifests.unfold(manifest, start_offset=start, end_offset=end)
-        return near.forget(ids)
-
-    keys = [
-        tiered.home.part_key(segment, part.name) for segment in segments for part in segment.parts
-    ]
-    with partitions.counting_removal(tiered, segments):
-        if any(one.state is not SegmentState.DELETE_STARTED for one in segments):
-            tiered.commit(begin, now_ms)
-        partitions.objects.delete(keys)
-        tiered.commit(finish, now_ms)
+    So a pass that was interrupted behind its record is repeated over the same segments.
+    """
+    chosen = list(islice(expired, _SEGMENTS_MAX))
+    is_below = bool(chosen) and chosen[0].reason is Reason.BELOW_LOG_START
+    return list(takewhile(lambda one: (one.reason is Reason.BELOW_LOG_START) is is_below, chosen))
 
 
-def _is_due(segment: ColdSegment, log: Log, now_ms: int) -> bool:
+def _is_due(tiered: TieredPartition, segment: ColdSegment, now_ms: int) -> bool:
     if segment.state is SegmentState.COPY_STARTED:
-        return not log.settings.copies_to_tier and now_ms - segment.at_ms >= ABANDONED_MS
-    return segment.replaced_until_ms is None or segment.replaced_until_ms <= now_ms
+        return not tiered.log.settings.copies_to_tier and tiered.is_abandoned(segment, now_ms)
+    return segment.may_be_deleted(now_ms)
 
 
 def _balance(log: Log, found: Sequence[ExpiredColdSegment], now_ms: int) -> Balance:

@@ -97,7 +97,7 @@ def _open_object(context: BackendContext, home: ColdPartition) -> ManifestStore:
 
 
 def _open_topic(context: BackendContext, home: ColdPartition) -> ManifestStore:
-    return TopicManifestStore(context.metadata_topic(), home)
+    return TopicManifestStore(context.metadata_topic(), context.objects, home)
 
 
 _BUILT_IN: Final[Mapping[str, Backend]] = {"object": _open_object, "topic": _open_topic}

@@ -9,13 +9,13 @@ Threads    any: a store may be shared; a manifest is a value, and holding one ne
 
 import heapq
 import random
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from varve.foundation.errors import InvalidRequest, NotFound
 from varve.object_store import ObjectInfo, ObjectStore
 from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ColdSegment
+from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_commit import DEFAULT_RETRY, Change, Commit, Committer, RetryLimits
 from varve.tiering.manifest_page import PageRef
@@ -33,15 +33,22 @@ from varve.tiering.page_store import PageCache, PageStore, new_id
 DAY_MS = 86_400_000
 
 
-class ManifestStore(Protocol):
-    """The manifest of one partition, wherever it is kept."""
+class ManifestStore(ABC):
+    """The manifest of one partition, wherever it is kept; the segments are in `objects`."""
 
+    def __init__(self, objects: ObjectStore, home: ColdPartition) -> None:
+        self.home = home
+        self.objects = objects
+
+    @abstractmethod
     def load(self) -> Manifest:
         """The newest version; an empty one when nothing was ever committed."""
 
+    @abstractmethod
     def find_known(self) -> Manifest | None:
         """The newest that was loaded or committed through this store, without asking anybody."""
 
+    @abstractmethod
     def commit(
         self, change: Change, *, leader_epoch: int | None, writer: str, now_ms: int
     ) -> Manifest:
@@ -53,35 +60,89 @@ class ManifestStore(Protocol):
         breaks a rule, and Unavailable when the store fails or others are always first.
         """
 
+    @abstractmethod
     def at(self, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
         """The version of this number, or the one that was the newest at this time.
 
         Raises NotFound for one that is not retained.
         """
 
+    @abstractmethod
     def segments(self, manifest: Manifest, *, from_offset: int = 0) -> Iterator[ColdSegment]:
         """All segments, in any state, that end at or behind an offset, in order; pages lazily."""
 
+    @abstractmethod
     def pending(self, manifest: Manifest) -> Iterator[ColdSegment]:
         """The segments that are not readable: announced ones and those that go."""
 
+    @abstractmethod
     def find(self, manifest: Manifest, offset: int) -> ColdSegment | None:
         """The readable segment that holds an offset."""
 
+    @abstractmethod
     def find_by_time(self, manifest: Manifest, timestamp: int) -> ColdSegment | None:
         """The first readable segment from the log start on with a record of this time or later."""
 
+    @abstractmethod
     def unfold(self, manifest: Manifest, *, start_offset: int, end_offset: int) -> Manifest:
         """The manifest with the segments that touch [start, end) within reach of its edits.
 
         To be used within a change: a segment that has moved into a page is not found otherwise.
         """
 
+    @abstractmethod
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> Retirement:
         """Removes versions past their retention and the pages that only they named."""
 
+    def remove(
+        self,
+        segments: Sequence[ColdSegment],
+        *,
+        leader_epoch: int | None,
+        writer: str,
+        now_ms: int,
+        only_unreadable: bool = True,
+    ) -> list[ColdSegment]:
+        """Deletes the objects of segments, then takes the segments off the manifest.
 
-class ObjectManifestStore:
+        Gives the segments that it removed. Segments that are no longer listed are passed over, and
+        with `only_unreadable` also those that became readable since the caller looked: that is
+        decided on the very version that the deletion follows. Objects are deleted only after the
+        manifest says so, thus a crash at any point leaves work that can be repeated.
+        """
+        if not segments:
+            return []
+        start = min(one.base_offset for one in segments)
+        end = max(one.end_offset for one in segments) + 1
+        going = {one.id: one for one in segments}
+
+        def start_delete(manifest: Manifest) -> Manifest:
+            near = self.unfold(manifest, start_offset=start, end_offset=end)
+            listed = {one.id: one for one in segments if near.find_segment(one.id) is not None}
+            going.clear()
+            for id, one in listed.items():
+                if not (only_unreadable and near.get_segment(id).is_readable):
+                    going[id] = one
+            return near.start_delete(list(going), at_ms=now_ms) if going else manifest
+
+        def forget(manifest: Manifest) -> Manifest:
+            near = self.unfold(manifest, start_offset=start, end_offset=end)
+            return near.forget(list(going))
+
+        def commit(change: Change) -> None:
+            self.commit(change, leader_epoch=leader_epoch, writer=writer, now_ms=now_ms)
+
+        if any(one.state is not SegmentState.DELETE_STARTED for one in segments):
+            commit(start_delete)
+        if going:
+            self.objects.delete(
+                [self.home.part_key(one, part.name) for one in going.values() for part in one.parts]
+            )
+            commit(forget)
+        return list(going.values())
+
+
+class ObjectManifestStore(ManifestStore):
     """The ManifestStore over an object store.
 
     `wait` sleeps for so many milliseconds. Ids come from `random`, so two writers must not share a
@@ -100,8 +161,7 @@ class ObjectManifestStore:
         cache: PageCache | None = None,
         grace_ms: int = DAY_MS,
     ) -> None:
-        self.home = home
-        self._objects = objects
+        super().__init__(objects, home)
         self._random = random
         self._versions = ManifestVersions(objects, home)
         self._pages = PageStore(objects, home, cache or PageCache())
@@ -185,12 +245,12 @@ class ObjectManifestStore:
 
     def retire_versions(self, *, now_ms: int, retention_ms: int) -> Retirement:
         return retire_versions(
-            self._objects, self._versions, now_ms=now_ms, retention_ms=retention_ms
+            self.objects, self._versions, now_ms=now_ms, retention_ms=retention_ms
         )
 
     def find_orphan_pages(self) -> list[ObjectInfo]:
         """Pages that no version in the chain names; one of a commit under way is among them."""
-        found = list_pages(self._objects, self._versions)
+        found = list_pages(self.objects, self._versions)
         named = find_named_pages(self.load(), self._versions, self._pages)
         return [entry for entry in found if entry.key not in named]
 
@@ -213,7 +273,7 @@ class ObjectManifestStore:
         )
         named = find_named_pages(self._committer.run(fence), self._versions, self._pages)
         orphans = [entry for entry in found if entry.key not in named]
-        self._objects.delete([entry.key for entry in orphans])
+        self.objects.delete([entry.key for entry in orphans])
         return orphans
 
     def _walk(

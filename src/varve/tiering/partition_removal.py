@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from varve.tiering.expiry import remove_segments
 from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,8 @@ def _remove_segments(partitions: TieredPartitions, tiered: TieredPartition, now_
         segments = list(islice(tiered.manifests.segments(manifest), _SEGMENTS_MAX))
         if not segments:
             return removed
-        remove_segments(partitions, tiered, segments, now_ms)
+        with partitions.counting_removal(tiered, segments):
+            tiered.remove(segments, now_ms, only_unreadable=False)
         removed += len(segments)
 
 

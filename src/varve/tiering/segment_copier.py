@@ -107,7 +107,7 @@ class SegmentCopier:
             if found is None and self._can_finish(announced, wanted):
                 found = announced
             else:
-                self.remove(announced, request.log, now_ms=now_ms)
+                self._remove(announced, request.log, now_ms=now_ms)
         started = found or wanted
         if found is None:
             self._check_held(request)
@@ -224,38 +224,26 @@ class SegmentCopier:
         self._commit(change, log, now_ms)
         return finished
 
-    def remove(self, segment: ColdSegment, log: Log, *, now_ms: int) -> None:
-        """Takes a segment that is not readable out of the store, and then out of the manifest.
-
-        Raises Unavailable when it became readable since it was looked at.
-        """
-        start, end = segment.base_offset, segment.end_offset + 1
-
-        def begin(manifest: Manifest) -> Manifest:
-            near = self._manifests.unfold(manifest, start_offset=start, end_offset=end)
-            found = near.find_segment(segment.id)
-            if found is None:
-                return manifest
-            if found.is_readable:
-                raise Unavailable(
-                    f"{self._home}: {found} was finished meanwhile; the next round goes on from it"
-                )
-            return near.start_delete([segment.id], at_ms=now_ms)
-
-        def end_it(manifest: Manifest) -> Manifest:
-            near = self._manifests.unfold(manifest, start_offset=start, end_offset=end)
-            return manifest if near.find_segment(segment.id) is None else near.forget([segment.id])
-
-        if segment.state is not SegmentState.DELETE_STARTED:
-            self._commit(begin, log, now_ms)
-        self._objects.delete([self._home.part_key(segment, part.name) for part in segment.parts])
-        self._commit(end_it, log, now_ms)
+    def _remove(self, segment: ColdSegment, log: Log, *, now_ms: int) -> None:
+        """Takes back a copy that was begun before; raises Unavailable when it cannot any more."""
+        removed = self._manifests.remove(
+            [segment], leader_epoch=latest_epoch(log), writer=self._writer, now_ms=now_ms
+        )
+        if not removed:
+            raise Unavailable(
+                f"{self._home}: {segment} was finished or removed by another writer meanwhile; the "
+                "next round goes on from there"
+            )
 
     def _commit(self, change: Change, log: Log, now_ms: int) -> Manifest:
-        latest = log.epochs[-1].epoch if log.epochs else None
         return self._manifests.commit(
-            change, leader_epoch=latest, writer=self._writer, now_ms=now_ms
+            change, leader_epoch=latest_epoch(log), writer=self._writer, now_ms=now_ms
         )
+
+
+def latest_epoch(log: Log) -> int | None:
+    """The leader epoch that a log's process commits in; None before the first record."""
+    return log.epochs[-1].epoch if log.epochs else None
 
 
 def _count_stale(keys: SegmentKeys) -> int:

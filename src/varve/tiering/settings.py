@@ -106,8 +106,8 @@ class TierSettings:
     )
     varve_tier_grace_ms: int = setting(
         DAY_MS,
-        "How long the objects of a segment stay after another one has taken its place; they also "
-        "stay for varve.tier.manifest.retention.ms.",
+        "How long the objects of a segment stay after another one has taken its place or it has "
+        "expired; they also stay for varve.tier.manifest.retention.ms.",
         "varve.tier.grace.ms",
         at_least=0,
         long=True,
@@ -119,5 +119,5 @@ class TierSettings:
 
     @property
     def replaced_ms(self) -> int:
-        """How long the objects of a replaced segment stay: retained manifests name them."""
+        """How long objects of replaced and expired segments stay: retained manifests name them."""
         return max(self.varve_tier_grace_ms, self.varve_tier_manifest_retention_ms)

@@ -18,9 +18,8 @@ from typing import Final
 from varve.cleaning.border import Border
 from varve.cleaning.cleaner import Cleaner
 from varve.commit_log import Log, LogStore, TopicPartition
-from varve.commit_log.directory_failure import failures
 from varve.foundation.clock import Clock
-from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable, Unavailable
+from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_border import find_border
 from varve.tiering.cold_reads import ColdReads
@@ -220,7 +219,7 @@ class Tier:
     def expire(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """Applies local and total retention to one partition; raises StoreError."""
         tiered = self.partitions.get(partition)
-        with tiered.work, self._work(tiered):
+        with tiered.work, tiered.guard("retention"):
             if not self.partitions.is_current(tiered):
                 return TierPass(partition, Moved(()), ColdExpiry())
             expiry = self._expiry.expire(tiered, now_ms)
@@ -240,19 +239,6 @@ class Tier:
                 break
             moved = Moved(moved.segments + step.segments)
         return moved
-
-    @contextmanager
-    def _work(self, tiered: TieredPartition) -> Iterator[None]:
-        """A missing file tells that the log changed meanwhile; other I/O errors are failures."""
-        partition = tiered.log.topic_partition
-        with failures(tiered.directory, f"retention of {partition}"):
-            try:
-                yield
-            except FileNotFoundError as error:
-                raise Unavailable(
-                    f"{partition}: {error.filename} left the log while it was looked at; the next "
-                    "pass sees what is there"
-                ) from error
 
     def foresee(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """What `expire` would do now; nothing changes. Raises StoreError."""

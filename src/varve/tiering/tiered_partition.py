@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from varve.cleaning.derived_files import is_partition_failure, partition_failure
 from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import FileSystem
@@ -26,7 +28,8 @@ from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_commit import Change
 from varve.tiering.manifest_store import ManifestStore, ObjectManifestStore
 from varve.tiering.metrics import TierMetrics
-from varve.tiering.segment_copier import SegmentCopier
+from varve.tiering.partition_lease import find_lease
+from varve.tiering.segment_copier import SegmentCopier, latest_epoch
 from varve.tiering.settings import TierSettings
 
 RECENT_MS: Final = 600_000
@@ -113,11 +116,52 @@ class TieredPartition:
 
     def commit(self, change: Change, now_ms: int) -> Manifest:
         """Commits a change in the name of the log's latest leader epoch."""
-        latest = self.log.epochs[-1].epoch if self.log.epochs else None
         self.manifest = self.manifests.commit(
-            change, leader_epoch=latest, writer=self.writer, now_ms=now_ms
+            change, leader_epoch=latest_epoch(self.log), writer=self.writer, now_ms=now_ms
         )
         return self.manifest
+
+    def remove(
+        self, segments: Sequence[ColdSegment], now_ms: int, *, only_unreadable: bool = True
+    ) -> list[ColdSegment]:
+        """See ManifestStore.remove; commits in the name of the log's latest leader epoch."""
+        removed = self.manifests.remove(
+            segments,
+            leader_epoch=latest_epoch(self.log),
+            writer=self.writer,
+            now_ms=now_ms,
+            only_unreadable=only_unreadable,
+        )
+        self.manifest = self.manifests.find_known() or self.manifest
+        return removed
+
+    def is_abandoned(self, segment: ColdSegment, now_ms: int) -> bool:
+        """Whether nobody writes an announced segment any more; may read the lease of a job."""
+        if not segment.is_abandoned(now_ms):
+            return False
+        lease = find_lease(self.objects, self.home)
+        return lease is None or segment.is_abandoned(now_ms, renewed_ms=lease.at_ms)
+
+    @contextmanager
+    def guard(self, doing: str) -> Iterator[None]:
+        """Turns I/O errors into ours while files of the log are read or removed.
+
+        A missing file says that the log changed meanwhile. An error of a derived file (a key index)
+        fails this partition alone, other errors take the log directory offline.
+        """
+        at = f"{doing} of {self.log.topic_partition}"
+        with failures(self.directory, at):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise Unavailable(
+                    f"{at}: {error.filename} left the log meanwhile; the next round sees what is "
+                    "there"
+                ) from error
+            except OSError as error:
+                if not is_partition_failure(error):
+                    raise
+                raise partition_failure(error, at) from error
 
     def retire_versions(self, now_ms: int, retention_ms: int) -> None:
         """Lets old versions of the manifest go, once in a while: it has to list them all."""

@@ -18,6 +18,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.foundation.errors import Corrupt, Fenced, InvalidRequest, NotFound, Unavailable
+from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.custom_metadata import CustomMetadata
@@ -25,6 +26,7 @@ from varve.tiering.manifest import Manifest, in_order
 from varve.tiering.manifest_check import check_overlaps, check_whole_change
 from varve.tiering.manifest_commit import Change
 from varve.tiering.manifest_retirement import Retirement
+from varve.tiering.manifest_store import ManifestStore
 from varve.tiering.metadata_events import SegmentEvent, SegmentUpdate, TopicIdPartition
 from varve.tiering.metadata_plan import EventSource, plan_events
 from varve.tiering.metadata_replay import PartitionReplay, StoredCommit
@@ -33,11 +35,11 @@ from varve.tiering.metadata_topic import MetadataTopic
 _ATTEMPTS: Final = 8
 
 
-class TopicManifestStore:
+class TopicManifestStore(ManifestStore):
     """The manifest of one user partition."""
 
-    def __init__(self, topic: MetadataTopic, home: ColdPartition) -> None:
-        self.home = home
+    def __init__(self, topic: MetadataTopic, objects: ObjectStore, home: ColdPartition) -> None:
+        super().__init__(objects, home)
         self._topic = topic
         self._named = TopicIdPartition(home.topic, decode_topic_id(home.topic_id), home.partition)
         self._partition = topic.partition_for(self._named)

@@ -152,6 +152,47 @@ def test_commits_are_chained(store: ManifestStore) -> None:
     assert second.version > first.version
 
 
+def put_objects(store: ManifestStore, segment: ColdSegment) -> list[str]:
+    keys = [store.home.part_key(segment, part.name) for part in segment.parts]
+    for key in keys:
+        store.objects.put(key, b"data")
+    return keys
+
+
+def remove(
+    store: ManifestStore, *segments: ColdSegment, only_unreadable: bool = True
+) -> list[ColdSegment]:
+    return store.remove(
+        segments, leader_epoch=0, writer="copier", now_ms=7, only_unreadable=only_unreadable
+    )
+
+
+def test_a_removed_segment_is_neither_listed_nor_stored(store: ManifestStore) -> None:
+    announce(store, 0)
+    copy(store, 1)
+    started, finished = store.segments(store.load())
+    keys = put_objects(store, started) + put_objects(store, finished)
+    assert keys
+    assert remove(store, started, finished, only_unreadable=False) == [started, finished]
+    assert list(store.segments(store.load())) == []
+    assert [one.key for one in store.objects.list(store.home.segment_folder)] == []
+    assert remove(store, started, finished) == []
+
+
+def test_a_segment_that_became_readable_since_it_was_listed_is_not_removed(
+    store: ManifestStore,
+) -> None:
+    announce(store, 0)
+    announce(store, 1)
+    listed = list(store.segments(store.load()))
+    keys = put_objects(store, listed[0])
+    put_objects(store, listed[1])
+    commit(store, lambda m: near(store, m, 0).finish(make_segment(0, FINISHED)))
+    assert remove(store, *listed) == [listed[1]]
+    assert [one.id for one in store.segments(store.load()) if one.is_readable] == [listed[0].id]
+    assert [one.key for one in store.objects.list(store.home.segment_folder)] == sorted(keys)
+
+
 @pytest.mark.parametrize("state", SegmentState)
 def test_all_that_is_said_of_a_segment_is_kept(store: ManifestStore, state: SegmentState) -> None:
     commit(store, lambda m: m.announce(replace(rich_segment(STARTED), replaced_until_ms=None)))

@@ -24,7 +24,12 @@ from varve.jobs.tier.reach import StoreReach
 from varve.jobs.verify.findings import VerifyFinding
 from varve.jobs.verify.job import verify_partitions
 from varve.jobs.verify.notes import verify_notes
-from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, ObjectPart, SegmentState
+from varve.tiering.cold_segment import (
+    ANNOUNCEMENT_TIMEOUT_MS,
+    ColdSegment,
+    ObjectPart,
+    SegmentState,
+)
 from varve.tiering.manifest import Manifest
 
 
@@ -318,7 +323,7 @@ def test_an_announced_copy_that_nobody_finishes_is_worth_a_note() -> None:
         now_ms=cold.hot.now_ms,
     )
     assert verify_bench(cold.bench).findings == ()
-    cold.hot.advance(ABANDONED_MS + 1)
+    cold.hot.advance(ANNOUNCEMENT_TIMEOUT_MS + 1)
     assert only(cold).rule == "abandoned"
 
 

@@ -1,11 +1,15 @@
 """Which segments are copied, in which order, and what happens to what was begun."""
 
+import errno
+import os
+
 import pytest
 
 from tests.support.cleaning_bench import PARTITION
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.border import no_border
+from varve.commit_log.names import KEYS
 from varve.foundation.errors import InvalidRequest
 from varve.object_store import FaultKind, ObjectStep
 from varve.tiering import copier
@@ -244,3 +248,20 @@ def test_versions_of_the_manifest_are_not_listed_with_every_copy() -> None:
     later = [step for step in list(topic.objects.trace)[begin:] if step.operation == "list"]
     assert len(later) - len(lists) > len(lists) / 5
     topic.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EISDIR])
+def test_a_key_index_that_cannot_be_read_fails_the_copy_and_not_the_directory(code: int) -> None:
+    bench = TierBench()
+    bench.fill(4, 4)
+    segment, following = bench.hot.log.view.closed[0], bench.hot.log.view.closed[1]
+    bench.hot.cleaner.ensure_keys(PARTITION, segment, following.base_offset, bench.hot.now_ms)
+    bench.hot.faulty.fail_under(segment.path(KEYS), OSError(code, os.strerror(code)))
+    report = bench.copier.copy(PARTITION, bench.hot.now_ms)
+    assert report.error is not None
+    assert ".keys" in report.error
+    assert bench.hot.directory.failure is None
+    bench.hot.put("more", "records")
+    bench.hot.faulty.mend()
+    assert bench.copy().error is None
+    bench.check()

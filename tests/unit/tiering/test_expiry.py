@@ -1,16 +1,20 @@
 """Expiry over both tiers: what goes, in which order of steps, and what a failure leaves."""
 
+import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.support.log_bench import make_batch
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
+from varve.cleaning.balance import Reason
 from varve.foundation.errors import Fenced, OffsetOutOfRange, StoreUnavailable, Unavailable
-from varve.object_store import FaultKind
+from varve.object_store import Buffer, FaultKind, MemoryObjectStore, ObjectInfo
 from varve.tiering import tier
+from varve.tiering.cold_evidence import read_cold_evidence
 from varve.tiering.cold_segment import SegmentState
 from varve.tiering.expiry import observe_cold
 
@@ -26,7 +30,7 @@ def orders() -> Iterator[TieredTopic]:
     topic.close()
 
 
-def test_the_log_start_rises_over_both_tiers_and_objects_go_after_the_grace_time(
+def test_the_log_start_rises_over_both_tiers_and_objects_go_with_the_manifests_that_name_them(
     orders: TieredTopic,
 ) -> None:
     orders.alter(retention_ms=MINUTE * 3 + 1)
@@ -37,7 +41,7 @@ def test_the_log_start_rises_over_both_tiers_and_objects_go_after_the_grace_time
     assert states[0] is SegmentState.DELETE_STARTED
     kept = orders.object_keys(orders.tiered.home.segment_folder)
     assert orders.offsets() == list(range(2, 8))
-    orders.kit.advance(milliseconds=999)
+    orders.kit.advance(milliseconds=MINUTE - 1)
     assert orders.expire().expiry.removed_count == 0
     orders.kit.advance(milliseconds=1)
     assert orders.expire().expiry.removed_count == 1
@@ -103,6 +107,88 @@ def test_each_pass_leaves_a_balance_among_the_evidence(orders: TieredTopic) -> N
     assert [one[0] for one in balance["inputs"]] == [0, 2]
 
 
+@pytest.mark.parametrize("step", range(1, 9))
+def test_the_reason_of_an_expiry_is_on_record_whatever_fails(
+    orders: TieredTopic, step: int
+) -> None:
+    orders.alter(retention_ms=MINUTE * 3 + 1)
+    orders.objects.go_down(from_step=orders.requests() + step)
+    with contextlib.suppress(Unavailable):
+        orders.expire()
+    orders.objects.come_up()
+    orders.kit.advance(minutes=1)
+    orders.expire()
+    removals = [one.balance for one in read_cold_evidence(orders.bucket, orders.tiered.manifests)]
+    assert orders.cold_bases() == [4, 6]
+    assert {one.base_offset for balance in removals for one in balance.inputs} == {0, 2}
+    assert {reason for balance in removals for reason in balance.records} == {Reason.EXPIRED_TIME}
+
+
+def test_a_segment_that_a_job_finishes_just_before_its_removal_stays() -> None:
+    """Nothing is copied any more, and the job's announcement looked abandoned."""
+    bucket = _RacingStore()
+    topic = TieredTopic(bucket=bucket)
+    topic.fill(2, 2)
+    topic.copy()
+    manifests = topic.tiered.manifests
+    first = topic.cold()[0]
+    output = replace(first, id="output", state=SegmentState.COPY_STARTED)
+    for part in output.parts:
+        data = bucket.get(topic.tiered.home.part_key(first, part.name))
+        bucket.put(topic.tiered.home.part_key(output, part.name), data)
+    topic.tiered.commit(lambda manifest: manifest.announce(output), topic.kit.now_ms)
+    topic.alter(remote_log_copy_disable=True)
+    topic.kit.advance(days=1)
+
+    def finish() -> None:
+        now_ms = topic.kit.now_ms
+        finished = replace(output, state=SegmentState.COPY_FINISHED, at_ms=now_ms)
+        manifests.commit(
+            lambda one: one.start_delete([first.id], at_ms=now_ms).finish(finished),
+            leader_epoch=None,
+            writer="job",
+            now_ms=now_ms,
+        )
+
+    bucket.before_create = finish
+    topic.expire()
+    assert bucket.before_create is None, "the job came between"
+    assert topic.cold_bases() == [0, 2]
+    topic.move(4)
+    assert topic.offsets() == [0, 1, 2, 3]
+    topic.close()
+
+
+class _RacingStore(MemoryObjectStore):
+    """Another writer commits a manifest right before ours is created."""
+
+    before_create: Callable[[], None] | None = None
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        race, self.before_create = self.before_create, None
+        if race is not None:
+            race()
+        return super().create(key, data)
+
+
+def test_objects_stay_as_long_as_a_manifest_version_that_names_them(orders: TieredTopic) -> None:
+    """So `varve tier restore --as-of` finds every object within the promised time."""
+    orders.alter(retention_ms=MINUTE * 3 + 1)
+    manifests = orders.tiered.manifests
+    before_ms = orders.kit.now_ms
+    orders.kit.advance(milliseconds=1)
+    orders.expire()
+    orders.kit.advance(milliseconds=MINUTE - 2)
+    orders.expire()
+    old = manifests.at(time_ms=before_ms)
+    readable = [one for one in manifests.segments(old) if one.is_readable]
+    assert readable[0].base_offset == 0
+    for segment in readable:
+        for part in segment.parts:
+            key = orders.tiered.home.part_key(segment, part.name)
+            assert orders.bucket.head(key).size == part.size
+
+
 def test_an_idle_partition_asks_the_store_for_nothing(orders: TieredTopic) -> None:
     orders.expire()
     before = orders.requests()
@@ -138,7 +224,7 @@ def test_a_pass_that_fails_anywhere_is_repeated_and_nothing_else_is_lost() -> No
 
 
 def _expiring() -> TieredTopic:
-    topic = TieredTopic()
+    topic = TieredTopic(store_settings={"varve.tier.manifest.retention.ms": 1_000})
     topic.fill(2, 2, 2, 2)
     topic.copy()
     topic.move(4)
@@ -150,7 +236,7 @@ def test_the_log_start_is_raised_before_anything_becomes_unreadable(orders: Tier
     orders.alter(retention_ms=MINUTE * 3 + 1)
     orders.expire()
     orders.kit.advance(minutes=1)
-    orders.objects.go_down(from_step=orders.requests() + 2)
+    orders.objects.go_down(from_step=orders.requests() + 3)
     with pytest.raises(Unavailable):
         orders.expire()
     orders.objects.come_up()

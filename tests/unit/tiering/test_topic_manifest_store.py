@@ -13,6 +13,7 @@ from tests.support.metadata_bench import SETTINGS, MetadataBench, make_id
 from tests.support.tier_history import TierHistory
 from varve.commit_log.partition_metadata import decode_topic_id, encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound
+from varve.object_store import MemoryObjectStore
 from varve.records import Record, build_batch
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, SegmentState
@@ -176,7 +177,7 @@ def test_a_version_is_a_number_of_events_and_none_lies_within_a_commit(
 def test_a_commit_in_between_by_another_user_of_the_log_is_not_lost(bench: MetadataBench) -> None:
     """A second MetadataTopic knows nothing of the first one's lock, only what the log says."""
     other = MetadataTopic(bench.open_log, partition_count=1)
-    rivals = [TopicManifestStore(other, HOME)]
+    rivals = [TopicManifestStore(other, MemoryObjectStore(), HOME)]
 
     def change(manifest: Manifest) -> Manifest:
         if rivals:

@@ -39,8 +39,8 @@ from varve.jobs.compact.commit import (
 from varve.jobs.compact.findings import Findings
 from varve.jobs.compact.report import PartitionResult, StageTime
 from varve.jobs.compact.scope import Scope, find_chain, find_scope, read_aborted, read_shells
-from varve.jobs.compact.settings import CompactSettings
-from varve.jobs.compact.sweep import find_leftovers, remove_leftovers
+from varve.jobs.compact.settings import WRITER, CompactSettings
+from varve.jobs.compact.sweep import find_leftovers
 from varve.jobs.compact.tasks import (
     GroupTask,
     IndexedSegment,
@@ -55,13 +55,13 @@ from varve.jobs.running.distributor import Task
 from varve.jobs.running.stages import Stage, expect
 from varve.jobs.tier.cold_input import ColdInput, open_files
 from varve.jobs.tier.files import TierFiles
-from varve.jobs.tier.partition_lease import HeldLease, hold_lease
 from varve.jobs.tier.reach import TierReach
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.lineage import Epochs
 from varve.tiering.manifest import Manifest
 from varve.tiering.page_store import new_id
+from varve.tiering.partition_lease import HeldLease, hold_lease
 from varve.tiering.segment_parts import KEYS_PART
 
 PASSES_MAX: Final = 8
@@ -178,10 +178,10 @@ class PartitionCompaction:
     def _sweep(self) -> Manifest:
         manifest = self._manifests.load()
         leftovers = find_leftovers(self._manifests, manifest, now_ms=self._now_ms)
-        remove_leftovers(
-            self._reach.objects(), self._manifests, self._home, leftovers, now_ms=self._now_ms
+        removed = self._manifests.remove(
+            leftovers, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
-        self._found.swept += len(leftovers)
+        self._found.swept += len(removed)
         return self._manifests.load() if leftovers else manifest
 
     def _is_due(self, scope: Scope) -> bool:

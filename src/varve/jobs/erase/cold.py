@@ -28,7 +28,7 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectNotFound, StoreError, Unavailable
 from varve.jobs.compact.commit import CompactCommit, DoneGroup
 from varve.jobs.compact.scope import find_chain, read_aborted, read_shells
-from varve.jobs.compact.sweep import find_leftovers, remove_leftovers
+from varve.jobs.compact.sweep import find_leftovers
 from varve.jobs.erase.match import Matcher
 from varve.jobs.erase.objects import ObjectChange, StoredObject
 from varve.jobs.erase.scan import Scan, cut_tasks
@@ -36,7 +36,6 @@ from varve.jobs.erase.tasks import WRITER, ErasedGroup, EraseTask, LookTask
 from varve.jobs.running.stages import Stage, expect
 from varve.jobs.source.record_blocks import CHUNK_BYTES, aborted_within
 from varve.jobs.tier.cold_input import open_files
-from varve.jobs.tier.partition_lease import HeldLease, hold_lease
 from varve.jobs.tier.reach import TierReach
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
@@ -44,6 +43,7 @@ from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.erased_copy import ERASURE_PREFIX
 from varve.tiering.manifest import Manifest
 from varve.tiering.page_store import new_id
+from varve.tiering.partition_lease import HeldLease, hold_lease
 from varve.tiering.segment_parts import LOG_PART
 
 Integers = npt.NDArray[np.int64]
@@ -177,15 +177,10 @@ class ColdErasure:
         return self._manifests.load() if leftovers else manifest
 
     def _remove(self, segments: Sequence[ColdSegment]) -> None:
-        remove_leftovers(
-            self._reach.objects(),
-            self._manifests,
-            self._home,
-            segments,
-            now_ms=self._now_ms,
-            writer=WRITER,
+        removed = self._manifests.remove(
+            segments, leader_epoch=None, writer=WRITER, now_ms=self._now_ms
         )
-        self._found.removed_keys += [self._log_key(one) for one in segments]
+        self._found.removed_keys += [self._log_key(one) for one in removed]
 
     def _look(
         self, listed: Sequence[ColdSegment]

@@ -17,7 +17,7 @@ from varve.jobs.verify.findings import PUT_BACK, SWEEP, VerifyFinding
 from varve.object_store import ObjectStore
 from varve.tiering.cold_evidence import read_cold_evidence
 from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ABANDONED_MS, ColdSegment, SegmentState
+from varve.tiering.cold_segment import ANNOUNCEMENT_TIMEOUT_MS, ColdSegment, SegmentState
 from varve.tiering.fsck import fsck_partition
 from varve.tiering.fsck_report import Damage, Listed, ObjectClass
 from varve.tiering.manifest import Manifest
@@ -121,7 +121,10 @@ class AccountTask:
         self, segments: Iterable[ColdSegment], objects: ObjectStore
     ) -> Iterable[VerifyFinding]:
         for one in segments:
-            if one.state is SegmentState.COPY_STARTED and one.at_ms < self.now_ms - ABANDONED_MS:
+            if (
+                one.state is SegmentState.COPY_STARTED
+                and one.at_ms < self.now_ms - ANNOUNCEMENT_TIMEOUT_MS
+            ):
                 yield VerifyFinding(
                     severity=Severity.NOTE,
                     rule="abandoned",

@@ -2,13 +2,14 @@
 
 Two that rewrite at once would take each other's unfinished outputs for leftovers. No record would
 be lost by it, for a commit asks whether its outputs are still announced; but work would be in vain.
+For the same reason the copier leaves announced segments alone while a lease is renewed.
 
 Layout     `lease.json` below the partition's prefix: job, host, pid, began_ms, at_ms.
 Invariant  taken by create-if-absent. A lease is left behind by a job that was killed: another takes
            it over when the holder's process on this host is gone, when it was not renewed for a
            day, or when it is told to. Two that take over at the same moment may both go on.
 Crash      a lease that is left keeps no reader and no copier from anything.
-Threads    any; `_lock` guards the jobs of this process.
+Threads    any; `_lock` guards the jobs of this process. Each lease has a thread that renews it.
 """
 
 import json
@@ -25,9 +26,10 @@ from varve.foundation.clock import Clock
 from varve.foundation.errors import ObjectExists, ObjectNotFound, StoreError, Unavailable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
-from varve.tiering.cold_segment import ABANDONED_MS
+from varve.tiering.cold_segment import ANNOUNCEMENT_TIMEOUT_MS
 
 RENEW_MS: Final = 600_000
+HEARTBEAT_S: Final = RENEW_MS / 1000
 _TRIES: Final = 3
 _PID_MAX: Final = 2**31 - 1
 _MOMENT_MAX_MS: Final = 253_402_300_799_999
@@ -52,18 +54,23 @@ class Lease:
 
 
 class HeldLease:
-    """The lease of a job that is at work."""
+    """The lease of a job that is at work; renewed by the job and by a thread of `hold_lease`."""
 
     def __init__(
         self, objects: ObjectStore, home: ColdPartition, lease: Lease, clock: Clock
     ) -> None:
         self._objects = objects
         self._home = home
-        self._lease = lease
         self._clock = clock
+        self._renewing = threading.Lock()
+        self._lease = lease  # guarded by _renewing
 
     def renew(self) -> None:
-        """Says that the job is still at work, now and then; raises Unavailable if it lost it."""
+        """Renews the lease if that is due; raises Unavailable if another job has taken it over."""
+        with self._renewing:
+            self._renew()
+
+    def _renew(self) -> None:
         now_ms = self._clock.now_ms()
         if now_ms - self._lease.at_ms < RENEW_MS:
             return
@@ -76,6 +83,15 @@ class HeldLease:
             )
         self._lease = replace(self._lease, at_ms=now_ms)
         self._objects.put(self._home.lease_key, self._lease.encode())
+
+    def renew_until(self, is_done: threading.Event) -> None:
+        """Renews the lease every few minutes; one stage of a job may take longer than a day.
+
+        A failure is left to the job, which renews the lease itself before it commits.
+        """
+        while not is_done.wait(HEARTBEAT_S):
+            with suppress(StoreError):
+                self.renew()
 
     def end(self) -> None:
         """Takes the lease away, if it is still this job's."""
@@ -122,9 +138,16 @@ def hold_lease(
     try:
         _take(objects, home, lease, takes_over=takes_over)
         held = HeldLease(objects, home, lease, clock)
+        is_done = threading.Event()
+        heartbeat = threading.Thread(
+            target=held.renew_until, args=(is_done,), name=f"varve-lease-{home}", daemon=True
+        )
+        heartbeat.start()
         try:
             yield held
         finally:
+            is_done.set()
+            heartbeat.join()
             # Whoever finds a lease that was left behind takes it over.
             with suppress(StoreError):
                 held.end()
@@ -153,7 +176,7 @@ def _take(objects: ObjectStore, home: ColdPartition, lease: Lease, *, takes_over
 
 
 def _is_gone(home: ColdPartition, found: Lease, own: Lease) -> bool:
-    if found.at_ms <= own.at_ms - ABANDONED_MS:
+    if found.at_ms <= own.at_ms - ANNOUNCEMENT_TIMEOUT_MS:
         return True
     if found.host != own.host:
         return False
