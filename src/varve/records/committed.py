@@ -9,6 +9,7 @@ Threads    nothing changes after construction; the data must stay unchanged too.
 """
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from varve.records.header import (
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
+    BatchHeader,
     Buffer,
     Codec,
     decode_header,
@@ -88,6 +90,14 @@ class CommittedBatches:
         return self.next_offset if self._end_offset is None else self._end_offset
 
     @property
+    def last_header(self) -> BatchHeader | None:
+        """The header of the last whole batch, committed or not; None without one."""
+        self._check_undamaged()
+        if not len(self._all_rows):
+            return None
+        return decode_header(self._data, int(self._all_rows[-1, Field.POSITION]))
+
+    @property
     def size(self) -> int:
         """Bytes of the committed batches."""
         self._check_undamaged()
@@ -105,6 +115,19 @@ class CommittedBatches:
     def __len__(self) -> int:
         self._check_undamaged()
         return len(self._rows)
+
+    def first_batches(self, *, max_records: int) -> "CommittedBatches":
+        """The batches up to the one that reaches `max_records`, without parsing any record."""
+        self._check_undamaged()
+        is_enough = np.cumsum(self._rows[:, Field.RECORD_COUNT]) >= max_records
+        count = int(np.argmax(is_enough)) + 1
+        if not is_enough.any() or count == len(self._rows):
+            return self
+        position = self._rows[count - 1, Field.POSITION]
+        first = copy(self)
+        first._rows = self._rows[:count]
+        first._all_rows = self._all_rows[self._all_rows[:, Field.POSITION] <= position]
+        return first
 
     def columns(self, *, start: int | None = None, end: int = _LONG_MAX) -> RecordColumns:
         """All records with offsets [start, end) as one table; `start_offset` by default."""

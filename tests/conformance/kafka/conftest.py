@@ -11,6 +11,8 @@ from conformance.recovery import LOG_SHELL
 from conformance.shell import JavaShell
 from conformance.toolchain import Toolchain, ToolchainMissing, prepare_toolchain
 
+pytest.register_assert_rewrite("tests.contract.topics.test_topics_contract")
+
 SHARED_MEMORY = Path("/dev/shm")
 
 

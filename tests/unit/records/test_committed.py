@@ -249,3 +249,29 @@ def test_many_small_batches_are_all_seen() -> None:
     assert len(batches) == count
     assert batches.columns().offsets.tolist() == list(range(count))
     assert batches.next_offset == count
+
+
+def test_the_last_header_is_that_of_the_last_whole_batch_even_of_a_marker(log: LogData) -> None:
+    assert CommittedBatches(log.data).last_header is None
+    log.append(b"a", producer_id=7)
+    marker = log.end(7, committed=True)
+    header = CommittedBatches(log.data).last_header
+    assert header is not None
+    assert (header.base_offset, header.is_control) == (marker, True)
+    cut = CommittedBatches(log.data[:-1]).last_header
+    assert cut is not None
+    assert cut.base_offset == 0
+
+
+def test_the_first_batches_end_with_the_one_that_reaches_the_limit(log: LogData) -> None:
+    log.append(b"a", b"b")
+    log.append(b"c", b"d", producer_id=7)
+    log.end(7, committed=True)
+    log.append(b"e")
+    batches = CommittedBatches(log.data)
+    first = batches.first_batches(max_records=3)
+    assert _values(first) == [b"a", b"b", b"c", b"d"]
+    assert (first.next_offset, len(first), len(first.columns())) == (4, 2, 4)
+    assert _values(batches.first_batches(max_records=1)) == [b"a", b"b"]
+    assert batches.first_batches(max_records=5) is batches
+    assert batches.first_batches(max_records=100) is batches

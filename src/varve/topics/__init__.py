@@ -1,0 +1,29 @@
+"""Read committed records and write exactly once: in an open store or through the Kafka protocol."""
+
+from varve.topics.cluster import Cluster, OffsetRange, TopicInfo, TopicReader
+from varve.topics.kafka_cluster import KafkaCluster
+from varve.topics.kafka_transaction import KafkaTransaction
+from varve.topics.position import HistoryMark, LogTruncated, Position
+from varve.topics.reading import find_break, read_last, read_range
+from varve.topics.store_cluster import StoreCluster
+from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
+from varve.topics.writing import TransactionalWriter
+
+__all__ = [
+    "Cluster",
+    "HistoryMark",
+    "KafkaCluster",
+    "KafkaTransaction",
+    "LogTruncated",
+    "OffsetRange",
+    "Position",
+    "StoreCluster",
+    "StoreCoordinator",
+    "StoreTransaction",
+    "TopicInfo",
+    "TopicReader",
+    "TransactionalWriter",
+    "find_break",
+    "read_last",
+    "read_range",
+]

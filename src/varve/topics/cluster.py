@@ -1,0 +1,102 @@
+"""Where topics are: what readers and writers need of a store in this process or of a Kafka cluster.
+
+Two implementations, `StoreCluster` and `KafkaCluster`; `tests/contract/topics` holds for both.
+
+Invariant  a reader returns records of one topic only: once it knows the id of the topic, another
+           topic of the same name is NotFound.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from varve.commit_log import Isolation
+from varve.commit_log.partition_metadata import encode_topic_id
+from varve.records import BatchHeader, CommittedBatches
+from varve.topics.position import Position
+
+
+class TopicInfo(NamedTuple):
+    """A topic as it is now; `id` is None where the cluster has no topic ids."""
+
+    name: str
+    id: UUID | None
+    partition_count: int
+
+    @property
+    def id_text(self) -> str:
+        """The id as Kafka's tools print it; empty without one."""
+        return "" if self.id is None else encode_topic_id(self.id)
+
+
+class OffsetRange(NamedTuple):
+    """Offsets that can be read: from the log start offset to the end for the isolation."""
+
+    start: int
+    end: int
+
+
+class TopicReader(Protocol):
+    """Reads one topic. One thread fetches; any may call the other methods."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def cluster_name(self) -> str:
+        """The cluster in messages: a directory, or the bootstrap servers."""
+
+    def info(self) -> TopicInfo:
+        """Raises NotFound when the topic was deleted, also if it was created again."""
+
+    def offsets(self, partition: int) -> OffsetRange: ...
+
+    def fetch(
+        self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, CommittedBatches]:
+        """Batches from the positions on, for the partitions that have any.
+
+        About `max_bytes` for each partition, at least one batch; waits up to `wait_ms` if there is
+        none. Raises OffsetOutOfRange for a position outside the log, LogTruncated where the records
+        in front of a position are no longer those that were read.
+        """
+
+    def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
+        """The batch that holds the offset in front of this one, committed or not.
+
+        None where it is not in the log: deleted, compacted away, or not written yet.
+        """
+
+    def close(self) -> None: ...
+
+
+class Cluster(Protocol):
+    """Topics that can be described, created, read and written."""
+
+    @property
+    def name(self) -> str:
+        """The cluster in messages: a directory, or the bootstrap servers."""
+
+    def describe(self, topic: str) -> TopicInfo:
+        """Raises NotFound."""
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        """The effective settings by Kafka's names; raises NotFound."""
+
+    def find_or_create(
+        self, topic: str, *, partitions: int | None = None, settings: Mapping[str, str]
+    ) -> TopicInfo:
+        """The topic as it is, or created with these; None leaves the count to the cluster."""
+
+    def alter(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Changes settings; those not named stay."""
+
+    def reader(
+        self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
+    ) -> TopicReader: ...
+
+    def new_session(self) -> "Cluster":
+        """The same cluster for another thread, whose requests do not wait for those of this one."""
+
+    def close(self) -> None:
+        """Closes connections; closing twice is harmless."""

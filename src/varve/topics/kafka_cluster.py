@@ -1,0 +1,290 @@
+"""Topics behind the Kafka protocol: a varve server, Apache Kafka, or another broker.
+
+Invariant  one request asks a broker for all partitions that it leads, so that a wait is for any of
+           them. The history in front of a position is checked by the leader epoch in every fetch,
+           and by the batch itself on the first fetch and after every failed request: a broker
+           without new leader epochs may lose its end while it restarts.
+Threads    any may describe topics and ask for offsets; they wait for each other. A reader fetches
+           over connections of its own.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from varve.commit_log import Isolation
+from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.answers import Refused, check
+from varve.kafka_client.client import EARLIEST, LATEST, ServedTopic, ServerClient
+from varve.kafka_client.topics import DEFAULT_COUNT, alter_topic, find_or_create_topic
+from varve.records import BatchHeader, CommittedBatches, decode_header
+from varve.topics.cluster import OffsetRange, TopicInfo
+from varve.topics.kafka_transaction import KafkaTransaction
+from varve.topics.position import LogTruncated, Position
+from varve.topics.reading import find_break
+from varve.wire.errors import ErrorCode
+from varve.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from varve.wire.schema import NO_ID
+
+Wait = Callable[[float], object]
+"""Waits for a number of seconds."""
+
+_RESPONSE_BYTES: Final = 16 << 20
+_BATCH_WAIT_MS: Final = 5_000
+_READ_COMMITTED: Final = 1
+_OTHER_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
+
+
+class KafkaCluster:
+    """A cluster by its address. Connections are opened when they are needed."""
+
+    def __init__(self, address: ServerAddress, *, wait: Wait | None = None) -> None:
+        self.address = address
+        self._wait = wait or threading.Event().wait
+        self.client = ServerClient(address, self._wait)
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    def describe(self, topic: str) -> TopicInfo:
+        return _describe(self.client.topic(topic))
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        return self.client.topic_settings(topic)
+
+    def find_or_create(
+        self, topic: str, *, partitions: int | None = None, settings: Mapping[str, str]
+    ) -> TopicInfo:
+        count = DEFAULT_COUNT if partitions is None else partitions
+        return _describe(
+            find_or_create_topic(self.client, topic, partitions=count, settings=settings)
+        )
+
+    def alter(self, topic: str, settings: Mapping[str, str]) -> None:
+        alter_topic(self.client, topic, settings)
+
+    def reader(
+        self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
+    ) -> "KafkaReader":
+        fetching = ServerClient(self.address, self._wait)
+        return KafkaReader(self.client, fetching, topic, isolation=isolation)
+
+    def writer(self, transactional_id: str, *, timeout_ms: int | None = None) -> KafkaTransaction:
+        """Writes exactly once, by the transaction coordinator of the cluster."""
+        return KafkaTransaction(
+            self.client, transactional_id, timeout_ms=timeout_ms or self.address.timeout_ms
+        )
+
+    def new_session(self) -> "KafkaCluster":
+        return KafkaCluster(self.address, wait=self._wait)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class KafkaReader:
+    """Reads a topic through the Kafka protocol."""
+
+    def __init__(
+        self, asking: ServerClient, fetching: ServerClient, topic: str, *, isolation: Isolation
+    ) -> None:
+        self.topic = topic
+        self.cluster_name = asking.address.name
+        self._asking = asking
+        self._fetching = fetching
+        self._isolation = isolation
+        self._topic_id: UUID | None = None
+        self._leaders: Mapping[int, int] = {}
+        self._checked_partitions: set[int] = set()
+
+    @property
+    def _is_committed(self) -> bool:
+        return self._isolation is Isolation.READ_COMMITTED
+
+    def info(self) -> TopicInfo:
+        return _describe(self._load_topic(self._asking))
+
+    def offsets(self, partition: int) -> OffsetRange:
+        start = self._find_offset(partition, EARLIEST, is_committed=False)
+        end = self._find_offset(partition, LATEST, is_committed=self._is_committed)
+        return OffsetRange(start, max(start, end))
+
+    def _find_offset(self, partition: int, timestamp: int, *, is_committed: bool) -> int:
+        found = self._asking.find_offset(
+            self.topic, partition, timestamp, is_committed=is_committed
+        )
+        if found is None:
+            raise Unavailable(
+                f"{self.cluster_name} does not report the offsets of {self.topic}-{partition}: "
+                "try again"
+            )
+        return found
+
+    def fetch(
+        self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, CommittedBatches]:
+        return self._fetching.patiently(lambda: self._try_fetch(positions, max_bytes, wait_ms))
+
+    def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
+        wanted = offset - 1
+        if wanted < 0:
+            return None
+        try:
+            data = self._fetch_batch(partition, wanted)
+        except OffsetOutOfRange:
+            return None
+        header = decode_header(data) if data else None
+        return header if header and header.base_offset <= wanted <= header.last_offset else None
+
+    def close(self) -> None:
+        self._fetching.close()
+
+    def _fetch_batch(self, partition: int, offset: int) -> memoryview:
+        """The batch at an offset; empty where the log ends before it."""
+        for wait_ms in (0, _BATCH_WAIT_MS):
+            fetched = self._asking.fetch(
+                self.topic,
+                partition,
+                offset,
+                max_bytes=1,
+                max_wait_ms=wait_ms,
+                is_committed=False,
+            )
+            # A broker may need time to read an offset that is in its remote tier.
+            if len(fetched.data) or fetched.high_watermark <= offset:
+                break
+        return fetched.data
+
+    # Fetching
+
+    def _try_fetch(
+        self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
+    ) -> dict[int, CommittedBatches]:
+        try:
+            self._check_history(positions)
+            return self._fetch(positions, max_bytes, wait_ms)
+        except Unavailable:
+            self._leaders = {}
+            self._checked_partitions.clear()
+            raise
+
+    def _check_history(self, positions: Mapping[int, Position]) -> None:
+        for partition in positions.keys() - self._checked_partitions:
+            found = find_break(self, partition, positions[partition])
+            if found is not None:
+                raise LogTruncated(f"{self.cluster_name}: {self.topic}-{partition}: {found}")
+            self._checked_partitions.add(partition)
+
+    def _fetch(
+        self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
+    ) -> dict[int, CommittedBatches]:
+        groups = self._group_by_leader(positions)
+        found: dict[int, CommittedBatches] = {}
+        if len(groups) > 1:
+            for group in groups:
+                found |= self._fetch_from_leader(group, max_bytes, 0)
+        if found:
+            return found
+        for group in groups:
+            # Brokers are asked one after the other, so they share the time.
+            found |= self._fetch_from_leader(group, max_bytes, wait_ms // len(groups))
+        return found
+
+    def _group_by_leader(self, positions: Mapping[int, Position]) -> list[dict[int, Position]]:
+        if not self._leaders.keys() >= positions.keys():
+            self._leaders = self._load_topic(self._fetching).leaders
+        groups: dict[int, dict[int, Position]] = {}
+        for partition, position in positions.items():
+            leader = self._leaders.get(partition, -1)
+            groups.setdefault(leader, {})[partition] = position
+        return list(groups.values())
+
+    def _fetch_from_leader(
+        self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
+    ) -> dict[int, CommittedBatches]:
+        request = self._request(positions, max_bytes, wait_ms)
+        response = self._fetching.ask_leader(
+            self.topic, next(iter(positions)), request, FetchResponse
+        )
+        check(response.error_code, f"{self.cluster_name}: {self.topic}")
+        parts = [part for topic in response.responses for part in topic.partitions]
+        if any(part.error_code in _OTHER_TOPIC for part in parts):
+            # Created again, or not known to this broker yet: the id tells which.
+            self._load_topic(self._fetching)
+            raise Refused(f"{self.cluster_name} does not know topic {self.topic}", is_moved=True)
+        found = {}
+        for part in parts:
+            position = positions[part.partition_index]
+            fetched = self._read_part(part, position)
+            if fetched.next_offset > position.offset:
+                found[part.partition_index] = fetched
+        if not found and response.throttle_time_ms:
+            raise Refused(f"{self.cluster_name} throttles this client (a quota is used up)")
+        return found
+
+    def _request(
+        self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
+    ) -> FetchRequest:
+        partitions = [
+            FetchPartition(
+                partition,
+                fetch_offset=position.offset,
+                last_fetched_epoch=position.leader_epoch,
+                partition_max_bytes=max_bytes,
+            )
+            for partition, position in positions.items()
+        ]
+        return FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max(max_bytes, _RESPONSE_BYTES),
+            isolation_level=_READ_COMMITTED if self._is_committed else 0,
+            topics=[FetchTopic(self.topic, self._topic_id or NO_ID, partitions=partitions)],
+        )
+
+    def _read_part(self, part: PartitionData, position: Position) -> CommittedBatches:
+        where = f"{self.cluster_name}: {self.topic}-{part.partition_index}"
+        check(part.error_code, f"{where}, offset {position.offset}")
+        diverging = part.diverging_epoch
+        if diverging.end_offset >= 0:
+            raise LogTruncated(
+                f"{where} was read up to offset {position.offset} in leader epoch "
+                f"{position.leader_epoch}, but epoch {diverging.epoch} ends at "
+                f"{diverging.end_offset}"
+            )
+        aborted: Sequence[tuple[int, int]] = [
+            (transaction.producer_id, transaction.first_offset)
+            for transaction in part.aborted_transactions or ()
+        ]
+        end = part.last_stable_offset if self._is_committed else part.high_watermark
+        return CommittedBatches(
+            part.records or memoryview(b""),
+            aborted,
+            start_offset=position.offset,
+            end_offset=end,
+            where=where,
+        )
+
+    def _load_topic(self, client: ServerClient) -> ServedTopic:
+        topic = client.topic(self.topic)
+        if self._topic_id is None:
+            self._topic_id = topic.id
+        elif topic.id not in (NO_ID, self._topic_id):
+            raise NotFound(
+                f"{self.cluster_name}: topic {self.topic} was deleted and created again since it "
+                "was read"
+            )
+        return topic
+
+
+def _describe(topic: ServedTopic) -> TopicInfo:
+    return TopicInfo(topic.name, None if topic.id == NO_ID else topic.id, len(topic.leaders))

@@ -1,0 +1,175 @@
+"""Topics of a store that is open in this process.
+
+Invariant  the history in front of a position is checked when the reader meets a log for the first
+           time: a log that is open does not lose what it has.
+Threads    any; the logs have locks of their own. A reader is used by one thread.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from varve.commit_log import FetchResult, Isolation, Log
+from varve.embedded import Store, Topic
+from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
+from varve.foundation.settings import to_kafka_names
+from varve.records import BatchHeader, CommittedBatches, decode_header
+from varve.topics.cluster import OffsetRange, TopicInfo
+from varve.topics.position import LogTruncated, Position
+from varve.topics.reading import find_break
+from varve.topics.store_transaction import StoreCoordinator, StoreTransaction
+
+Wait = Callable[[float], object]
+"""Waits for a number of seconds."""
+
+_POLL_MS: Final = 5
+
+
+class StoreCluster:
+    """A store as a cluster; the store stays the caller's."""
+
+    def __init__(self, store: Store, *, wait: Wait | None = None) -> None:
+        self.store = store
+        self._wait = wait or threading.Event().wait
+
+    @property
+    def name(self) -> str:
+        return ", ".join(directory.path for directory in self.store.directories)
+
+    def describe(self, topic: str) -> TopicInfo:
+        return _describe(self.store.topic(topic))
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        return to_kafka_names(self.store.topic(topic).settings)
+
+    def find_or_create(
+        self, topic: str, *, partitions: int | None = None, settings: Mapping[str, str]
+    ) -> TopicInfo:
+        try:
+            return self.describe(topic)
+        except NotFound:
+            given = dict(settings) or None
+            return _describe(self.store.create_topic(topic, partitions=partitions, settings=given))
+
+    def alter(self, topic: str, settings: Mapping[str, str]) -> None:
+        self.store.alter_topic(topic, settings)
+
+    def reader(
+        self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
+    ) -> "StoreReader":
+        return StoreReader(self, topic, isolation=isolation, wait=self._wait)
+
+    def writer(self, coordinator: StoreCoordinator) -> StoreTransaction:
+        """Writes exactly once; the coordinator remembers which transactions are committed."""
+        return StoreTransaction(self.store, coordinator)
+
+    def new_session(self) -> "StoreCluster":
+        return self
+
+    def close(self) -> None:
+        """The store is closed by its owner."""
+
+
+class StoreReader:
+    """Reads a topic of a store."""
+
+    def __init__(
+        self, cluster: StoreCluster, topic: str, *, isolation: Isolation, wait: Wait
+    ) -> None:
+        self.topic = topic
+        self.cluster_name = cluster.name
+        self._cluster = cluster
+        self._isolation = isolation
+        self._wait = wait
+        self._topic_id: UUID | None = None
+        self._checked_logs: dict[int, Log] = {}
+
+    def info(self) -> TopicInfo:
+        return _describe(self._get_topic())
+
+    def offsets(self, partition: int) -> OffsetRange:
+        log = self._get_log(partition)
+        return OffsetRange(log.log_start_offset, max(log.log_start_offset, self._end_offset(log)))
+
+    def fetch(
+        self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
+    ) -> Mapping[int, CommittedBatches]:
+        waited_ms = 0
+        while True:
+            found = {}
+            for partition, position in positions.items():
+                fetched = self._fetch(partition, position, max_bytes)
+                if fetched is not None:
+                    found[partition] = fetched
+            if found or waited_ms >= wait_ms:
+                return found
+            pause_ms = min(_POLL_MS, wait_ms - waited_ms)
+            self._wait(pause_ms / 1000)
+            waited_ms += pause_ms
+
+    def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
+        wanted = offset - 1
+        try:
+            read = self._read(self._get_log(partition), wanted, 1, Isolation.LOG_END)
+        except OffsetOutOfRange:
+            return None
+        header = decode_header(read.data) if read.data else None
+        return header if header and header.base_offset <= wanted <= header.last_offset else None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _fetch(self, partition: int, position: Position, max_bytes: int) -> CommittedBatches | None:
+        log = self._get_log(partition)
+        if self._checked_logs.get(partition) is not log:
+            self._check_history(log, partition, position)
+        offset, end = position.offset, self._end_offset(log)
+        if offset == end and offset >= log.log_start_offset:
+            return None
+        if offset > end:
+            raise LogTruncated(
+                f"{log.topic_partition} ends at offset {end}, and was read up to {offset} before"
+            )
+        read = self._read(log, offset, max_bytes, self._isolation)
+        fetched = CommittedBatches(
+            read.data,
+            read.aborted,
+            start_offset=offset,
+            end_offset=end,
+            where=str(log.topic_partition),
+        )
+        return fetched if fetched.next_offset > offset else None
+
+    def _check_history(self, log: Log, partition: int, position: Position) -> None:
+        found = find_break(self, partition, position)
+        if found is not None:
+            raise LogTruncated(f"{log.topic_partition}: {found}")
+        self._checked_logs[partition] = log
+
+    def _read(self, log: Log, offset: int, max_bytes: int, isolation: Isolation) -> FetchResult:
+        return log.read(start_offset=offset, max_bytes=max_bytes, isolation=isolation)
+
+    def _end_offset(self, log: Log) -> int:
+        is_committed = self._isolation is Isolation.READ_COMMITTED
+        return log.last_stable_offset if is_committed else log.high_watermark
+
+    def _get_topic(self) -> Topic:
+        topic = self._cluster.store.topic(self.topic)
+        if self._topic_id is None:
+            self._topic_id = topic.id
+        elif topic.id not in (None, self._topic_id):
+            raise NotFound(f"topic {self.topic} was deleted and created again since it was read")
+        return topic
+
+    def _get_log(self, partition: int) -> Log:
+        topic = self._get_topic()
+        try:
+            return topic.partition(partition).log
+        except NotFound as error:
+            # The topic exists: the partition may be on a disk that is offline.
+            raise Unavailable(f"topic {self.topic} lacks a partition: {error}") from error
+
+
+def _describe(topic: Topic) -> TopicInfo:
+    return TopicInfo(topic.name, topic.id, topic.partition_count)

@@ -1,0 +1,156 @@
+"""Transactions over several logs of a store, which has no coordinator of its own.
+
+A `StoreCoordinator` remembers durably which transactions are committed; the logs only hold their
+batches and markers. `dedup` keeps that memory in its progress topic, the Spark sink in a ledger.
+
+Invariant  all batches are on disk before the coordinator decides, and a marker that commits is
+           written only after it has decided.
+Crash      `init_transactions` ends what an earlier writer left open, as it was decided.
+Threads    one.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from varve.commit_log import Log, TopicPartition
+from varve.commit_log.producer_state import ProducerEntry
+from varve.embedded import Store
+from varve.foundation.errors import Closed, StoreError
+from varve.records import Producer, stamp_producer_all
+
+FIRST_PRODUCER_ID = 1 << 62
+"""Kafka's coordinators count producer ids up from 0; writers to an open store use ids from here."""
+PRODUCER_ID_BITS = 61
+PRODUCER_EPOCH_MAX = (1 << 15) - 2
+
+
+class StoreCoordinator(Protocol):
+    """Decides the transactions of one writer."""
+
+    def init_producer(self) -> Producer:
+        """Fences earlier writers and ends what they left open; the producer to write with."""
+
+    def decide(self, transaction: "StoreTransaction") -> None:
+        """Makes the commit durable. All batches are on disk; no marker is written yet."""
+
+    def finish(self, transaction: "StoreTransaction") -> None:
+        """Called after the markers are written."""
+
+    def resolve(self, transaction: "StoreTransaction") -> None:
+        """Ends what a failed or aborted transaction left open, as it was decided."""
+
+
+class StoreTransaction:
+    """A transactional writer to logs of a store."""
+
+    def __init__(self, store: Store, coordinator: StoreCoordinator) -> None:
+        self.next_sequences: dict[TopicPartition, int] = {}
+        """By partition, the sequence of the producer's next record."""
+        self._store = store
+        self._coordinator = coordinator
+        self._producer: Producer | None = None
+        self._logs: dict[TopicPartition, Log] = {}
+
+    @property
+    def producer(self) -> Producer:
+        if self._producer is None:
+            raise Closed("the writer has no producer: call init_transactions first")
+        return self._producer
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        """The logs that have batches of the open transaction."""
+        return self._logs
+
+    def get_log(self, partition: TopicPartition) -> Log:
+        return self._store.topic(partition.topic).partition(partition.partition).log
+
+    def init_transactions(self) -> None:
+        self._producer = self._coordinator.init_producer()
+        self.next_sequences.clear()
+        self._logs.clear()
+
+    def append(
+        self,
+        batches: Mapping[TopicPartition, Sequence[bytes | bytearray]],
+        *,
+        default_timestamp: int | None = None,
+    ) -> Mapping[TopicPartition, int]:
+        producer = self.producer
+        try:
+            return {
+                partition: self._append(producer, partition, given, default_timestamp)
+                for partition, given in batches.items()
+                if given
+            }
+        except StoreError:
+            self._give_up()
+            raise
+
+    def _append(
+        self,
+        producer: Producer,
+        partition: TopicPartition,
+        batches: Sequence[bytes | bytearray],
+        default_timestamp: int | None,
+    ) -> int:
+        log = self.get_log(partition)
+        stamped, next_sequence = stamp_producer_all(
+            batches,
+            producer,
+            self.next_sequences.get(partition, 0),
+            default_timestamp=default_timestamp,
+        )
+        self._logs[partition] = log
+        for batch in stamped:
+            log.append(batch, waits=False)
+        log.settle()
+        self.next_sequences[partition] = next_sequence
+        return log.end_offset
+
+    def commit(self) -> None:
+        producer = self.producer
+        try:
+            for log in self._logs.values():
+                log.flush()
+            self._coordinator.decide(self)
+        except StoreError:
+            self._give_up()
+            raise
+        # A failure from here on leaves a decided transaction: the next writer ends it.
+        self._producer = None
+        for log in self._logs.values():
+            write_marker(log, producer, is_committed=True)
+        self._coordinator.finish(self)
+        self._producer = producer
+        self._logs.clear()
+
+    def abort(self) -> None:
+        self._coordinator.resolve(self)
+        self._logs.clear()
+
+    def _give_up(self) -> None:
+        """Ends the transaction, for which readers wait. If that fails, the next writer ends it."""
+        with suppress(StoreError):
+            self._coordinator.resolve(self)
+        self._producer = None
+        self._logs.clear()
+
+
+def open_transactions_of(log: Log, producer_ids: Collection[int]) -> list[ProducerEntry]:
+    """The producers among these that have a transaction open in the log."""
+    if not any(one.producer_id in producer_ids for one in log.open_transactions()):
+        return []
+    return [
+        entry
+        for entry in log.producer_entries()
+        if entry.producer_id in producer_ids and entry.transaction_first_offset is not None
+    ]
+
+
+def write_marker(log: Log, producer: Producer, *, is_committed: bool) -> None:
+    """Ends the producer's transaction, or without one lets the log know the producer's epoch."""
+    log.end_transaction(
+        producer_id=producer.id, producer_epoch=producer.epoch, committed=is_committed
+    )
