@@ -1,8 +1,10 @@
 """A topic on a real directory with a cold tier beside it, read as rows without Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
 from tests.support.log_bench import make_marker
 from varve.commit_log import Origin, TopicPartition
@@ -119,10 +121,13 @@ class SourceTopic:
 
 
 def read_rows(options: SourceOptions, filters: SourceFilters) -> list[Row]:
+    return [row for batch in read_batches(options, filters) for row in batch.to_pylist()]
+
+
+def read_batches(
+    options: SourceOptions, filters: SourceFilters | None = None
+) -> Iterator[pa.RecordBatch]:
+    wanted = filters or SourceFilters()
     columns = ArrowColumns(make_schema(options.columns))
-    return [
-        row
-        for task in plan_tasks(options, filters)
-        for batch in read_task(task, columns, options, filters)
-        for row in batch.to_pylist()
-    ]
+    for task in plan_tasks(options, wanted):
+        yield from read_task(task, columns, options, wanted)

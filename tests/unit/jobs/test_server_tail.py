@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -205,21 +206,21 @@ def test_a_stream_goes_on_behind_what_it_read(bench: Bench) -> None:
     reader = VarveStreamReader(bench.options(maxOffsetsPerTrigger="7"), make_schema())
     begin = reader.initialOffset()
     middle = reader.latestOffset(begin, reader.getDefaultReadLimit())
-    assert (begin, middle) == ({"0": 0}, {"0": 7})
+    assert (begin["offsets"], middle["offsets"]) == ({"0": 0}, {"0": 7})
     assert _read(reader, begin, middle) == list(range(7))
     reader.prepareForTriggerAvailableNow()
     bench.topic.put(("late", "1"))
     bench.topic.flush()
     end = reader.latestOffset(middle, ReadAllAvailable())
-    assert end == {"0": 10}
+    assert end["offsets"] == {"0": 10}
     assert _read(reader, middle, end) == [7, 8, 9]
     fresh = VarveStreamReader(bench.options(), make_schema())
-    assert fresh.latestOffset(end, ReadAllAvailable()) == {"0": 11}
-    assert fresh.latestOffset({"0": 0}, ReadMaxRows(1)) == {"0": 1}
-    assert fresh.latestOffset({"0": 0}, ReadMaxBytes(1)) == {"0": 1}
+    assert fresh.latestOffset(end, ReadAllAvailable())["offsets"] == {"0": 11}
+    assert fresh.latestOffset({"0": 0}, ReadMaxRows(1))["offsets"] == {"0": 1}
+    assert fresh.latestOffset({"0": 0}, ReadMaxBytes(1))["offsets"] == {"0": 1}
 
 
-def _read(reader: VarveStreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
+def _read(reader: VarveStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
     rows: list[int] = []
     for partition in reader.partitions(start, end):
         assert isinstance(partition, TaskPartition)

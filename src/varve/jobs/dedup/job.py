@@ -99,7 +99,7 @@ def dedup(
     topic = _find_topic(options)
     frozen = _freeze(spark, topic, output, settings, checkpoint, draw)
     _note(topic, output, settings, clock)
-    writer = _make_writer(output, settings, frozen, topic.partition_count, options)
+    writer = _make_writer(output, settings, frozen, topic.partition_count, options, clock)
     if isinstance(writer, TableWriter):
         _note(topic, output, settings, clock, writer.locations)
     conf = {**STATE_CONF, "spark.sql.shuffle.partitions": str(len(frozen.bucket_keys))}
@@ -215,6 +215,7 @@ def _make_writer(
     frozen: Frozen,
     partitions: int,
     options: SourceOptions,
+    clock: Clock,
 ) -> DedupWriter:
     if isinstance(output, TopicOutput):
         return TopicWriter(
@@ -224,7 +225,9 @@ def _make_writer(
             partitions=partitions,
             bucket_keys=frozen.bucket_keys,
         )
-    return TableWriter.open(output, options, sink_id=frozen.sink_id, bucket_keys=frozen.bucket_keys)
+    return TableWriter.open(
+        output, options, sink_id=frozen.sink_id, bucket_keys=frozen.bucket_keys, clock=clock
+    )
 
 
 @contextmanager

@@ -1,13 +1,15 @@
 """The records that a deduplication keeps, appended to an Iceberg table.
 
-Invariant  a batch is committed once: its number stands in the commit, as the run `SINK-NUMBER`, and
-           numbers only go up. The side table of bad values is committed first, with the same run.
+Invariant  a batch is committed once: its number stands in the commit (`varve.sink`), numbers only
+           go up, and the commits of others keep it. A batch leaves a run marker before its first
+           file, so that no other run takes its files for leftovers. The side table of bad values
+           is committed first, with the same run.
 Crash      files of a batch that was not committed are swept when it comes again.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
@@ -16,6 +18,7 @@ from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.dedup.plan import unpack_rows
 from varve.jobs.dedup.rows import split_by_partition
@@ -23,16 +26,16 @@ from varve.jobs.outputs.notes import OutputKind
 from varve.jobs.source.columns import make_schema
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, told_errors
-from varve.jobs.table.commit import commit
+from varve.jobs.table.commit import CommitConflict, commit
 from varve.jobs.table.decode import Decoder
 from varve.jobs.table.decoders import define, make_decoder
 from varve.jobs.table.definition import BAD, check_fits, create, create_bad, read_definition
 from varve.jobs.table.files import TableFiles
 from varve.jobs.table.plan import plan_table
 from varve.jobs.table.rows import split_rows
-from varve.jobs.table.runs import sweep
+from varve.jobs.table.runs import TableRun, sweep
 from varve.jobs.table.settings import TableSettings
-from varve.jobs.table.state import RUN, Progress, read_progress
+from varve.jobs.table.state import RUN, Progress, SinkBatch, read_progress
 from varve.jobs.table.tasks import RowsWriter, Written, join_written
 
 _TASK_TYPES: Final = "written binary, offsets binary"
@@ -91,6 +94,16 @@ class TableTask:
         yield pa.RecordBatch.from_arrays(arrays, names=["written", "offsets"])
 
 
+@dataclass(frozen=True, slots=True)
+class TableBatch:
+    """A batch on its way into the tables: begun, but not committed."""
+
+    run: TableRun
+    table: Table
+    bad: Table | None
+    task: TableTask
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWriter:
     """Writes one stream of results, batch by batch."""
@@ -101,6 +114,7 @@ class TableWriter:
     has_bad: bool
     sink_id: str
     bucket_keys: tuple[int, ...]
+    clock: Clock
 
     @classmethod
     def open(
@@ -110,6 +124,7 @@ class TableWriter:
         *,
         sink_id: str,
         bucket_keys: tuple[int, ...],
+        clock: Clock,
     ) -> "TableWriter":
         """The table and its side table, made if need be; raises InvalidRequest for another one."""
         catalog = output.catalog.open()
@@ -124,12 +139,7 @@ class TableWriter:
                 f"table {output.name} keeps the latest row of each key: records without duplicates "
                 "are appended, so name another table"
             )
-        owner = _find_run(table)
-        if owner and owner.rpartition("-")[0] != sink_id:
-            raise InvalidRequest(
-                f"table {output.name} was written by {owner}, not from this checkpoint: its rows "
-                "would mix; name another table, or the checkpoint it was made with"
-            )
+        _check_owner(table, output.name, sink_id)
         if definition.has_bad and find_table(catalog, f"{output.name}{BAD}") is None:
             create_bad(catalog, output.name, definition)
         return cls(
@@ -139,6 +149,7 @@ class TableWriter:
             has_bad=definition.has_bad,
             sink_id=sink_id,
             bucket_keys=bucket_keys,
+            clock=clock,
         )
 
     @property
@@ -152,39 +163,80 @@ class TableWriter:
         return results.writeStream.foreachBatch(self._write)
 
     def _write(self, results: DataFrame, batch_id: int) -> None:
-        table = get_table(self.catalog, self.output.name)
-        bad = get_table(self.catalog, f"{self.output.name}{BAD}") if self.has_bad else None
-        if self._has(table, batch_id):
+        batch = self.begin_batch(batch_id)
+        if batch is None:
             # The rows are there, but Spark wants the state of the batch as well.
             results.write.format("noop").mode("append").save()
             return
-        run_id = f"{self.sink_id}-{batch_id}"
-        for one in (table, bad):
-            if one is not None:
-                sweep(one, run_id)
-        task = TableTask(
-            run_id,
-            self.decoder,
-            TableFiles.of(table),
-            None if bad is None else TableFiles.of(bad),
-        )
         rows = unpack_rows(results, make_schema(), is_late=False, bucket_keys=self.bucket_keys)
-        told = rows.mapInArrow(task.write, _TASK_TYPES).collect()
-        written = join_written([pickle.loads(row["written"]) for row in told])
-        offsets = [pickle.loads(row["offsets"]) for row in told]
-        if bad is not None and written.bad and not self._has(bad, batch_id):
-            commit(bad, progress=read_progress(bad), run_id=run_id, added=written.bad)
+        outcomes = rows.mapInArrow(batch.task.write, _TASK_TYPES).collect()
+        self.commit_batch(batch, batch_id, [(row["written"], row["offsets"]) for row in outcomes])
+
+    def begin_batch(self, batch_id: int) -> TableBatch | None:
+        """Marks a run and removes files an earlier attempt left; None where it is committed."""
+        table = get_table(self.catalog, self.output.name)
+        bad = get_table(self.catalog, f"{self.output.name}{BAD}") if self.has_bad else None
+        if self._has(table, batch_id):
+            return None
+        run_id = str(SinkBatch(self.sink_id, batch_id))
+        tables = [one for one in (table, bad) if one is not None]
+        for one in tables:
+            sweep(one, run_id)
+        run = TableRun.begin(tables, run_id, self.clock)
+        bad_files = None if bad is None else TableFiles.of(bad)
+        task = TableTask(run_id, self.decoder, TableFiles.of(table), bad_files)
+        return TableBatch(run, table, bad, task)
+
+    def commit_batch(
+        self, batch: TableBatch, batch_id: int, outcomes: Sequence[tuple[bytes, bytes]]
+    ) -> None:
+        """Commits what the tasks wrote, the side table first.
+
+        Raises CommitConflict where an erasure ended the run meanwhile: its files are removed, and
+        Spark repeats the batch when the query is started again.
+        """
+        table, bad, run_id = batch.table, batch.bad, batch.run.run_id
+        written = join_written([pickle.loads(written) for written, _ in outcomes])
+        sink = SinkBatch(self.sink_id, batch_id)
         before = read_progress(table)
-        after = {number: end for part in offsets for number, end in part.items()}
-        progress = Progress({**before.offsets, **after}, before.starts)
-        commit(table, progress=progress, run_id=run_id, added=written.added)
+        ends = {number: end for _, part in outcomes for number, end in pickle.loads(part).items()}
+        after = replace(before, offsets={**before.offsets, **ends}, sink=sink)
+        try:
+            if bad is not None and written.bad and not self._has(bad, batch_id):
+                bad_after = replace(read_progress(bad), sink=sink)
+                commit(bad, progress=bad_after, run_id=run_id, added=written.bad)
+            commit(table, progress=after, run_id=run_id, added=written.added)
+        except CommitConflict:
+            self._sweep(batch)
+            raise
+        self._sweep(batch)
+
+    def _sweep(self, batch: TableBatch) -> None:
+        for table in (batch.table, batch.bad):
+            if table is not None:
+                table.refresh()
+                sweep(table, batch.run.run_id)
 
     def _has(self, table: Table, batch_id: int) -> bool:
         """Whether a batch is in the table; those before it are then, too."""
-        owner, _, number = _find_run(table).rpartition("-")
-        return owner == self.sink_id and int(number) >= batch_id
+        last = _find_last_batch(table, self.sink_id)
+        return last is not None and last.sink_id == self.sink_id and last.number >= batch_id
 
 
-def _find_run(table: Table) -> str:
-    """The run that committed last, or nothing."""
-    return str(table.properties.get(RUN, ""))
+def _find_last_batch(table: Table, sink_id: str) -> SinkBatch | None:
+    """The last batch of a sink; tables of older versions name it as the run alone."""
+    sink = read_progress(table).sink
+    run = str(table.properties.get(RUN, ""))
+    if sink is None and run.rpartition("-")[0] == sink_id:
+        return SinkBatch.parse(run)
+    return sink
+
+
+def _check_owner(table: Table, name: str, sink_id: str) -> None:
+    last = _find_last_batch(table, sink_id)
+    owner = str(table.properties.get(RUN, "")) if last is None else last.sink_id
+    if owner and owner != sink_id:
+        raise InvalidRequest(
+            f"table {name} was written by {owner}, not from this checkpoint: its rows "
+            "would mix; name another table, or the checkpoint it was made with"
+        )

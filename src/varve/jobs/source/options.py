@@ -42,6 +42,7 @@ _NAMES: Final = (
     "asOf",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "failOnDataLoss",
     "throughServer",
     "pushFilters",
 )
@@ -99,6 +100,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     pushes_filters: bool = False
+    fails_on_data_loss: bool = True
 
     @property
     def is_committed(self) -> bool:
@@ -147,6 +149,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_offsets_per_trigger=_read(options, "maxOffsetsPerTrigger", _parse_positive, None),
         max_bytes_per_trigger=_read(options, "maxBytesPerTrigger", _parse_positive, None),
         pushes_filters=_read(options, "pushFilters", _parse_flag, False),
+        fails_on_data_loss=_read(options, "failOnDataLoss", _parse_flag, True),
     )
 
 

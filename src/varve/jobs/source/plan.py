@@ -121,6 +121,14 @@ class PartitionSource:
         return min(start, end), end
 
     @property
+    def end_offset(self) -> int:
+        """The offset behind the last record that is here, decided or not."""
+        if isinstance(self._hot, ServerTail):
+            return self._hot.log_end_offset
+        ends = [part.end_offset for part in (self._cold, self._hot) if part is not None]
+        return max(ends, default=0)
+
+    @property
     def manifest_version(self) -> int | None:
         """That of the cold tier; None where there is none."""
         return None if self._cold is None else self._cold.manifest.version

@@ -69,15 +69,22 @@ class ServerTail:
     def stable_offset(self) -> int:
         return self.end_offset
 
+    @cached_property
+    def log_end_offset(self) -> int:
+        """Behind the last record of all, transactions without an outcome included."""
+        return self._find(LATEST, is_committed=False)
+
     @property
     def cleaned_up_to(self) -> int:
         """A server does not tell how far its cleaner has come: maybe to the end."""
         return self.end_offset
 
-    def _find(self, timestamp: int) -> int:
+    def _find(self, timestamp: int, *, is_committed: bool | None = None) -> int:
         owner = self.owner
+        if is_committed is None:
+            is_committed = self._is_committed
         found = self._client.find_offset(
-            owner.topic, owner.partition, timestamp, is_committed=self._is_committed
+            owner.topic, owner.partition, timestamp, is_committed=is_committed
         )
         if found is None:
             raise NotFound(f"{self.directory} tells no bounds of {owner}")

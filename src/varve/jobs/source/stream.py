@@ -1,11 +1,14 @@
-"""A topic as a stream: offsets by partition that Spark keeps, and how far the next batch goes.
+"""A topic as a stream: how far the next micro-batch goes, and whether the checkpoint fits the log.
 
-Invariant  an offset names, by partition, the first record that was not read: {"0": 17}. It goes
+Invariant  the offset of a stream (`StreamOffset`) names the first record that was not read. It goes
            only forward, never beyond what is decided (read_committed), and a batch that is
-           repeated reads the same offsets.
+           repeated reads the same offsets. Nothing is read behind an offset whose log is another
+           one: the topic, its id, the end of the log and the batch before the offset are checked.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,16 +21,20 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from varve.foundation.errors import InvalidRequest, OffsetOutOfRange
+from varve.foundation.errors import InvalidRequest, NotFound, OffsetOutOfRange
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.columns import check_schema
 from varve.jobs.source.filters import SourceFilters
+from varve.jobs.source.history_mark import HistoryMark, find_break, find_mark
 from varve.jobs.source.options import Mode, SourceOptions
 from varve.jobs.source.partition import TaskPartition
 from varve.jobs.source.plan import PartitionSource, SourcePlan, make_tasks, open_partitions
 from varve.jobs.source.read import read_task
+from varve.jobs.source.stream_offset import StreamOffset
 
-Offsets = dict[str, int]
+JsonObject = dict[str, Any]
+
+_log = logging.getLogger(__name__)
 
 _EVERYTHING = SourceFilters()
 
@@ -40,12 +47,13 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_options(options)
         self._options = options
         self._schema = schema
-        self._target: Offsets | None = None
+        self._target: Mapping[int, int] | None = None
+        self._planned_end: JsonObject | None = None
 
-    def initialOffset(self) -> Offsets:  # noqa: N802
-        return {
-            str(one.number): one.wanted(_EVERYTHING)[0] for one in open_partitions(self._options)
-        }
+    def initialOffset(self) -> JsonObject:  # noqa: N802
+        sources = open_partitions(self._options)
+        offsets = {source.number: source.wanted(_EVERYTHING)[0] for source in sources}
+        return _offset_of(sources, offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_offsets_per_trigger is not None:
@@ -55,38 +63,94 @@ class VarveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self.reportLatestOffset()
+        self._target = {
+            source.number: source.bounds()[1] for source in open_partitions(self._options)
+        }
 
-    def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return {str(one.number): one.bounds()[1] for one in open_partitions(self._options)}
-
-    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> Offsets:  # noqa: N802
-        ranges: dict[str, tuple[int, int]] = {}
+    def reportLatestOffset(self) -> JsonObject:  # noqa: N802
         sources = open_partitions(self._options)
+        offsets = {source.number: source.bounds()[1] for source in sources}
+        return _offset_of(sources, offsets).to_json()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> JsonObject:  # noqa: N802
+        sources = open_partitions(self._options)
+        before = self._check(StreamOffset.from_json(start), sources)
+        ranges: dict[int, tuple[int, int]] = {}
         for source in sources:
-            name = str(source.number)
-            begin, end = _next_range(source, start)
+            begin, end = before.offsets[source.number], source.bounds()[1]
             if self._target is not None:
-                end = min(end, self._target.get(name, begin))
-            ranges[name] = (begin, max(begin, end))
+                end = min(end, self._target.get(source.number, begin))
+            ranges[source.number] = (begin, max(begin, end))
         share = _share(sources, ranges, limit)
-        return {**start, **{name: _step(*bounds, share) for name, bounds in ranges.items()}}
+        offsets = {number: _step(*bounds, share) for number, bounds in ranges.items()}
+        marks = {
+            source.number: mark
+            for source in sources
+            if (mark := _next_mark(source, before, offsets[source.number])) is not None
+        }
+        self._planned_end = _offset_of(sources, offsets, marks).to_json()
+        return self._planned_end
 
     def partitions(
-        self, start: Mapping[str, int], end: Mapping[str, int]
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
+        sources = open_partitions(self._options)
+        before = self._check(StreamOffset.from_json(start), sources)
+        after = StreamOffset.from_json(end)
+        if end != self._planned_end:
+            # A batch of an earlier process that did not finish: its records must still be there.
+            self._check(after, sources)
         pieces = []
-        topic = topic_id = ""
-        for source in open_partitions(self._options):
-            name = str(source.number)
-            if name in end:
-                begin = _next_range(source, start)[0]
+        for source in sources:
+            if source.number in after.offsets:
                 pieces += source.pieces(
-                    start_offset=begin, end_offset=end[name], filters=_EVERYTHING
+                    start_offset=before.offsets[source.number],
+                    end_offset=after.offsets[source.number],
+                    filters=_EVERYTHING,
                 )
-                topic, topic_id = source.topic, source.topic_id
-        plan = SourcePlan(topic, topic_id, tuple(pieces), 0)
+        plan = SourcePlan(sources[0].topic, sources[0].topic_id, tuple(pieces), 0)
         return [TaskPartition(task) for task in make_tasks(plan, self._options)]
+
+    def _check(self, offset: StreamOffset, sources: Sequence[PartitionSource]) -> StreamOffset:
+        """The offset to go on from, with new partitions at their beginning.
+
+        Raises InconsistentTopicId for another topic; OffsetOutOfRange where records were lost, or
+        with failOnDataLoss=false goes on with the records there are.
+        """
+        offset.check_topic(sources[0].topic, sources[0].topic_id)
+        gone = sorted({*offset.offsets} - {source.number for source in sources})
+        if gone:
+            raise NotFound(
+                f"partitions {gone!r:.200} of topic {sources[0].topic} were read before and are "
+                "not there now: name all directories of the topic, or use a new checkpoint location"
+            )
+        offsets = {source.number: self._check_partition(source, offset) for source in sources}
+        return StreamOffset(sources[0].topic, sources[0].topic_id, offsets, offset.marks)
+
+    def _check_partition(self, source: PartitionSource, offset: StreamOffset) -> int:
+        first = source.bounds()[0]
+        begin = offset.offsets.get(source.number, first)
+        mark = offset.marks.get(source.number)
+        loss = _find_loss(source, begin, mark)
+        if loss is None:
+            return begin
+        if self._options.fails_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{source.topic}-{source.number}: {loss}. Use a new checkpoint location to read "
+                "the topic again, or set failOnDataLoss=false to continue without these records"
+            )
+        usable = min(max(begin, first), source.end_offset)
+        _log.warning(
+            "records of a stream were lost",
+            extra={
+                "topic": source.topic,
+                "partition": source.number,
+                "loss": loss,
+                "offset": begin,
+                "continued_at": usable,
+            },
+        )
+        return usable
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TaskPartition):
@@ -103,20 +167,38 @@ def _check_options(options: SourceOptions) -> None:
         raise InvalidRequest("give maxOffsetsPerTrigger or maxBytesPerTrigger, not both")
 
 
-def _next_range(source: PartitionSource, start: Mapping[str, int]) -> tuple[int, int]:
-    """From where a partition was read to the end there is; a new one from its beginning."""
+def _offset_of(
+    sources: Sequence[PartitionSource],
+    offsets: Mapping[int, int],
+    marks: Mapping[int, HistoryMark] | None = None,
+) -> StreamOffset:
+    return StreamOffset(sources[0].topic, sources[0].topic_id, offsets, marks or {})
+
+
+def _find_loss(source: PartitionSource, begin: int, mark: HistoryMark | None) -> str | None:
+    """Why the records behind an offset are not those that follow what was read; None if they are.
+
+    The batch before the offset is read only where there is something behind it.
+    """
     first, end = source.bounds()
-    begin = start.get(str(source.number), first)
     if begin < first:
-        raise OffsetOutOfRange(
-            f"{source.topic}-{source.number}: offsets {begin} to {first - 1} expired before they "
-            "were read: begin anew with another checkpoint location, or keep records for longer"
+        return (
+            f"offsets {begin} to {first - 1} expired before they were read: keep records for longer"
         )
-    return begin, end
+    if begin > end and begin > source.end_offset:
+        where = "the log" if source.has_end else "the cold tier, which may lie behind the log,"
+        return f"{where} ends at offset {source.end_offset}, and was read up to {begin} before"
+    return find_break(source, begin, mark) if begin < end else None
+
+
+def _next_mark(source: PartitionSource, before: StreamOffset, offset: int) -> HistoryMark | None:
+    if offset == before.offsets[source.number]:
+        return before.marks.get(source.number)
+    return find_mark(source, offset)
 
 
 def _share(
-    sources: Sequence[PartitionSource], ranges: Mapping[str, tuple[int, int]], limit: ReadLimit
+    sources: Sequence[PartitionSource], ranges: Mapping[int, tuple[int, int]], limit: ReadLimit
 ) -> float:
     """How much of what is there the next batch takes, the same share of every partition."""
     match limit:
@@ -126,7 +208,7 @@ def _share(
         case ReadMaxBytes(max_bytes):
             size = 0
             for source in sources:
-                begin, end = ranges[str(source.number)]
+                begin, end = ranges[source.number]
                 pieces = source.pieces(start_offset=begin, end_offset=end, filters=_EVERYTHING)
                 size += sum(piece.size for piece in pieces)
             return max_bytes / max(size, 1)

@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
+from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.foundation.settings import GivenValue
 from varve.jobs.outputs.erased_rows import ErasedFile, ErasedOutput, ErasedRows
@@ -36,7 +37,7 @@ from varve.jobs.table.history import (
     remove_unnamed,
 )
 from varve.jobs.table.lost import LostTable, LostTables, find_lost, overlap
-from varve.jobs.table.runs import find_marks, new_run_id, take_over
+from varve.jobs.table.runs import TableRun, new_run_id, sweep, take_over
 from varve.jobs.table.schema import KEY, OFFSET, PARTITION
 from varve.jobs.table.state import read_progress
 from varve.jobs.table.tasks import Written, check_outcomes, join_written
@@ -52,6 +53,7 @@ def erase_from_table(
     wanted: ErasedRows,
     *,
     others: Sequence[Output] = (),
+    clock: Clock | None = None,
 ) -> ErasedOutput:
     """Removes the rows from the table that an output notes, and from its side table.
 
@@ -68,8 +70,11 @@ def erase_from_table(
     for table in tables:
         found.note_before(table)
     found.removed += take_over(tables, run_id)
+    TableRun.begin(tables, run_id, clock or SystemClock())
     for table in tables:
         found.erase(table, run_id)
+    for table in tables:
+        found.removed += sweep(table, run_id)
     for lost in opened.lost.found:
         found.erase_lost(lost)
     found.out_of_reach += opened.lost.out_of_reach
@@ -170,7 +175,7 @@ class _Erasure:
             # The snapshot of a removal names what it removed; one more does not.
             fence(table, progress=read_progress(table), run_id=run_id)
         self.removed += forget(table, find_free(table))
-        self.removed += remove_unnamed(table, spared=find_marks(table))
+        self.removed += remove_unnamed(table, own_run=run_id)
         files = TableFiles.of(table)
         with told_errors(files.location):
             self.after += [

@@ -68,7 +68,7 @@ def find_bad(catalog: Catalog, name: str) -> list[Table]:
 def _expire_one(table: Table, older_than_ms: int) -> ExpiryResult:
     old = [one for one in find_free(table) if one.timestamp_ms < older_than_ms]
     removed = forget(table, old)
-    removed += remove_unnamed(table, spared=find_marks(table))
+    removed += remove_unnamed(table)
     name = ".".join(table.name())
     return ExpiryResult(name, len(old), len(table.metadata.snapshots), tuple(removed))
 
@@ -125,17 +125,20 @@ def named_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     return found
 
 
-def remove_unnamed(table: Table, *, spared: Sequence[str]) -> list[str]:
-    """Removes data files and manifests that no snapshot names, but those of spared runs.
+def remove_unnamed(table: Table, *, own_run: str | None = None) -> list[str]:
+    """Removes data files and manifests that no snapshot names, except those of other runs.
 
-    While a run is under way its manifests are not known, so that none is removed.
+    While another run is under way its manifests are not known, so that none is removed. The files
+    are listed before the run markers, and both before the snapshots: a listed file belongs to a
+    run whose marker is still there, or whose commit is visible.
     """
     files = TableFiles.of(table)
     with told_errors(f"table {'.'.join(table.name())}"):
-        there = [one.path for one in files.find(DATA)]
-        if not spared:
-            there += [one.path for one in files.find(METADATA) if one.path.endswith(".avro")]
-        folders = tuple(f"{files.data_folder(run)}/" for run in spared)
+        data = [one.path for one in files.find(DATA)]
+        manifests = [one.path for one in files.find(METADATA) if one.path.endswith(".avro")]
+        others = [run for run in find_marks(table) if run != own_run]
+        there = data if others else data + manifests
+        folders = tuple(f"{files.data_folder(run)}/" for run in others)
         table.refresh()
         named = named_files(table, table.metadata.snapshots)
         return files.delete(

@@ -117,6 +117,16 @@ def check_tier_is_given(
             )
 
 
+def _check_no_sink(table: Table) -> None:
+    """Raises InvalidRequest for a table that a stream writes: its rows would come twice."""
+    sink = read_progress(table).sink
+    if sink is not None:
+        raise InvalidRequest(
+            f"table {'.'.join(table.name())} holds the records of a deduplication (sink "
+            f"{sink.sink_id}): name another table for all records of the topic"
+        )
+
+
 @dataclass
 class TableSync:
     """One run."""
@@ -159,6 +169,7 @@ class TableSync:
         definition = read_definition(table)
         plan = plan_table(self.options, read_progress(table))
         check_fits(definition, self.name, plan.topic_id, self.settings)
+        _check_no_sink(table)
         check_registry(definition, self.name, self.settings.registry)
         check_history(plan, self.name, is_keyed=definition.is_keyed)
         definition, added = self._widen(table, definition, plan)

@@ -1,7 +1,8 @@
 """How far a table is: the offset reached in each partition, stored with the rows themselves.
 
-Layout     `varve.offsets`, `varve.marks`, `varve.starts` and `varve.run` in the summary of each
-           snapshot that varve commits, and as properties of the table in the same commit.
+Layout     `varve.offsets`, `varve.marks`, `varve.starts`, `varve.sink` and `varve.run` in the
+           summary of each snapshot that varve commits, and as properties of the table in the same
+           commit.
            docs/formats/table.md
 Invariant  the newest ancestor of the current snapshot that tells is right: a table that was rolled
            back tells how far it was then. The properties are asked only when every such snapshot
@@ -27,6 +28,7 @@ SYNCED: Final = "varve.synced.ms"
 TIER: Final = "varve.tier"
 THINNED: Final = "varve.thinned"
 RUN: Final = "varve.run"
+SINK: Final = "varve.sink"
 TOPIC: Final = "varve.topic"
 TOPIC_ID: Final = "varve.topic.id"
 MODE: Final = "varve.mode"
@@ -47,7 +49,8 @@ class Progress:
     At `synced_ms` the table had the whole topic, which was in the cold tier or not. Where it
     `is_thinned` an erasure took single records of keys, of which older ones may be the latest now.
     `marks` are of the batches in front of the offsets, as far as there are such; `cleaned` tells
-    how far each partition was compacted.
+    how far each partition was compacted. `sink` is the last batch of the stream that writes the
+    table, and stays in the commits of others, an erasure's among them.
     """
 
     offsets: Mapping[int, int]
@@ -57,6 +60,7 @@ class Progress:
     is_thinned: bool = False
     marks: Mapping[int, HistoryMark] = field(default_factory=dict)
     cleaned: Mapping[int, int] = field(default_factory=dict)
+    sink: "SinkBatch | None" = None
 
     def to_summary(self, run_id: str) -> dict[str, str]:
         return {
@@ -67,12 +71,30 @@ class Progress:
             SYNCED: str(self.synced_ms),
             TIER: _COLD if self.is_cold else "",
             THINNED: _YES if self.is_thinned else "",
+            SINK: "" if self.sink is None else str(self.sink),
             RUN: run_id,
         }
 
     def is_behind(self, other: "Progress") -> bool:
         """Whether the other has read what this one has not."""
         return any(self.offsets.get(one, 0) < offset for one, offset in other.offsets.items())
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """A batch of a stream: batches of a sink are numbered upwards, and committed in order."""
+
+    sink_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.sink_id}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SinkBatch | None":
+        """None where nothing stands there; raises ValueError for what is not a batch."""
+        sink_id, _, number = text.rpartition("-")
+        return cls(sink_id, int(number)) if text else None
 
 
 def read_progress(table: Table) -> Progress:
@@ -115,9 +137,10 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
             int(name): HistoryMark.of_json(mark)
             for name, mark in json.loads(told.get(MARKS, "{}")).items()
         }
+        sink = SinkBatch.parse(told.get(SINK, ""))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"table {'.'.join(table.name())}: {OFFSETS}, {MARKS}, {CLEANED} or {STARTS} "
+            f"table {'.'.join(table.name())}: {OFFSETS}, {MARKS}, {CLEANED}, {STARTS} or {SINK} "
             f"cannot be read ({type(error).__name__}: {error}): varve cannot tell which records "
             "are in it. Drop the table and make it anew"
         ) from error
@@ -130,4 +153,5 @@ def _decode(told: Mapping[str, str], table: Table) -> Progress:
         # A varve that knew no marks left those of an earlier commit among the properties.
         {one: mark for one, mark in marks.items() if mark.is_of(offsets.get(one, 0))},
         cleaned,
+        sink,
     )
