@@ -94,6 +94,12 @@ def test_parquet_keeps_bytes_and_the_report_counts_rows(
     again = run(place, *arguments)
     assert again.exit_code == 1
     assert "already exists" in again.stderr
+    listed = CliRunner().invoke(
+        app, ["job", "outputs", "orders", "--dir", str(place / "data"), "--json"]
+    )
+    assert ("files", str(output)) in [
+        (one["kind"], one["place"]) for one in map(json.loads, listed.stdout.splitlines())
+    ]
 
 
 def test_sql_sees_the_topic_as_a_table(place: Path) -> None:

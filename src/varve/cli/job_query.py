@@ -201,6 +201,9 @@ def command(
     if only_estimate:
         print_estimate(source, query.partition, query.key, as_json=as_json)
         return
+    from varve.foundation.clock import SystemClock
+    from varve.jobs.outputs.registering import register_files
+
     with open_job("query", spark_options(master, conf)) as job:
         spark = job.spark
 
@@ -219,6 +222,8 @@ def command(
         else:
             # A bar and rows on one terminal would overwrite each other.
             is_shown = output is not None or not sys.stdout.isatty()
+            if output is not None:
+                register_files(source, output, format=chosen.value, clock=SystemClock())
             done = job.report(job.run(lambda: _give_out(find(), chosen, output), is_shown=is_shown))
     if report is not None:
         write_report(done, report)

@@ -428,7 +428,11 @@ def test_unknown_topics_and_empty_requests_are_named() -> None:
 def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBench) -> None:
     home = bench.home
     book = TierOutputs(bench.topic.bucket, home.cluster)
-    for kind, place in ((OutputKind.FILES, "/exports"), (OutputKind.TOPIC, "/other")):
+    for kind, place in (
+        (OutputKind.FILES, "/exports"),
+        (OutputKind.TOPIC, "/other"),
+        (OutputKind.CHECKPOINT, "/checkpoint"),
+    ):
         book.note(
             Output(kind=kind, topic="orders", topic_id=home.topic_id, place=place, name="copy")
         )
@@ -436,6 +440,7 @@ def test_files_and_topics_elsewhere_are_named_as_out_of_reach(bench: ErasureBenc
     assert receipt is not None
     assert "topic copy at /other was made of orders: erase it there" in receipt["out_of_reach"]
     assert any("files at /exports" in one for one in receipt["out_of_reach"])
+    assert any("checkpoint at /checkpoint" in one for one in receipt["out_of_reach"])
 
 
 def test_rows_that_an_output_keeps_are_told_with_their_reason(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.source_topic import NAME, SourceTopic
 from varve.disk import MemoryFileSystem
-from varve.foundation.clock import ManualClock
+from varve.foundation.clock import ManualClock, SystemClock
 from varve.foundation.errors import Corrupt, DiskFull, Locked, Unavailable
 from varve.jobs.outputs.notes import (
     OUTPUTS_FILE,
@@ -20,6 +21,8 @@ from varve.jobs.outputs.notes import (
     Outputs,
     TierOutputs,
 )
+from varve.jobs.outputs.registering import register_files
+from varve.jobs.tier.address import TierAddress, find_cluster, find_topic
 from varve.object_store import MemoryObjectStore
 
 TABLE = Output(
@@ -139,3 +142,17 @@ def test_a_disk_that_refuses_is_told(
     with pytest.raises(kind, match=remedy) as caught:
         outputs.note(TABLE)
     assert f"/data/{OUTPUTS_LOCK}: refused" in str(caught.value)
+
+
+def test_files_of_a_query_are_noted_once_by_their_full_path(tmp_path: Path) -> None:
+    topic = SourceTopic(tmp_path)
+    topic.put(("k", "1"))
+    topic.roll()
+    topic.copy()
+    for _ in range(2):
+        register_files(topic.options(), "rows", format="csv", clock=SystemClock())
+    address = TierAddress(topic.url)
+    home = find_topic(address, NAME)
+    (found,) = TierOutputs(address.open(), find_cluster(address)).find(NAME, home.topic_id)
+    assert (found.kind, found.place) == (OutputKind.FILES, str(Path("rows").absolute()))
+    topic.close()

@@ -139,6 +139,9 @@ def test_a_bad_value_has_a_reason(value: bytes, told: str) -> None:
         ("boolean", "1", "not true or false"),
         ("double", '"1"', "not a number"),
         ("double", "1e400", "too large"),
+        ("double", "9007199254740993", "more digits than a double holds exactly"),
+        ("double", "-9007199254740993", "more digits than a double holds exactly"),
+        ("list<double>", "[1.5, 9007199254740993]", "more digits than a double holds exactly"),
         ("date", '"2024-02-30"', "day"),
         ("timestamptz", '"soon"', "Invalid isoformat"),
         ("timestamptz", "1e3", "not a text"),
@@ -158,6 +161,14 @@ def test_a_value_that_does_not_fit_its_type_is_bad(schema: str, value: str, told
     found = reason(f'{{"a": {value}}}'.encode(), json.dumps({"a": schema}))
     assert told in found
     assert found.startswith("field a: ")
+
+
+def test_an_integer_that_a_double_would_round_is_bad_in_a_block_too() -> None:
+    values = [b'{"a": %d.5}' % number for number in range(200)]
+    values[17], values[18] = b'{"a": 9007199254740993}', b'{"a": 9007199254740994}'
+    found = decode(JsonDecoder(parse_schema('{"a": "double"}', "the test")), *values)
+    assert found.is_bad.nonzero()[0].tolist() == [17]
+    assert 9007199254740994.0 in found.columns[0].to_pylist()
 
 
 def test_one_bad_value_among_many_is_found() -> None:

@@ -6,6 +6,7 @@ Invariant  a batch's state, its input offsets and its output go together: Spark 
 Crash      a run may be killed anywhere; the next one goes on from the checkpoint.
 """
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,9 +28,9 @@ from varve.jobs.dedup.settings import STATE_PARTITIONS_MAX, DedupSettings
 from varve.jobs.dedup.state import Reach
 from varve.jobs.dedup.table import TableOutput, TableWriter
 from varve.jobs.dedup.topic import TopicOutput, TopicWriter
-from varve.jobs.outputs.notes import Output, Outputs
+from varve.jobs.outputs.notes import Output, OutputKind, Outputs
+from varve.jobs.outputs.registering import find_outputs
 from varve.jobs.running.session_kind import is_connect
-from varve.jobs.snapshot.job import find_outputs
 from varve.jobs.source.data_source import FORMAT
 from varve.jobs.source.options import SourceOptions, parse_options
 from varve.jobs.source.plan import open_partitions
@@ -99,6 +100,7 @@ def dedup(
     topic = _find_topic(options)
     frozen = _freeze(spark, topic, output, settings, checkpoint, draw)
     _note(topic, output, settings, clock)
+    _note_checkpoint(topic, output, checkpoint, clock)
     writer = _make_writer(output, settings, frozen, topic.partition_count, options, clock)
     if isinstance(writer, TableWriter):
         _note(topic, output, settings, clock, writer.locations)
@@ -190,6 +192,19 @@ def _note(
                 locations=locations,
             )
         )
+
+
+def _note_checkpoint(topic: _Topic, output: DedupOutput, checkpoint: str, clock: Clock) -> None:
+    topic.outputs.note(
+        Output(
+            kind=OutputKind.CHECKPOINT,
+            topic=topic.name,
+            topic_id=topic.id,
+            place=checkpoint if ":" in checkpoint else os.path.abspath(checkpoint),
+            name=str(output),
+            noted_ms=clock.now_ms(),
+        )
+    )
 
 
 def _judge(records: DataFrame, settings: DedupSettings, frozen: Frozen) -> DataFrame:

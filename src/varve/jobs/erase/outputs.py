@@ -79,6 +79,11 @@ def find_outputs(
                 out_of_reach.append(
                     f"files at {one.place} ({one.name}) were made of {topic}: remove them by hand"
                 )
+            case OutputKind.CHECKPOINT:
+                out_of_reach.append(
+                    f"the checkpoint at {one.place} of {one.name} holds ids of records of "
+                    f"{topic} until they leave the window of the deduplication"
+                )
             case _:
                 assert_never(one.kind)
     return TopicOutputs(tuple(copies), tuple(topics), tuple(out_of_reach))

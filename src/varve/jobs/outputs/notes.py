@@ -40,6 +40,8 @@ class OutputKind(StrEnum):
     TABLE = "table"
     TOPIC = "topic"
     FILES = "files"
+    CHECKPOINT = "checkpoint"
+    """Of a deduplication: it holds the ids of records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

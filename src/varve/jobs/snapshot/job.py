@@ -21,7 +21,8 @@ from typing import Final
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.foundation.settings import GivenValue
-from varve.jobs.outputs.notes import DirectoryOutputs, Output, OutputKind, Outputs, TierOutputs
+from varve.jobs.outputs.notes import Output, OutputKind
+from varve.jobs.outputs.registering import find_outputs
 from varve.jobs.running.distributor import Distributor
 from varve.jobs.snapshot.document import WORK_FOLDER, SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.place import Opens, SnapshotPlace, check_apart, check_keep, make_place
@@ -41,7 +42,7 @@ from varve.jobs.source.options import Mode, Offsets, SourceOptions
 from varve.jobs.source.pieces import AnyPiece, Piece, pack
 from varve.jobs.source.plan import PartitionSource, open_partitions
 from varve.jobs.source.read import TaskRead
-from varve.jobs.tier.address import TierAddress, find_cluster
+from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.topic_receipts import Receipts, find_receipts
 from varve.tiering.page_store import new_id
 
@@ -380,10 +381,3 @@ def _find_works(
 
 def _is_cold(sources: Sequence[PartitionSource]) -> bool:
     return any(one.manifest_version is not None for one in sources)
-
-
-def find_outputs(options: SourceOptions, *, is_cold: bool) -> Outputs:
-    """Where what is made of a topic is noted: in its cold tier, or else in its log directory."""
-    if options.address is not None and is_cold:
-        return TierOutputs(options.address.open(), find_cluster(options.address))
-    return DirectoryOutputs.of(options.directories[0])

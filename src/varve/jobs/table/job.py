@@ -20,8 +20,8 @@ from varve.embedded.topic_table import TOPICS_FILE, decode_topics
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
 from varve.jobs.outputs.notes import Output, OutputKind
+from varve.jobs.outputs.registering import find_outputs
 from varve.jobs.running.distributor import Distributor, Task
-from varve.jobs.snapshot.job import find_outputs
 from varve.jobs.source.options import SourceOptions
 from varve.jobs.table.catalog import CatalogAddress, find_table, get_table, split_name
 from varve.jobs.table.commit import (

@@ -46,6 +46,8 @@ _PLAIN: Final = (BooleanType, IntegerType, LongType, DoubleType, StringType)
 _MOMENTS: Final = (TimestampType, TimestamptzType)
 _DATE: Final = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
 _DECIMAL: Final = r"^-?\d{1,18}(\.\d{1,18})?$"
+_EXACT_BELOW: Final = float(1 << 53)
+"""Below it a double holds every integer."""
 _OPENED_MAX: Final = 1000
 """Brackets in one value: Arrow reads nested ones on the stack, and ends the process without it."""
 
@@ -265,7 +267,7 @@ def _convert(array: pa.Array, type: IcebergType) -> pa.Array:
             return _convert_text(array, wanted)
         if array.type != _block_type(type, False):
             raise _NotPlain  # members that no column takes
-        if isinstance(type, (FloatType, DoubleType)) and not _is_finite(array):
+        if isinstance(type, (FloatType, DoubleType)) and not _is_exact(array):
             raise _NotPlain
         if not isinstance(type, _PLAIN) and _has_floats(array.type):
             raise _NotPlain
@@ -282,8 +284,10 @@ def _has_floats(type: pa.DataType) -> bool:
     return bool(pa.types.is_floating(type))
 
 
-def _is_finite(array: pa.Array) -> bool:
-    return bool(pc.all(pc.is_finite(array), skip_nulls=True).as_py() is not False)
+def _is_exact(array: pa.Array) -> bool:
+    """Whether no number is so large that Arrow may have rounded an integer, or is infinite."""
+    small = pc.less(pc.abs(array), _EXACT_BELOW)
+    return bool(pc.all(small, skip_nulls=True).as_py() is not False)
 
 
 def _convert_moments(array: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -1,7 +1,7 @@
 """One JSON value after the other into the values of a column, with what has no column.
 
 Invariant  a value that does not fit its type is refused, not bent: no text for a number, no
-           fraction for an integer, nothing out of range.
+           fraction for an integer, no integer that a double would round, nothing out of range.
 """
 
 import base64
@@ -229,6 +229,8 @@ def _number(given: Any) -> float:
         made = float("inf")
     if made in (float("inf"), float("-inf")):
         raise Unfit("too large")
+    if isinstance(given, int) and int(made) != given:
+        raise Unfit("an integer with more digits than a double holds exactly")
     return made
 
 
