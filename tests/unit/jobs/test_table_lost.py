@@ -51,8 +51,10 @@ def left(bench: TableBench) -> list[Path]:
     return [one for one in (bench.root / "tables/shop").rglob("*") if one.is_file()]
 
 
-def erase(bench: TableBench, wanted: ErasedRows = KEY, **more: tuple[Output, ...]) -> ErasedOutput:
-    return erase_from_table(output(bench), {}, wanted, **more)
+def erase(
+    bench: TableBench, wanted: ErasedRows = KEY, *, others: tuple[Output, ...] = ()
+) -> ErasedOutput:
+    return erase_from_table(output(bench), {}, wanted, others=others)
 
 
 def test_files_of_a_dropped_table_go(bench: TableBench) -> None:
