@@ -1,10 +1,18 @@
-"""File system protocol: real, in memory, faulty; atomic write; directory sync; locks."""
+"""The file system as an argument: real, in memory, faulty; operations on whole files; errors."""
 
-from varve.disk.atomic_write import TEMPORARY_SUFFIX, write_atomically
-from varve.disk.directories import make_durable_directory
+from varve.disk.errors import DiskProblem, classify_error, describe_error, to_store_error
 from varve.disk.faults import Step
 from varve.disk.faulty import CrashMode, FaultyFileSystem
+from varve.disk.file_operations import (
+    TEMPORARY_SUFFIX,
+    copy_range,
+    hold_lock,
+    make_durable_directory,
+    write_atomically,
+    write_file,
+)
 from varve.disk.file_system import Buffer, File, FileInfo, FileSystem, Lock, sync_each
+from varve.disk.json_document import JsonDocument
 from varve.disk.memory import MemoryFileSystem
 from varve.disk.real import RealFileSystem
 from varve.foundation.errors import PowerLoss
@@ -13,16 +21,24 @@ __all__ = [
     "TEMPORARY_SUFFIX",
     "Buffer",
     "CrashMode",
+    "DiskProblem",
     "FaultyFileSystem",
     "File",
     "FileInfo",
     "FileSystem",
+    "JsonDocument",
     "Lock",
     "MemoryFileSystem",
     "PowerLoss",
     "RealFileSystem",
     "Step",
+    "classify_error",
+    "copy_range",
+    "describe_error",
+    "hold_lock",
     "make_durable_directory",
     "sync_each",
+    "to_store_error",
     "write_atomically",
+    "write_file",
 ]

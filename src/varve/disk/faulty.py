@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import assert_never
 
-from varve.disk.closing import Closing
 from varve.disk.durability import (
     Copier,
     DiskDirectory,
@@ -28,7 +27,7 @@ from varve.disk.durability import (
     total_file_bytes,
 )
 from varve.disk.faults import Fault, FaultPlan, Step, copy_error, torn_size
-from varve.disk.file_system import Buffer, File, FileInfo, sync_each
+from varve.disk.file_system import Buffer, Closing, File, FileInfo, sync_each
 from varve.disk.memory import HeldLocks, MemoryLock
 from varve.disk.tree import Change, Tree, system_error
 from varve.foundation.clock import Clock

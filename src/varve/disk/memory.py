@@ -8,8 +8,7 @@ import errno
 import threading
 from collections.abc import Sequence
 
-from varve.disk.closing import Closing
-from varve.disk.file_system import Buffer, File, FileInfo, sync_each
+from varve.disk.file_system import Buffer, Closing, File, FileInfo, sync_each
 from varve.disk.tree import (
     DirectoryNode,
     FileNode,

@@ -16,8 +16,7 @@ import struct
 import sys
 from collections.abc import Sequence
 
-from varve.disk.closing import Closing
-from varve.disk.file_system import Buffer, File, FileInfo, sync_each
+from varve.disk.file_system import Buffer, Closing, File, FileInfo, sync_each
 from varve.disk.system_sync import find_system_sync
 from varve.foundation.errors import Locked
 

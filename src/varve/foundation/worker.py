@@ -1,7 +1,7 @@
 """A thread for background work, which is a plain `run_once(now_ms)`.
 
-Invariant  the thread ends only by `stop`: a failing run is kept, logged and tried again. What goes
-           on failing is logged at growing intervals.
+Invariant  the thread ends only by `stop`: a failed run is recorded, logged and repeated. Each kind
+           of failure is logged in full once, then briefly at growing intervals.
 Threads    any thread may call `wake`, `health` and `stop`; `run_once` never runs twice at a time.
 """
 
@@ -9,12 +9,13 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from varve.foundation.backoff import Backoff
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Unavailable
-from varve.foundation.failure_notes import FailureNotes, Telling
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +23,23 @@ RETRY_MIN_MS = 100
 RETRY_MAX_MS = 60_000
 CORRUPT_RETRY_MAX_MS = 600_000
 STOP_DEADLINE_MS = 30_000
+LOG_INTERVAL_MIN_MS: Final = 10_000
+LOG_INTERVAL_MAX_MS: Final = 600_000
+"""The longest time for which a continuing failure is not logged again. A failure that was absent
+for as long is logged in full."""
+
+_RETRY: Final = Backoff(RETRY_MIN_MS, RETRY_MAX_MS)
+_CORRUPT_RETRY: Final = Backoff(RETRY_MIN_MS, CORRUPT_RETRY_MAX_MS)
+
+_FailureKind = tuple[type[BaseException], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """How a worker fares; `last_run_ms` is the start of its last run, None before the first.
+    """The state of a worker; `last_run_ms` is the start of its last run, None before the first.
 
-    `failures` counts the failed runs since the last good one, and `last_error` is the newest error
-    ever seen, so that a failure which healed can still be read.
+    `failures` counts the failed runs since the last successful one. `last_error` is the newest
+    error of all runs, so that it can be read after the worker has recovered.
     """
 
     name: str
@@ -49,8 +59,9 @@ class Worker:
     """Calls `run_once` every `interval_ms`, and at once when woken.
 
     After a failure it waits from `RETRY_MIN_MS`, doubling up to the smaller of `RETRY_MAX_MS` and
-    the interval, so that work due once a minute is not hammered and rare work is not forgotten.
-    Damaged bytes seldom mend by themselves: behind these it waits up to `CORRUPT_RETRY_MAX_MS`.
+    the interval, so that work due once a minute is not repeated too often and rare work soon
+    enough. Damaged bytes seldom repair themselves: after `Corrupt` it waits up to
+    `CORRUPT_RETRY_MAX_MS`.
     """
 
     def __init__(
@@ -69,13 +80,13 @@ class Worker:
         self._failures_total = 0  # guarded by _condition
         self._last_run_ms: int | None = None  # guarded by _condition
         self._last_error: BaseException | None = None  # guarded by _condition
-        self._notes = FailureNotes()  # the thread's own
+        self._log_limiter = LogRateLimiter()  # used by the worker's thread only
 
     def start(self) -> Self:
         """Start the thread; the first run comes after one interval, or at the first `wake`."""
         with self._condition:
             if self._thread is not None:
-                raise RuntimeError(f"worker {self.name} was started already: make a new one")
+                raise RuntimeError(f"worker {self.name} was started already: create another")
             self._thread = threading.Thread(target=self._loop, name=self.name, daemon=True)
             self._thread.start()
         return self
@@ -100,7 +111,7 @@ class Worker:
         thread.join(deadline_ms / 1000)
         if thread.is_alive():
             raise Unavailable(
-                f"worker {self.name} still runs {deadline_ms} ms after it was told to stop; "
+                f"worker {self.name} still runs {deadline_ms} ms after the stop; "
                 "it ends after this run: stop again with a longer deadline to wait for it"
             )
 
@@ -144,7 +155,7 @@ class Worker:
             except BaseException as error:
                 # Even SystemExit from a callback must not end the thread unseen.
                 failure = error
-            self._note_run(now_ms, failure)
+            self._record_run(now_ms, failure)
 
     def _wait_until_due(self) -> bool:
         """Sleep until the next run, a wake or a stop; False when it is time to end."""
@@ -157,12 +168,11 @@ class Worker:
     def _delay_ms_locked(self) -> int:
         if self._failures == 0:
             return self._interval_ms
-        retry_ms = RETRY_MIN_MS << min(self._failures - 1, 20)
         if isinstance(self._last_error, Corrupt):
-            return min(retry_ms, CORRUPT_RETRY_MAX_MS)
-        return min(retry_ms, RETRY_MAX_MS, self._interval_ms)
+            return _CORRUPT_RETRY.wait_ms(self._failures)
+        return min(_RETRY.wait_ms(self._failures), self._interval_ms)
 
-    def _note_run(self, now_ms: int, failure: BaseException | None) -> None:
+    def _record_run(self, now_ms: int, failure: BaseException | None) -> None:
         with self._condition:
             self._runs += 1
             self._last_run_ms = now_ms
@@ -172,19 +182,77 @@ class Worker:
                 self._failures_total += 1
                 self._last_error = failure
         if failure is not None:
-            self._tell(failure, failures + 1)
-        elif self._notes.went_well():
+            self._log_failure(failure, failures + 1)
+        elif self._log_limiter.record_success():
             extra = {"worker": self.name, "failures": failures}
-            logger.info("worker runs well again", extra=extra)
+            logger.info("worker recovered", extra=extra)
 
-    def _tell(self, failure: BaseException, failures: int) -> None:
-        # A run may have lasted for hours.
-        telling = self._notes.failed(failure, self._clock.now_ms())
-        if telling is not Telling.NOT:
-            # Of what is away for a while the text says all there is to know.
-            is_traced = telling is Telling.IN_FULL and not isinstance(failure, Unavailable)
+    def _log_failure(self, failure: BaseException, failures: int) -> None:
+        # Not the time when the run started: it may have lasted for hours.
+        detail = self._log_limiter.record_failure(failure, self._clock.now_ms())
+        if detail is not LogDetail.NONE:
+            # The message of Unavailable says everything; a traceback adds nothing.
+            is_traced = detail is LogDetail.FULL and not isinstance(failure, Unavailable)
             logger.error(
-                "worker run failed, will be tried again",
+                "worker run failed, it will be repeated",
                 exc_info=failure if is_traced else None,
                 extra={"worker": self.name, "failures": failures, "error": repr(failure)},
             )
+
+
+class LogDetail(Enum):
+    """How much of a failure is logged."""
+
+    NONE = auto()
+    BRIEF = auto()
+    FULL = auto()
+
+
+class LogRateLimiter:
+    """Decides which failures of repeated work are logged.
+
+    Each kind of failure is logged in full once, then briefly at growing intervals. A failure that
+    comes and goes does not start again with full detail before it was absent for
+    `LOG_INTERVAL_MAX_MS`. One thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._by_kind: dict[_FailureKind, _LoggedFailure] = {}
+        self._is_recovery_due = False
+
+    def record_failure(self, error: BaseException, now_ms: int) -> LogDetail:
+        """How to log this failure."""
+        kind = (type(error), error.errno if isinstance(error, OSError) else None)
+        logged = self._by_kind.get(kind)
+        if logged is None or now_ms - logged.seen_ms >= LOG_INTERVAL_MAX_MS:
+            self._by_kind[kind] = _LoggedFailure(now_ms)
+            detail = LogDetail.FULL
+        else:
+            detail = logged.see(now_ms)
+        if detail is not LogDetail.NONE:
+            self._is_recovery_due = True
+        return detail
+
+    def record_success(self) -> bool:
+        """Whether to log the recovery: after each failure that was logged, once."""
+        is_due, self._is_recovery_due = self._is_recovery_due, False
+        return is_due
+
+
+class _LoggedFailure:
+    """When one kind of failure was last seen and logged, and how long it is not logged again."""
+
+    __slots__ = ("_interval_ms", "_logged_ms", "seen_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.seen_ms = self._logged_ms = now_ms
+        self._interval_ms = LOG_INTERVAL_MIN_MS
+
+    def see(self, now_ms: int) -> LogDetail:
+        self.seen_ms = now_ms
+        # A clock that was set back must not silence the failure.
+        if 0 <= now_ms - self._logged_ms < self._interval_ms:
+            return LogDetail.NONE
+        self._logged_ms = now_ms
+        self._interval_ms = min(2 * self._interval_ms, LOG_INTERVAL_MAX_MS)
+        return LogDetail.BRIEF

@@ -6,7 +6,7 @@ Threads    any; nothing is held open.
 from typing import NoReturn
 
 from varve.disk import Buffer
-from varve.disk.closing import Closing
+from varve.disk.file_system import Closing
 from varve.foundation.errors import InvalidRequest
 
 

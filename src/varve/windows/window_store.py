@@ -7,7 +7,7 @@ Threads    one thread at a time.
 
 from typing import Final, Protocol, Self
 
-from varve.disk.closing import Closing
+from varve.disk.file_system import Closing
 from varve.foundation.errors import InvalidRequest
 from varve.windows.position import Position, Source
 from varve.windows.segmented_store import SegmentedStore, check_key

@@ -105,7 +105,7 @@ def test_back_off_grows_and_is_capped_by_the_interval_and_the_maximum() -> None:
         worker = Worker("test", fail, interval_ms, ManualClock())
         found = []
         for _ in range(failures):
-            worker._note_run(0, error)
+            worker._record_run(0, error)
             found.append(worker._delay_ms_locked())
         return found
 
