@@ -27,8 +27,8 @@ from conformance.log_script import Append
 from conformance.our_log import INTERNAL_NAMES
 from conformance.shell import JavaShell
 from conformance.stored_batches import StoredPartition, find_differences, read_partition
-from varve.cleaning.cleaner import Cleaner
-from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import CleanReport
 from varve.cleaning.retention import Expiry, expire
 from varve.cleaning.settings import CleanerSettings
@@ -93,7 +93,7 @@ def take_round(log: Log, steps: Round) -> None:
 def clean_with_varve(path: Path, settings: PairSettings, now_ms: int) -> CleanReport:
     """Opens a log directory at a moment, cleans its partition once, and closes it."""
     with open_store(path, settings, now_ms) as store:
-        cleaner = Cleaner(store, clock=ManualClock(now_ms), settings=settings.cleaner)
+        cleaner = LogCleaner(store, clock=ManualClock(now_ms), settings=settings.cleaner)
         return cleaner.clean(PARTITION, now_ms)
 
 
@@ -181,7 +181,7 @@ class CleaningPair:
             self._kafka, self.theirs, now_ms=now_ms, configs=self.settings.configs
         )
         with open_store(self.ours.parent, self.settings, now_ms) as store:
-            evidence = EvidenceFile(RealFileSystem(), str(self.ours))
+            evidence = RemovalLog(RealFileSystem(), str(self.ours))
             ours = expire(store.get(PARTITION), now_ms, evidence)
         return ours, theirs
 

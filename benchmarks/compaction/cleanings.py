@@ -15,7 +15,7 @@ from benchmarks.compaction.offset_map_cleaner import SLOT_BYTES, OffsetMap, Offs
 from benchmarks.hot_log.logs import UnsyncedFileSystem
 from benchmarks.measure import Scale, Ticker
 from benchmarks.workspace import Workspace
-from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import LogStore
 from varve.disk import RealFileSystem
@@ -24,10 +24,10 @@ from varve.foundation.clock import SystemClock
 _ROOMY_SHARE = 0.75
 
 
-def new_cleaner(store: LogStore, scale: Scale) -> Cleaner:
+def new_cleaner(store: LogStore, scale: Scale) -> LogCleaner:
     """A cleaner of one thread, without a throttle."""
     settings = CleanerSettings(log_cleaner_dedupe_buffer_size=scale.buffer_bytes)
-    return Cleaner(store, clock=SystemClock(), settings=settings)
+    return LogCleaner(store, clock=SystemClock(), settings=settings)
 
 
 def time_varve(
@@ -64,7 +64,7 @@ def time_offset_map(
             now_ms=source.now_ms,
         )
         start = ticker()
-        cleaner.clean(first_dirty=0, end_offset=source.end_offset)
+        cleaner.clean(first_dirty_offset=0, end_offset=source.end_offset)
         elapsed = ticker() - start
         check_survivors(directory, source)
     return elapsed

@@ -15,7 +15,7 @@ from benchmarks.machine import REPOSITORY
 from benchmarks.measure import Contest, Scale
 from benchmarks.sizes import SizeUnit, format_bytes
 from benchmarks.workspace import Workspace
-from varve.cleaning.key_plan import ENTRY_BYTES
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES
 
 
 class ManyKeysMeasure:

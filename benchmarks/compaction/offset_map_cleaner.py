@@ -84,10 +84,10 @@ class OffsetMap:
         if self.capacity < 2:
             raise InvalidRequest(f"a map of {buffer_bytes} bytes holds no key; give it more")
 
-    def clear(self, first_dirty: int) -> None:
+    def clear(self, first_dirty_offset: int) -> None:
         self.slots[:] = 0
         self.state[MapState.COUNT] = 0
-        self.state[MapState.LATEST_OFFSET] = first_dirty - 1
+        self.state[MapState.LATEST_OFFSET] = first_dirty_offset - 1
 
     @property
     def latest_offset(self) -> int:
@@ -123,11 +123,11 @@ class OffsetMapCleaner:
         self._entries: Entries = np.empty((0, ENTRY_WORDS), np.uint64)
         self._fates: Bytes = np.empty(0, np.uint8)
 
-    def clean(self, *, first_dirty: int, end_offset: int) -> OffsetMapReport:
-        """Rounds of both passes until everything from `first_dirty` to `end_offset` is clean."""
+    def clean(self, *, first_dirty_offset: int, end_offset: int) -> OffsetMapReport:
+        """Rounds of both passes until all from `first_dirty_offset` to `end_offset` is clean."""
         rounds = 0
-        while first_dirty < end_offset:
-            first_dirty = self._run_round(first_dirty, end_offset)
+        while first_dirty_offset < end_offset:
+            first_dirty_offset = self._run_round(first_dirty_offset, end_offset)
             rounds += 1
         return OffsetMapReport(
             rounds=rounds,
@@ -137,10 +137,10 @@ class OffsetMapCleaner:
             end_offset=end_offset,
         )
 
-    def _run_round(self, first_dirty: int, end_offset: int) -> int:
+    def _run_round(self, first_dirty_offset: int, end_offset: int) -> int:
         sources = self._find_sources(end_offset)
-        self._map.clear(first_dirty)
-        self._fill_map(sources, first_dirty, end_offset)
+        self._map.clear(first_dirty_offset)
+        self._fill_map(sources, first_dirty_offset, end_offset)
         latest = self._map.latest_offset
         concerned = [source for source in sources if source.base_offset <= latest]
         for group in self._group(concerned, end_offset):
@@ -174,24 +174,28 @@ class OffsetMapCleaner:
         if np.any(table.rows[:, Field.PRODUCER_ID] >= 0):
             raise InvalidRequest(f"{path} has producers, which the baseline cannot do")
 
-    def _fill_map(self, sources: Sequence[Source], first_dirty: int, end_offset: int) -> None:
+    def _fill_map(
+        self, sources: Sequence[Source], first_dirty_offset: int, end_offset: int
+    ) -> None:
         ends = [*(source.base_offset for source in sources[1:]), end_offset]
         for source, end in zip(sources, ends, strict=True):
-            if end <= first_dirty:
+            if end <= first_dirty_offset:
                 continue
             for run in self._walk(source):
-                if run.last_offset >= first_dirty and not self._map_run(run, first_dirty):
+                if run.last_offset >= first_dirty_offset and not self._map_run(
+                    run, first_dirty_offset
+                ):
                     return
             self._map.state[MapState.LATEST_OFFSET] = end - 1
 
-    def _map_run(self, run: Run, first_dirty: int) -> bool:
+    def _map_run(self, run: Run, first_dirty_offset: int) -> bool:
         """False when the map is full."""
         offset_map = self._map
         entries = self._scan(run)
         step = map_entries(
             entries,
             run.base_offset,
-            first_dirty,
+            first_dirty_offset,
             offset_map.capacity,
             offset_map.slots,
             offset_map.state,

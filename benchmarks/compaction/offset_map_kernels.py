@@ -131,15 +131,20 @@ def _is_empty(at: int) -> bool:
 
 @_kernel
 def map_entries(
-    entries: Entries, base_offset: int, first_dirty: int, capacity: int, slots: Slots, state: State
+    entries: Entries,
+    base_offset: int,
+    first_dirty_offset: int,
+    capacity: int,
+    slots: Slots,
+    state: State,
 ) -> int:
-    """Puts the keys from `first_dirty` on into the map, in their order; gives a `Step`."""
+    """Puts the keys from `first_dirty_offset` on into the map, in their order; gives a `Step`."""
     at, table, slot_count = start_of(entries), start_of(slots), slots.shape[0]
     key_count, latest = state[_COUNT], state[_LATEST_OFFSET]
     step = _DONE
     for _ in range(entries.shape[0]):
         offset = base_offset + as_int(peek_u64(at + 16) & _LOW_HALF)
-        if offset >= first_dirty:
+        if offset >= first_dirty_offset:
             if key_count >= capacity:
                 step = _MAP_FULL
                 break

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.compaction.sidecars import write_sidecars
-from varve.cleaning.key_index import KeyIndex
-from varve.cleaning.key_plan import plan_keys
-from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.compaction.key_plan import plan_keys
+from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys
 from varve.commit_log.names import KEYS
 from varve.disk import RealFileSystem
 from varve.kernels.key_merge import Tally

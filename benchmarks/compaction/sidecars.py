@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.key_index import KeyIndexHeader
+from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log.names import KEYS, log_name
 from varve.kernels.crc import crc32c
 from varve.kernels.key_entries import ENTRY_WORDS

@@ -13,7 +13,7 @@ from pyspark.sql.functions import col, max_by, struct
 
 from benchmarks.spark.cold_topic import TOPIC
 from benchmarks.spark.cpu_time import count_cpu_seconds, read_cpu_seconds
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import LogSettings
 from varve.jobs.compact.job import compact
 from varve.jobs.compact.settings import CompactSettings

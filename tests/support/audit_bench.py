@@ -2,9 +2,15 @@
 
 from dataclasses import replace
 
-from varve.cleaning.audit import AuditReport, audit_partition
-from varve.cleaning.balance import Balance, BalanceKind, FigureBuilder, Reason, SegmentFigure
-from varve.cleaning.evidence import EVIDENCE_FILE, EvidenceFile
+from varve.cleaning.removals.audit import AuditReport, audit_partition
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    SegmentSummary,
+    SegmentSummaryBuilder,
+)
+from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalLog
 from varve.commit_log import TopicPartition
 from varve.commit_log.checkpoints import encode_offsets
 from varve.commit_log.names import LOG_START_OFFSET_FILE, log_name
@@ -22,23 +28,23 @@ class AuditBench:
         self.fs = fs
         self.path = path
         self.directory = f"{path}/{name}"
-        self.evidence_path = f"{self.directory}/{EVIDENCE_FILE}"
+        self.evidence_path = f"{self.directory}/{REMOVAL_LOG_FILE}"
         topic, _, number = name.rpartition("-")
         self.partition = TopicPartition(topic, int(number))
         fs.make_directory(self.directory)
-        self.evidence = EvidenceFile(fs, self.directory)
+        self.evidence = RemovalLog(fs, self.directory)
 
     def log_path(self, base_offset: int, suffix: str = "") -> str:
         return f"{self.directory}/{log_name(base_offset)}{suffix}"
 
-    def write(self, base_offset: int, offsets: list[int], suffix: str = "") -> SegmentFigure:
+    def write(self, base_offset: int, offsets: list[int], suffix: str = "") -> SegmentSummary:
         """A data file with a record at each offset."""
         data = b"".join(
             build_batch([Record(b"key", b"value %d" % offset)], base_offset=offset)
             for offset in offsets
         )
         path = self.log_path(base_offset, suffix)
-        builder = FigureBuilder(base_offset)
+        builder = SegmentSummaryBuilder(base_offset)
         with self.fs.open_writable(path) as file:
             file.truncate(0)
             file.write_at(0, data)
@@ -47,14 +53,14 @@ class AuditBench:
         return builder.figure()
 
     def compaction(
-        self, inputs: list[SegmentFigure], outputs: list[SegmentFigure], digest: str = DIGEST
-    ) -> Balance:
+        self, inputs: list[SegmentSummary], outputs: list[SegmentSummary], digest: str = DIGEST
+    ) -> Removal:
         before = sum(figure.records for figure in inputs)
         kept = sum(figure.records for figure in outputs)
-        return Balance(
+        return Removal(
             id=self.evidence.next_id(),
             partition=self.partition,
-            kind=BalanceKind.COMPACTION,
+            kind=RemovalKind.COMPACTION,
             at_ms=1_700_000_000_000,
             inputs=tuple(replace(figure, log_crc=None) for figure in inputs),
             outputs=tuple(outputs),
@@ -66,11 +72,11 @@ class AuditBench:
             end_offset=inputs[-1].next_offset,
         )
 
-    def expiry(self, inputs: list[SegmentFigure]) -> Balance:
-        return Balance(
+    def expiry(self, inputs: list[SegmentSummary]) -> Removal:
+        return Removal(
             id=self.evidence.next_id(),
             partition=self.partition,
-            kind=BalanceKind.EXPIRY,
+            kind=RemovalKind.EXPIRY,
             at_ms=1_700_000_000_000,
             inputs=tuple(inputs),
             outputs=(),
@@ -81,8 +87,8 @@ class AuditBench:
         )
 
     def compact(
-        self, inputs: list[SegmentFigure], offsets: list[int], *, is_noted: bool = True
-    ) -> SegmentFigure:
+        self, inputs: list[SegmentSummary], offsets: list[int], *, is_noted: bool = True
+    ) -> SegmentSummary:
         """Puts a compaction into one segment on record and carries it out."""
         base = inputs[0].base_offset
         output = self.write(base, offsets, ".cleaned")
@@ -95,7 +101,7 @@ class AuditBench:
             self.evidence.mark_done(balance.id)
         return output
 
-    def expire(self, inputs: list[SegmentFigure], *, is_noted: bool = True) -> None:
+    def expire(self, inputs: list[SegmentSummary], *, is_noted: bool = True) -> None:
         balance = self.expiry(inputs)
         self.evidence.append(balance)
         for figure in inputs:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tests.support.cleaning_model import ModelBatch, Shell
 from tests.support.log_model import LogModel, read_all, read_committed, split_batches
-from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.report import CleanReport
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogSettings, LogStore, StoreSettings, TopicPartition
@@ -67,7 +67,7 @@ class CleaningBench:
     disk: FileSystem = None  # type: ignore[assignment]  # a faulty one unless another is given
     cleaner_settings: CleanerSettings = field(default_factory=CleanerSettings)
     store: LogStore = field(init=False)
-    cleaner: Cleaner = field(init=False)
+    cleaner: LogCleaner = field(init=False)
     history: LogModel = field(default_factory=LogModel)
     path: str = "/d"
     has_forgotten: bool = False
@@ -108,7 +108,7 @@ class CleaningBench:
             random=random.Random(3),
             topic_settings=lambda topic: self.settings,
         ).open()
-        self.cleaner = Cleaner(self.store, clock=self.clock, settings=self.cleaner_settings)
+        self.cleaner = LogCleaner(self.store, clock=self.clock, settings=self.cleaner_settings)
 
     def reopen(self, **settings: Any) -> None:
         """Closes in order and opens again, perhaps with other settings."""

@@ -18,7 +18,7 @@ from tests.support.cleaning_model import (
     newest_offsets,
 )
 from tests.support.log_model import split_batches
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanReport
 from varve.commit_log.check import check_log
 from varve.records import Record
@@ -28,38 +28,40 @@ from varve.records import Record
 class Foretold:
     """A log before a run, and what the run has to leave of it."""
 
-    first_dirty: int
+    first_dirty_offset: int
     segments: tuple[SegmentContent, ...]
     run: Run
     outcome: Outcome
 
     @property
     def cleaned(self) -> list[SegmentContent]:
-        return [one for one in self.segments if one.base_offset < self.run.first_uncleanable]
+        return [one for one in self.segments if one.base_offset < self.run.first_uncleanable_offset]
 
     @property
     def untouched(self) -> list[SegmentContent]:
-        return [one for one in self.segments if one.base_offset >= self.run.first_uncleanable]
+        return [
+            one for one in self.segments if one.base_offset >= self.run.first_uncleanable_offset
+        ]
 
 
 def foretell(bench: CleaningBench) -> Foretold:
     segments = tuple(bench.segments())
-    first_dirty = find_first_dirty(bench)
-    first_uncleanable = find_first_uncleanable(bench, segments, first_dirty)
+    first_dirty_offset = find_first_dirty(bench)
+    first_uncleanable_offset = find_first_uncleanable(bench, segments, first_dirty_offset)
     run = Run(
         batches=[
             batch
             for segment in segments
-            if segment.base_offset < first_uncleanable
+            if segment.base_offset < first_uncleanable_offset
             for batch in segment.batches
         ],
         aborted=bench.log.aborted_transactions(),
         producers=bench.shells(),
-        first_uncleanable=first_uncleanable,
+        first_uncleanable_offset=first_uncleanable_offset,
         now_ms=bench.now_ms,
         delete_retention_ms=bench.settings.delete_retention_ms,
     )
-    return Foretold(first_dirty, segments, run, clean(run))
+    return Foretold(first_dirty_offset, segments, run, clean(run))
 
 
 def find_first_dirty(bench: CleaningBench) -> int:
@@ -69,7 +71,7 @@ def find_first_dirty(bench: CleaningBench) -> int:
 
 
 def find_first_uncleanable(
-    bench: CleaningBench, segments: Sequence[SegmentContent], first_dirty: int
+    bench: CleaningBench, segments: Sequence[SegmentContent], first_dirty_offset: int
 ) -> int:
     bound = min(bench.log.last_stable_offset, segments[-1].base_offset)
     lag_ms = bench.settings.min_compaction_lag_ms
@@ -77,11 +79,11 @@ def find_first_uncleanable(
         young = (
             one.base_offset
             for one in segments[:-1]
-            if one.end_offset > first_dirty
+            if one.end_offset > first_dirty_offset
             if _newest_timestamp(bench, one) > bench.now_ms - lag_ms
         )
         bound = min(bound, next(young, bound))
-    bound = max(bound, first_dirty)
+    bound = max(bound, first_dirty_offset)
     return max(one.base_offset for one in segments if one.base_offset <= bound)
 
 
@@ -97,7 +99,7 @@ def _newest_timestamp(bench: CleaningBench, segment: SegmentContent) -> int:
 def check_exact(bench: CleaningBench, foretold: Foretold, report: CleanReport) -> None:
     """Everything is as Apache Kafka would have left it, and so is what goes beyond the bytes."""
     after = bench.segments()
-    end = foretold.run.first_uncleanable
+    end = foretold.run.first_uncleanable_offset
     found = [batch for segment in after if segment.base_offset < end for batch in segment.batches]
     check_batches(found, foretold.outcome.batches)
     check_untouched(foretold, after)
@@ -106,7 +108,7 @@ def check_exact(bench: CleaningBench, foretold: Foretold, report: CleanReport) -
     assert aborted == sorted(foretold.outcome.aborted, key=lambda one: one.last_offset)
     assert _removed(report.records) == _removed(foretold.outcome.records)
     assert report.end_offset == end
-    assert bench.directory.cleaner_offset(PARTITION) == max(end, foretold.first_dirty)
+    assert bench.directory.cleaner_offset(PARTITION) == max(end, foretold.first_dirty_offset)
     assert not report.holds
     check_promises(bench)
 
@@ -118,15 +120,15 @@ def check_promised(bench: CleaningBench, foretold: Foretold, report: CleanReport
     after = bench.segments()
     found = [batch for segment in after for batch in segment.batches]
     check_mixture(found, foretold)
-    dirty = [one for one in foretold.cleaned if one.base_offset >= foretold.first_dirty]
+    dirty = [one for one in foretold.cleaned if one.base_offset >= foretold.first_dirty_offset]
     for segment in dirty:
         check_batches(_between(found, segment), _between(foretold.outcome.batches, segment))
     check_deletes(bench, foretold)
     check_untouched(foretold, after)
     check_regrouped(bench, foretold, after)
-    assert report.end_offset == foretold.run.first_uncleanable
+    assert report.end_offset == foretold.run.first_uncleanable_offset
     # Records may have been deleted up to within the active segment, which is not cleaned.
-    noted = max(foretold.run.first_uncleanable, foretold.first_dirty)
+    noted = max(foretold.run.first_uncleanable_offset, foretold.first_dirty_offset)
     assert bench.directory.cleaner_offset(PARTITION) == noted
     assert not report.holds
     check_promises(bench)
@@ -147,12 +149,12 @@ def check_mixture(found: Sequence[ModelBatch], foretold: Foretold) -> None:
         one = _between(found, segment)
         if [batch.data for batch in one] == [batch.data for batch in segment.batches]:
             continue
-        assert segment.base_offset < foretold.run.first_uncleanable
+        assert segment.base_offset < foretold.run.first_uncleanable_offset
         check_batches(one, _between(foretold.outcome.batches, segment))
 
 
 def check_untouched(foretold: Foretold, after: Sequence[SegmentContent]) -> None:
-    end = foretold.run.first_uncleanable
+    end = foretold.run.first_uncleanable_offset
     left = [(one.base_offset, one.data) for one in after if one.base_offset >= end]
     assert left == [(one.base_offset, one.data) for one in foretold.untouched]
 
@@ -194,7 +196,7 @@ def check_deletes(bench: CleaningBench, foretold: Foretold) -> None:
             continue
         for record in batch.records:
             is_cleaned = (
-                bench.log.log_start_offset <= record.offset < foretold.run.first_uncleanable
+                bench.log.log_start_offset <= record.offset < foretold.run.first_uncleanable_offset
             )
             if record.key in deleted and is_cleaned:
                 assert record.offset >= deleted[record.key], f"{record} was deleted"

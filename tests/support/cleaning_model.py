@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.records import (
     Batch,
@@ -173,7 +173,7 @@ class Run:
     batches: Sequence[ModelBatch]
     aborted: Sequence[AbortedTransaction]
     producers: Mapping[int, Shell]
-    first_uncleanable: int
+    first_uncleanable_offset: int
     now_ms: int
     delete_retention_ms: int
 
@@ -197,7 +197,7 @@ def clean(run: Run) -> Outcome:
         left = _clean_batch(run, batch, verdict, newest, outcome.records)
         if left is not None:
             outcome.batches.append(left)
-    undecided_here = [one for one in run.aborted if one.last_offset >= run.first_uncleanable]
+    undecided_here = [one for one in run.aborted if one.last_offset >= run.first_uncleanable_offset]
     outcome.aborted = transactions.still_indexed + undecided_here
     return outcome
 
@@ -259,7 +259,7 @@ def _judge_record(
 
 def is_kept_empty(run: Run, batch: ModelBatch) -> bool:
     """Whether a batch stays though its records go: for its producer, or for the log's end."""
-    if batch.next_offset == run.first_uncleanable:
+    if batch.next_offset == run.first_uncleanable_offset:
         return True
     known = run.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
     if known is None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.support.log_model import split_batches
 from tests.support.tiered_topic import TieredTopic
-from varve.cleaning.audit import audit_partition
-from varve.cleaning.evidence import EVIDENCE_FILE
+from varve.cleaning.removals.audit import audit_partition
+from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log.check import Severity
 from varve.commit_log.names import LOG
 from varve.disk import FileSystem
@@ -167,7 +167,7 @@ class ErasureBench:
         kept = [bytes(self.topic.bucket.get(one.key)) for one in self.topic.bucket.list("")]
         directory = self.topic.log.directory
         for name in self.fs.names(directory):
-            if name != EVIDENCE_FILE:
+            if name != REMOVAL_LOG_FILE:
                 kept.append(self.fs.read(f"{directory}/{name}"))
         return b"".join(kept)
 

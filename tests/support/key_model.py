@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from varve.cleaning.key_index import BATCH_ABORTED, KeyIndex
+from varve.cleaning.key_index.key_index import BATCH_ABORTED, KeyIndex
 from varve.commit_log import SegmentFiles
 from varve.commit_log.names import LOG
 from varve.commit_log.segment import Segment

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.key_index import BATCH, CONTROL_EMPTY, CONTROL_NONE, MARK
+from varve.cleaning.key_index.key_index import BATCH, CONTROL_EMPTY, CONTROL_NONE, MARK
 
 DATA, EMPTY = CONTROL_NONE, CONTROL_EMPTY
 

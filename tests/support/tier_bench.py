@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.cleaning_bench import PARTITION, TOPIC_ID, CleaningBench, compacted
-from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.commit_log import LogSettings
 from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, log_name
 from varve.commit_log.partition_metadata import encode_topic_id
@@ -63,7 +63,7 @@ class TierBench:
             writer="varve",
             wait=lambda wait_ms: None,
         )
-        self.hot.cleaner = Cleaner(
+        self.hot.cleaner = LogCleaner(
             self.hot.store,
             clock=self.hot.clock,
             border=lambda partition: find_border(self.partitions, partition),

@@ -18,7 +18,7 @@ EVENT = "event"
 APPEND = "append"
 
 
-class TimeSource(StrEnum):
+class TimestampSource(StrEnum):
     """Whose word on the time was taken."""
 
     EVENT = "event"
@@ -26,57 +26,59 @@ class TimeSource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EffectiveTime:
+class RetentionTimestamp:
     """The time a segment's age counts from.
 
     `note` says why the records' own word was not taken; empty where it was, or was not asked for.
     """
 
     ms: int
-    source: TimeSource
+    source: TimestampSource
     note: str = ""
 
     @property
-    def is_overruled(self) -> bool:
+    def is_rejected(self) -> bool:
         return bool(self.note)
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 
-def effective_time(segment: ReadableSegment, log: Log) -> EffectiveTime:
+def effective_time(segment: ReadableSegment, log: Log) -> RetentionTimestamp:
     """From when the age of a segment counts under its topic's `retention.time`."""
     facts = observe(log)
-    return retention_time(facts.find_segment(segment.base_offset).read_times(), log.settings)
+    return retention_timestamp(facts.find_segment(segment.base_offset).read_times(), log.settings)
 
 
-def retention_time(times: SegmentTimes, settings: LogSettings) -> EffectiveTime:
+def retention_timestamp(times: SegmentTimes, settings: LogSettings) -> RetentionTimestamp:
     """From when `retention.ms` counts."""
     event_ms, append_ms = times.max_timestamp, times.last_append_ms
     policy = settings.retention_time
     if policy == APPEND:
-        return EffectiveTime(append_ms, TimeSource.APPEND)
+        return RetentionTimestamp(append_ms, TimestampSource.APPEND)
     if event_ms < 0:
-        return EffectiveTime(append_ms, TimeSource.APPEND, "its records carry no timestamp")
+        return RetentionTimestamp(
+            append_ms, TimestampSource.APPEND, "its records carry no timestamp"
+        )
     if policy == EVENT:
-        return EffectiveTime(event_ms, TimeSource.EVENT)
+        return RetentionTimestamp(event_ms, TimestampSource.EVENT)
     if event_ms > append_ms:
-        return EffectiveTime(
+        return RetentionTimestamp(
             append_ms,
-            TimeSource.APPEND,
+            TimestampSource.APPEND,
             f"largest timestamp {event_ms} lies {event_ms - append_ms} ms after the last append",
         )
     if 0 <= settings.retention_ms < append_ms - event_ms:
-        return EffectiveTime(
+        return RetentionTimestamp(
             append_ms,
-            TimeSource.APPEND,
+            TimestampSource.APPEND,
             f"largest timestamp {event_ms} was {append_ms - event_ms} ms old at the last append, "
             f"beyond retention.ms={settings.retention_ms}",
         )
-    return EffectiveTime(event_ms, TimeSource.EVENT)
+    return RetentionTimestamp(event_ms, TimestampSource.EVENT)
 
 
-def lag_time(times: SegmentTimes, settings: LogSettings) -> int:
+def lag_timestamp(times: SegmentTimes, settings: LogSettings) -> int:
     """From when `min.compaction.lag.ms` counts: a future date does not keep compaction away."""
     event_ms, append_ms = times.max_timestamp, times.last_append_ms
     policy = settings.retention_time
@@ -85,7 +87,7 @@ def lag_time(times: SegmentTimes, settings: LogSettings) -> int:
     return event_ms if policy == EVENT else min(event_ms, append_ms)
 
 
-def first_time(segment: SegmentFacts, settings: LogSettings) -> int:
+def first_timestamp(segment: SegmentFacts, settings: LogSettings) -> int:
     """From when `max.compaction.lag.ms` counts; not above 0 when nothing tells.
 
     The promise holds by whichever clock began earlier; under `event` by the records' alone.

@@ -11,21 +11,20 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from varve.cleaning.border import KEPT_FOR_COLD, Border
-from varve.cleaning.effective_time import retention_time
+from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, RemoteBounds, judge_cleanable
+from varve.cleaning.effective_time import retention_timestamp
 from varve.cleaning.explanation import (
-    Block,
+    Blocker,
+    BlockingRule,
     RecordExplanation,
     RecordState,
-    Rule,
+    RemovalPath,
     SegmentExplanation,
-    WayOut,
 )
 from varve.cleaning.forecast import ForecastRow, forecast_facts
-from varve.cleaning.log_facts import SegmentFacts, look_steadily, observe
-from varve.cleaning.report import SegmentHold
+from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.log_facts import SegmentFacts, observe, read_consistently
 from varve.cleaning.segment_blocks import SegmentBlocks
-from varve.cleaning.selection import select_facts
 from varve.commit_log import Isolation, Log
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
 from varve.records import Batch, BatchHeader
@@ -51,7 +50,7 @@ class FindLatest(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
+class PartitionContext:
     """What others know of a partition: the cleaner's checkpoint, holds, indexes.
 
     `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
@@ -59,32 +58,32 @@ class Knowledge:
     that of its cold tier.
     """
 
-    first_dirty: int | None = None
-    holds: Sequence[SegmentHold] = ()
+    first_dirty_offset: int | None = None
+    holds: Sequence[UncleanableSegment] = ()
     stale_bytes: Callable[[int], int | None] | None = None
     find_latest: FindLatest | None = None
-    border: Border | None = None
+    border: RemoteBounds | None = None
 
 
-NOTHING_KNOWN = Knowledge()
+NOTHING_KNOWN = PartitionContext()
 
 
 def explain_segment(
-    log: Log, offset: int, now_ms: int, known: Knowledge = NOTHING_KNOWN
+    log: Log, offset: int, now_ms: int, known: PartitionContext = NOTHING_KNOWN
 ) -> SegmentExplanation:
     """Why the segment that holds an offset is still here."""
-    return look_steadily(log, lambda: _Explainer(log, now_ms, known).segment(offset))
+    return read_consistently(log, lambda: _Explainer(log, now_ms, known).segment(offset))
 
 
 def explain_log(
-    log: Log, now_ms: int, known: Knowledge = NOTHING_KNOWN
+    log: Log, now_ms: int, known: PartitionContext = NOTHING_KNOWN
 ) -> list[SegmentExplanation]:
     """Why each segment of a log is still here, oldest first."""
-    return look_steadily(log, lambda: _Explainer(log, now_ms, known).all_segments())
+    return read_consistently(log, lambda: _Explainer(log, now_ms, known).all_segments())
 
 
 def explain_offset(
-    log: Log, offset: int, now_ms: int, known: Knowledge = NOTHING_KNOWN
+    log: Log, offset: int, now_ms: int, known: PartitionContext = NOTHING_KNOWN
 ) -> RecordExplanation:
     """Why the record with an offset is still here; raises OffsetOutOfRange beyond the log end."""
     if not 0 <= offset < log.end_offset:
@@ -93,10 +92,12 @@ def explain_offset(
         if start == end:
             held = f"the log is empty, and the next record gets {end}"
         raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {held}")
-    return look_steadily(log, lambda: _Explainer(log, now_ms, known).record(offset))
+    return read_consistently(log, lambda: _Explainer(log, now_ms, known).record(offset))
 
 
-def explain_key(log: Log, key: bytes, now_ms: int, known: Knowledge) -> RecordExplanation | None:
+def explain_key(
+    log: Log, key: bytes, now_ms: int, known: PartitionContext
+) -> RecordExplanation | None:
     """Why the newest record of a key is still here; None when the log has none of that key."""
     if known.find_latest is None:
         return None
@@ -107,13 +108,15 @@ def explain_key(log: Log, key: bytes, now_ms: int, known: Knowledge) -> RecordEx
 class _Explainer:
     """Answers on one set of facts."""
 
-    def __init__(self, log: Log, now_ms: int, known: Knowledge) -> None:
+    def __init__(self, log: Log, now_ms: int, known: PartitionContext) -> None:
         self._log = log
         self._now_ms = now_ms
         self._known = known
         self._facts = observe(log)
         self._is_compacted = self._facts.settings.is_compacted
-        self._dirtiness = select_facts(self._facts, known.first_dirty, now_ms, known.border)
+        self._dirtiness = judge_cleanable(
+            self._facts, known.first_dirty_offset, now_ms, known.border
+        )
         self._forecast = {row.base_offset: row for row in forecast_facts(self._facts, now_ms)}
         self._blocks = SegmentBlocks(
             facts=self._facts,
@@ -135,7 +138,7 @@ class _Explainer:
         compaction = stale_bytes = None
         if self._is_compacted:
             stale_bytes = self._blocks.stale_bytes(segment.base_offset)
-            compaction = WayOut.behind(COMPACTION, self._blocks.find(segment), self._now_ms)
+            compaction = RemovalPath.behind(COMPACTION, self._blocks.find(segment), self._now_ms)
         return SegmentExplanation(
             partition=self._facts.partition,
             now_ms=self._now_ms,
@@ -146,7 +149,7 @@ class _Explainer:
             max_timestamp=times.max_timestamp,
             first_append_ms=times.first_append_ms,
             last_append_ms=times.last_append_ms,
-            age_from=retention_time(times, self._facts.settings),
+            age_from=retention_timestamp(times, self._facts.settings),
             retention=_retention_way(self._forecast[segment.base_offset]),
             compaction=compaction,
             dirty_ratio=self._dirtiness.ratio if self._is_compacted else None,
@@ -215,13 +218,15 @@ class _Explainer:
             producer_id=header.producer_id if header.has_producer_id else None,
             delete_horizon_ms=header.delete_horizon_ms,
             superseded_by=latest.offset if latest else None,
-            compaction=None if blocks is None else WayOut.behind(COMPACTION, blocks, self._now_ms),
+            compaction=None
+            if blocks is None
+            else RemovalPath.behind(COMPACTION, blocks, self._now_ms),
             segment=explained,
         )
 
     def _judge(
         self, record: "_FoundRecord", explained: SegmentExplanation
-    ) -> tuple[RecordState, LatestRecord | None, list[Block]]:
+    ) -> tuple[RecordState, LatestRecord | None, list[Blocker]]:
         """What a record is, which later one replaces it, and what keeps it."""
         header = record.header
         own = list(explained.compaction.blocks) if explained.compaction else []
@@ -236,14 +241,14 @@ class _Explainer:
             return RecordState.NO_KEY, None, own
         if self._known.find_latest is None:
             text = "whether a later record has its key was not looked up"
-            return RecordState.UNKNOWN, None, [*own, Block(Rule.UNKNOWN, text)]
+            return RecordState.UNKNOWN, None, [*own, Blocker(BlockingRule.UNKNOWN, text)]
         latest = self._find_later(record, self._known.find_latest)
         if latest is not None:
             return RecordState.SUPERSEDED, latest, self._until_replaced(own, latest)
         if record.is_tombstone:
             blocks = [*own, self._horizon(header, own), *self._cold(header)]
             return RecordState.TOMBSTONE, None, blocks
-        newest = Block(Rule.NEWEST_VALUE, "no later record has its key")
+        newest = Blocker(BlockingRule.NEWEST_VALUE, "no later record has its key")
         return RecordState.NEWEST, None, [newest]
 
     def _is_aborted(self, record: "_FoundRecord") -> bool:
@@ -256,51 +261,53 @@ class _Explainer:
     def _find_later(self, record: "_FoundRecord", find: FindLatest) -> LatestRecord | None:
         """A later record of the same key: one that cleaning may see, before one it may not."""
         assert record.key is not None
-        for below in (self._dirtiness.first_uncleanable, self._facts.end_offset):
+        for below in (self._dirtiness.first_uncleanable_offset, self._facts.end_offset):
             latest = find(record.key, below)
             if latest is not None and latest.offset > record.offset:
                 return latest
         return None
 
-    def _until_replaced(self, own: list[Block], latest: LatestRecord) -> list[Block]:
+    def _until_replaced(self, own: list[Blocker], latest: LatestRecord) -> list[Blocker]:
         """A delete is carried out whatever the share; the later record must be cleanable itself."""
-        blocks = [one for one in own if not (latest.is_tombstone and one.rule is Rule.STALE_SHARE)]
+        blocks = [
+            one for one in own if not (latest.is_tombstone and one.rule is BlockingRule.STALE_SHARE)
+        ]
         later = self._facts.find_segment(latest.offset)
-        if later.base_offset < self._dirtiness.first_uncleanable:
+        if later.base_offset < self._dirtiness.first_uncleanable_offset:
             return blocks
         known = {block.rule for block in blocks}
         return blocks + [
-            Block(one.rule, f"offset {latest.offset} replaces it, but: {one.text}", one.until_ms)
+            Blocker(one.rule, f"offset {latest.offset} replaces it, but: {one.text}", one.until_ms)
             for one in self._blocks.find(later)
             if one.rule not in known
         ]
 
-    def _marker(self, header: BatchHeader) -> Block:
-        return Block(
-            Rule.MARKER,
+    def _marker(self, header: BatchHeader) -> Blocker:
+        return Blocker(
+            BlockingRule.MARKER,
             "a marker stays until all records of its transaction are gone, and then for "
             f"delete.retention.ms={self._facts.settings.delete_retention_ms}",
             header.delete_horizon_ms,
         )
 
-    def _cold(self, header: BatchHeader) -> list[Block]:
+    def _cold(self, header: BatchHeader) -> list[Blocker]:
         border = self._known.border
         if border is None or header.last_offset < border.cleaned_up_to:
             return []
         text = f"{KEPT_FOR_COLD}, which is clean up to offset {border.cleaned_up_to}"
-        return [Block(Rule.COLD_TIER, text)]
+        return [Blocker(BlockingRule.COLD_TIER, text)]
 
-    def _horizon(self, header: BatchHeader, own: list[Block]) -> Block:
+    def _horizon(self, header: BatchHeader, own: list[Blocker]) -> Blocker:
         wait_ms = self._facts.settings.delete_retention_ms
         if header.delete_horizon_ms is not None:
-            return Block(
-                Rule.DELETE_HORIZON,
+            return Blocker(
+                BlockingRule.DELETE_HORIZON,
                 f"a tombstone stays for delete.retention.ms={wait_ms} after its first cleaning",
                 header.delete_horizon_ms,
             )
-        cleaned_ms = WayOut.behind(COMPACTION, own, self._now_ms).earliest_ms
-        return Block(
-            Rule.DELETE_HORIZON,
+        cleaned_ms = RemovalPath.behind(COMPACTION, own, self._now_ms).earliest_ms
+        return Blocker(
+            BlockingRule.DELETE_HORIZON,
             f"a tombstone stays for delete.retention.ms={wait_ms} after its first cleaning, which "
             "has not been",
             None if cleaned_ms is None else cleaned_ms + wait_ms,
@@ -343,6 +350,6 @@ def _read_record(log: Log, offset: int) -> _FoundRecord | None:
     )
 
 
-def _retention_way(row: ForecastRow) -> WayOut:
-    blocks = () if row.blocked_by is None else (Block(row.blocked_by, row.rule, row.when_ms),)
-    return WayOut(RETENTION, row.when_ms, blocks)
+def _retention_way(row: ForecastRow) -> RemovalPath:
+    blocks = () if row.blocked_by is None else (Blocker(row.blocked_by, row.rule, row.when_ms),)
+    return RemovalPath(RETENTION, row.when_ms, blocks)

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Self
 
-from varve.cleaning.effective_time import EffectiveTime
+from varve.cleaning.effective_time import RetentionTimestamp
 from varve.commit_log import TopicPartition
 
 
-class Rule(StrEnum):
+class BlockingRule(StrEnum):
     """What keeps a segment or a record."""
 
     POLICY = "cleanup.policy"
@@ -38,7 +38,7 @@ class Rule(StrEnum):
     UNKNOWN = "not looked up"
 
 
-class Place(StrEnum):
+class SegmentLocation(StrEnum):
     """Where a segment is, and whether it can be read there."""
 
     LOCAL = "local"
@@ -53,7 +53,7 @@ class Place(StrEnum):
 
     @property
     def is_readable(self) -> bool:
-        return self not in (Place.COPYING, Place.LEAVING)
+        return self not in (SegmentLocation.COPYING, SegmentLocation.LEAVING)
 
 
 class RecordState(StrEnum):
@@ -74,16 +74,16 @@ class RecordState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Blocker:
     """One rule in the way; `until_ms` is when time alone lifts it, None when it takes an event."""
 
-    rule: Rule
+    rule: BlockingRule
     text: str
     until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class WayOut:
+class RemovalPath:
     """One way for something to go: by retention or by compaction.
 
     `earliest_ms` is when the next pass could take it, None when that cannot be told: the blocks
@@ -92,10 +92,10 @@ class WayOut:
 
     by: str
     earliest_ms: int | None
-    blocks: tuple[Block, ...]
+    blocks: tuple[Blocker, ...]
 
     @classmethod
-    def behind(cls, by: str, blocks: Sequence[Block], now_ms: int) -> Self:
+    def behind(cls, by: str, blocks: Sequence[Blocker], now_ms: int) -> Self:
         """Open once the last block has been lifted, and now without any."""
         ends_ms = [block.until_ms for block in blocks]
         known = [until_ms for until_ms in ends_ms if until_ms is not None]
@@ -103,7 +103,7 @@ class WayOut:
         return cls(by, earliest_ms if len(known) == len(ends_ms) else None, tuple(blocks))
 
 
-def _earliest(*ways: WayOut | None) -> int | None:
+def _earliest(*ways: RemovalPath | None) -> int | None:
     known = [way.earliest_ms for way in ways if way is not None and way.earliest_ms is not None]
     return min(known, default=None)
 
@@ -126,13 +126,13 @@ class SegmentExplanation:
     max_timestamp: int
     first_append_ms: int
     last_append_ms: int
-    age_from: EffectiveTime
-    retention: WayOut
-    compaction: WayOut | None
+    age_from: RetentionTimestamp
+    retention: RemovalPath
+    compaction: RemovalPath | None
     dirty_ratio: float | None
     stale_bytes: int | None
-    place: Place = Place.LOCAL
-    local: WayOut | None = None
+    place: SegmentLocation = SegmentLocation.LOCAL
+    local: RemovalPath | None = None
 
     @property
     def earliest_ms(self) -> int | None:
@@ -165,11 +165,11 @@ class RecordExplanation:
     producer_id: int | None = None
     delete_horizon_ms: int | None = None
     superseded_by: int | None = None
-    compaction: WayOut | None = None
+    compaction: RemovalPath | None = None
     segment: SegmentExplanation | None = None
 
     @property
-    def retention(self) -> WayOut | None:
+    def retention(self) -> RemovalPath | None:
         return self.segment.retention if self.segment else None
 
     @property

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from varve.cleaning.balance import Reason
-from varve.cleaning.effective_time import retention_time
-from varve.cleaning.explanation import Place, Rule
-from varve.cleaning.log_facts import LogFacts, SegmentFacts, look_steadily, observe
+from varve.cleaning.effective_time import retention_timestamp
+from varve.cleaning.explanation import BlockingRule, SegmentLocation
+from varve.cleaning.log_facts import LogFacts, SegmentFacts, observe, read_consistently
+from varve.cleaning.removals.removal import Reason
 from varve.cleaning.retention_rules import ExpiredSegment, may_go, review
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import GivenValue, parse_settings, to_kafka_names
@@ -36,7 +36,7 @@ class ForecastRow:
     size: int
     reason: Reason | None
     rule: str
-    blocked_by: Rule | None = None
+    blocked_by: BlockingRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class ColdRow:
     next_offset: int
     size: int
     stored_bytes: int
-    place: Place
+    place: SegmentLocation
     reason: Reason | None
     rule: str
-    blocked_by: Rule | None = None
+    blocked_by: BlockingRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def forecast(
     """
     where = f"the forecast of {log.topic_partition}"
     settings = parse_settings(LogSettings, overrides or {}, where, base=log.settings)
-    rows = look_steadily(
+    rows = read_consistently(
         log, lambda: forecast_facts(observe(log, settings), now_ms, growth_bytes_per_day)
     )
     freed = stale_bytes(log, settings) if stale_bytes and settings.is_compacted else None
@@ -188,7 +188,7 @@ def observed_growth(log: Log, now_ms: int) -> float:
         since_ms = facts.segments[0].read_times().first_append_ms
         return facts.size * DAY_MS / (now_ms - since_ms) if now_ms > since_ms else 0.0
 
-    return look_steadily(log, look)
+    return read_consistently(log, look)
 
 
 def forecast_facts(
@@ -220,7 +220,9 @@ def _with_growth(
     """The row of a log that grows; `left` is what the log has now without this and those before."""
     if segment.is_active:
         text = "the active segment grows, and is young"
-        return replace(row, when_ms=None, reason=None, rule=text, blocked_by=Rule.ACTIVE_SEGMENT)
+        return replace(
+            row, when_ms=None, reason=None, rule=text, blocked_by=BlockingRule.ACTIVE_SEGMENT
+        )
     limit = facts.settings.retention_bytes
     is_deleting = "delete" in facts.settings.cleanup_policy
     if limit < 0 or not is_deleting or not may_go(facts, segment):
@@ -233,7 +235,7 @@ def _with_growth(
         when_ms=when_ms,
         reason=Reason.EXPIRED_SIZE,
         rule=f"by then {limit} bytes are left without it, and retention.bytes={limit}",
-        blocked_by=Rule.RETENTION_SIZE,
+        blocked_by=BlockingRule.RETENTION_SIZE,
     )
 
 
@@ -253,10 +255,10 @@ def _later_row(facts: LogFacts, segment: SegmentFacts, before: ForecastRow | Non
     when_ms, blocked_by, rule = _due_by_time(facts, segment)
     if before is not None and when_ms is not None:
         if before.when_ms is None:
-            when_ms, blocked_by = None, Rule.EARLIER_SEGMENT
+            when_ms, blocked_by = None, BlockingRule.EARLIER_SEGMENT
             rule = f"segment {before.base_offset} before it stays: {before.rule}"
         elif before.when_ms > when_ms:
-            when_ms, blocked_by = before.when_ms, Rule.EARLIER_SEGMENT
+            when_ms, blocked_by = before.when_ms, BlockingRule.EARLIER_SEGMENT
             rule = f"waits for segment {before.base_offset} before it"
     reason = None if when_ms is None else Reason.EXPIRED_TIME
     return ForecastRow(
@@ -270,25 +272,29 @@ def _later_row(facts: LogFacts, segment: SegmentFacts, before: ForecastRow | Non
     )
 
 
-def _due_by_time(facts: LogFacts, segment: SegmentFacts) -> tuple[int | None, Rule, str]:
+def _due_by_time(facts: LogFacts, segment: SegmentFacts) -> tuple[int | None, BlockingRule, str]:
     """When its own age lets it go, and by which rule; None with what keeps it otherwise."""
     settings = facts.settings
     if "delete" not in settings.cleanup_policy:
         policy = ",".join(settings.cleanup_policy)
-        return None, Rule.POLICY, f"cleanup.policy={policy} deletes no segment by age or size"
+        return (
+            None,
+            BlockingRule.POLICY,
+            f"cleanup.policy={policy} deletes no segment by age or size",
+        )
     if not may_go(facts, segment):
         if segment.is_active and segment.size == 0:
-            return None, Rule.ACTIVE_SEGMENT, "an empty active segment stays"
+            return None, BlockingRule.ACTIVE_SEGMENT, "an empty active segment stays"
         text = f"the high watermark {facts.high_watermark} lies before its end"
-        return None, Rule.HIGH_WATERMARK, text
+        return None, BlockingRule.HIGH_WATERMARK, text
     limit_ms = settings.retention_ms
     if limit_ms < 0:
         text = f"retention.ms={limit_ms} is unlimited{_size_text(facts)}"
-        return None, Rule.RETENTION_TIME, text
-    since = retention_time(segment.read_times(), settings)
+        return None, BlockingRule.RETENTION_TIME, text
+    since = retention_timestamp(segment.read_times(), settings)
     note = f" ({since.note})" if since.note else ""
     text = f"retention.ms={limit_ms} after its {since.source} time {since.ms}{note}"
-    return since.ms + limit_ms + 1, Rule.RETENTION_TIME, text
+    return since.ms + limit_ms + 1, BlockingRule.RETENTION_TIME, text
 
 
 def _size_text(facts: LogFacts) -> str:

@@ -116,7 +116,7 @@ def observe(log: Log, settings: LogSettings | None = None) -> LogFacts:
     )
 
 
-def look_steadily(log: Log, look: Callable[[], T]) -> T:
+def read_consistently(log: Log, look: Callable[[], T]) -> T:
     """The outcome of a look at the log; one during which a segment left the log is repeated."""
     for _ in range(_LOOKS_MAX):
         try:

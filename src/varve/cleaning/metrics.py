@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanReport, PartitionHealth
 from varve.commit_log import Log, TopicPartition
 from varve.foundation.clock import Clock

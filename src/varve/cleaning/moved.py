@@ -10,9 +10,8 @@ Threads    any; the evidence file lets one removal happen at a time.
 import logging
 from collections.abc import Sequence
 
-from varve.cleaning.balance import Balance, BalanceKind, Reason
-from varve.cleaning.evidence import EvidenceFile
-from varve.cleaning.segment_count import count_segment
+from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, count_segment
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log import Log
 from varve.commit_log.log_state import NO_ROOM
 from varve.commit_log.segment import Segment
@@ -21,7 +20,7 @@ from varve.foundation.errors import InvalidRequest
 logger = logging.getLogger(__name__)
 
 
-def moved_balance(log: Log, now_ms: int, segments: Sequence[Segment], id: int) -> Balance:
+def eviction_record(log: Log, now_ms: int, segments: Sequence[Segment], id: int) -> Removal:
     """The balance of closed segments that are about to leave the local disk, oldest first.
 
     `id` comes from `EvidenceFile.next_id`. Reads the segments, to count their records.
@@ -32,21 +31,23 @@ def moved_balance(log: Log, now_ms: int, segments: Sequence[Segment], id: int) -
         f"object storage holds them; local.retention.ms={settings.local_limit_ms}, "
         f"local.retention.bytes={settings.local_limit_bytes}"
     )
-    return Balance(
+    return Removal(
         id=id,
         partition=log.topic_partition,
-        kind=BalanceKind.MOVED,
+        kind=RemovalKind.EVICTION,
         at_ms=now_ms,
         inputs=figures,
         outputs=(),
-        records={Reason.MOVED: sum(figure.records for figure in figures)},
-        bytes={Reason.MOVED: sum(figure.size for figure in figures)},
+        records={Reason.EVICTED: sum(figure.records for figure in figures)},
+        bytes={Reason.EVICTED: sum(figure.size for figure in figures)},
         rule="; ".join([limits, *(one.damage for one in counted if one.damage)]),
         end_offset=figures[-1].next_offset if figures else log.local_start_offset,
     )
 
 
-def move_out(log: Log, before_offset: int, now_ms: int, evidence: EvidenceFile) -> list[Segment]:
+def evict_local_segments(
+    log: Log, before_offset: int, now_ms: int, evidence: RemovalLog
+) -> list[Segment]:
     """Drops the local segments before an offset, where one begins; gives those that went.
 
     The caller knows that object storage holds them. Raises OSError, and nothing went, when the
@@ -56,7 +57,7 @@ def move_out(log: Log, before_offset: int, now_ms: int, evidence: EvidenceFile) 
         segments = [one for one in log.view.closed if one.base_offset < before_offset]
         if not segments:
             return []
-        balance = moved_balance(log, now_ms, segments, evidence.next_id())
+        balance = eviction_record(log, now_ms, segments, evidence.next_id())
         is_recorded = _record(evidence, balance)
         try:
             dropped = log.drop_local_segments_before(before_offset, now_ms=now_ms)
@@ -79,7 +80,7 @@ def move_out(log: Log, before_offset: int, now_ms: int, evidence: EvidenceFile) 
     return dropped
 
 
-def _record(evidence: EvidenceFile, balance: Balance) -> bool:
+def _record(evidence: RemovalLog, balance: Removal) -> bool:
     """Whether there was room for it."""
     try:
         evidence.append(balance)

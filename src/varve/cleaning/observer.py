@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from varve.cleaning.compaction.cleanable_log import CleanableLog
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.report import CleanReport, PartitionHealth
-from varve.cleaning.selection import Dirtiness
 from varve.foundation.worker import WorkerHealth
 
 
@@ -18,7 +18,7 @@ class CleanerObserver:
         if self._metrics is not None:
             self._metrics.observe_clean(report, thread=thread)
 
-    def note_selection(self, found: Sequence[Dirtiness], now_ms: int) -> None:
+    def note_selection(self, found: Sequence[CleanableLog], now_ms: int) -> None:
         if self._metrics is not None:
             self._metrics.observe_selection(
                 now_ms=now_ms,

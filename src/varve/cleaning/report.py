@@ -5,24 +5,9 @@ Invariant  values only; a report is made once and never changes.
 
 from dataclasses import dataclass, field
 
-from varve.cleaning.balance import Reason
+from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentHold:
-    """A segment that cleaning leaves alone because its bytes are damaged.
-
-    `oldest_ms` is the oldest batch timestamp that could be read, None without one.
-    """
-
-    base_offset: int
-    bytes_held: int
-    oldest_ms: int | None
-    reason: str
-    since_ms: int
-    attempts: int
-    retry_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +20,7 @@ class PartitionHealth:
     """
 
     partition: TopicPartition
-    holds: tuple[SegmentHold, ...] = ()
+    holds: tuple[UncleanableSegment, ...] = ()
     error: str | None = None
     failures: int = 0
     retry_ms: int | None = None
@@ -85,6 +70,6 @@ class CleanReport:
     bytes_written: int = 0
     buffer_utilisation: float = 0.0
     elapsed_ms: int = 0
-    holds: tuple[SegmentHold, ...] = ()
+    holds: tuple[UncleanableSegment, ...] = ()
     note: str = ""
     rewritten: tuple[int, ...] = ()

@@ -15,13 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from varve.cleaning.balance import Balance, BalanceKind, Reason, SegmentFigure
-from varve.cleaning.effective_time import EffectiveTime
-from varve.cleaning.evidence import EvidenceFile
-from varve.cleaning.log_facts import look_steadily, observe
+from varve.cleaning.effective_time import RetentionTimestamp
+from varve.cleaning.log_facts import observe, read_consistently
 from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.removals.removal import (
+    Reason,
+    Removal,
+    RemovalKind,
+    SegmentSummary,
+    count_segment,
+)
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry, Review, review
-from varve.cleaning.segment_count import count_segment
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.commit_log.log_state import NO_ROOM
 from varve.commit_log.segment import Segment
@@ -37,16 +42,16 @@ class _Counted:
     """A segment about to go: why, its figure, and where the reading stopped if it is damaged."""
 
     segment: ExpiredSegment
-    figure: SegmentFigure
+    figure: SegmentSummary
     damage: str
 
 
 def find_expired(log: Log, now_ms: int, settings: LogSettings | None = None) -> Expiry | None:
     """What a retention pass would delete now, under the topic's settings or others."""
-    return look_steadily(log, lambda: review(observe(log, settings), now_ms).expiry)
+    return read_consistently(log, lambda: review(observe(log, settings), now_ms).expiry)
 
 
-def expire(log: Log, now_ms: int, evidence: EvidenceFile) -> Expiry | None:
+def expire(log: Log, now_ms: int, evidence: RemovalLog) -> Expiry | None:
     """Deletes what retention lets go of a log now; gives what went, None without any.
 
     Raises OSError, and nothing went, when the evidence cannot be written.
@@ -55,15 +60,15 @@ def expire(log: Log, now_ms: int, evidence: EvidenceFile) -> Expiry | None:
         return _expire(log, now_ms, evidence, None).expiry
 
 
-def _expire(log: Log, now_ms: int, evidence: EvidenceFile, owed: list[Balance] | None) -> Review:
-    found = look_steadily(log, lambda: review(observe(log), now_ms))
+def _expire(log: Log, now_ms: int, evidence: RemovalLog, owed: list[Removal] | None) -> Review:
+    found = read_consistently(log, lambda: review(observe(log), now_ms))
     if found.expiry is None:
         return found
     if found.expiry.takes_active:
         # A disk too full for a new segment is freed of the closed ones.
         with contextlib.suppress(DiskFull):
             log.roll()
-    found, counted = look_steadily(log, lambda: _count_closed(log, now_ms))
+    found, counted = read_consistently(log, lambda: _count_closed(log, now_ms))
     gone = _let_go(log, now_ms, counted, evidence, owed) if counted else []
     if not gone:
         return replace(found, expiry=None)
@@ -101,8 +106,8 @@ def _let_go(
     log: Log,
     now_ms: int,
     counted: Sequence[_Counted],
-    evidence: EvidenceFile,
-    owed: list[Balance] | None,
+    evidence: RemovalLog,
+    owed: list[Removal] | None,
 ) -> list[_Counted]:
     """Drops the segments, their balance on record; gives those that went.
 
@@ -128,7 +133,7 @@ def _let_go(
     return gone
 
 
-def _record(evidence: EvidenceFile, balance: Balance, *, may_owe: bool) -> bool:
+def _record(evidence: RemovalLog, balance: Removal, *, may_owe: bool) -> bool:
     try:
         evidence.append(balance)
     except OSError as error:
@@ -148,16 +153,16 @@ def _drop(log: Log, now_ms: int, counted: Sequence[_Counted]) -> list[_Counted]:
     return [one for one in counted if one.segment.base_offset in bases]
 
 
-def _balance(log: Log, now_ms: int, counted: Sequence[_Counted], id: int) -> Balance:
+def _balance(log: Log, now_ms: int, counted: Sequence[_Counted], id: int) -> Removal:
     records: Counter[Reason] = Counter()
     sizes: Counter[Reason] = Counter()
     for one in counted:
         records[one.segment.reason] += one.figure.records
         sizes[one.segment.reason] += one.segment.size
-    return Balance(
+    return Removal(
         id=id,
         partition=log.topic_partition,
-        kind=BalanceKind.EXPIRY,
+        kind=RemovalKind.EXPIRY,
         at_ms=now_ms,
         inputs=tuple(one.figure for one in counted),
         outputs=(),
@@ -197,16 +202,16 @@ class Retention:
         self,
         store: LogStore,
         *,
-        evidence: Callable[[Log], EvidenceFile],
+        evidence: Callable[[Log], RemovalLog],
         metrics: CleanerMetrics | None = None,
     ) -> None:
         self._store = store
         self._evidence = evidence
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._owed: dict[TopicPartition, list[Balance]] = {}  # guarded by _lock
+        self._owed: dict[TopicPartition, list[Removal]] = {}  # guarded by _lock
         self.failures: dict[TopicPartition, str] = {}
-        self.overruled: dict[TopicPartition, dict[int, EffectiveTime]] = {}
+        self.overruled: dict[TopicPartition, dict[int, RetentionTimestamp]] = {}
 
     def run_once(self, now_ms: int) -> list[Expiry]:
         """One pass over every log that is due here; gives what went."""
@@ -258,7 +263,7 @@ class Retention:
             self._metrics.observe_expiry(reason=segment.reason, segments=1, bytes=segment.size)
 
 
-def _write_owed(owed: list[Balance], evidence: EvidenceFile) -> None:
+def _write_owed(owed: list[Removal], evidence: RemovalLog) -> None:
     """Records what went while the disk had no room for a line, as far as there is room now."""
     while owed:
         rule = f"{owed[0].rule}; recorded after it, because the disk was full"

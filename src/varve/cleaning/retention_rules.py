@@ -10,9 +10,9 @@ Threads    any; the decision is made on facts taken once and changes nothing.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from varve.cleaning.balance import Reason
-from varve.cleaning.effective_time import EffectiveTime, retention_time
+from varve.cleaning.effective_time import RetentionTimestamp, retention_timestamp
 from varve.cleaning.log_facts import LogFacts, SegmentFacts
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import TopicPartition
 
 Predicate = Callable[[SegmentFacts], str | None]
@@ -59,12 +59,12 @@ class Review:
     """
 
     expiry: Expiry | None
-    overruled: dict[int, EffectiveTime]
+    overruled: dict[int, RetentionTimestamp]
 
 
 def review(facts: LogFacts, now_ms: int) -> Review:
     """Each check walks what the one before it left, oldest first, and stops at what must stay."""
-    overruled: dict[int, EffectiveTime] = {}
+    overruled: dict[int, RetentionTimestamp] = {}
     expired = _walk(facts, 0, Reason.BELOW_LOG_START, _below_log_start(facts))
     if "delete" in facts.settings.cleanup_policy and not facts.settings.copies_to_tier:
         start = len(expired)
@@ -126,14 +126,16 @@ def _beyond_size(facts: LogFacts, start: int) -> Predicate:
     return rule
 
 
-def _beyond_time(facts: LogFacts, now_ms: int, overruled: dict[int, EffectiveTime]) -> Predicate:
+def _beyond_time(
+    facts: LogFacts, now_ms: int, overruled: dict[int, RetentionTimestamp]
+) -> Predicate:
     limit = facts.settings.retention_ms
 
     def rule(segment: SegmentFacts) -> str | None:
         if limit < 0:
             return None
-        since = retention_time(segment.read_times(), facts.settings)
-        if since.is_overruled:
+        since = retention_timestamp(segment.read_times(), facts.settings)
+        if since.is_rejected:
             overruled[segment.base_offset] = since
         age_ms = now_ms - since.ms
         if age_ms <= limit:

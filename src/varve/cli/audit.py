@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from varve.cleaning.audit import AUDIT_RULES, AuditedEntry, AuditReport, audit_partition
-from varve.cleaning.balance_json import encode_balance
+from varve.cleaning.removals.audit import AUDIT_RULES, AuditedEntry, AuditReport, audit_partition
+from varve.cleaning.removals.removal_json import encode_removal
 from varve.cli.audit_table import print_report
 from varve.cli.audit_tier import print_cold_removals
 from varve.cli.byte_progress import byte_progress
@@ -87,7 +87,7 @@ def _removal(entry: AuditedEntry) -> dict[str, Any]:
         "id": entry.balance.id,
         "outcome": str(entry.outcome),
         "outputs_verified": entry.verified,
-        **encode_balance(entry.balance),
+        **encode_removal(entry.balance),
     }
 
 

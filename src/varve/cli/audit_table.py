@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from varve.cleaning.audit import AuditedEntry, AuditReport, Outcome
-from varve.cleaning.balance import Balance, Reason
+from varve.cleaning.removals.audit import AuditedEntry, AuditReport, Outcome
+from varve.cleaning.removals.removal import Reason, Removal
 from varve.cli.screen import WIDE, Details, make_console, print_rows_with_details
 from varve.commit_log.finding import Severity
 
@@ -49,7 +49,7 @@ def print_entries(entries: Sequence[AuditedEntry]) -> None:
         _print_removals(make_console(), entries)
 
 
-def cold_entry(balance: Balance, *, is_done: bool) -> AuditedEntry:
+def cold_entry(balance: Removal, *, is_done: bool) -> AuditedEntry:
     """A removal from object storage, as one of the table."""
     return AuditedEntry(balance, Outcome.DONE if is_done else Outcome.NOT_DONE, 0)
 

@@ -7,8 +7,8 @@ import json
 import posixpath
 import sys
 
-from varve.cleaning.audit import AuditReport
-from varve.cleaning.balance_json import encode_balance
+from varve.cleaning.removals.audit import AuditReport
+from varve.cleaning.removals.removal_json import encode_removal
 from varve.cli.audit_table import cold_entry, count_noun, print_entries
 from varve.cli.tier_access import find_tiered, find_url, open_manifests, open_tier
 from varve.commit_log import partition_metadata
@@ -56,5 +56,5 @@ def _document(removal: ColdRemoval) -> dict[str, object]:
         "type": "cold_removal",
         "key": removal.key,
         "is_done": removal.is_done,
-        **encode_balance(removal.balance),
+        **encode_removal(removal.balance),
     }

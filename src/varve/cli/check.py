@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from varve.cleaning.check_keys import check_keys
+from varve.cleaning.key_index.segment_indexes import check_keys
 from varve.cli.byte_progress import byte_progress
 from varve.cli.check_table import print_findings
 from varve.cli.check_tier import TIER_RULES, TierCheck, check_tier, check_tier_file

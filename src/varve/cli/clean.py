@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from varve.cleaning.balance import Reason
-from varve.cleaning.report import CleanProgress, CleanReport, SegmentHold
+from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.removals.removal import Reason
+from varve.cleaning.report import CleanProgress, CleanReport
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry
 from varve.cli.byte_progress import phase_progress
 from varve.cli.clean_tier import tier_document, tier_lines
@@ -274,7 +275,7 @@ def _undecided_line(segments: Sequence[ExpiredSegment]) -> str:
     )
 
 
-def _warn(cleaned: "Cleaned", hold: SegmentHold) -> None:
+def _warn(cleaned: "Cleaned", hold: UncleanableSegment) -> None:
     typer.secho(
         f"{cleaned.partition}: segment {hold.base_offset} with {hold.bytes_held:,} bytes is left "
         f"alone: {hold.reason}; `varve check` on the directory tells more",

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import varve
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.cli.segment_picture import draw_bar
 from varve.foundation.errors import Corrupt
 

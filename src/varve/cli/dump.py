@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from varve.cleaning.evidence import EVIDENCE_FILE
+from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.cli.byte_progress import byte_progress
 from varve.cli.dump_data import dump_data
 from varve.cli.dump_entry import DumpOptions, Entry, Source, problem
@@ -163,7 +163,7 @@ def _plan(path: str) -> tuple[Reader, int, Entry | None] | None:
 
 
 def _ignore(path: str) -> None:
-    if path.rpartition("/")[2] == EVIDENCE_FILE:
+    if path.rpartition("/")[2] == REMOVAL_LOG_FILE:
         sys.stderr.write(f"Passing over {path}: evidence of removals, `varve audit` reads it\n")
     else:
         sys.stderr.write(f"Ignoring unknown file {path}\n")

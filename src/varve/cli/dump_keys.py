@@ -9,7 +9,8 @@ from uuid import UUID
 
 import numpy as np
 
-from varve.cleaning.key_index import (
+from varve.cleaning.key_index.batch_tables import CONTROL_UNKNOWN
+from varve.cleaning.key_index.key_index import (
     BATCH_ABORTED,
     CONTROL_EMPTY,
     CONTROL_NONE,
@@ -18,7 +19,6 @@ from varve.cleaning.key_index import (
     KeyIndex,
     KeyIndexHeader,
 )
-from varve.cleaning.key_tables import CONTROL_UNKNOWN
 from varve.cli.dump_entry import DumpOptions, Entry, Source
 from varve.commit_log import SegmentFiles
 from varve.commit_log.names import LOG, log_name

@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from varve.cleaning.explanation import (
-    Place,
+    BlockingRule,
     RecordExplanation,
     RecordState,
-    Rule,
+    RemovalPath,
     SegmentExplanation,
-    WayOut,
+    SegmentLocation,
 )
 from varve.cli.moments import show_due, show_moment
 from varve.cli.screen import WIDE, make_console, print_details, print_rows_with_details
@@ -127,7 +127,7 @@ def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
             yield from _way_lines(record.segment.local, record.now_ms)
         segment = record.segment
         kind = "active segment" if segment.is_active else "segment"
-        if segment.place is Place.COLD:
+        if segment.place is SegmentLocation.COLD:
             kind = "segment of the cold tier"
         yield (
             "in",
@@ -139,7 +139,7 @@ def _record_lines(record: RecordExplanation) -> Iterator[tuple[str, str]]:
             yield "", segment.age_from.note
 
 
-def _way_lines(way: WayOut, now_ms: int) -> Iterator[tuple[str, str]]:
+def _way_lines(way: RemovalPath, now_ms: int) -> Iterator[tuple[str, str]]:
     if _is_held(way):
         when = "not before it is mended, see `varve check`"
     elif way.earliest_ms is None:
@@ -151,13 +151,15 @@ def _way_lines(way: WayOut, now_ms: int) -> Iterator[tuple[str, str]]:
     yield way.by, f"can take it: {when}"
     for block in way.blocks:
         until = ""
-        if block.until_ms is not None and block.rule is not Rule.HELD:
+        if block.until_ms is not None and block.rule is not BlockingRule.HELD:
             until = f", until {show_moment(block.until_ms, now_ms)}"
         yield "", f"- {block.rule.value}: {block.text}{until}"
 
 
 def _print_segments(console: Console, segments: Sequence[SegmentExplanation]) -> None:
-    is_tiered = any(one.place is not Place.LOCAL or one.local is not None for one in segments)
+    is_tiered = any(
+        one.place is not SegmentLocation.LOCAL or one.local is not None for one in segments
+    )
     figures = (*_FIGURES, _TIER) if is_tiered else _FIGURES
     titles = (*_SENTENCES, _LEAVES) if is_tiered else _SENTENCES
     rows = [_figures(one)[: len(figures)] for one in segments]
@@ -188,7 +190,7 @@ def _figures(one: SegmentExplanation) -> list[str]:
 def _sentences(one: SegmentExplanation) -> list[str]:
     age = "-"
     if one.size:
-        by = ", append" if one.age_from.is_overruled else ""
+        by = ", append" if one.age_from.is_rejected else ""
         age = f"{show_moment(one.age_from.ms, one.now_ms)}{by}"
     return [
         age,
@@ -198,15 +200,15 @@ def _sentences(one: SegmentExplanation) -> list[str]:
     ]
 
 
-def _is_held(way: WayOut) -> bool:
+def _is_held(way: RemovalPath) -> bool:
     """Whether damage is in the way: a store that runs tries again, this command does not."""
-    return any(block.rule is Rule.HELD for block in way.blocks)
+    return any(block.rule is BlockingRule.HELD for block in way.blocks)
 
 
-def _way_cell(way: WayOut, now_ms: int) -> str:
+def _way_cell(way: RemovalPath, now_ms: int) -> str:
     """When, or what is in the way."""
     if _is_held(way):
-        return "; ".join(block.text for block in way.blocks if block.rule is Rule.HELD)
+        return "; ".join(block.text for block in way.blocks if block.rule is BlockingRule.HELD)
     if way.earliest_ms is not None:
         return show_due(way.earliest_ms, now_ms)
     waiting = [block for block in way.blocks if block.until_ms is None]

@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from varve.cleaning.explanation import Place
+from varve.cleaning.explanation import SegmentLocation
 from varve.cleaning.forecast import Forecast
 from varve.cli.moments import show_due, show_moment
 from varve.cli.tier_access import show_bytes, show_cost
@@ -29,8 +29,8 @@ def cold_text(found: Forecast) -> str:
     """What the cold tier has of a partition, and what of it expires first."""
     if found.cold is None:
         return "-"
-    held = [row for row in found.cold if row.place in (Place.COLD, Place.BOTH)]
-    waiting = [row for row in found.cold if row.place is Place.LOCAL]
+    held = [row for row in found.cold if row.place in (SegmentLocation.COLD, SegmentLocation.BOTH)]
+    waiting = [row for row in found.cold if row.place is SegmentLocation.LOCAL]
     leaving = [row for row in found.cold if not row.place.is_readable]
     parts = [f"{len(held)} segments, {sum(row.size for row in held):,} bytes"]
     if waiting:

@@ -213,7 +213,7 @@ def _group(
 
 
 def _cells(one: "PartitionResult") -> tuple[str, ...]:
-    from varve.cleaning.balance import Reason
+    from varve.cleaning.removals.removal import Reason
 
     saved = one.bytes_before - one.bytes_after
     share = f"{saved / one.bytes_before:.0%}" if one.bytes_before else "-"
@@ -230,7 +230,7 @@ def _cells(one: "PartitionResult") -> tuple[str, ...]:
 
 
 def _details(one: "PartitionResult") -> Iterator[tuple[str, Any]]:
-    from varve.cleaning.balance import Reason
+    from varve.cleaning.removals.removal import Reason
 
     label = "removed" if one.estimate is None else "would go"
     for reason, count in one.records.items():

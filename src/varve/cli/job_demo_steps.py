@@ -79,7 +79,7 @@ def _distributor(job: "Job") -> "Distributor":
 
 def compact_cold(story: Story, job: "Job") -> None:
     """Compacts the cold tier, and draws it before and after."""
-    from varve.cleaning.balance import Reason
+    from varve.cleaning.removals.removal import Reason
     from varve.jobs.compact.job import compact
     from varve.jobs.compact.settings import CompactSettings
 

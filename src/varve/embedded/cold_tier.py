@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
-from varve.cleaning.border import Border
-from varve.cleaning.key_index import KeyEntry
+from varve.cleaning.compaction.cleanable_log import RemoteBounds
+from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log import (
     Log,
     LogStore,
@@ -146,7 +146,7 @@ class ColdTier:
                 f"be asked now: {error}. What is on the local disk is still served"
             ) from error
 
-    def border(self, partition: TopicPartition) -> Border | None:
+    def border(self, partition: TopicPartition) -> RemoteBounds | None:
         """Where the cold tier of a partition ends, as local cleaning must know it."""
         if not self._logs.get(partition).settings.remote_storage_enable:
             return None

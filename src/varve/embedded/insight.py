@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from varve.cleaning.border import Border
-from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.compaction.cleanable_log import RemoteBounds
+from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.explain import (
-    Knowledge,
     LatestRecord,
+    PartitionContext,
     explain_key,
     explain_log,
     explain_offset,
 )
 from varve.cleaning.explanation import RecordExplanation, RecordState, SegmentExplanation
 from varve.cleaning.forecast import Forecast, forecast
-from varve.cleaning.log_facts import look_steadily
+from varve.cleaning.log_facts import read_consistently
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.embedded.cold_tier import ColdTier
 from varve.foundation.errors import StoreError, Unavailable
@@ -29,7 +29,7 @@ from varve.foundation.settings import GivenValue
 class Insight:
     """Explains and forecasts the partitions of one store."""
 
-    def __init__(self, logs: LogStore, cleaner: Cleaner, tier: ColdTier) -> None:
+    def __init__(self, logs: LogStore, cleaner: LogCleaner, tier: ColdTier) -> None:
         self._logs = logs
         self._cleaner = cleaner
         self._tier = tier
@@ -55,7 +55,7 @@ class Insight:
             look = look_at(self._tier.get(), log.topic_partition)
         except Unavailable:
             return explain_unknown(local)
-        return look_steadily(log, lambda: explain_tiers(log, local, look, now_ms))
+        return read_consistently(log, lambda: explain_tiers(log, local, look, now_ms))
 
     def explain_offset(
         self, partition: TopicPartition, offset: int, now_ms: int
@@ -65,7 +65,9 @@ class Insight:
         known = self._knowledge(log, now_ms)
         return self._in_tiers(log, explain_offset(log, offset, now_ms, known), known)
 
-    def _in_tiers(self, log: Log, record: RecordExplanation, known: Knowledge) -> RecordExplanation:
+    def _in_tiers(
+        self, log: Log, record: RecordExplanation, known: PartitionContext
+    ) -> RecordExplanation:
         """The record with its segment as both tiers have it, and with what replaces a cold one."""
         if not log.settings.remote_storage_enable or record.offset < log.log_start_offset:
             return record
@@ -118,10 +120,12 @@ class Insight:
         look = ColdLook((), log.log_start_offset, 0, self._tier.grace_ms)
         if log.settings.remote_storage_enable:
             look = look_at(self._tier.get(), partition)
-        rows, cold = look_steadily(log, lambda: forecast_tiers(log, look, found.settings, now_ms))
+        rows, cold = read_consistently(
+            log, lambda: forecast_tiers(log, look, found.settings, now_ms)
+        )
         return replace(found, rows=rows, cold=cold)
 
-    def _knowledge(self, log: Log, now_ms: int) -> Knowledge:
+    def _knowledge(self, log: Log, now_ms: int) -> PartitionContext:
         partition = log.topic_partition
         directory = self._logs.directory_of(partition)
         # The plan looks at every segment, so that damaged ones are known as held behind it.
@@ -137,15 +141,15 @@ class Insight:
             found = self._cleaner.find_key(partition, key, now_ms, below=below)
             return None if found is None else LatestRecord(found.offset, found.value is None)
 
-        return Knowledge(
-            first_dirty=None if directory is None else directory.cleaner_offset(partition),
+        return PartitionContext(
+            first_dirty_offset=None if directory is None else directory.cleaner_offset(partition),
             holds=holds,
             stale_bytes=None if stale is None else stale.get,
             find_latest=find_latest,
             border=self._find_border(partition),
         )
 
-    def _find_border(self, partition: TopicPartition) -> Border | None:
+    def _find_border(self, partition: TopicPartition) -> RemoteBounds | None:
         """None also while the object store is down: what it keeps is then not told."""
         with suppress(Unavailable):
             return self._cleaner.border(partition)

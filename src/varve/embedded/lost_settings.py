@@ -9,8 +9,8 @@ Invariant  reads only.
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
-from varve.cleaning.balance import BalanceKind
-from varve.cleaning.evidence import EVIDENCE_FILE, read_evidence
+from varve.cleaning.removals.removal import RemovalKind
+from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, read_removal_log
 from varve.commit_log.checkpoints import decode_offsets
 from varve.commit_log.names import (
     LOG,
@@ -69,10 +69,10 @@ def _read_starts(fs: FileSystem, directory: str) -> dict[TopicPartition, int]:
 
 def _has_cold_part(fs: FileSystem, directory: str, log_start: int | None) -> bool:
     """Whether the local part begins where segments left it, and the log starts before that."""
-    if not fs.exists(f"{directory}/{EVIDENCE_FILE}"):
+    if not fs.exists(f"{directory}/{REMOVAL_LOG_FILE}"):
         return False
-    entries = read_evidence(fs, directory).entries
-    moved = [one.balance for one in entries if one.balance.kind is BalanceKind.MOVED]
+    entries = read_removal_log(fs, directory).entries
+    moved = [one.balance for one in entries if one.balance.kind is RemovalKind.EVICTION]
     names = [parse_file_name(entry.name) for entry in fs.scan(directory)]
     bases = [name.offset for name in names if name and name.kind == LOG and not name.state]
     if not moved or not bases:

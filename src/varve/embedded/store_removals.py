@@ -16,9 +16,9 @@ from varve.foundation.clock import Clock
 from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
-    from varve.cleaning.audit import AuditReport
     from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
     from varve.cleaning.forecast import Forecast
+    from varve.cleaning.removals.audit import AuditReport
     from varve.embedded.insight import Insight
 
 
@@ -101,7 +101,7 @@ class StoreRemovals(ABC):
 
         With `deep` the keys of all records are read as well.
         """
-        from varve.cleaning.audit import audit_partition
+        from varve.cleaning.removals.audit import audit_partition
 
         logs = [self._logs.get(one) for one in self.partitions(topic, partition)]
         return [audit_partition(self._fs, log.directory, deep=deep) for log in logs]

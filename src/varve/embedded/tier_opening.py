@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.commit_log import LogStore, TopicPartition
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.embedded.mirror_mark import MirrorMark
@@ -49,7 +49,7 @@ class TierOpening:
         store_settings: Mapping[str, GivenValue],
         mirror_settings: Mapping[str, GivenValue],
         objects: "ObjectStore | None",
-        cleaner: Callable[[], Cleaner],
+        cleaner: Callable[[], LogCleaner],
     ) -> None:
         self.settings = settings
         self._logs = logs

@@ -11,14 +11,14 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from varve.cleaning.balance import Reason
-from varve.cleaning.cleaner import Cleaner
-from varve.cleaning.effective_time import EffectiveTime
-from varve.cleaning.log_facts import look_steadily, observe
+from varve.cleaning.compaction.cleanable_log import find_cleanable
+from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.effective_time import RetentionTimestamp
+from varve.cleaning.log_facts import observe, read_consistently
 from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry, review
-from varve.cleaning.selection import select
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.embedded.cold_tier import ColdTier
@@ -89,7 +89,7 @@ class Upkeep:
         self._clock = clock
         self._settings = settings
         self.metrics = CleanerMetrics(clock=clock, logs=self._served)
-        self.cleaner = Cleaner(
+        self.cleaner = LogCleaner(
             logs,
             clock=clock,
             settings=settings,
@@ -170,7 +170,9 @@ class Upkeep:
         samples of it, as 0 would be a guess.
         """
         found = [
-            look_steadily(log, partial(select, log, directory.cleaner_offset(partition), now_ms))
+            read_consistently(
+                log, partial(find_cleanable, log, directory.cleaner_offset(partition), now_ms)
+            )
             for partition, log, directory in self._logs.logs()
             if log.settings.is_compacted and directory.failure is None
         ]
@@ -182,7 +184,9 @@ class Upkeep:
         )
         self.metrics.set_overruled(
             {
-                log.topic_partition: len(look_steadily(log, partial(_find_overruled, log, now_ms)))
+                log.topic_partition: len(
+                    read_consistently(log, partial(_find_overruled, log, now_ms))
+                )
                 for log in self._served()
                 if "delete" in log.settings.cleanup_policy
             }
@@ -227,7 +231,7 @@ def _foresee(
 ) -> Cleaned:
     """What all together would do: retention is certain only of what compaction leaves as it is."""
     partition = log.topic_partition
-    expiry = look_steadily(log, partial(_find_expired, log, tier, now_ms))
+    expiry = read_consistently(log, partial(_find_expired, log, tier, now_ms))
     if compaction is None or not compaction.rewritten:
         return Cleaned(partition, compaction, expiry, tier=tier)
     is_certain = partial(_stays_certain, compaction)
@@ -271,5 +275,5 @@ def _cut(expiry: Expiry, certain: Sequence[ExpiredSegment]) -> Expiry | None:
     )
 
 
-def _find_overruled(log: Log, now_ms: int) -> dict[int, EffectiveTime]:
+def _find_overruled(log: Log, now_ms: int) -> dict[int, RetentionTimestamp]:
     return review(observe(log), now_ms).overruled

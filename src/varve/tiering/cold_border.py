@@ -3,12 +3,12 @@
 Invariant  an older manifest gives a border that is safe, only further behind.
 """
 
-from varve.cleaning.border import Border
+from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.commit_log import TopicPartition
 from varve.tiering.tiered_partition import TieredPartitions, get_copied_offset
 
 
-def find_border(partitions: TieredPartitions, partition: TopicPartition) -> Border | None:
+def find_border(partitions: TieredPartitions, partition: TopicPartition) -> RemoteBounds | None:
     """The border of a partition, by a recent manifest; None for a topic that is not tiered.
 
     Where nothing is copied any more nothing waits for it. Raises StoreError when the store cannot
@@ -22,4 +22,4 @@ def find_border(partitions: TieredPartitions, partition: TopicPartition) -> Bord
     copied_offset = log.end_offset
     if log.settings.copies_to_tier:
         copied_offset = get_copied_offset(tiered)
-    return Border(copied_offset=copied_offset, cleaned_up_to=manifest.cleaned_up_to)
+    return RemoteBounds(copied_offset=copied_offset, cleaned_up_to=manifest.cleaned_up_to)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from varve.cleaning.balance import Balance
-from varve.cleaning.balance_json import decode_balance
+from varve.cleaning.removals.removal import Removal
+from varve.cleaning.removals.removal_json import decode_removal
 from varve.foundation.errors import Corrupt, Unbalanced
 from varve.object_store import ObjectStore
 from varve.tiering.manifest_store import ManifestStore
@@ -23,7 +23,7 @@ class ColdRemoval:
     """A removal on record in the bucket, under the key of its evidence."""
 
     key: str
-    balance: Balance
+    balance: Removal
     is_done: bool
 
 
@@ -49,13 +49,13 @@ def read_cold_evidence(objects: ObjectStore, manifests: ManifestStore) -> list[C
     return sorted(found, key=lambda one: (one.balance.at_ms, one.key))
 
 
-def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Balance]:
+def decode_evidence(data: bytes | memoryview, key: str) -> Iterator[Removal]:
     """The balances of one object, each checked; raises Corrupt."""
     try:
         document = json.loads(bytes(data))
         listed: list[dict[str, Any]] = document.get("balances", [document])
         for number, one in enumerate(listed, start=1):
-            balance = decode_balance(number, one)
+            balance = decode_removal(number, one)
             balance.check()
             yield balance
     except (ValueError, AttributeError, TypeError) as error:

@@ -6,19 +6,19 @@ Invariant  nothing changes; an answer is true for the moment it was asked.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from varve.cleaning.effective_time import retention_time
+from varve.cleaning.effective_time import retention_timestamp
 from varve.cleaning.explain import COMPACTION, RETENTION
 from varve.cleaning.explanation import (
-    Block,
-    Place,
-    Rule,
+    Blocker,
+    BlockingRule,
+    RemovalPath,
     SegmentExplanation,
-    WayOut,
+    SegmentLocation,
 )
 from varve.cleaning.forecast import ColdRow, ForecastRow
 from varve.cleaning.log_facts import SegmentTimes
 from varve.commit_log import Log
-from varve.tiering.cold_forecast import ColdLook, find_cover, forecast_cold, forecast_local
+from varve.tiering.cold_forecast import ColdLook, covering_row, forecast_cold, forecast_local
 from varve.tiering.cold_segment import ColdSegment
 
 LOCAL_RETENTION = "local retention"
@@ -37,12 +37,12 @@ def explain_tiers(
 def explain_unknown(local: Sequence[SegmentExplanation]) -> list[SegmentExplanation]:
     """The local segments alone, when the store cannot be asked."""
     text = "the cold tier cannot be asked now, `varve tier status` tells why"
-    block = Block(Rule.COLD_TIER, text)
+    block = Blocker(BlockingRule.COLD_TIER, text)
     return [
         replace(
             one,
-            retention=WayOut(RETENTION, None, (block,)),
-            local=WayOut(LOCAL_RETENTION, None, (block,)),
+            retention=RemovalPath(RETENTION, None, (block,)),
+            local=RemovalPath(LOCAL_RETENTION, None, (block,)),
         )
         for one in local
     ]
@@ -62,23 +62,23 @@ def _with_tier(
     leaving = {row.base_offset: row for row in forecast_local(log, copied, settings, now_ms)}
     for one in local:
         row = leaving.get(one.base_offset)
-        cover = find_cover(rows, one.next_offset)
+        cover = covering_row(rows, one.next_offset)
         retention = None if cover is None else _way(RETENTION, cover)
         way = None if row is None else _way(LOCAL_RETENTION, row)
-        if way is not None and any(block.rule is Rule.COPY for block in way.blocks):
+        if way is not None and any(block.rule is BlockingRule.COPY for block in way.blocks):
             # What is not copied cannot expire either.
-            retention = WayOut(RETENTION, None, way.blocks)
+            retention = RemovalPath(RETENTION, None, way.blocks)
         yield replace(
             one,
-            place=Place.LOCAL if one.next_offset > copied else Place.BOTH,
+            place=SegmentLocation.LOCAL if one.next_offset > copied else SegmentLocation.BOTH,
             local=way,
             retention=retention or one.retention,
         )
 
 
-def _way(by: str, row: ColdRow | ForecastRow) -> WayOut:
-    blocks = () if row.blocked_by is None else (Block(row.blocked_by, row.rule, row.when_ms),)
-    return WayOut(by, row.when_ms, blocks)
+def _way(by: str, row: ColdRow | ForecastRow) -> RemovalPath:
+    blocks = () if row.blocked_by is None else (Blocker(row.blocked_by, row.rule, row.when_ms),)
+    return RemovalPath(by, row.when_ms, blocks)
 
 
 def _explain_cold(
@@ -86,8 +86,8 @@ def _explain_cold(
 ) -> Iterator[SegmentExplanation]:
     by_offsets = {(row.base_offset, row.next_offset, row.place): row for row in rows}
     for one in look.segments:
-        for place in (Place.COLD, Place.LEAVING, Place.COPYING):
-            is_place = (place is Place.COLD) == one.is_readable
+        for place in (SegmentLocation.COLD, SegmentLocation.LEAVING, SegmentLocation.COPYING):
+            is_place = (place is SegmentLocation.COLD) == one.is_readable
             row = by_offsets.get((one.base_offset, one.end_offset + 1, place))
             if row is not None and is_place:
                 yield _explain_segment(log, look, one, row, now_ms)
@@ -99,16 +99,16 @@ def _explain_segment(
 ) -> SegmentExplanation:
     times = SegmentTimes(one.max_timestamp, *one.append_ms)
     retention = _way(RETENTION, row)
-    if row.place is Place.LEAVING:
-        block = Block(Rule.GRACE, row.rule, row.gone_ms)
-        retention = WayOut(RETENTION, row.gone_ms, (block,))
-    elif row.place is Place.COPYING:
-        retention = WayOut(RETENTION, None, (Block(Rule.COPY, row.rule),))
+    if row.place is SegmentLocation.LEAVING:
+        block = Blocker(BlockingRule.GRACE, row.rule, row.gone_ms)
+        retention = RemovalPath(RETENTION, row.gone_ms, (block,))
+    elif row.place is SegmentLocation.COPYING:
+        retention = RemovalPath(RETENTION, None, (Blocker(BlockingRule.COPY, row.rule),))
     compaction = None
     if log.settings.is_compacted and one.is_readable:
         text = "the cleaner works on the local disk alone; the cold tier is clean up to offset "
-        block = Block(Rule.COLD_TIER, f"{text}{look.cleaned_up_to}")
-        compaction = WayOut(COMPACTION, None, (block,))
+        block = Blocker(BlockingRule.COLD_TIER, f"{text}{look.cleaned_up_to}")
+        compaction = RemovalPath(COMPACTION, None, (block,))
     return SegmentExplanation(
         partition=log.topic_partition,
         now_ms=now_ms,
@@ -119,7 +119,7 @@ def _explain_segment(
         max_timestamp=one.max_timestamp,
         first_append_ms=times.first_append_ms,
         last_append_ms=times.last_append_ms,
-        age_from=retention_time(times, log.settings),
+        age_from=retention_timestamp(times, log.settings),
         retention=retention,
         compaction=compaction,
         dirty_ratio=None,

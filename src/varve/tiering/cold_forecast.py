@@ -8,11 +8,11 @@ Invariant  nothing changes. At each moment the rows due until then are what pass
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from varve.cleaning.balance import Reason
-from varve.cleaning.effective_time import retention_time
-from varve.cleaning.explanation import Place, Rule
+from varve.cleaning.effective_time import retention_timestamp
+from varve.cleaning.explanation import BlockingRule, SegmentLocation
 from varve.cleaning.forecast import ColdRow, ForecastRow, forecast_facts
 from varve.cleaning.log_facts import SegmentTimes, observe
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.commit_log.rolling import max_segment_ms
 from varve.tiering.cold_segment import ColdSegment, SegmentState
@@ -22,7 +22,10 @@ from varve.tiering.local_retention import name_local_rule, observe_local_limits
 from varve.tiering.tier import Tier
 from varve.tiering.tiered_partition import get_copied_offset
 
-_LOCAL_RULES = {Rule.RETENTION_TIME: Rule.LOCAL_TIME, Rule.RETENTION_SIZE: Rule.LOCAL_SIZE}
+_LOCAL_RULES = {
+    BlockingRule.RETENTION_TIME: BlockingRule.LOCAL_TIME,
+    BlockingRule.RETENTION_SIZE: BlockingRule.LOCAL_SIZE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def forecast_tiers(
         return forecast_facts(observe(log, settings), now_ms), cold
     copied = max(look.copied_offset, log.last_stable_offset)
     rows = forecast_local(log, copied, settings, now_ms)
-    return tuple(_earlier(row, find_cover(cold, row.next_offset)) for row in rows), cold
+    return tuple(_earlier(row, covering_row(cold, row.next_offset)) for row in rows), cold
 
 
 def forecast_local(
@@ -68,11 +71,11 @@ def forecast_local(
 def _name_local(row: ForecastRow, log: Log, settings: LogSettings, copied: int) -> ForecastRow:
     if row.base_offset == log.view.active.base_offset:
         return _after_roll(row, log, settings)
-    if row.blocked_by is Rule.HIGH_WATERMARK:
+    if row.blocked_by is BlockingRule.HIGH_WATERMARK:
         text = f"it waits for the copy to object storage, which has come to offset {copied}"
-        return replace(row, rule=text, blocked_by=Rule.COPY)
+        return replace(row, rule=text, blocked_by=BlockingRule.COPY)
     blocked_by = _LOCAL_RULES.get(row.blocked_by, row.blocked_by) if row.blocked_by else None
-    reason = None if row.reason is None else Reason.MOVED
+    reason = None if row.reason is None else Reason.EVICTED
     return replace(row, reason=reason, rule=name_local_rule(row.rule), blocked_by=blocked_by)
 
 
@@ -81,22 +84,24 @@ def _after_roll(row: ForecastRow, log: Log, settings: LogSettings) -> ForecastRo
     roll_ms = _find_roll(log, settings)
     if roll_ms is None:
         text = "the active segment is empty"
-        return replace(row, when_ms=None, reason=None, rule=text, blocked_by=Rule.ACTIVE_SEGMENT)
+        return replace(
+            row, when_ms=None, reason=None, rule=text, blocked_by=BlockingRule.ACTIVE_SEGMENT
+        )
     is_later = row.when_ms is not None and row.when_ms > roll_ms
     if row.when_ms is None or is_later:
         blocked_by = _LOCAL_RULES.get(row.blocked_by, row.blocked_by) if row.blocked_by else None
         return replace(
             row,
-            reason=Reason.MOVED if is_later else None,
+            reason=Reason.EVICTED if is_later else None,
             rule=name_local_rule(row.rule),
             blocked_by=blocked_by,
         )
     return replace(
         row,
         when_ms=roll_ms,
-        reason=Reason.MOVED,
+        reason=Reason.EVICTED,
         rule=_ROLLS,
-        blocked_by=Rule.ACTIVE_SEGMENT,
+        blocked_by=BlockingRule.ACTIVE_SEGMENT,
     )
 
 
@@ -112,14 +117,14 @@ def _find_roll(log: Log, settings: LogSettings) -> int | None:
     return span.first_ms + max_segment_ms(settings) - active.jitter_ms + 1
 
 
-def find_cover(rows: Sequence[ColdRow], next_offset: int) -> ColdRow | None:
+def covering_row(rows: Sequence[ColdRow], next_offset: int) -> ColdRow | None:
     """The row of the segment with which the records before an offset expire."""
     return next(
         (
             row
             for row in rows
             if row.base_offset < next_offset <= row.next_offset
-            and row.place in (Place.COLD, Place.BOTH, Place.LOCAL)
+            and row.place in (SegmentLocation.COLD, SegmentLocation.BOTH, SegmentLocation.LOCAL)
         ),
         None,
     )
@@ -148,7 +153,7 @@ class _Unit:
     next_offset: int
     size: int
     stored_bytes: int
-    place: Place
+    place: SegmentLocation
     times: SegmentTimes
     is_ours: bool = True
     not_before_ms: int = 0
@@ -169,7 +174,7 @@ def forecast_cold(
     if with_waiting and settings.copies_to_tier:
         units += _waiting_units(log, look, settings)
     # What lies behind the copied offset is of another history, and counts for no limit.
-    cold = [one for one in units if one.place is not Place.LOCAL]
+    cold = [one for one in units if one.place is not SegmentLocation.LOCAL]
     total = sum(one.size for one in cold if one.next_offset <= look.copied_offset)
     total += sum(one.size for one in log.view if one.base_offset >= look.copied_offset)
     rows = _walk(log, units, settings, total, now_ms, look.grace_ms)
@@ -190,7 +195,7 @@ def _cold_units(log: Log, look: ColdLook) -> Iterator[_Unit]:
                 one.end_offset + 1,
                 one.size,
                 one.stored_bytes,
-                Place.BOTH if is_local else Place.COLD,
+                SegmentLocation.BOTH if is_local else SegmentLocation.COLD,
                 SegmentTimes(one.max_timestamp, *one.append_ms),
                 is_in_lineage(one, epochs, log_end_offset=end_offset),
             )
@@ -200,7 +205,7 @@ def _waiting_units(log: Log, look: ColdLook, settings: LogSettings) -> Iterator[
     for segment, next_offset in find_closed(log, look.copied_offset):
         times = SegmentTimes(segment.max_timestamp, *log.appended_ms(segment))
         size = segment.size
-        yield _Unit(segment.base_offset, next_offset, size, size, Place.LOCAL, times)
+        yield _Unit(segment.base_offset, next_offset, size, size, SegmentLocation.LOCAL, times)
     active, roll_ms = log.view.active, _find_roll(log, settings)
     if roll_ms is not None:
         end_offset, size = active.extent
@@ -210,7 +215,7 @@ def _waiting_units(log: Log, look: ColdLook, settings: LogSettings) -> Iterator[
             end_offset,
             size,
             size,
-            Place.LOCAL,
+            SegmentLocation.LOCAL,
             times,
             not_before_ms=roll_ms,
         )
@@ -235,20 +240,20 @@ def _walk(
         if not unit.is_ours:
             left += unit.size
             text = "it is of a history that the log does not share, and goes when the log starts "
-            yield _row(unit, (None, None, f"{text}behind it", Rule.COLD_TIER), grace_ms)
+            yield _row(unit, (None, None, f"{text}behind it", BlockingRule.COLD_TIER), grace_ms)
             continue
         before = _row(unit, _chain(_due(settings, unit, left, now_ms), before), grace_ms)
         yield before
 
 
-_Due = tuple[int | None, Reason | None, str, Rule | None]
+_Due = tuple[int | None, Reason | None, str, BlockingRule | None]
 
 
 def _due(settings: LogSettings, unit: _Unit, left: int, now_ms: int) -> _Due:
     """As `_due_by_rule`, of the active segment not before it has rolled."""
     due = _due_by_rule(settings, unit, left, now_ms)
     if due[0] is not None and due[0] < unit.not_before_ms:
-        return unit.not_before_ms, due[1], _ROLLS, Rule.ACTIVE_SEGMENT
+        return unit.not_before_ms, due[1], _ROLLS, BlockingRule.ACTIVE_SEGMENT
     return due
 
 
@@ -257,7 +262,7 @@ def _due_by_rule(settings: LogSettings, unit: _Unit, left: int, now_ms: int) -> 
     if "delete" not in settings.cleanup_policy:
         policy = ",".join(settings.cleanup_policy)
         text = f"cleanup.policy={policy} deletes no segment by age or size"
-        return None, None, text, Rule.POLICY
+        return None, None, text, BlockingRule.POLICY
     limit = settings.retention_bytes
     if 0 <= limit <= left:
         text = f"{left} bytes are left without it, and retention.bytes={limit}"
@@ -267,12 +272,12 @@ def _due_by_rule(settings: LogSettings, unit: _Unit, left: int, now_ms: int) -> 
         text = f"retention.ms={limit_ms} is unlimited"
         if limit >= 0:
             text += f", and both tiers may grow before retention.bytes={limit} lets it go"
-        return None, None, text, Rule.RETENTION_TIME
-    since = retention_time(unit.times, settings)
+        return None, None, text, BlockingRule.RETENTION_TIME
+    since = retention_timestamp(unit.times, settings)
     note = f" ({since.note})" if since.note else ""
     text = f"retention.ms={limit_ms} after its {since.source} time {since.ms}{note}"
     when_ms = since.ms + limit_ms + 1
-    blocked_by = None if when_ms <= now_ms else Rule.RETENTION_TIME
+    blocked_by = None if when_ms <= now_ms else BlockingRule.RETENTION_TIME
     return max(when_ms, now_ms), Reason.EXPIRED_TIME, text, blocked_by
 
 
@@ -283,10 +288,10 @@ def _chain(due: _Due, before: ColdRow | None) -> _Due:
         return due
     if before.when_ms is None:
         text = f"segment {before.base_offset} before it stays: {before.rule}"
-        return None, None, text, Rule.EARLIER_SEGMENT
+        return None, None, text, BlockingRule.EARLIER_SEGMENT
     if before.when_ms > when_ms:
         text = f"waits for segment {before.base_offset} before it"
-        return before.when_ms, reason, text, Rule.EARLIER_SEGMENT
+        return before.when_ms, reason, text, BlockingRule.EARLIER_SEGMENT
     return due
 
 
@@ -309,10 +314,14 @@ def _row(unit: _Unit, due: _Due, grace_ms: int) -> ColdRow:
 def _pending_row(one: ColdSegment, now_ms: int) -> ColdRow:
     if one.state is SegmentState.COPY_STARTED:
         text = "its copy was begun, and the next round finishes it or takes it back"
-        return replace(_leaving_row(one, now_ms, text), place=Place.COPYING, blocked_by=Rule.COPY)
+        return replace(
+            _leaving_row(one, now_ms, text),
+            place=SegmentLocation.COPYING,
+            blocked_by=BlockingRule.COPY,
+        )
     gone_ms = one.replaced_until_ms or now_ms
     text = "it is expired or replaced; its objects stay for readers of older manifests"
-    return replace(_leaving_row(one, now_ms, text), gone_ms=gone_ms, blocked_by=Rule.GRACE)
+    return replace(_leaving_row(one, now_ms, text), gone_ms=gone_ms, blocked_by=BlockingRule.GRACE)
 
 
 def _leaving_row(one: ColdSegment, now_ms: int, rule: str) -> ColdRow:
@@ -323,7 +332,7 @@ def _leaving_row(one: ColdSegment, now_ms: int, rule: str) -> ColdRow:
         next_offset=one.end_offset + 1,
         size=one.size,
         stored_bytes=one.stored_bytes,
-        place=Place.LEAVING,
+        place=SegmentLocation.LEAVING,
         reason=None,
         rule=rule,
     )

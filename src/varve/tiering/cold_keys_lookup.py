@@ -11,8 +11,8 @@ Threads    any.
 import logging
 from typing import Final, NamedTuple
 
-from varve.cleaning.key_index import KeyEntry, KeyIndex
-from varve.cleaning.key_index_build import KeyIndexBuilder
+from varve.cleaning.key_index.builder import KeyIndexBuilder
+from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
 from varve.commit_log import Log
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from varve.cleaning.key_index import KeyEntry
-from varve.cleaning.throttle import Throttle
+from varve.cleaning.key_index.key_index import KeyEntry
+from varve.cleaning.work_budget import Throttle
 from varve.commit_log import TopicPartition
 from varve.commit_log.remote_log import RemoteLogReader
 from varve.foundation.clock import Clock

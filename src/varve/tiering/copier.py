@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from varve.cleaning.cleaner import Cleaner
-from varve.cleaning.segment_keys import SegmentKeys
-from varve.cleaning.throttle import Throttle
+from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.key_index.key_index import SegmentKeys
+from varve.cleaning.work_budget import Throttle
 from varve.commit_log import Log, Segment, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import (
@@ -77,7 +77,7 @@ class TierCopier:
         self,
         partitions: TieredPartitions,
         *,
-        cleaner: Cleaner,
+        cleaner: LogCleaner,
         clock: Clock,
         wait: Callable[[float], object] | None = None,
         before_first: Callable[[], None] | None = None,

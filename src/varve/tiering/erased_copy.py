@@ -6,8 +6,8 @@ records were still being written. The evidence of either side tells.
 Invariant  reads only, and only where the two differ.
 """
 
-from varve.cleaning.balance import Balance, BalanceKind
-from varve.cleaning.evidence import read_evidence
+from varve.cleaning.removals.removal import Removal, RemovalKind
+from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log, Segment
 from varve.disk import FileSystem
 from varve.object_store import ObjectStore
@@ -28,19 +28,19 @@ def is_erased(
     copy: ColdSegment,
 ) -> bool:
     """Whether the local segment, or the cold one, is what an erasure on record has left."""
-    local = [one.balance for one in read_evidence(fs, log.directory).entries if one.is_intact]
+    local = [one.balance for one in read_removal_log(fs, log.directory).entries if one.is_intact]
     if any(_left(one, segment.base_offset, segment.size) for one in local):
         return True
     return any(_left(one, copy.base_offset, copy.size) for one in _read_cold(objects, home))
 
 
-def _left(balance: Balance, base_offset: int, size: int) -> bool:
-    return balance.kind is BalanceKind.ERASURE and any(
+def _left(balance: Removal, base_offset: int, size: int) -> bool:
+    return balance.kind is RemovalKind.ERASURE and any(
         (one.base_offset, one.size) == (base_offset, size) for one in balance.outputs
     )
 
 
-def _read_cold(objects: ObjectStore, home: ColdPartition) -> list[Balance]:
+def _read_cold(objects: ObjectStore, home: ColdPartition) -> list[Removal]:
     folder = f"{home.prefix}evidence/"
     keys = [info.key for info in objects.list(folder)]
     return [

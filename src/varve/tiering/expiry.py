@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Final
 
-from varve.cleaning.balance import Balance, BalanceKind, Reason, SegmentFigure
-from varve.cleaning.balance_json import encode_balance
+from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
+from varve.cleaning.removals.removal_json import encode_removal
 from varve.commit_log import Log
 from varve.foundation.errors import ObjectExists
 from varve.tiering.cold_segment import ColdSegment, SegmentState
@@ -159,7 +159,7 @@ class TierExpiry:
         """
         balance = _balance(tiered.log, found, now_ms)
         key = tiered.home.evidence_key(f"expiry-{balance.end_offset:020}-{found[0].segment.id}")
-        text = json.dumps(encode_balance(balance), separators=(",", ":"))
+        text = json.dumps(encode_removal(balance), separators=(",", ":"))
         with suppress(ObjectExists):
             self._partitions.objects.create(key, text.encode())
 
@@ -193,20 +193,20 @@ def _is_due(tiered: TieredPartition, segment: ColdSegment, now_ms: int) -> bool:
     return segment.may_be_deleted(now_ms)
 
 
-def _balance(log: Log, found: Sequence[ExpiredColdSegment], now_ms: int) -> Balance:
+def _balance(log: Log, found: Sequence[ExpiredColdSegment], now_ms: int) -> Removal:
     records: Counter[Reason] = Counter()
     sizes: Counter[Reason] = Counter()
     for one in found:
         records[one.reason] += one.segment.record_count
         sizes[one.reason] += one.segment.size
     last = found[-1]
-    return Balance(
+    return Removal(
         id=1,
         partition=log.topic_partition,
-        kind=BalanceKind.EXPIRY,
+        kind=RemovalKind.EXPIRY,
         at_ms=now_ms,
         inputs=tuple(
-            SegmentFigure(
+            SegmentSummary(
                 one.segment.base_offset,
                 one.segment.end_offset + 1,
                 one.segment.size,

@@ -8,9 +8,9 @@ Threads    any: the decision is made on values and changes nothing.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from varve.cleaning.balance import Reason
-from varve.cleaning.effective_time import retention_time
+from varve.cleaning.effective_time import retention_timestamp
 from varve.cleaning.log_facts import SegmentTimes
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import LogSettings
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.lineage import Epochs, is_in_lineage
@@ -63,7 +63,9 @@ def _find_rule(
     if "delete" not in settings.cleanup_policy:
         return None
     if settings.retention_ms >= 0:
-        since = retention_time(SegmentTimes(segment.max_timestamp, *segment.append_ms), settings)
+        since = retention_timestamp(
+            SegmentTimes(segment.max_timestamp, *segment.append_ms), settings
+        )
         age_ms = now_ms - since.ms
         if age_ms > settings.retention_ms:
             note = f" ({since.note})" if since.note else ""

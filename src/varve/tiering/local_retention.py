@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from typing import Final
 
-from varve.cleaning.evidence import EvidenceFile
-from varve.cleaning.log_facts import LogFacts, look_steadily, observe
-from varve.cleaning.moved import move_out
+from varve.cleaning.log_facts import LogFacts, observe, read_consistently
+from varve.cleaning.moved import evict_local_segments
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.retention_rules import ExpiredSegment, Expiry, review
 from varve.commit_log import Log, LogSettings
 from varve.tiering.copy_proof import check_copied
@@ -41,7 +41,9 @@ def find_movable(
     log: Log, copied_offset: int, now_ms: int, settings: LogSettings | None = None
 ) -> Expiry | None:
     """What the local limits let go now of that which is copied."""
-    return look_steadily(log, lambda: _review(log, copied_offset, now_ms, settings or log.settings))
+    return read_consistently(
+        log, lambda: _review(log, copied_offset, now_ms, settings or log.settings)
+    )
 
 
 def _review(log: Log, copied_offset: int, now_ms: int, settings: LogSettings) -> Expiry | None:
@@ -91,7 +93,7 @@ def _cut(found: Expiry) -> Expiry:
     return replace(found, segments=segments, before_offset=segments[-1].next_offset)
 
 
-def apply_local_retention(tiered: TieredPartition, now_ms: int, evidence: EvidenceFile) -> Moved:
+def apply_local_retention(tiered: TieredPartition, now_ms: int, evidence: RemovalLog) -> Moved:
     """Drops what the local limits let go, but only so much that it takes seconds; gives what left.
 
     Raises StoreError when the cold tier cannot be asked or does not hold it, OSError when the
@@ -107,7 +109,9 @@ def apply_local_retention(tiered: TieredPartition, now_ms: int, evidence: Eviden
         return Moved(())
     found = _cut(found)
     check_copied(tiered, manifest, found.before_offset)
-    gone = {one.base_offset for one in move_out(log, found.before_offset, now_ms, evidence)}
+    gone = {
+        one.base_offset for one in evict_local_segments(log, found.before_offset, now_ms, evidence)
+    }
     moved = Moved(tuple(one for one in found.segments if one.base_offset in gone))
     logger.info(
         "segments left the local disk",

@@ -15,8 +15,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from varve.cleaning.key_index import NO_HORIZON
-from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.key_index.key_index import NO_HORIZON, SegmentKeys
 from varve.commit_log import Log, Segment
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, Unavailable

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.key_index.key_index import SegmentKeys
 from varve.commit_log import Log, Segment
 from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX

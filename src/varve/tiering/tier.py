@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from varve.cleaning.border import Border
-from varve.cleaning.cleaner import Cleaner
+from varve.cleaning.compaction.cleanable_log import RemoteBounds
+from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
@@ -68,7 +68,7 @@ class Tier:
         store: LogStore,
         objects: ObjectStore,
         *,
-        cleaner: Cleaner,
+        cleaner: LogCleaner,
         clock: Clock,
         random: random.Random,
         settings: TierSettings,
@@ -147,7 +147,7 @@ class Tier:
         )
         return partial(open_backend(name), context)
 
-    def border(self, partition: TopicPartition) -> Border | None:
+    def border(self, partition: TopicPartition) -> RemoteBounds | None:
         """What local cleaning keeps to; raises StoreError when the store cannot tell."""
         return find_border(self.partitions, partition)
 

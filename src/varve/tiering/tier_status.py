@@ -5,7 +5,7 @@ Invariant  nothing changes. The local side is told without asking the object sto
 
 from dataclasses import dataclass, replace
 
-from varve.cleaning.log_facts import look_steadily
+from varve.cleaning.log_facts import read_consistently
 from varve.commit_log import Log, TopicPartition
 from varve.tiering.cold_segment import SegmentState
 from varve.tiering.copied_offset import find_closed
@@ -44,7 +44,7 @@ class TierStatus:
 
 def observe_local(log: Log) -> TierStatus:
     """The local side alone; of a topic that is not in the cold tier that is all there is."""
-    return look_steadily(log, lambda: _observe_local(log))
+    return read_consistently(log, lambda: _observe_local(log))
 
 
 def _observe_local(log: Log) -> TierStatus:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from varve.cleaning.derived_files import is_partition_failure, partition_failure
+from varve.cleaning.key_index.segment_indexes import is_partition_failure, partition_failure
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.commit_log.directory_failure import failures
 from varve.commit_log.log_directory import LogDirectory

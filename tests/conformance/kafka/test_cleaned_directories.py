@@ -32,8 +32,8 @@ from conformance.scenario import record
 from conformance.shell import JavaShell, from_text
 from conformance.stored_batches import read_partition
 from conformance.toolchain import Toolchain
-from varve.cleaning.evidence import EVIDENCE_FILE
-from varve.cleaning.key_index import open_key_index
+from varve.cleaning.key_index.key_index import open_key_index
+from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE
 from varve.commit_log import Isolation, Log
 from varve.commit_log.names import APPEND_TIMES_FILE, CLEAN_SHUTDOWN_FILE, KEYS, RECOVERY_POINT_FILE
 from varve.commit_log.partition_metadata import decode_topic_id
@@ -69,7 +69,7 @@ def test_kafka_loads_what_varve_cleaned(
     for _, now_ms in _live(pair, CASES[kind], random.Random(kind)):
         pair.clean(now_ms)
     assert list(pair.ours.glob(f"*{KEYS}"))
-    assert (pair.ours / EVIDENCE_FILE).exists()
+    assert (pair.ours / REMOVAL_LOG_FILE).exists()
     assert (pair.ours / APPEND_TIMES_FILE).exists()
     before = read_partition(pair.ours)
     if not clean:

@@ -62,7 +62,7 @@ def _run_over(
         ],
         aborted=before.all_aborted(),
         producers={id: Shell(one.epoch, one.last_data_offset) for id, one in producers.items()},
-        first_uncleanable=done.first_uncleanable_offset,
+        first_uncleanable_offset=done.first_uncleanable_offset,
         now_ms=now_ms,
         delete_retention_ms=delete_retention_ms,
     )
@@ -73,7 +73,7 @@ def _check(run: Run, before: StoredPartition, after: StoredPartition) -> None:
     untouched = [
         ModelBatch.of(batch.bytes)
         for offset, batch in before.batches.items()
-        if offset >= run.first_uncleanable
+        if offset >= run.first_uncleanable_offset
     ]
     found = [ModelBatch.of(batch.bytes) for batch in after.batches.values()]
     check_batches(found, outcome.batches + untouched)

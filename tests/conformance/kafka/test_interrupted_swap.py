@@ -18,7 +18,7 @@ from conformance.cleaning_pair import (
 )
 from conformance.shell import JavaShell
 from conformance.stored_batches import read_partition
-from varve.cleaning.key_index import open_key_index
+from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log.names import (
     CLEAN_SHUTDOWN_FILE,
     CLEANED,

@@ -10,7 +10,7 @@ from conformance.cleaning_cases import DAY_MS, Case, draw_turns
 from conformance.cleaning_pair import PARTITION, CleaningPair, PairSettings, open_store
 from conformance.cleaning_script import Shape
 from conformance.shell import JavaShell
-from varve.cleaning.selection import Dirtiness, select
+from varve.cleaning.compaction.cleanable_log import CleanableLog, find_cleanable
 
 pytestmark = pytest.mark.java
 
@@ -48,17 +48,17 @@ def _compare(kafka_log: JavaShell, partition: Path, settings: PairSettings, now_
             for checkpoint in (None, end // 2, end, end + 1)
             for later_ms in (0, 900, 3 * DAY_MS)
         ]
-        ours = [_as_kafka(select(log, checkpoint, at_ms)) for checkpoint, at_ms in looks]
+        ours = [_as_kafka(find_cleanable(log, checkpoint, at_ms)) for checkpoint, at_ms in looks]
     theirs = select_with_kafka(kafka_log, partition, looks=looks, configs=settings.configs)
     for look, one, other in zip(looks, ours, theirs, strict=True):
         assert one == other, f"checkpoint and time {look}"
 
 
-def _as_kafka(ours: Dirtiness) -> KafkaSelection:
+def _as_kafka(ours: CleanableLog) -> KafkaSelection:
     return KafkaSelection(
-        first_dirty_offset=ours.first_dirty,
+        first_dirty_offset=ours.first_dirty_offset,
         is_corrected=ours.is_corrected,
-        first_uncleanable_offset=ours.first_uncleanable,
+        first_uncleanable_offset=ours.first_uncleanable_offset,
         clean_bytes=ours.clean_bytes,
         cleanable_bytes=ours.cleanable_bytes,
         ratio=ours.ratio,

@@ -1,8 +1,8 @@
 """G5: whatever step of a cleaning a crash hits, the evidence and the disk still agree."""
 
 from tests.support.cleaning_bench import DIRECTORY, CleaningBench, compacted
-from varve.cleaning.audit import AuditReport, Outcome, audit_partition
-from varve.cleaning.balance import BalanceKind
+from varve.cleaning.removals.audit import AuditReport, Outcome, audit_partition
+from varve.cleaning.removals.removal import RemovalKind
 from varve.disk import CrashMode
 
 VALUE = "v" * 40
@@ -87,5 +87,5 @@ def test_expired_segments_are_on_record() -> None:
     bench.advance(60_000)
     bench.cleaner.run_once(bench.now_ms)
     report = audit(bench)
-    assert report.entries[-1].balance.kind == BalanceKind.EXPIRY
+    assert report.entries[-1].balance.kind == RemovalKind.EXPIRY
     assert bench.log.log_start_offset > 0

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.cleaning_bench import DIRECTORY, PARTITION, CleaningBench
 from tests.support.log_model import check_equals
-from varve.cleaning.audit import audit_partition
-from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.removals.audit import audit_partition
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log import LogSettings
 from varve.disk import CrashMode
 
@@ -97,7 +97,7 @@ def _check(bench: CleaningBench, starts: tuple[int, int]) -> None:
     assert start in starts
     before = [batch for batch in bench.history.batches if batch.last_offset >= start]
     assert bench.read_all() == [batch.data for batch in before]
-    entries = EvidenceFile(bench.disk, DIRECTORY).read()
+    entries = RemovalLog(bench.disk, DIRECTORY).read()
     if start == starts[1]:
         assert entries
         assert entries[-1].balance.end_offset == start
@@ -147,7 +147,7 @@ def test_g5_retention_frees_a_disk_that_is_full_to_the_last_byte() -> None:
     bench.advance(2000)
     bench.store.run_once(bench.now_ms)
     assert bench.cleaner.retention.run_once(bench.now_ms) == []
-    (entry,) = EvidenceFile(bench.disk, DIRECTORY).read()
+    (entry,) = RemovalLog(bench.disk, DIRECTORY).read()
     assert entry.is_done
     assert entry.balance.partition == PARTITION
     assert "the disk was full" in entry.balance.rule

@@ -9,8 +9,8 @@ import pytest
 from tests.crash.bench import crash_modes
 from tests.support.key_model import DIRECTORY, TOPIC_ID, check_index, model_of, write_segment
 from tests.support.key_writer import KeyWriter
-from varve.cleaning.key_index import open_key_index
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log import SegmentFiles
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment import Segment

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.key_model import DIRECTORY, TOPIC_ID, check_index, model_of, write_segment
 from tests.support.key_writer import KeyWriter
-from varve.cleaning.key_index import open_key_index
-from varve.cleaning.key_index_build import KeyIndexBuilder, build_key_index
+from varve.cleaning.key_index.builder import KeyIndexBuilder, build_key_index
+from varve.cleaning.key_index.key_index import open_key_index
 from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import MemoryFileSystem

@@ -6,8 +6,8 @@ import numpy as np
 
 from tests.support.key_model import TOPIC_ID, write_segment
 from tests.support.key_writer import KeyWriter
-from varve.cleaning.key_index import KeyIndex, open_key_index
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import KeyIndex, open_key_index
 from varve.commit_log.names import KEYS
 from varve.commit_log.segment import Segment
 from varve.disk import MemoryFileSystem

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.support.log_facts import Piece, make_facts
 from tests.support.retention_model import ModelLog
+from varve.cleaning.compaction.cleanable_log import judge_cleanable
 from varve.cleaning.forecast import DAY_MS, forecast_facts
 from varve.cleaning.log_facts import LogFacts, SegmentTimes
 from varve.cleaning.retention_rules import review
-from varve.cleaning.selection import select_facts
 
 TIMES = st.integers(-1, 60)
 LIMITS = st.integers(-1, 40)
@@ -110,11 +110,11 @@ def test_a_forecast_of_a_growing_log_is_what_retention_will_delete(
 def test_selection_equals_a_simple_model(
     facts: LogFacts, checkpoint: int | None, now_ms: int
 ) -> None:
-    found = select_facts(facts, checkpoint, now_ms)
-    first_dirty = facts.log_start_offset if checkpoint is None else checkpoint
-    if first_dirty < facts.log_start_offset or first_dirty > facts.end_offset:
-        first_dirty = facts.log_start_offset
-    assert found.first_dirty == first_dirty
+    found = judge_cleanable(facts, checkpoint, now_ms)
+    first_dirty_offset = facts.log_start_offset if checkpoint is None else checkpoint
+    if first_dirty_offset < facts.log_start_offset or first_dirty_offset > facts.end_offset:
+        first_dirty_offset = facts.log_start_offset
+    assert found.first_dirty_offset == first_dirty_offset
     spans = [(one.base_offset, one.next_offset, one) for one in facts.segments]
     last = spans[-1][0]
 
@@ -130,13 +130,15 @@ def test_selection_equals_a_simple_model(
             newest = times.last_append_ms
         elif facts.settings.retention_time == "bounded":
             newest = min(newest, times.last_append_ms)
-        if lag > 0 and base >= home(first_dirty) and newest > now_ms - lag:
+        if lag > 0 and base >= home(first_dirty_offset) and newest > now_ms - lag:
             protected.append(base)
-    first_uncleanable = home(max(first_dirty, min(protected)))
-    assert found.first_uncleanable == first_uncleanable
-    assert found.clean_bytes == sum(one.size for base, _, one in spans if base < first_dirty)
+    first_uncleanable_offset = home(max(first_dirty_offset, min(protected)))
+    assert found.first_uncleanable_offset == first_uncleanable_offset
+    assert found.clean_bytes == sum(one.size for base, _, one in spans if base < first_dirty_offset)
     assert found.cleanable_bytes == sum(
-        one.size for base, _, one in spans if home(first_dirty) <= base < first_uncleanable
+        one.size
+        for base, _, one in spans
+        if home(first_dirty_offset) <= base < first_uncleanable_offset
     )
     if found.is_due:
         assert found.cleanable_bytes > 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, read_all
 from tests.support.log_facts import Piece, make_facts
 from tests.support.retention_model import ModelLog
-from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.retention import expire
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -92,7 +92,7 @@ class Run:
         )
         model = ModelLog(facts)
         gone = model.run(now_ms)
-        expiry = expire(log, now_ms, EvidenceFile(self.bench.fs, DIRECTORY))
+        expiry = expire(log, now_ms, RemovalLog(self.bench.fs, DIRECTORY))
         found = expiry.segments if expiry else ()
         assert [one.base_offset for one in found] == gone
         assert [one.records for one in found] == [one.offsets for one in self.made[: len(gone)]]
@@ -141,7 +141,7 @@ def test_a_log_loses_what_the_model_loses(
             run.clock.advance(*arguments)
         else:
             getattr(run, name)(*arguments)
-    entries = EvidenceFile(run.bench.fs, DIRECTORY).read()
+    entries = RemovalLog(run.bench.fs, DIRECTORY).read()
     assert all(entry.is_done for entry in entries)
     gone = sum(entry.balance.records_removed for entry in entries)
     assert gone == run.made[0].base

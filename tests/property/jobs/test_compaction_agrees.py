@@ -106,7 +106,7 @@ def test_local_cleaning_cold_compaction_and_the_model_agree(
         check_exact(twins.plain, foretold, twins.plain.clean())
         result = twins.cold.compact()
         assert result.error is None
-        end = foretold.run.first_uncleanable
+        end = foretold.run.first_uncleanable_offset
         assert result.cleaned_up_to == end
         found = [one for one in twins.cold.batches() if one.base_offset < end]
         check_batches(found, foretold.outcome.batches)

@@ -9,7 +9,7 @@ from tests.support.cleaning_bench import PARTITION, TOPIC_ID
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.log_model import split_batches
 from tests.support.tier_bench import TierBench, tiered
-from varve.cleaning.audit import audit_partition
+from varve.cleaning.removals.audit import audit_partition
 from varve.commit_log.names import LOG
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.jobs.erase.cold import ColdErasure

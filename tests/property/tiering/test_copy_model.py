@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tier_bench import TierBench
-from varve.cleaning.border import no_border
+from varve.cleaning.compaction.cleanable_log import no_border
 from varve.disk import CrashMode
 from varve.foundation.errors import PowerLoss, StoreUnavailable
 from varve.object_store import FaultKind, ObjectFaultPlan

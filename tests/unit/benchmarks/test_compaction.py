@@ -12,7 +12,7 @@ from benchmarks.compaction.suite import COMPACTION
 from benchmarks.measure import Measure, MeasureSkipped, Scale
 from benchmarks.workspace import Workspace, open_workspace
 from conformance.toolchain import Toolchain, ToolchainMissing
-from varve.cleaning.key_index import KeyIndex
+from varve.cleaning.key_index.key_index import KeyIndex
 from varve.disk import RealFileSystem
 from varve.records import Codec
 

@@ -66,12 +66,12 @@ def expected(before: Sequence[Kept]) -> list[Kept]:
 
 
 def clean(
-    directory: Path, end_offset: int, *, first_dirty: int = 0, map_bytes: int = ROOMY
+    directory: Path, end_offset: int, *, first_dirty_offset: int = 0, map_bytes: int = ROOMY
 ) -> OffsetMapCleaner:
     cleaner = OffsetMapCleaner(
         UnsyncedFileSystem(), str(directory), SETTINGS, OffsetMap(map_bytes), now_ms=NOW_MS
     )
-    report = cleaner.clean(first_dirty=first_dirty, end_offset=end_offset)
+    report = cleaner.clean(first_dirty_offset=first_dirty_offset, end_offset=end_offset)
     assert report.end_offset == end_offset
     return cleaner
 
@@ -94,7 +94,7 @@ def test_full_map_leaves_the_rest_to_further_rounds(codec: Codec, tmp_path: Path
     cleaner = OffsetMapCleaner(
         UnsyncedFileSystem(), str(directory), SETTINGS, OffsetMap(12 * SLOT_BYTES), now_ms=NOW_MS
     )
-    report = cleaner.clean(first_dirty=0, end_offset=end_offset)
+    report = cleaner.clean(first_dirty_offset=0, end_offset=end_offset)
     assert report.rounds > 2
     assert stored(directory) == expected(before)
 
@@ -105,7 +105,7 @@ def test_second_cleaning_begins_at_the_first_dirty_offset(tmp_path: Path) -> Non
     clean(directory, first_end)
     end_offset = write_partition(directory, random_batches(3, Codec.NONE))
     before = stored(directory)
-    clean(directory, end_offset, first_dirty=first_end)
+    clean(directory, end_offset, first_dirty_offset=first_end)
     assert stored(directory) == expected(before)
 
 
@@ -125,7 +125,7 @@ def test_tombstone_gets_a_horizon_and_goes_after_it(tmp_path: Path) -> None:
     later = OffsetMapCleaner(
         UnsyncedFileSystem(), str(directory), SETTINGS, OffsetMap(ROOMY), now_ms=NOW_MS + 1000
     )
-    later.clean(first_dirty=0, end_offset=end_offset)
+    later.clean(first_dirty_offset=0, end_offset=end_offset)
     assert [record[:2] for record in stored(directory)] == [(3, b"c")]
 
 

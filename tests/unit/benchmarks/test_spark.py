@@ -19,7 +19,7 @@ from benchmarks.spark.runs import CompactRun, EraseRun, LatestRun, ParquetRun, R
 from benchmarks.spark.sessions import Sessions
 from benchmarks.spark.suite import SPARK
 from benchmarks.workspace import open_workspace
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import LogSettings
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact.job import compact

@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 
 from tests.support.audit_bench import AuditBench
-from varve.cleaning.audit import AUDIT_RULES, AuditReport, Outcome, audit_partition
-from varve.cleaning.evidence import FIRST_CHAIN
+from varve.cleaning.removals.audit import AUDIT_RULES, AuditReport, Outcome, audit_partition
+from varve.cleaning.removals.removal_log import FIRST_CHAIN
 from varve.commit_log import partition_metadata
 from varve.commit_log.finding import Severity
 from varve.commit_log.names import PARTITION_METADATA_FILE

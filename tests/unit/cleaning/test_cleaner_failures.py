@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.cleaning_bench import DIRECTORY, PARTITION, TOPIC_ID, CleaningBench, compacted
 from tests.support.cleaning_checks import check_promises
-from varve.cleaning.cleaner import Cleaner
-from varve.cleaning.partition_run import PartitionRun
-from varve.cleaning.plan import CleaningPlan
+from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.compaction.plan import CleaningPlan
+from varve.cleaning.compaction.run import CompactionRun
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import INDEX, KEYS, LOG, log_name
 from varve.disk import RealFileSystem
@@ -36,15 +36,15 @@ def test_an_unexpected_error_starves_no_other_partition(
     bench.store.create(OTHER, TOPIC_ID)
     for partition in (PARTITION, OTHER):
         _fill(bench, partition, 3)
-    plan = PartitionRun.plan
+    plan = CompactionRun.plan
 
-    def plan_or_fail(self: PartitionRun) -> CleaningPlan:
+    def plan_or_fail(self: CompactionRun) -> CleaningPlan:
         if self._log.topic_partition == PARTITION:
             raise error
         return plan(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionRun, "plan", plan_or_fail)
+        patch.setattr(CompactionRun, "plan", plan_or_fail)
         (report,) = bench.cleaner.run_once(bench.now_ms)
     assert report.partition == OTHER
     by_name = {health.partition: health for health in bench.cleaner.health()}
@@ -88,7 +88,7 @@ def test_a_failure_is_forgotten_when_nothing_is_left_to_do() -> None:
 def test_a_thread_that_comes_late_looks_again_what_may_be_cleaned() -> None:
     bench = CleaningBench(compacted(min_cleanable_dirty_ratio=0.0))
     _fill(bench, PARTITION, 3)
-    late = Cleaner(bench.store, clock=bench.clock)
+    late = LogCleaner(bench.store, clock=bench.clock)
     picked = late._pick(bench.now_ms, set())
     assert picked is not None
     _fill(bench, PARTITION, 3)

@@ -7,7 +7,7 @@ import pytest
 from conformance.golden_reader import GOLDENS
 from tests.support.cleaning_model import ModelBatch, Outcome, Run, Shell, clean
 from tests.support.log_model import split_batches
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.records import Codec, Record, TimestampType, build_batch, end_transaction_marker
 
@@ -44,7 +44,7 @@ def _run(
         batches=batches,
         aborted=(),
         producers={},
-        first_uncleanable=end,
+        first_uncleanable_offset=end,
         now_ms=now_ms,
         delete_retention_ms=RETENTION_MS,
     )

@@ -7,15 +7,15 @@ import pytest
 
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, split_batches
 from varve.cleaning.explain import (
-    Knowledge,
     LatestRecord,
+    PartitionContext,
     explain_key,
     explain_log,
     explain_offset,
     explain_segment,
 )
-from varve.cleaning.explanation import Block, RecordState, Rule, WayOut
-from varve.cleaning.report import SegmentHold
+from varve.cleaning.explanation import Blocker, BlockingRule, RecordState, RemovalPath
+from varve.cleaning.key_index.segment_indexes import UncleanableSegment
 from varve.commit_log import Isolation
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -55,8 +55,8 @@ class Asked(Bench):
             offset = fetched.next_offset
         return found
 
-    def know(self, **known: Any) -> Knowledge:
-        return Knowledge(**{"find_latest": self.find_latest, **known})
+    def know(self, **known: Any) -> PartitionContext:
+        return PartitionContext(**{"find_latest": self.find_latest, **known})
 
     def explain(self, offset: int, **known: Any) -> Any:
         return explain_offset(self.log, offset, self.now_ms, self.know(**known))
@@ -77,7 +77,7 @@ def compacted() -> Asked:
     return make(cleanup_policy=("compact",))
 
 
-def rules(way: WayOut | None) -> list[Rule]:
+def rules(way: RemovalPath | None) -> list[BlockingRule]:
     assert way is not None
     return [block.rule for block in way.blocks]
 
@@ -90,7 +90,7 @@ def test_a_young_segment_tells_when_it_will_go() -> None:
     bench.fill(1, 1)
     found = bench.segment(0)
     assert found.earliest_ms == NOW_MS + 7 * DAY + 1
-    assert rules(found.retention) == [Rule.RETENTION_TIME]
+    assert rules(found.retention) == [BlockingRule.RETENTION_TIME]
     assert (found.base_offset, found.next_offset, found.is_active) == (0, 1, False)
     assert found.compaction is None
     bench.clock.advance(8 * DAY)
@@ -102,7 +102,7 @@ def test_an_absurd_timestamp_is_told_apart() -> None:
     bench = make()
     bench.fill(1, time=900 * DAY)
     found = bench.segment(0)
-    assert found.age_from.is_overruled
+    assert found.age_from.is_rejected
     assert found.max_timestamp == NOW_MS + 900 * DAY
     assert found.earliest_ms == NOW_MS + 7 * DAY + 1
 
@@ -122,12 +122,12 @@ def test_what_the_high_watermark_keeps() -> None:
     bench.open()
     bench.fill(1)
     found = bench.segment(0)
-    assert (found.earliest_ms, rules(found.retention)) == (None, [Rule.HIGH_WATERMARK])
+    assert (found.earliest_ms, rules(found.retention)) == (None, [BlockingRule.HIGH_WATERMARK])
 
 
 def test_compaction_alone_deletes_nothing_by_age(compacted: Asked) -> None:
     compacted.put("a")
-    assert rules(compacted.segment(0).retention) == [Rule.POLICY]
+    assert rules(compacted.segment(0).retention) == [BlockingRule.POLICY]
 
 
 def test_all_segments_are_explained_at_once() -> None:
@@ -143,7 +143,7 @@ def test_all_segments_are_explained_at_once() -> None:
 def test_the_active_segment_is_cleaned_after_it_rolled(compacted: Asked) -> None:
     compacted.put("a")
     found = compacted.segment(0)
-    assert rules(found.compaction) == [Rule.ACTIVE_SEGMENT]
+    assert rules(found.compaction) == [BlockingRule.ACTIVE_SEGMENT]
     assert found.earliest_ms == NOW_MS + 7 * DAY
 
 
@@ -152,7 +152,7 @@ def test_an_open_transaction_is_named_with_its_producer(compacted: Asked) -> Non
     compacted.put("a", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     compacted.log.roll()
     found = compacted.segment(0)
-    assert rules(found.compaction) == [Rule.OPEN_TRANSACTION]
+    assert rules(found.compaction) == [BlockingRule.OPEN_TRANSACTION]
     assert "producer 7 is undecided since offset 1" in found.compaction.blocks[0].text
     assert found.compaction.earliest_ms is None
     compacted.log.end_transaction(producer_id=7, producer_epoch=0, committed=True)
@@ -165,7 +165,7 @@ def test_a_young_segment_is_protected_until_its_lag_is_over() -> None:
     bench.log.roll()
     bench.clock.advance(HOUR)
     found = bench.segment(0)
-    assert found.compaction.blocks[0].rule is Rule.MIN_COMPACTION_LAG
+    assert found.compaction.blocks[0].rule is BlockingRule.MIN_COMPACTION_LAG
     assert found.compaction.earliest_ms == NOW_MS + DAY
     bench.clock.advance(DAY)
     assert rules(bench.segment(0).compaction) == []
@@ -177,8 +177,8 @@ def test_a_log_too_clean_tells_its_figures() -> None:
         bench.put("a")
         bench.log.roll()
     size = bench.log.view.closed[0].size
-    found = bench.segment(0, first_dirty=2)
-    assert rules(found.compaction) == [Rule.DIRTY_RATIO]
+    found = bench.segment(0, first_dirty_offset=2)
+    assert rules(found.compaction) == [BlockingRule.DIRTY_RATIO]
     assert f"{size} of {3 * size} bytes are dirty, a ratio of 0.333" in (
         found.compaction.blocks[0].text
     )
@@ -193,23 +193,25 @@ def test_a_clean_segment_with_little_stale_in_it_is_not_rewritten(compacted: Ask
         compacted.put("a")
     compacted.log.roll()
 
-    def block(stale: int) -> list[Rule]:
-        known = {"first_dirty": 1, "stale_bytes": lambda base_offset: stale}
+    def block(stale: int) -> list[BlockingRule]:
+        known = {"first_dirty_offset": 1, "stale_bytes": lambda base_offset: stale}
         return rules(compacted.segment(0, **known).compaction)
 
     size = compacted.log.view.closed[0].size
-    assert block(0) == [Rule.NOTHING_STALE]
-    assert block(1) == [Rule.STALE_SHARE]
+    assert block(0) == [BlockingRule.NOTHING_STALE]
+    assert block(1) == [BlockingRule.STALE_SHARE]
     assert block(size // 2) == []
 
 
 def test_a_held_segment_says_so(compacted: Asked) -> None:
     compacted.put("a")
     compacted.log.roll()
-    hold = SegmentHold(0, 80, None, "bad checksum", NOW_MS, 3, NOW_MS + HOUR)
+    hold = UncleanableSegment(0, 80, None, "bad checksum", NOW_MS, 3, NOW_MS + HOUR)
     found = compacted.segment(0, holds=(hold,))
     assert found.compaction.blocks == (
-        Block(Rule.HELD, "held after 3 attempts, it is damaged: bad checksum", NOW_MS + HOUR),
+        Blocker(
+            BlockingRule.HELD, "held after 3 attempts, it is damaged: bad checksum", NOW_MS + HOUR
+        ),
     )
     assert found.compaction.earliest_ms == NOW_MS + HOUR
 
@@ -223,7 +225,7 @@ def test_the_newest_value_of_a_key_stays(compacted: Asked) -> None:
     compacted.log.roll()
     found = compacted.explain(1)
     assert found.state is RecordState.NEWEST
-    assert (found.earliest_ms, rules(found.compaction)) == (None, [Rule.NEWEST_VALUE])
+    assert (found.earliest_ms, rules(found.compaction)) == (None, [BlockingRule.NEWEST_VALUE])
 
 
 def test_a_superseded_record_names_its_successor_and_goes(compacted: Asked) -> None:
@@ -242,7 +244,7 @@ def test_a_successor_in_the_active_segment_must_roll_first(compacted: Asked) -> 
     compacted.put("a")
     found = compacted.explain(0)
     assert (found.state, found.superseded_by) == (RecordState.SUPERSEDED, 1)
-    assert rules(found.compaction) == [Rule.ACTIVE_SEGMENT]
+    assert rules(found.compaction) == [BlockingRule.ACTIVE_SEGMENT]
     assert found.compaction.blocks[0].text.startswith("offset 1 replaces it, but:")
     assert found.earliest_ms == NOW_MS + HOUR + 7 * DAY
 
@@ -253,8 +255,8 @@ def test_a_deleted_record_goes_whatever_the_share(compacted: Asked) -> None:
     compacted.put("a", None)
     compacted.log.roll()
     compacted.put("b")
-    known = {"first_dirty": 1, "stale_bytes": lambda base_offset: 1}
-    assert Rule.STALE_SHARE not in rules(compacted.explain(0, **known).compaction)
+    known = {"first_dirty_offset": 1, "stale_bytes": lambda base_offset: 1}
+    assert BlockingRule.STALE_SHARE not in rules(compacted.explain(0, **known).compaction)
 
 
 def test_a_tombstone_waits_for_its_horizon(compacted: Asked) -> None:
@@ -262,7 +264,7 @@ def test_a_tombstone_waits_for_its_horizon(compacted: Asked) -> None:
     compacted.log.roll()
     found = compacted.explain(0)
     assert (found.state, found.is_tombstone) == (RecordState.TOMBSTONE, True)
-    assert rules(found.compaction) == [Rule.DELETE_HORIZON]
+    assert rules(found.compaction) == [BlockingRule.DELETE_HORIZON]
     assert found.earliest_ms == NOW_MS + DAY
     assert found.delete_horizon_ms is None
 
@@ -294,7 +296,7 @@ def test_records_of_transactions_are_told_apart(compacted: Asked) -> None:
     states = [compacted.explain(offset).state for offset in range(3)]
     assert states == [RecordState.ABORTED, RecordState.CONTROL, RecordState.UNDECIDED]
     assert compacted.explain(0).producer_id == 7
-    assert Rule.OPEN_TRANSACTION in rules(compacted.explain(0).compaction)
+    assert BlockingRule.OPEN_TRANSACTION in rules(compacted.explain(0).compaction)
 
 
 def test_a_record_without_a_key_goes_with_the_next_cleaning() -> None:
@@ -310,7 +312,7 @@ def test_without_a_look_up_nobody_can_tell(compacted: Asked) -> None:
     compacted.put("a")
     compacted.log.roll()
     found = compacted.explain(0, find_latest=None)
-    assert (found.state, rules(found.compaction)) == (RecordState.UNKNOWN, [Rule.UNKNOWN])
+    assert (found.state, rules(found.compaction)) == (RecordState.UNKNOWN, [BlockingRule.UNKNOWN])
 
 
 def test_what_is_below_the_log_start_or_a_hole_is_said() -> None:

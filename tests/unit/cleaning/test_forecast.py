@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch
 from tests.support.log_facts import Piece, make_facts
-from varve.cleaning.balance import Reason
-from varve.cleaning.explanation import Rule
+from varve.cleaning.explanation import BlockingRule
 from varve.cleaning.forecast import forecast, forecast_facts, observed_growth
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import Log, LogSettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -39,7 +39,7 @@ def test_each_segment_has_its_time(bench: Bench) -> None:
         None,
     ]
     assert [row.reason for row in found.rows] == [Reason.EXPIRED_TIME] * 3 + [None]
-    assert found.rows[3].blocked_by is Rule.ACTIVE_SEGMENT
+    assert found.rows[3].blocked_by is BlockingRule.ACTIVE_SEGMENT
     assert [(point.segments, point.freed_bytes, point.left_bytes) for point in found.points()] == [
         (1, size, 2 * size),
         (2, 2 * size, size),
@@ -57,7 +57,7 @@ def test_other_settings_may_be_tried_by_their_names(bench: Bench) -> None:
     assert by_size.due_now_bytes == by_size.size
     kept = forecast(bench.log, now_ms, overrides={"cleanup.policy": "compact"})
     assert kept.kept_bytes == kept.size
-    assert {row.blocked_by for row in kept.rows} == {Rule.POLICY}
+    assert {row.blocked_by for row in kept.rows} == {BlockingRule.POLICY}
     assert bench.log.settings == LogSettings()
 
 
@@ -81,7 +81,7 @@ def test_a_segment_waits_for_those_before_it() -> None:
     facts = make_facts(Piece(newest=9 * DAY), Piece(newest=DAY), Piece(newest=20 * DAY))
     first, second, third = forecast_facts(facts, 10 * DAY)
     assert first.when_ms == second.when_ms == 16 * DAY + 1
-    assert second.blocked_by is Rule.EARLIER_SEGMENT
+    assert second.blocked_by is BlockingRule.EARLIER_SEGMENT
     assert third.when_ms == 27 * DAY + 1
 
 
@@ -89,7 +89,7 @@ def test_what_stays_for_good_keeps_all_behind_it() -> None:
     facts = make_facts(Piece(newest=DAY), Piece(newest=DAY), Piece(newest=DAY), high_watermark=15)
     first, second, third = forecast_facts(facts, 2 * DAY)
     assert first.when_ms == 8 * DAY + 1
-    assert (second.when_ms, second.blocked_by) == (None, Rule.HIGH_WATERMARK)
+    assert (second.when_ms, second.blocked_by) == (None, BlockingRule.HIGH_WATERMARK)
     assert third.when_ms is None
 
 
@@ -107,7 +107,7 @@ def test_a_log_that_grows_reaches_its_size_limit() -> None:
     first, second, third, active = forecast_facts(facts, 0, 100)
     assert (first.when_ms, second.when_ms, third.when_ms) == (2 * DAY, 3 * DAY, 4 * DAY)
     assert first.reason is Reason.EXPIRED_SIZE
-    assert (active.when_ms, active.blocked_by) == (None, Rule.ACTIVE_SEGMENT)
+    assert (active.when_ms, active.blocked_by) == (None, BlockingRule.ACTIVE_SEGMENT)
 
 
 def test_the_growth_so_far_is_taken_from_the_append_times(bench: Bench) -> None:

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from tests.support.key_model import DIRECTORY, TOPIC_ID, write_segment
-from varve.cleaning.key_index import HEADER_BYTES, KeyIndex, KeyIndexHeader, open_key_index
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import (
+    HEADER_BYTES,
+    KeyIndex,
+    KeyIndexHeader,
+    open_key_index,
+)
 from varve.commit_log import SegmentFiles
 from varve.commit_log.names import KEYS
 from varve.commit_log.segment import Segment

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.support.key_model import TOPIC_ID, write_segment
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
 from varve.commit_log.names import KEYS
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock

@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 
 from varve.cleaning import metrics as declared
-from varve.cleaning.balance import Reason
+from varve.cleaning.key_index.segment_indexes import UncleanableSegment
 from varve.cleaning.metrics import CleanerMetrics
-from varve.cleaning.report import CleanReport, PartitionHealth, SegmentHold
+from varve.cleaning.removals.removal import Reason
+from varve.cleaning.report import CleanReport, PartitionHealth
 from varve.commit_log import LogStore, TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -128,7 +129,7 @@ def test_a_selection_shows_ratio_delay_and_the_time_since(
 
 
 def test_health_is_told_by_directory_and_forgotten_when_it_heals(metrics: CleanerMetrics) -> None:
-    hold = SegmentHold(0, 500, None, "broken", since_ms=0, attempts=1, retry_ms=0)
+    hold = UncleanableSegment(0, 500, None, "broken", since_ms=0, attempts=1, retry_ms=0)
     sick = PartitionHealth(PARTITION, holds=(hold,))
     failed = PartitionHealth(TopicPartition("orders", 1), error="boom")
     metrics.set_health({"/a": [sick, failed], "/b": []}, dead_threads=1)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.cleaning_bench import PARTITION, RETENTION_MS, CleaningBench, compacted
 from tests.support.cleaning_checks import check_exact, check_promises, foretell
-from varve.cleaning.key_index import ENTRY, HEADER_BYTES
-from varve.cleaning.report import SegmentHold
+from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
+from varve.cleaning.key_index.segment_indexes import UncleanableSegment
 from varve.disk import CrashMode
 from varve.foundation.errors import StoreError
 from varve.records import Record
@@ -74,7 +74,7 @@ def _offsets_beside(bench: CleaningBench) -> list[int]:
     ]
 
 
-def _the_hold(bench: CleaningBench) -> SegmentHold:
+def _the_hold(bench: CleaningBench) -> UncleanableSegment:
     (health,) = bench.cleaner.health()
     assert not health.is_healthy
     (hold,) = health.holds

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.cleaning_bench import PARTITION, CleaningBench, compacted
 from tests.support.cleaning_checks import check_promises
-from varve.cleaning.key_index import ENTRY, HEADER_BYTES, KeyIndexHeader, Table
+from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES, KeyIndexHeader, Table
 from varve.foundation.errors import Unbalanced
 from varve.kernels.crc import crc32c
 from varve.records import Record

@@ -16,10 +16,10 @@ from tests.support.log_bench import (
     make_batch,
     read_all,
 )
-from varve.cleaning.balance import BalanceKind, Reason
-from varve.cleaning.effective_time import TimeSource, effective_time
-from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.effective_time import TimestampSource, effective_time
 from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.removals.removal import Reason, RemovalKind
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.retention import Retention, expire, find_expired
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.disk.faulty import FaultyFileSystem
@@ -44,8 +44,8 @@ def bench(faulty: FaultyBench) -> Bench:
     return faulty
 
 
-def evidence_of(bench: Bench) -> EvidenceFile:
-    return EvidenceFile(bench.fs, DIRECTORY)
+def evidence_of(bench: Bench) -> RemovalLog:
+    return RemovalLog(bench.fs, DIRECTORY)
 
 
 def expire_at(bench: Bench, days: float) -> list[int]:
@@ -87,7 +87,7 @@ def test_an_expiry_puts_its_balance_on_record(bench: Bench) -> None:
     (entry,) = evidence_of(bench).read()
     balance = entry.balance
     assert entry.is_done
-    assert (balance.kind, balance.end_offset) == (BalanceKind.EXPIRY, 12)
+    assert (balance.kind, balance.end_offset) == (RemovalKind.EXPIRY, 12)
     assert balance.records == {Reason.EXPIRED_SIZE: 12}
     assert balance.bytes == {Reason.EXPIRED_SIZE: sum(one.size for one in balance.inputs)}
     assert [one.records for one in balance.inputs] == [8, 4]
@@ -156,7 +156,7 @@ def test_an_absurd_timestamp_neither_pins_nor_destroys(bench: Bench, time: int) 
     bench.fill(1, 1, time=time)
     segment = bench.log.view.closed[0]
     assert effective_time(segment, bench.log).ms == NOW_MS
-    assert effective_time(segment, bench.log).source is TimeSource.APPEND
+    assert effective_time(segment, bench.log).source is TimestampSource.APPEND
     assert expire_at(bench, 6.9) == []
     assert expire_at(bench, 0.2) == [0, 1]
 
@@ -213,12 +213,12 @@ class Fleet:
             random=random.Random(5),
             topic_settings=lambda topic: LogSettings(**self.policies.get(topic, {})),
         ).open()
-        self.files: dict[TopicPartition, EvidenceFile] = {}
+        self.files: dict[TopicPartition, RemovalLog] = {}
         self.metrics = CleanerMetrics(clock=clock, logs=list)
         self.retention = Retention(self.store, evidence=self.evidence, metrics=self.metrics)
 
-    def evidence(self, log: Log) -> EvidenceFile:
-        return self.files.setdefault(log.topic_partition, EvidenceFile(self.fs, log.directory))
+    def evidence(self, log: Log) -> RemovalLog:
+        return self.files.setdefault(log.topic_partition, RemovalLog(self.fs, log.directory))
 
     def make(self, topic: str, **policy: Any) -> Log:
         self.policies[topic] = policy

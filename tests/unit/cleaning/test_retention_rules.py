@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.log_facts import Piece, make_facts
-from varve.cleaning.balance import Reason
 from varve.cleaning.log_facts import LogFacts
+from varve.cleaning.removals.removal import Reason
 from varve.cleaning.retention_rules import review
 
 DAY = 86_400_000

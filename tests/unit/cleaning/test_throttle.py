@@ -1,6 +1,6 @@
 """All cleaner threads together stay below the rate, whatever the clock does."""
 
-from varve.cleaning.throttle import Throttle
+from varve.cleaning.work_budget import Throttle
 from varve.foundation.clock import ManualClock
 
 RATE = 1_000_000.0

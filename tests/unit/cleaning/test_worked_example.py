@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cleaning_bench import PARTITION, RETENTION_MS, CleaningBench, compacted
 from tests.support.cleaning_checks import check_exact, check_promises, foretell
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.records import Codec, Record
 
 UPDATES = [

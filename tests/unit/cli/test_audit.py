@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.support.audit_bench import AuditBench
-from varve.cleaning.audit import AUDIT_RULES
+from varve.cleaning.removals.audit import AUDIT_RULES
 from varve.cli.audit import SHOWN, command
 from varve.cli.main import app as varve
 from varve.disk import RealFileSystem

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.check_builder import ROOT, TOPIC_ID, build_store
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
 from varve.cli.check import command
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_files import SegmentFiles

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
 from varve.cli.dump import command
 from varve.commit_log import SegmentFiles
 from varve.commit_log.segment import Segment

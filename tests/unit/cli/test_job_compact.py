@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import varve
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.cli.job_compact import choose_topics, print_partitions
 from varve.cli.main import app
 from varve.disk import RealFileSystem

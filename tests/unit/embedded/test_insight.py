@@ -3,7 +3,7 @@
 import pytest
 
 import varve
-from varve.cleaning.explanation import RecordState, Rule
+from varve.cleaning.explanation import BlockingRule, RecordState
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, OffsetOutOfRange
@@ -29,7 +29,7 @@ def test_a_record_is_explained_before_and_after_cleaning(store: varve.Store) -> 
     assert tombstone is not None
     assert tombstone.state is RecordState.TOMBSTONE
     assert tombstone.compaction is not None
-    assert tombstone.compaction.blocks[-1].rule is Rule.DELETE_HORIZON
+    assert tombstone.compaction.blocks[-1].rule is BlockingRule.DELETE_HORIZON
     assert store.explain_key("scores", b"never") is None
     with pytest.raises(OffsetOutOfRange):
         store.explain_offset("scores", 9)
@@ -50,7 +50,7 @@ def test_a_held_segment_is_named(store: varve.Store, fs: MemoryFileSystem) -> No
         file.write_at(70, b"damage")
     closed, _ = store.explain("scores", 0)
     assert closed.compaction is not None
-    assert Rule.HELD in {block.rule for block in closed.compaction.blocks}
+    assert BlockingRule.HELD in {block.rule for block in closed.compaction.blocks}
 
 
 def test_an_offset_needs_its_partition(store: varve.Store) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import varve
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanProgress
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock

@@ -8,7 +8,7 @@ import pytest
 from tests.support.cleaning_bench import RETENTION_MS
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.compact.settings import CompactSettings
 from varve.tiering.cold_segment import SegmentState

@@ -14,7 +14,7 @@ import pytest
 from tests.support.cleaning_bench import PARTITION
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Unavailable
 from varve.jobs.running.distributor import LocalDistributor, Task
 from varve.tiering import partition_lease

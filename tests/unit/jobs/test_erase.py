@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.erasure_bench import ErasureBench
 from tests.support.tiered_topic import TieredTopic
-from varve.cleaning.evidence import EvidenceFile
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import Corrupt, InvalidRequest, NotFound, PowerLoss, Unavailable
@@ -358,11 +358,11 @@ def test_what_outputs_could_not_do_is_told_with_the_result(
 def test_a_swap_that_is_not_noted_as_carried_out_counts(
     bench: ErasureBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose_power(file: EvidenceFile, id: int) -> None:
+    def lose_power(file: RemovalLog, id: int) -> None:
         raise PowerLoss
 
     with monkeypatch.context() as patch:
-        patch.setattr(EvidenceFile, "mark_done", lose_power)
+        patch.setattr(RemovalLog, "mark_done", lose_power)
         with pytest.raises(PowerLoss):
             bench.erase("ann", id="same")
     receipt = bench.erase("ann", id="same").receipt

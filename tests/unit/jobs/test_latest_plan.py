@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.source_topic import SourceTopic, read_rows
-from varve.cleaning.key_index import BATCH
+from varve.cleaning.key_index.key_index import BATCH
 from varve.foundation.errors import Corrupt
 from varve.jobs.source import plan as source_plan
 from varve.jobs.source.filters import SourceFilters

@@ -12,8 +12,8 @@ from tests.support.cleaning_bench import PARTITION, TOPIC_ID
 from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.verification import verify_bench
-from varve.cleaning.key_index import ENTRY, HEADER_BYTES
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import ENTRY, HEADER_BYTES
 from varve.commit_log.finding import Severity
 from varve.disk import RealFileSystem
 from varve.jobs.outputs.notes import Output, OutputKind, TierOutputs

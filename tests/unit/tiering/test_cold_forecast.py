@@ -2,7 +2,7 @@
 
 import pytest
 
-from varve.cleaning.explanation import Place, RecordState, Rule
+from varve.cleaning.explanation import BlockingRule, RecordState, SegmentLocation
 from varve.foundation.errors import StoreUnavailable
 from varve.foundation.settings import GivenValue
 from varve.object_store import FaultyObjectStore, MemoryObjectStore
@@ -46,7 +46,7 @@ def test_what_a_forecast_says_comes_true(settings: dict[str, GivenValue]) -> Non
             status = kit.store.tier.status(kit.store.partitions("t")[0])
             assert offsets.local_start == local_start
             assert status.cold_segments is not None
-            copied = sum(row.place is not Place.LOCAL for row in cold)
+            copied = sum(row.place is not SegmentLocation.LOCAL for row in cold)
             assert copied <= status.cold_segments <= len(cold)
             assert offsets.log_start == (cold[0].base_offset if cold else local_start)
 
@@ -59,10 +59,10 @@ def test_a_topic_outside_of_the_tier_can_be_tried_in_it() -> None:
         tried = {"remote.storage.enable": True, "local.retention.bytes": 0}
         (found,) = kit.store.forecast("t", settings=tried)
     assert found.cold is not None
-    assert {row.place for row in found.cold} == {Place.LOCAL}
+    assert {row.place for row in found.cold} == {SegmentLocation.LOCAL}
     closed = found.rows[:-1]
     assert [row.when_ms for row in closed] == [found.now_ms] * len(closed)
-    assert found.rows[-1].blocked_by is Rule.ACTIVE_SEGMENT
+    assert found.rows[-1].blocked_by is BlockingRule.ACTIVE_SEGMENT
 
 
 def test_a_topic_that_would_leave_the_tier_has_nothing_left_there() -> None:
@@ -71,7 +71,7 @@ def test_a_topic_that_would_leave_the_tier_has_nothing_left_there() -> None:
         kit.run_background()
         (found,) = kit.store.forecast("t", settings={"remote.storage.enable": False})
     assert found.cold
-    assert {row.place for row in found.cold} == {Place.LEAVING}
+    assert {row.place for row in found.cold} == {SegmentLocation.LEAVING}
     assert found.cold_at(found.now_ms).stored_bytes == 0
 
 
@@ -87,19 +87,24 @@ def test_segments_of_both_tiers_are_explained() -> None:
     assert places == sorted(places, key=[*_ORDER].index)
     assert set(places) == set(_ORDER)
     by_place = {one.place: one for one in found}
-    assert by_place[Place.LEAVING].retention.blocks[0].rule is Rule.GRACE
-    assert by_place[Place.LEAVING].next_offset <= offsets.log_start
-    assert by_place[Place.COLD].next_offset <= offsets.local_start
-    assert by_place[Place.COLD].local is None
-    waiting = [one.local for one in found if one.place is Place.LOCAL]
+    assert by_place[SegmentLocation.LEAVING].retention.blocks[0].rule is BlockingRule.GRACE
+    assert by_place[SegmentLocation.LEAVING].next_offset <= offsets.log_start
+    assert by_place[SegmentLocation.COLD].next_offset <= offsets.local_start
+    assert by_place[SegmentLocation.COLD].local is None
+    waiting = [one.local for one in found if one.place is SegmentLocation.LOCAL]
     rules = [way.blocks[0].rule for way in waiting if way]
-    assert set(rules[:-1]) == {Rule.COPY}
+    assert set(rules[:-1]) == {BlockingRule.COPY}
     assert found[-2].retention.earliest_ms is None
     assert found[-1].is_active
     assert found[-1].retention.earliest_ms is not None
 
 
-_ORDER = (Place.LEAVING, Place.COLD, Place.BOTH, Place.LOCAL)
+_ORDER = (
+    SegmentLocation.LEAVING,
+    SegmentLocation.COLD,
+    SegmentLocation.BOTH,
+    SegmentLocation.LOCAL,
+)
 
 
 def test_a_record_in_the_cold_tier_tells_what_replaces_it_and_when_it_expires() -> None:
@@ -110,7 +115,7 @@ def test_a_record_in_the_cold_tier_tells_what_replaces_it_and_when_it_expires() 
         newest = kit.store.explain_key("t", "k0")
     assert (record.state, record.key, record.superseded_by) == (RecordState.COLD, b"k1", 37)
     assert record.segment is not None
-    assert record.segment.place is Place.COLD
+    assert record.segment.place is SegmentLocation.COLD
     assert record.segment.retention.earliest_ms is not None
     assert newest is not None
     assert newest.offset == 39

@@ -8,7 +8,7 @@ import pytest
 from tests.support.cleaning_bench import PARTITION
 from tests.support.tier_bench import TierBench, tiered
 from tests.support.tiered_topic import TieredTopic
-from varve.cleaning.border import no_border
+from varve.cleaning.compaction.cleanable_log import no_border
 from varve.commit_log.names import KEYS
 from varve.foundation.errors import InvalidRequest
 from varve.object_store import FaultKind, ObjectStep

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.log_bench import make_batch
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Fenced, OffsetOutOfRange, StoreUnavailable, Unavailable
 from varve.object_store import Buffer, FaultKind, MemoryObjectStore, ObjectInfo
 from varve.tiering import tier

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.cold_builder import make_segment
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.commit_log import LogSettings
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.expiry_rules import ColdLogFacts, find_expired

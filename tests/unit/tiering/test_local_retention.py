@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.log_bench import make_batch
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic, with_crc
-from varve.cleaning.balance import BalanceKind
+from varve.cleaning.removals.removal import RemovalKind
 from varve.foundation.errors import Corrupt, StoreUnavailable
 from varve.tiering import local_retention
 from varve.tiering.local_retention import find_movable
@@ -59,7 +59,7 @@ def test_what_left_is_on_record_as_moved(orders: TieredTopic) -> None:
     orders.expire()
     evidence = orders.tier._cleaner.evidence(orders.log)
     (entry,) = evidence.read()
-    assert entry.balance.kind is BalanceKind.MOVED
+    assert entry.balance.kind is RemovalKind.EVICTION
     assert [one.base_offset for one in entry.balance.inputs] == [0, 2, 4]
     orders.kit.check()
 

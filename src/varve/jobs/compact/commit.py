@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from varve.cleaning.balance import Balance, BalanceKind, hex_digest
-from varve.cleaning.balance_json import encode_balance
-from varve.cleaning.plan import sum_by_reason
-from varve.cleaning.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.compaction.plan import sum_by_reason
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
+from varve.cleaning.removals.removal_json import encode_removal
 from varve.commit_log import LogSettings, TopicPartition
 from varve.jobs.compact.settings import WRITER
 from varve.jobs.compact.tasks import WrittenGroup
@@ -48,12 +48,12 @@ def balance_group(
     partition: TopicPartition,
     rules: RunRules,
     settings: LogSettings,
-) -> Balance:
+) -> Removal:
     """The balance of a group, checked; raises Unbalanced."""
-    balance = Balance(
+    balance = Removal(
         id=id,
         partition=partition,
-        kind=BalanceKind.COMPACTION,
+        kind=RemovalKind.COMPACTION,
         at_ms=rules.now_ms,
         inputs=tuple(one.figure for one in group.plans),
         outputs=(group.written.figure,),
@@ -63,18 +63,19 @@ def balance_group(
         keys_after=hex_digest(group.written.digest),
         rule=(
             f"cleanup.policy {','.join(settings.cleanup_policy)} in the cold tier: the latest "
-            f"record of each key below offset {rules.first_uncleanable}; tombstones and markers "
-            f"delete.retention.ms={settings.delete_retention_ms} after they are first cleaned"
+            f"record of each key below offset {rules.first_uncleanable_offset}; tombstones and "
+            f"markers delete.retention.ms={settings.delete_retention_ms} after they are first "
+            "cleaned"
         ),
-        end_offset=rules.first_uncleanable,
+        end_offset=rules.first_uncleanable_offset,
     )
     balance.check()
     return balance
 
 
-def encode_evidence(job_id: str, balances: Sequence[Balance]) -> bytes:
+def encode_evidence(job_id: str, balances: Sequence[Removal]) -> bytes:
     """What a job removed from a partition, as its evidence holds it."""
-    document = {"job": job_id, "balances": [encode_balance(one) for one in balances]}
+    document = {"job": job_id, "balances": [encode_removal(one) for one in balances]}
     return json.dumps(document, separators=(",", ":")).encode()
 
 

@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from varve.cleaning.balance import Reason
-from varve.cleaning.key_plan import ENTRY_BYTES
-from varve.cleaning.plan import CleaningPlan
-from varve.cleaning.rewrite import CHUNK_BYTES
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES
+from varve.cleaning.compaction.plan import CleaningPlan
+from varve.cleaning.compaction.rewrite import CHUNK_BYTES
+from varve.cleaning.removals.removal import Reason
 from varve.object_store.prices import PriceTable, RequestKind
 
 _PARTS: Final = 7

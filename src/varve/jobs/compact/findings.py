@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from varve.cleaning.plan import CleaningPlan, sum_by_reason
-from varve.cleaning.segment_plan import SegmentPlan
+from varve.cleaning.compaction.plan import CleaningPlan, sum_by_reason
+from varve.cleaning.compaction.segment_plan import SegmentPlan
 from varve.jobs.compact.commit import CompactCommit
 from varve.jobs.compact.estimate import CompactEstimate, estimate_plan
 from varve.jobs.compact.report import PartitionResult, StageTime

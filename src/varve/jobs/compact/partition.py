@@ -20,10 +20,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from varve.cleaning.key_index import KeyIndexHeader
-from varve.cleaning.key_plan import ENTRY_BYTES, HASH_END, HashRange
-from varve.cleaning.plan import CleaningPlan, complete_plan, first_held_offset
-from varve.cleaning.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES, HASH_END, HashRange
+from varve.cleaning.compaction.plan import CleaningPlan, finish_plan, first_held_offset
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log import TopicPartition
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.commit_log.txn_index import AbortedTransaction
@@ -159,7 +159,7 @@ class PartitionCompaction:
             rules = RunRules(
                 now_ms=self._now_ms,
                 delete_retention_ms=log.delete_retention_ms,
-                first_uncleanable=scope.end_offset,
+                first_uncleanable_offset=scope.end_offset,
                 shells=read_shells(self._home, chain[-1], files),
             )
         scope, headers = yield from self._index(scope, aborted)
@@ -283,9 +283,13 @@ class PartitionCompaction:
         outcomes = yield from self._carry_out("plan", tasks)
         latest = merge_packed([expect(one, PackedPlan) for one in outcomes])
         sources = make_sources(
-            self._home, scope.segments, headers, files, first_dirty=scope.dirtiness.first_dirty
+            self._home,
+            scope.segments,
+            headers,
+            files,
+            first_dirty_offset=scope.dirtiness.first_dirty_offset,
         )
-        plan = complete_plan(
+        plan = finish_plan(
             sources,
             latest,
             aborted=aborted,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from varve.cleaning.balance import Reason
+from varve.cleaning.removals.removal import Reason
 from varve.jobs.compact.estimate import CompactEstimate
 from varve.tiering.cold_keys import ColdPartition
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from varve.cleaning.compaction.cleanable_log import CleanableLog, CleaningBound, judge_cleanable
 from varve.cleaning.log_facts import NO_TIMESTAMP, LogFacts, SegmentFacts, SegmentTimes
-from varve.cleaning.selection import Blocker, Dirtiness, select_facts
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.producer_entry import ProducerShell
 from varve.commit_log.producer_snapshot import decode_producer_snapshot
@@ -33,11 +33,11 @@ class Scope:
     """The chain of readable segments, and what selection found of it."""
 
     chain: tuple[ColdSegment, ...]
-    dirtiness: Dirtiness
+    dirtiness: CleanableLog
 
     @property
     def end_offset(self) -> int:
-        return self.dirtiness.first_uncleanable
+        return self.dirtiness.first_uncleanable_offset
 
     @property
     def segments(self) -> tuple[ColdSegment, ...]:
@@ -47,7 +47,7 @@ class Scope:
     @property
     def blocked_by(self) -> str:
         """What keeps the rest of the chain from it; empty where nothing does."""
-        if self.dirtiness.blocker is Blocker.ACTIVE_SEGMENT:
+        if self.dirtiness.blocker is CleaningBound.ACTIVE_SEGMENT:
             return ""
         return self.dirtiness.blocked_by
 
@@ -104,7 +104,7 @@ def find_scope(
         end_offset=end_offset,
         segments=(*(_facts_of(ColdInput(home, one, files)) for one in chain), active),
     )
-    return Scope(chain, select_facts(facts, manifest.cleaned_up_to, now_ms))
+    return Scope(chain, judge_cleanable(facts, manifest.cleaned_up_to, now_ms))
 
 
 def _facts_of(one: ColdInput) -> SegmentFacts:

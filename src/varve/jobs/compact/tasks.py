@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from varve.cleaning.balance import SegmentFigure
-from varve.cleaning.key_index import KeyIndex, KeyIndexHeader
-from varve.cleaning.key_index_build import build_key_index
-from varve.cleaning.key_plan import HASH_END, HashRange, KeyPlan, merge_plans
-from varve.cleaning.plan import Source, find_latest
-from varve.cleaning.rewrite import WrittenSegment, write_group
-from varve.cleaning.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.compaction.key_plan import HASH_END, HashRange, KeyPlan, merge_plans
+from varve.cleaning.compaction.plan import PlanInput, find_latest_records
+from varve.cleaning.compaction.rewrite import WrittenSegment, write_group
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader
+from varve.cleaning.removals.removal import SegmentSummary
 from varve.commit_log import LogSettings
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, ObjectNotFound, UnsupportedFormat
@@ -114,14 +114,14 @@ def make_sources(
     headers: Sequence[KeyIndexHeader | None],
     files: TierFiles,
     *,
-    first_dirty: int,
-) -> list[Source]:
+    first_dirty_offset: int,
+) -> list[PlanInput]:
     """Segments as planning takes them; one without a header is held."""
     sources = []
     for segment, header in zip(segments, headers, strict=True):
         one = ColdInput(home, segment, files)
         keys = None if header is None else one.keys(header)
-        sources.append(Source(one, one.next_offset, one.next_offset > first_dirty, keys))
+        sources.append(PlanInput(one, one.next_offset, one.next_offset > first_dirty_offset, keys))
     return sources
 
 
@@ -177,9 +177,11 @@ class RangeTask:
 
     def run(self) -> PackedPlan:
         with open_files(self.reach.objects, self.home, self.segments) as files:
-            sources = make_sources(self.home, self.segments, self.headers, files, first_dirty=0)
+            sources = make_sources(
+                self.home, self.segments, self.headers, files, first_dirty_offset=0
+            )
             return PackedPlan.of(
-                find_latest(
+                find_latest_records(
                     sources,
                     rules=self.rules,
                     buffer_bytes=self.buffer_bytes,
@@ -194,7 +196,7 @@ class WrittenGroup:
     """A group in the store under an announced id, not readable yet."""
 
     segment: ColdSegment
-    figure: SegmentFigure
+    figure: SegmentSummary
     digest: tuple[int, int]
     bytes_read: int
 

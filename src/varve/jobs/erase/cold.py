@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.balance import Balance
-from varve.cleaning.balance_json import encode_balance
+from varve.cleaning.removals.removal import Removal
+from varve.cleaning.removals.removal_json import encode_removal
 from varve.commit_log.producer_entry import ProducerShell
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.clock import Clock
@@ -65,7 +65,7 @@ class ColdFindings:
     swept: int = 0
     voided: int = 0
     offsets: list[Integers] = field(default_factory=list)
-    balances: list[Balance] = field(default_factory=list)
+    balances: list[Removal] = field(default_factory=list)
     changes: list[ObjectChange] = field(default_factory=list)
     removed: list[StoredObject] = field(default_factory=list)
     waiting: list[StoredObject] = field(default_factory=list)
@@ -311,10 +311,10 @@ class ColdErasure:
             find_stored(objects, self._home, group.written.segment),
         )
 
-    def _put_evidence(self, balances: Sequence[Balance], changes: Sequence[ObjectChange]) -> None:
+    def _put_evidence(self, balances: Sequence[Removal], changes: Sequence[ObjectChange]) -> None:
         document = {
             "job": f"{ERASURE_PREFIX}{self._request}",
-            "balances": [encode_balance(one) for one in balances],
+            "balances": [encode_removal(one) for one in balances],
             "objects": [one.to_json() for one in changes],
         }
         key = self._home.evidence_key(f"{ERASURE_PREFIX}{self._request}-{new_id(self._random)}")

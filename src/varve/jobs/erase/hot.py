@@ -15,14 +15,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.balance import Balance
-from varve.cleaning.erasure import KeyDigest, balance_erasure, plan_erasure
-from varve.cleaning.evidence import EvidenceFile
-from varve.cleaning.key_index import KeyIndex, open_key_index
-from varve.cleaning.key_index_build import build_key_index
-from varve.cleaning.rewrite import WrittenSegment, remove_unfinished, write_group
-from varve.cleaning.segment_keys import SegmentKeys
-from varve.cleaning.segment_plan import SegmentPlan
+from varve.cleaning.compaction.erasure import KeyDigest, balance_erasure, plan_erasure
+from varve.cleaning.compaction.rewrite import WrittenSegment, remove_unfinished, write_group
+from varve.cleaning.compaction.segment_plan import SegmentPlan
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys, open_key_index
+from varve.cleaning.removals.removal import Removal
+from varve.cleaning.removals.removal_log import RemovalLog
 from varve.commit_log import Log, Segment
 from varve.commit_log.names import CLEANED, DELETED, KEYS, LOG, SWAP, parse_file_name
 from varve.disk import File, FileSystem, RealFileSystem
@@ -55,7 +54,7 @@ class HotFindings:
     record_bytes: int = 0
     unread: int = 0
     offsets: list[Integers] = field(default_factory=list)
-    balances: list[Balance] = field(default_factory=list)
+    balances: list[Removal] = field(default_factory=list)
     changes: list[ObjectChange] = field(default_factory=list)
 
 
@@ -80,7 +79,7 @@ class HotErasure:
         self._request = request
         self._buffer_bytes = buffer_bytes
         self._now_ms = clock.now_ms()
-        self._evidence = EvidenceFile(fs, log.directory)
+        self._evidence = RemovalLog(fs, log.directory)
         self._found = HotFindings(log.directory)
 
     def run(self, *, is_dry_run: bool) -> HotFindings:

@@ -11,7 +11,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.key_index import ENTRY, KeyIndex
+from varve.cleaning.key_index.key_index import ENTRY, KeyIndex
 from varve.jobs.erase.field import FieldMatch
 from varve.jobs.source.keys import Hashes, TopicHash
 from varve.jobs.source.record_blocks import RecordBlock

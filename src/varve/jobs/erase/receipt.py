@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from varve.cleaning.audit import Outcome, find_outcome
-from varve.cleaning.balance import Balance, BalanceKind, Reason
-from varve.cleaning.balance_json import decode_balance, encode_balance
-from varve.cleaning.evidence import read_evidence
-from varve.cleaning.live_segments import LiveSegments
+from varve.cleaning.removals.audit import Outcome, find_outcome
+from varve.cleaning.removals.live_segments import LiveSegments
+from varve.cleaning.removals.removal import Reason, Removal, RemovalKind
+from varve.cleaning.removals.removal_json import decode_removal, encode_removal
+from varve.cleaning.removals.removal_log import read_removal_log
 from varve.commit_log import Log
 from varve.commit_log.check_partition import show_nothing
 from varve.disk import FileSystem
@@ -35,7 +35,7 @@ class PartitionErased:
 
     partition: int
     tier: str
-    balances: tuple[Balance, ...]
+    balances: tuple[Removal, ...]
     objects: tuple[dict[str, Any], ...]
 
     @property
@@ -53,7 +53,7 @@ class PartitionErased:
             "segments": len(self.balances),
             "records": self.records,
             "bytes": self.bytes,
-            "balances": [encode_balance(one) for one in self.balances],
+            "balances": [encode_removal(one) for one in self.balances],
             "objects": list(self.objects),
         }
 
@@ -66,7 +66,7 @@ def read_cold_erased(reach: TierReach, home: ColdPartition, request: str) -> Par
         for one in manifests.segments(manifests.load())
         if one.is_readable
     }
-    done: dict[str, tuple[Balance, dict[str, Any]]] = {}
+    done: dict[str, tuple[Removal, dict[str, Any]]] = {}
     prefix = home.evidence_key(f"{ERASURE_PREFIX}{request}-").removesuffix(".json")
     for info in objects.list(prefix.rpartition("/")[0]):
         if not info.key.startswith(prefix):
@@ -83,7 +83,7 @@ def read_cold_erased(reach: TierReach, home: ColdPartition, request: str) -> Par
     return PartitionErased(home.partition, "cold", tuple(balances), tuple(changes))
 
 
-def _decode(data: bytes, key: str) -> Iterator[tuple[Balance, dict[str, Any]]]:
+def _decode(data: bytes, key: str) -> Iterator[tuple[Removal, dict[str, Any]]]:
     try:
         document = json.loads(data)
         for number, (balance, change) in enumerate(
@@ -92,7 +92,7 @@ def _decode(data: bytes, key: str) -> Iterator[tuple[Balance, dict[str, Any]]]:
             for side in ("before", "after"):
                 if not isinstance(change[side]["key"], str):
                     raise ValueError("an object without a key")
-            yield decode_balance(number, balance), change
+            yield decode_removal(number, balance), change
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{key}: is no evidence of an erasure: {error}") from error
 
@@ -105,12 +105,12 @@ def read_hot_erased(
     A swap that was cut short and completed when the log was opened again is not noted as carried
     out, and counts.
     """
-    entries = read_evidence(fs, log.directory).entries
+    entries = read_removal_log(fs, log.directory).entries
     live: LiveSegments | None = None
-    balances: list[Balance] = []
+    balances: list[Removal] = []
     for number, entry in enumerate(entries):
         balance = entry.balance
-        is_ours = balance.kind is BalanceKind.ERASURE and balance.rule.startswith(
+        is_ours = balance.kind is RemovalKind.ERASURE and balance.rule.startswith(
             f"erasure {request}:"
         )
         if is_ours and not entry.is_done:

@@ -12,8 +12,8 @@ from typing import Final, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.erasure import ErasedRecords
-from varve.cleaning.key_index import BATCH_ABORTED, KeyIndex
+from varve.cleaning.compaction.erasure import ErasedRecords
+from varve.cleaning.key_index.key_index import BATCH_ABORTED, KeyIndex
 from varve.jobs.erase.match import Matcher
 from varve.jobs.source.record_blocks import ByteSource, RecordBlock, Stretch, Wanted, read_blocks
 from varve.kernels.batch_scan import Field

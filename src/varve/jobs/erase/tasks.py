@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from varve.cleaning.balance import Balance
-from varve.cleaning.erasure import ErasedRecords, KeyDigest, balance_erasure, plan_erasure
-from varve.cleaning.key_index import KeyIndex
-from varve.cleaning.key_index_build import build_key_index
-from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.compaction.erasure import (
+    ErasedRecords,
+    KeyDigest,
+    balance_erasure,
+    plan_erasure,
+)
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import KeyIndex, SegmentKeys
+from varve.cleaning.removals.removal import Removal
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.names import KEYS
 from varve.commit_log.partition_metadata import decode_topic_id
@@ -91,7 +95,7 @@ class ErasedGroup:
     """A segment that was rewritten and uploaded, not readable yet, and its balance."""
 
     written: WrittenGroup
-    balance: Balance
+    balance: Removal
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from varve.cleaning.rewrite import DamagedSegment
+from varve.cleaning.compaction.rewrite import DamagedSegment
 from varve.foundation.errors import Corrupt, StoreError
 
 

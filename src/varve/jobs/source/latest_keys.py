@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.key_index import ENTRY, NO_HORIZON, KeyIndexHeader
+from varve.cleaning.key_index.key_index import ENTRY, NO_HORIZON, KeyIndexHeader
 from varve.jobs.source.keys import TopicHash
 from varve.jobs.source.piece_stretches import open_stretches, wanted_of
 from varve.jobs.source.pieces import Piece

@@ -15,9 +15,14 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.key_index import KeyIndex, KeyIndexHeader, Table
-from varve.cleaning.key_plan import ENTRY_BYTES, HashRange, KeyPlan, merge_plans, plan_keys
-from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.compaction.key_plan import (
+    ENTRY_BYTES,
+    HashRange,
+    KeyPlan,
+    merge_plans,
+    plan_keys,
+)
+from varve.cleaning.key_index.key_index import KeyIndex, KeyIndexHeader, SegmentKeys, Table
 from varve.foundation.errors import Corrupt, Unavailable
 from varve.jobs.compact.partition import cut_hashes
 from varve.jobs.running.distributor import Distributor, TaskFailure, ThreadDistributor

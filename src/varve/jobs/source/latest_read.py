@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.key_index import KeyIndex, Table
+from varve.cleaning.key_index.key_index import KeyIndex, Table
 from varve.foundation.errors import Corrupt
 from varve.jobs.source.piece_stretches import cold_stretch, open_stretches, wanted_of
 from varve.jobs.source.pieces import ChosenPiece, KeptPiece, PlannedPiece

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
 
-from varve.cleaning.key_index import KeyEntry
+from varve.cleaning.key_index.key_index import KeyEntry
 from varve.jobs.source.arrow_columns import ArrowColumns
 from varve.jobs.source.cold_plan import read_offset_index
 from varve.jobs.source.filters import SourceFilters

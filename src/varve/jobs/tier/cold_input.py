@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from varve.cleaning.key_index import KeyIndexHeader
-from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.key_index.key_index import KeyIndexHeader, SegmentKeys
 from varve.foundation.errors import Corrupt
 from varve.jobs.tier.files import Opener, TierFile, TierFiles
 from varve.kernels.crc import crc32c

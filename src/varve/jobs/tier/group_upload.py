@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from varve.cleaning.rewrite import WrittenSegment
+from varve.cleaning.compaction.rewrite import WrittenSegment
 from varve.commit_log.names import CLEANED, INDEX, KEYS, LOG, TIME_INDEX, TXN_INDEX, log_name
 from varve.disk import FileSystem
 from varve.foundation.errors import ObjectNotFound, Unavailable

@@ -8,7 +8,7 @@ Invariant  reads only; the directory's lock is held meanwhile. One that a store 
 from collections.abc import Iterator
 from typing import Final
 
-from varve.cleaning.check_keys import check_keys
+from varve.cleaning.key_index.segment_indexes import check_keys
 from varve.commit_log.check import hold_lock, inspect_directory
 from varve.commit_log.check_partition import PartitionContext, PartitionFacts
 from varve.commit_log.checkpoints import decode_offsets

@@ -10,8 +10,8 @@ Invariant  reads only, beside running stores and jobs; it may be ended anywhere 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from varve.cleaning.key_index import KeyIndexHeader
-from varve.cleaning.key_plan import ENTRY_BYTES
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES
+from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log.finding import Severity
 from varve.commit_log.partition_metadata import decode_topic_id
 from varve.disk import RealFileSystem

@@ -11,7 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from varve.cleaning.key_index import (
+from varve.cleaning.compaction.key_plan import HashRange, KeyPlan
+from varve.cleaning.compaction.plan import find_latest_records
+from varve.cleaning.compaction.segment_plan import RunRules
+from varve.cleaning.key_index.key_index import (
     BATCH,
     BATCH_ABORTED,
     ENTRY,
@@ -20,9 +23,6 @@ from varve.cleaning.key_index import (
     KeyIndex,
     KeyIndexHeader,
 )
-from varve.cleaning.key_plan import HashRange, KeyPlan
-from varve.cleaning.plan import find_latest
-from varve.cleaning.segment_plan import RunRules
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
@@ -229,11 +229,13 @@ class UniqueTask:
 
     def _look(self) -> SupersededKeys:
         rules = RunRules(
-            now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable=LONG_MAX, shells={}
+            now_ms=_NEVER_MS, delete_retention_ms=0, first_uncleanable_offset=LONG_MAX, shells={}
         )
         with open_files(self.reach.objects, self.home, self.segments) as files:
-            sources = make_sources(self.home, self.segments, self.headers, files, first_dirty=0)
-            plan = find_latest(
+            sources = make_sources(
+                self.home, self.segments, self.headers, files, first_dirty_offset=0
+            )
+            plan = find_latest_records(
                 sources,
                 rules=rules,
                 buffer_bytes=self.buffer_bytes,

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from varve.cleaning.key_index import HEADER_BYTES as KEYS_HEADER_BYTES
-from varve.cleaning.key_index import KeyIndexHeader
-from varve.cleaning.key_index_build import build_key_index
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import HEADER_BYTES as KEYS_HEADER_BYTES
+from varve.cleaning.key_index.key_index import KeyIndexHeader
 from varve.commit_log.check_epochs import EpochCheck
 from varve.commit_log.check_producers import KnownSnapshot, ProducerCheck
 from varve.commit_log.check_segment import (

@@ -17,11 +17,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.cleaning.cleaner import NO_TOPIC_ID
-from varve.cleaning.key_index import Table
-from varve.cleaning.key_indexes import KeyIndexes
-from varve.cleaning.key_plan import KeyPlan, plan_keys
-from varve.cleaning.segment_keys import SegmentKeys
+from varve.cleaning.compaction.key_plan import KeyPlan, plan_keys
+from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys, Table
+from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.commit_log import Log
 from varve.commit_log.names import LOG
 from varve.commit_log.segment import Segment
@@ -89,7 +87,9 @@ class KeyIndexState:
         topic = self._store.topic(self._source.topic)
         log = topic.partition(number).log
         topic_id = NO_TOPIC_ID if topic.id is None else topic.id.bytes
-        indexes = KeyIndexes(self._store.fs, log, topic_id=topic_id, buffer_bytes=_BUFFER_BYTES)
+        indexes = SegmentKeyIndexes(
+            self._store.fs, log, topic_id=topic_id, buffer_bytes=_BUFFER_BYTES
+        )
         parts: list[_Part] = []
         with suppress(FileNotFoundError):  # segments were replaced under way: all is read
             found = _find_indexed(log, indexes, end)
@@ -178,7 +178,7 @@ class _KeptReader:
 
 
 def _find_indexed(
-    log: Log, indexes: KeyIndexes, end: int
+    log: Log, indexes: SegmentKeyIndexes, end: int
 ) -> list[tuple[Segment, int, SegmentKeys]]:
     """Closed segments that end at or before an offset and have an index, with their ends."""
     view = log.view

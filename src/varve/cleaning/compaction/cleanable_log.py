@@ -1,0 +1,224 @@
+"""Which part of a compacted log may be cleaned, how dirty it is, and whether cleaning is due.
+
+Readers may go through the remote log first and then through the local one. So the remote log stays
+an exact prefix of the history, and tombstones and markers that delete something in it stay local.
+
+Invariant  whole segments only: neither the active segment, nor one that an undecided transaction
+           or a record younger than `min.compaction.lag.ms` touches, nor one of a tiered topic that
+           is not copied yet, nor anything behind those.
+Threads    any; the decision is made on one reading of the log.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Final
+
+from varve.cleaning.effective_time import first_timestamp, lag_timestamp
+from varve.cleaning.log_facts import LogFacts, observe, read_consistently
+from varve.commit_log import Log, LogSettings, TopicPartition
+from varve.foundation.settings import LONG_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBounds:
+    """What a partition's cold tier holds.
+
+    Offsets before `copied_offset` are in it: only segments that end there or before are cleaned
+    locally. It was itself cleaned before `cleaned_up_to`: tombstones and transaction markers at
+    that offset or behind it stay, for what they undo may live on in the cold tier.
+    """
+
+    copied_offset: int
+    cleaned_up_to: int
+
+
+WAITS_FOR_COPY: Final = "waits for the copy to object storage"
+KEPT_FOR_COLD: Final = "kept for older records in the cold tier"
+
+FindBorder = Callable[[TopicPartition], RemoteBounds | None]
+"""None for a topic that is not in the cold tier. Raises StoreError when nobody can tell now."""
+
+
+def no_border(partition: TopicPartition) -> RemoteBounds | None:
+    """For a store without a cold tier."""
+    return None
+
+
+class CleaningBound(StrEnum):
+    """What ends the part of a log that may be cleaned."""
+
+    ACTIVE_SEGMENT = "active segment"
+    LAST_STABLE_OFFSET = "last stable offset"
+    MIN_COMPACTION_LAG = "min.compaction.lag.ms"
+    COPY = "copy to object storage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanableLog:
+    """The part of a log that may be cleaned, and how dirty it is.
+
+    `is_corrected` says that the checkpoint lay outside the log and `first_dirty_offset` should
+    replace it. `blocked_by` tells what ends the cleanable part at `first_uncleanable_offset`, and
+    `blocked_until_ms` when that ends by itself, None when it takes an event. `border` is that of
+    the cold tier, None for a topic that has none.
+    """
+
+    partition: TopicPartition
+    first_dirty_offset: int
+    is_corrected: bool
+    first_uncleanable_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    ratio: float
+    min_ratio: float
+    delay_ms: int
+    blocker: CleaningBound
+    blocked_by: str
+    blocked_until_ms: int | None
+    border: RemoteBounds | None = None
+
+    @property
+    def must_clean_now(self) -> bool:
+        """Whether a record has waited longer than `max.compaction.lag.ms`."""
+        return self.delay_ms > 0
+
+    @property
+    def is_due(self) -> bool:
+        if self.clean_bytes + self.cleanable_bytes == 0:
+            return False
+        return self.is_forced or self.ratio > self.min_ratio
+
+    @property
+    def is_forced(self) -> bool:
+        return self.must_clean_now and self.cleanable_bytes > 0
+
+    @property
+    def priority(self) -> tuple[bool, int, float]:
+        """Orders logs that are due, the greatest first: broken promises, then dirt."""
+        return (self.is_forced, self.delay_ms if self.is_forced else 0, self.ratio)
+
+    @property
+    def next_first_dirty(self) -> int:
+        """The checkpoint once all that may be cleaned is clean.
+
+        What was cleaned before it had to wait for its copy stays clean.
+        """
+        return max(self.first_dirty_offset, self.first_uncleanable_offset)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            **asdict(self),
+            "partition": str(self.partition),
+            "must_clean_now": self.must_clean_now,
+            "is_due": self.is_due,
+        }
+
+
+def find_cleanable(
+    log: Log,
+    first_dirty_offset: int | None,
+    now_ms: int,
+    settings: LogSettings | None = None,
+    *,
+    border: RemoteBounds | None = None,
+) -> CleanableLog:
+    """How dirty a log is; `first_dirty_offset` is its cleaner checkpoint, None without one.
+
+    `settings` are the topic's, for a look at what others would give.
+    """
+    return read_consistently(
+        log, lambda: judge_cleanable(observe(log, settings), first_dirty_offset, now_ms, border)
+    )
+
+
+def most_urgent_first(found: Iterable[CleanableLog]) -> list[CleanableLog]:
+    """Those that are due, the most pressing first."""
+    return sorted((one for one in found if one.is_due), key=lambda one: one.priority, reverse=True)
+
+
+def judge_cleanable(
+    facts: LogFacts, checkpoint: int | None, now_ms: int, border: RemoteBounds | None = None
+) -> CleanableLog:
+    first_dirty_offset = facts.log_start_offset if checkpoint is None else checkpoint
+    is_outside = not facts.log_start_offset <= first_dirty_offset <= facts.end_offset
+    if is_outside:
+        first_dirty_offset = facts.log_start_offset
+    blocker, bound, until_ms = _uncleanable_bound(facts, first_dirty_offset, now_ms, border)
+    first_uncleanable_offset = facts.find_segment(max(bound, first_dirty_offset)).base_offset
+    if border is not None:
+        first_uncopied = facts.find_segment(border.copied_offset).base_offset
+        first_uncleanable_offset = min(first_uncleanable_offset, first_uncopied)
+    clean_bytes = sum(one.size for one in facts.segments if one.base_offset < first_dirty_offset)
+    first_counted = facts.find_segment(
+        min(first_dirty_offset, first_uncleanable_offset)
+    ).base_offset
+    cleanable_bytes = sum(
+        one.size
+        for one in facts.segments
+        if first_counted <= one.base_offset < first_uncleanable_offset
+    )
+    total = clean_bytes + cleanable_bytes
+    return CleanableLog(
+        partition=facts.partition,
+        first_dirty_offset=first_dirty_offset,
+        is_corrected=is_outside,
+        first_uncleanable_offset=first_uncleanable_offset,
+        clean_bytes=clean_bytes,
+        cleanable_bytes=cleanable_bytes,
+        ratio=cleanable_bytes / total if total else 0.0,
+        min_ratio=facts.settings.min_cleanable_dirty_ratio,
+        delay_ms=_compaction_delay_ms(facts, first_dirty_offset, now_ms),
+        blocker=blocker,
+        blocked_by=_blocked_text(facts, blocker, bound, until_ms),
+        blocked_until_ms=until_ms,
+        border=border,
+    )
+
+
+def _uncleanable_bound(
+    facts: LogFacts, first_dirty_offset: int, now_ms: int, border: RemoteBounds | None
+) -> tuple[CleaningBound, int, int | None]:
+    """What ends the cleanable part, at which offset, and until when if time alone lifts it."""
+    blocker, bound, until_ms = CleaningBound.ACTIVE_SEGMENT, facts.active.base_offset, None
+    if facts.last_stable_offset < bound:
+        blocker, bound = CleaningBound.LAST_STABLE_OFFSET, facts.last_stable_offset
+    if border is not None and border.copied_offset < bound:
+        blocker, bound = CleaningBound.COPY, border.copied_offset
+    lag_ms = facts.settings.min_compaction_lag_ms
+    if lag_ms <= 0:
+        return blocker, bound, until_ms
+    for segment in facts.closed_from(first_dirty_offset):
+        if segment.base_offset >= bound:
+            break
+        newest_ms = lag_timestamp(segment.read_times(), facts.settings)
+        if newest_ms > now_ms - lag_ms:
+            return CleaningBound.MIN_COMPACTION_LAG, segment.base_offset, newest_ms + lag_ms
+    return blocker, bound, until_ms
+
+
+def _blocked_text(facts: LogFacts, blocker: CleaningBound, bound: int, until_ms: int | None) -> str:
+    match blocker:
+        case CleaningBound.ACTIVE_SEGMENT:
+            return f"the active segment {bound} is never cleaned"
+        case CleaningBound.LAST_STABLE_OFFSET:
+            if facts.high_watermark <= bound:
+                return f"records from the high watermark {bound} on are not replicated yet"
+            return f"a transaction is undecided since offset {bound}, the last stable offset"
+        case CleaningBound.COPY:
+            return f"what lies from offset {bound} on {WAITS_FOR_COPY}"
+        case CleaningBound.MIN_COMPACTION_LAG:
+            return (
+                f"segment {bound} holds records younger than "
+                f"min.compaction.lag.ms={facts.settings.min_compaction_lag_ms} until {until_ms}"
+            )
+
+
+def _compaction_delay_ms(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
+    """By how much the oldest dirty closed segment has outwaited `max.compaction.lag.ms`."""
+    lag_ms = facts.settings.max_compaction_lag_ms
+    if lag_ms >= LONG_MAX:
+        return 0
+    begun = (first_timestamp(one, facts.settings) for one in facts.closed_from(first_dirty_offset))
+    earliest_ms = min((ms for ms in begun if ms > 0), default=None)
+    return 0 if earliest_ms is None else max(0, now_ms - lag_ms - earliest_ms)

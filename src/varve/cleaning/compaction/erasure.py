@@ -1,0 +1,177 @@
+"""The rewrite of one segment without some of its records, planned and accounted for.
+
+Invariant  nothing but the named records goes: tombstones, markers, stale records, what was aborted
+           and batches that were empty before stay as they are. A batch that loses all its records
+           stays as a shell where compaction would leave it, and at the end of its segment.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan, first_records
+from varve.cleaning.key_index.builder import KeyIndexBuilder
+from varve.cleaning.key_index.key_index import InputSegment, SegmentKeys, Table
+from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary, hex_digest
+from varve.commit_log import TopicPartition
+from varve.commit_log.names import LOG
+from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.segment_scan import BatchWalk
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt
+
+Integers = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRecords:
+    """Records of one segment, in the order of its file.
+
+    Each is told by the base offset of its batch and its number among the records of that. `size`
+    is what all of them take, encoded; `kept_size` what the other data records of the segment do.
+    """
+
+    offsets: Integers
+    batches: Integers
+    ranks: Integers
+    size: int
+    kept_size: int = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def number_records(
+    records: ErasedRecords, batches: Table, *, base_offset: int, where: str
+) -> Integers:
+    """The numbers of records within their segment; raises Corrupt for a batch that is not listed.
+
+    `batches` are those of the segment's key index.
+    """
+    bases = base_offset + batches["base"].astype(np.int64)
+    slots = np.searchsorted(bases, records.batches)
+    is_listed = slots < len(bases)
+    if not is_listed.all() or (bases[slots] != records.batches).any():
+        raise Corrupt(f"{where}: its key index lists other batches than it holds: erase again")
+    numbers: Integers = first_records(batches)[slots] + records.ranks
+    if (records.ranks >= batches["count"][slots]).any():
+        raise Corrupt(f"{where}: its key index counts other records than it holds: erase again")
+    return numbers
+
+
+def plan_erasure(
+    segment: InputSegment,
+    keys: SegmentKeys,
+    records: ErasedRecords,
+    *,
+    next_offset: int,
+    aborted: Sequence[AbortedTransaction],
+    shells: Mapping[int, ProducerShell],
+    now_ms: int,
+    digest: "KeyDigest",
+) -> SegmentPlan:
+    """What becomes of a segment that loses these records.
+
+    `aborted` are the transactions that touch it, `shells` the producers in use.
+    """
+    with keys.open() as index:
+        batches, marks = index.batches(), index.marks()
+    where = segment.path(LOG)
+    count = keys.record_count
+    numbers = number_records(records, batches, base_offset=segment.base_offset, where=where)
+    dropped = np.zeros((count + 7) // 8, np.uint8)
+    np.bitwise_or.at(dropped, numbers >> 3, np.uint8(1) << (numbers & 7).astype(np.uint8))
+    return SegmentPlan(
+        segment=segment,
+        next_offset=next_offset,
+        keys=keys,
+        is_dirty=False,
+        keep=~dropped,
+        tombstones=np.zeros(len(dropped), np.uint8),
+        discardable=np.zeros(len(marks), np.bool_),
+        aborted_kept=[
+            one for one in aborted if segment.base_offset <= one.last_offset < next_offset
+        ],
+        records={Reason.KEPT: count - len(records), Reason.ERASED: len(records)},
+        bytes={Reason.KEPT: records.kept_size, Reason.ERASED: records.size},
+        deleted=0,
+        digest=digest.of(segment, dropped),
+        planned_bytes=max(segment.size - records.size, 0),
+        stamped_bytes=0,
+        is_changed=bool(len(records)),
+        rules=RunRules(
+            now_ms=now_ms,
+            delete_retention_ms=0,
+            first_uncleanable_offset=next_offset,
+            shells=shells,
+            keep_empty_batches=True,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDigest:
+    """Reads a segment and gives the digest of its keys, those of aborted records among them.
+
+    What does not fit into `buffer_bytes` goes to files that begin with `path`.
+    """
+
+    fs: FileSystem
+    path: str
+    topic_id: bytes
+    buffer_bytes: int
+
+    def of(self, segment: InputSegment, dropped: Bits | None = None) -> tuple[int, int]:
+        """Of all its records but those dropped; raises Corrupt for one that is damaged."""
+        builder = KeyIndexBuilder(
+            self.fs,
+            self.path,
+            base_offset=segment.base_offset,
+            topic_id=self.topic_id,
+            buffer_bytes=self.buffer_bytes,
+            aborted=(),
+            dropped=dropped,
+        )
+        try:
+            walk = BatchWalk(segment.file(), start=0, end=segment.size, verify_crc=True)
+            for table in walk:
+                builder.add(table)
+            walk.check_ended(segment.path(LOG), remedy=None)
+            builder.finish(segment.size)
+        except BaseException:
+            builder.discard()
+            raise
+        self.fs.remove(self.path)
+        return builder.digest
+
+
+def balance_erasure(
+    plan: SegmentPlan,
+    output: SegmentSummary,
+    *,
+    id: int,
+    partition: TopicPartition,
+    digest_after: tuple[int, int],
+    request: str,
+) -> Removal:
+    """The balance of a segment's erasure, checked; raises Unbalanced."""
+    balance = Removal(
+        id=id,
+        partition=partition,
+        kind=RemovalKind.ERASURE,
+        at_ms=plan.rules.now_ms,
+        inputs=(plan.figure,),
+        outputs=(output,),
+        records=plan.records,
+        bytes=plan.bytes,
+        keys_before=hex_digest(plan.digest),
+        keys_after=hex_digest(digest_after),
+        rule=f"erasure {request}: the records that were asked for, and no other",
+        end_offset=plan.next_offset,
+    )
+    balance.check()
+    return balance

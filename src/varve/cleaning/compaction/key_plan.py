@@ -1,0 +1,207 @@
+"""Which records of a run of segments are the latest of their keys, found from the sidecars alone.
+
+The sidecars are sorted by hash, so a range of hashes is one slice of each. Ranges are taken one
+after another, each read into the same buffer: memory is bounded by the buffer, and the number of
+keys only decides how many ranges there are.
+
+Invariant  a record is kept if and only if no later record of its key stands in the given segments,
+           and it is not a tombstone past its horizon. Every entry is counted once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.key_index.key_index import SegmentKeys
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.kernels.key_merge import TALLY_COUNT, Tally, merge_latest
+
+Bits = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+HashRange = tuple[int, int]
+"""First words of hashes, from the first on and before the second."""
+
+HASH_END: Final = 1 << 64
+ALL_HASHES: Final[HashRange] = (0, HASH_END)
+ENTRY_BYTES: Final = 32
+BUFFER_BYTES_MIN: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """The outcome: bitmaps over the records of all segments, and a row of counts for each.
+
+    Record r of segment s is bit `bit_starts[s] + r`; starts are whole bytes.
+    """
+
+    keep: Bits
+    tombstones: Bits
+    bit_starts: Integers
+    tallies: Integers
+    range_count: int
+    buffer_utilisation: float
+
+    def bits_of(self, segment: int, bits: Bits) -> Bits:
+        """One segment's part of a bitmap."""
+        start = int(self.bit_starts[segment]) // 8
+        end = (
+            int(self.bit_starts[segment + 1]) // 8
+            if segment + 1 < len(self.bit_starts)
+            else bits.size
+        )
+        return bits[start:end]
+
+    def tally(self, segment: int, column: Tally) -> int:
+        return int(self.tallies[segment, column])
+
+
+def lay_out_bits(record_counts: Sequence[int]) -> tuple[Integers, int]:
+    """Where each segment's bits begin, and how many bytes all take."""
+    sizes = [(count + 7) // 8 for count in record_counts]
+    starts = np.cumsum([0, *sizes], dtype=np.int64)
+    return starts[:-1] * 8, int(starts[-1])
+
+
+def plan_keys(
+    indexes: Sequence[SegmentKeys],
+    *,
+    buffer_bytes: int,
+    expired: Bits | None = None,
+    pace: Callable[[int], None] = lambda size: None,
+    hashes: HashRange = ALL_HASHES,
+) -> KeyPlan:
+    """Plans over segments given oldest first; with `hashes`, for the keys in that range alone.
+
+    `expired` marks the records of batches past their delete horizon, laid out as the plan's own
+    bits. `pace` is told of every read and may raise to stop.
+    """
+    if buffer_bytes < BUFFER_BYTES_MIN:
+        raise InvalidRequest(
+            f"log.cleaner.dedupe.buffer.size leaves {buffer_bytes} bytes to a cleaner thread; "
+            f"give each at least {BUFFER_BYTES_MIN}"
+        )
+    bit_starts, size = lay_out_bits([index.record_count for index in indexes])
+    plan = _Planning(indexes, buffer_bytes // ENTRY_BYTES, bit_starts, size, expired, pace)
+    plan.run(*hashes)
+    return KeyPlan(
+        plan.keep,
+        plan.tombstones,
+        bit_starts,
+        plan.tallies,
+        plan.range_count,
+        plan.fullest / plan.capacity,
+    )
+
+
+def merge_plans(plans: Sequence[KeyPlan]) -> KeyPlan:
+    """One plan of those for ranges that do not overlap, all over the same segments."""
+    first = plans[0]
+    return KeyPlan(
+        np.bitwise_or.reduce([plan.keep for plan in plans]),
+        np.bitwise_or.reduce([plan.tombstones for plan in plans]),
+        first.bit_starts,
+        # Digests are sums that wrap, so they add up like counts.
+        np.sum([plan.tallies for plan in plans], axis=0, dtype=np.int64),
+        sum(plan.range_count for plan in plans),
+        max(plan.buffer_utilisation for plan in plans),
+    )
+
+
+class _Planning:
+    """One walk over all ranges of hashes."""
+
+    def __init__(
+        self,
+        indexes: Sequence[SegmentKeys],
+        capacity: int,
+        bit_starts: Integers,
+        size: int,
+        expired: Bits | None,
+        pace: Callable[[int], None],
+    ) -> None:
+        self._indexes = indexes
+        self._bit_starts = bit_starts
+        self._expired = np.zeros(size, np.uint8) if expired is None else expired
+        self._pace = pace
+        self._base_offsets = np.array([index.base_offset for index in indexes], np.int64)
+        self._record_counts = np.array([index.record_count for index in indexes], np.int64)
+        self.capacity = capacity
+        self._entries = np.empty((0, 4), np.uint64)
+        self.keep = np.zeros(size, np.uint8)
+        self.tombstones = np.zeros(size, np.uint8)
+        self.tallies = np.zeros((len(indexes), TALLY_COUNT), np.int64)
+        self.range_count = 0
+        self.fullest = 0
+
+    def run(self, low: int, hash_end: int) -> None:
+        cursors = self._find_ends([0] * len(self._indexes), low)
+        total = sum(self._find_ends(cursors, hash_end)) - sum(cursors)
+        if not total:
+            return
+        self._entries = np.empty((min(self.capacity, total), 4), np.uint64)
+        # Hashes are uniform, so ranges of equal width hold about equally much; a little air
+        # spares nearly every range the halving.
+        width = -(-(hash_end - low) // (-(-total * 17 // (self.capacity * 16))))
+        while low < hash_end:
+            high = min(low + width, hash_end)
+            ends = self._find_ends(cursors, high)
+            while sum(ends) - sum(cursors) > self.capacity:
+                if high - low <= 1:
+                    raise Corrupt(self._crowded(low))
+                high = low + (high - low) // 2
+                ends = self._find_ends(cursors, high)
+            self._merge(cursors, ends, low, high)
+            cursors, low = ends, high
+
+    def _find_ends(self, cursors: list[int], high: int) -> list[int]:
+        if high == 0:
+            return cursors
+        if high == HASH_END:
+            return [index.entry_count for index in self._indexes]
+        ends = []
+        for keys, start in zip(self._indexes, cursors, strict=True):
+            with keys.open() as index:
+                ends.append(index.lower_bound(high, start=start))
+        return ends
+
+    def _merge(self, starts: list[int], ends: list[int], low: int, high: int) -> None:
+        bounds = np.zeros(len(starts) + 1, np.int64)
+        np.cumsum(np.array(ends, np.int64) - np.array(starts, np.int64), out=bounds[1:])
+        for number, keys in enumerate(self._indexes):
+            start, end = starts[number], ends[number]
+            if start < end:
+                with keys.open() as index:
+                    rows = self._entries[bounds[number] : bounds[number + 1]]
+                    index.read_entries(start, end, rows)
+                self._pace((end - start) * ENTRY_BYTES)
+        fault = merge_latest(
+            self._entries,
+            bounds,
+            np.uint64(low),
+            np.uint64(high - 1),
+            self._base_offsets,
+            self._record_counts,
+            self._bit_starts,
+            self._expired,
+            self.keep,
+            self.tombstones,
+            self.tallies,
+        )
+        if fault >= 0:
+            raise Corrupt(
+                f"{self._indexes[fault].path}: an entry names a record beyond the "
+                f"{self._record_counts[fault]} of its segment; remove the file, it is rebuilt"
+            )
+        self.range_count += 1
+        self.fullest = max(self.fullest, int(bounds[-1]))
+
+    def _crowded(self, low: int) -> str:
+        paths = ", ".join(index.path for index in self._indexes[:3])
+        return (
+            f"more than {self.capacity} entries share the hash {low:016x} in {paths}…; the key "
+            "indexes are damaged, remove them and they are rebuilt"
+        )

@@ -1,0 +1,429 @@
+"""Compacts the logs of a store: chooses what is due, runs it, and keeps going whatever fails.
+
+Invariant  a partition is worked on by one thread at a time. A failure stays with its partition: it
+           shows in `health` and is tried again after a time that doubles, without a restart. Only
+           an I/O error of the log's own files takes the directory offline.
+Threads    any; `_lock` guards who works on what.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from varve.cleaning.compaction.cleanable_log import (
+    CleanableLog,
+    FindBorder,
+    RemoteBounds,
+    find_cleanable,
+    most_urgent_first,
+    no_border,
+)
+from varve.cleaning.compaction.partition_cleaner import PartitionCleaner
+from varve.cleaning.compaction.plan import CleaningPlan
+from varve.cleaning.compaction.run import CompactionRun, RunTools
+from varve.cleaning.key_index.key_index import NO_TOPIC_ID, SegmentKeys
+from varve.cleaning.key_index.lookup import FindCold, KeyLookup
+from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
+from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.observer import CleanerObserver
+from varve.cleaning.removals.removal_log import RemovalLog
+from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
+from varve.cleaning.retention import Retention
+from varve.cleaning.settings import CleanerSettings
+from varve.cleaning.work_budget import Throttle
+from varve.commit_log import Log, LogStore, Segment, TopicPartition
+from varve.commit_log.log_directory import LogDirectory
+from varve.foundation.clock import Clock
+from varve.foundation.errors import PolicyViolation, StoreError, Unavailable
+from varve.foundation.worker import Worker, WorkerHealth
+from varve.records import Record
+
+Progress = Callable[[CleanProgress], None]
+
+
+class CleaningStopped(Unavailable):
+    """The run was told to stop; the log is as it was before its current group."""
+
+
+class LogCleaner:
+    """The cleaner of one store. `run_once` does what is due; `start` gives it threads."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        clock: Clock,
+        settings: CleanerSettings | None = None,
+        metrics: CleanerMetrics | None = None,
+        border: FindBorder | None = None,
+        find_cold: FindCold | None = None,
+    ) -> None:
+        """`border` tells where the cold tier of a partition ends; without it there is none.
+
+        `find_cold` looks keys up in it.
+        """
+        self._store = store
+        self._find_cold = find_cold
+        self._find_border = border or no_border
+        self._clock = clock
+        self._settings = settings or CleanerSettings()
+        self._observer = CleanerObserver(metrics)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._partitions: dict[TopicPartition, PartitionCleaner] = {}  # guarded by _lock
+        self._workers: list[Worker] = []
+        self._throttle = Throttle(
+            self._settings.log_cleaner_io_max_bytes_per_second,
+            clock,
+            lambda wait_ms: self._stopping.wait(wait_ms / 1000),
+        )
+        self.retention = Retention(store, evidence=self.evidence, metrics=metrics)
+
+    def start(self) -> None:
+        """Starts `log.cleaner.threads` threads, unless `log.cleaner.enable` is off."""
+        if not self._settings.log_cleaner_enable:
+            return
+        for number in range(self._settings.log_cleaner_threads):
+            worker = Worker(
+                f"varve-cleaner-{number}",
+                partial(self._run_thread, number),
+                max(self._settings.log_cleaner_backoff_ms, 1),
+                self._clock,
+            )
+            self._workers.append(worker.start())
+
+    def stop(self) -> None:
+        """Ends the threads; a run in flight stops at its next chunk, and nothing is lost."""
+        self._stopping.set()
+        with ExitStack() as stack:
+            for worker in self._workers:
+                stack.callback(worker.stop)
+
+    def _run_thread(self, number: int, now_ms: int) -> None:
+        if number == 0:
+            self.build_indexes(now_ms)
+        self._clean_due(now_ms, number)
+        if number == 0:
+            self._expire_compacted(now_ms)
+            self._observe_health()
+
+    def run_once(self, now_ms: int) -> list[CleanReport]:
+        """Builds missing key indexes, cleans what is due, expires what compacted logs let go."""
+        self.build_indexes(now_ms)
+        reports = self._clean_due(now_ms, 0)
+        self._expire_compacted(now_ms)
+        self._observe_health()
+        return reports
+
+    def _clean_due(self, now_ms: int, thread: int) -> list[CleanReport]:
+        reports: list[CleanReport] = []
+        tried: set[TopicPartition] = set()
+        while not self._stopping.is_set():
+            partition = self._pick(now_ms, tried)
+            if partition is None:
+                return reports
+            tried.add(partition.log.topic_partition)
+            try:
+                report = self._run(partition, now_ms)
+            finally:
+                partition.is_busy.release()
+            if report is not None:
+                reports.append(report)
+                self._observer.note_report(report, thread)
+        return reports
+
+    def _pick(self, now_ms: int, tried: set[TopicPartition]) -> PartitionCleaner | None:
+        """The most pressing partition that nobody works on, taken for the caller."""
+        found: list[CleanableLog] = []
+        healing: list[PartitionCleaner] = []
+        by_name: dict[TopicPartition, PartitionCleaner] = {}
+        for partition in self._compacted():
+            dirtiness = self._look_at(partition, now_ms)
+            if dirtiness is None:
+                continue
+            found.append(dirtiness)
+            by_name[dirtiness.partition] = partition
+            if dirtiness.is_due:
+                continue
+            if partition.indexes.needs_run(now_ms):
+                healing.append(partition)
+            else:
+                partition.note_success()
+        self._observer.note_selection(found, now_ms)
+        for partition in [*(by_name[one.partition] for one in most_urgent_first(found)), *healing]:
+            is_tried = partition.log.topic_partition in tried
+            if not is_tried and partition.is_busy.acquire(blocking=False):
+                return partition
+        return None
+
+    def _look_at(self, partition: PartitionCleaner, now_ms: int) -> CleanableLog | None:
+        """How dirty it is; None while it waits after a failure, or nobody can tell its border."""
+        if partition.waits(now_ms) or partition.waits_for_border(now_ms):
+            return None
+        try:
+            border = self._find_border(partition.log.topic_partition)
+        except StoreError as error:
+            partition.note_no_border(error, now_ms)
+            return None
+        try:
+            return self._select(partition, border, now_ms)
+        except Exception as error:
+            partition.note_failure(error, now_ms)
+            return None
+
+    def _compacted(self) -> list[PartitionCleaner]:
+        known = {
+            name: self._get(name, log, directory)
+            for name, log, directory in self._store.logs()
+            if log.settings.is_compacted and directory.failure is None
+        }
+        with self._lock:
+            for name in set(self._partitions) - {name for name, _, _ in self._store.logs()}:
+                del self._partitions[name]
+        return list(known.values())
+
+    def _get(self, name: TopicPartition, log: Log, directory: LogDirectory) -> PartitionCleaner:
+        with self._lock:
+            known = self._partitions.get(name)
+            if known is not None and known.log is log:
+                return known
+            topic_id = self._store.topic_id(name)
+            key = NO_TOPIC_ID if topic_id is None else topic_id.bytes
+            partition = PartitionCleaner(
+                log,
+                directory,
+                SegmentKeyIndexes(
+                    self._store.fs, log, topic_id=key, buffer_bytes=self._buffer_bytes
+                ),
+                RemovalLog(self._store.fs, log.directory),
+                key,
+            )
+            self._partitions[name] = partition
+            return partition
+
+    @property
+    def _buffer_bytes(self) -> int:
+        """What one thread may use for planning."""
+        settings = self._settings
+        share = settings.log_cleaner_dedupe_buffer_size // max(settings.log_cleaner_threads, 1)
+        return int(share * settings.log_cleaner_io_buffer_load_factor)
+
+    def evidence(self, log: Log) -> RemovalLog:
+        """The evidence file of a log; always the same object, as it must be."""
+        for name, known, directory in self._store.logs():
+            if known is log:
+                return self._get(name, log, directory).evidence
+        raise Unavailable(f"{log.topic_partition} is no longer in the store")
+
+    def _select(
+        self, partition: PartitionCleaner, border: RemoteBounds | None, now_ms: int
+    ) -> CleanableLog:
+        name, directory = partition.log.topic_partition, partition.directory
+        with partition.look(f"selection of {name}"):
+            found = find_cleanable(
+                partition.log, directory.cleaner_offset(name), now_ms, border=border
+            )
+            if found.is_corrected:
+                directory.write_cleaner_offset(name, found.first_dirty_offset)
+        partition.note_selection(found)
+        return found
+
+    def _run(self, partition: PartitionCleaner, now_ms: int) -> CleanReport | None:
+        """One run that is due; what goes wrong is noted and tried again later.
+
+        Looks once more what may be cleaned: another thread may have run since it was picked.
+        """
+        dirtiness = self._look_at(partition, now_ms)
+        if dirtiness is None:
+            return None
+        try:
+            report = self._carry_out(partition, dirtiness, now_ms)
+        except CleaningStopped:
+            return None
+        except Exception as error:
+            partition.note_failure(error, now_ms)
+            return None
+        partition.note_success()
+        return report
+
+    def _carry_out(
+        self,
+        partition: PartitionCleaner,
+        dirtiness: CleanableLog,
+        now_ms: int,
+        *,
+        progress: Progress | None = None,
+    ) -> CleanReport:
+        name = partition.log.topic_partition
+        run = CompactionRun(
+            partition.log, dirtiness, now_ms, self._tools(partition, progress=progress)
+        )
+        with partition.work(f"cleaning of {name}"):
+            partition.indexes.forget_vanished()
+            report = run.carry_out(run.plan())
+            if run.is_complete:
+                partition.directory.write_cleaner_offset(name, dirtiness.next_first_dirty)
+                partition.indexes.healed.clear()
+        return report
+
+    def _tools(self, partition: PartitionCleaner, *, progress: Progress | None = None) -> RunTools:
+        return RunTools(
+            fs=self._store.fs,
+            clock=self._clock,
+            topic_id=partition.topic_id,
+            buffer_bytes=self._buffer_bytes,
+            indexes=partition.indexes,
+            evidence=partition.evidence,
+            pace=self._pace,
+            progress=progress,
+        )
+
+    def _pace(self, size: int) -> None:
+        if self._stopping.is_set():
+            raise CleaningStopped("cleaning was stopped; it goes on where it was at the next run")
+        self._throttle.pace(size)
+
+    def clean(
+        self,
+        partition: TopicPartition,
+        now_ms: int,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> CleanReport:
+        """Cleans one partition now, however little of it is dirty; raises what goes wrong.
+
+        A dry run changes nothing but for building key indexes that are missing.
+        """
+        with self._take(partition) as found:
+            _check_compacted(found.log)
+            dirtiness = self._select(found, self._find_border(partition), now_ms)
+            if dry_run:
+                tools = self._tools(found, progress=progress)
+                run = CompactionRun(found.log, dirtiness, now_ms, tools)
+                with found.work(f"plan of {partition}"):
+                    return run.report(run.plan(), is_dry_run=True)
+            report = self._carry_out(found, dirtiness, now_ms, progress=progress)
+            found.note_success()
+            self._observer.note_report(report, 0)
+            return report
+
+    def plan(self, partition: TopicPartition, now_ms: int) -> CleaningPlan:
+        """What a run would do now; only key indexes that are missing are built."""
+        with self._take(partition) as found:
+            _check_compacted(found.log)
+            dirtiness = self._select(found, self._find_border(partition), now_ms)
+            with found.work(f"plan of {partition}"):
+                return CompactionRun(found.log, dirtiness, now_ms, self._tools(found)).plan()
+
+    def ensure_keys(
+        self, partition: TopicPartition, segment: Segment, next_offset: int, now_ms: int
+    ) -> SegmentKeys | None:
+        """The key index of a decided segment, built if need be; None while the segment is held.
+
+        `next_offset` is where the next segment begins.
+        """
+        with self._take(partition) as found, found.work(f"key index of {partition}"):
+            return found.indexes.ensure(segment, next_offset, now_ms, self._pace)
+
+    def find_key(
+        self, partition: TopicPartition, key: bytes, now_ms: int, *, below: int | None = None
+    ) -> Record | None:
+        """The latest committed record of a key, perhaps a tombstone; None when there is none.
+
+        `below` leaves out segments that begin there or behind.
+        """
+        found = self._find(partition)
+        may_build = found.is_busy.acquire(blocking=False)
+        try:
+            lookup = KeyLookup(
+                found.log,
+                found.indexes,
+                topic_id=found.topic_id,
+                clock=self._clock,
+                may_build=may_build,
+                find_cold=self._find_cold,
+            )
+            return lookup.find(key, now_ms, self._pace, below=below)
+        finally:
+            if may_build:
+                found.is_busy.release()
+
+    def border(self, partition: TopicPartition) -> RemoteBounds | None:
+        """Where its cold tier ends; None without one. Raises StoreError when nobody can tell."""
+        return self._find_border(partition)
+
+    def _find(self, partition: TopicPartition) -> PartitionCleaner:
+        log = self._store.get(partition)
+        directory = self._store.directory_of(partition)
+        if directory is None:
+            raise Unavailable(f"{partition} is no longer in the store")
+        return self._get(partition, log, directory)
+
+    @contextmanager
+    def _take(self, partition: TopicPartition) -> Iterator[PartitionCleaner]:
+        """The partition for the caller alone, once a run in flight is done."""
+        found = self._find(partition)
+        with found.is_busy:
+            yield found
+
+    def build_indexes(self, now_ms: int) -> int:
+        """Builds the key indexes of closed segments whose transactions are decided; how many."""
+        built = 0
+        for partition in self._compacted():
+            if partition.waits(now_ms) or not partition.is_busy.acquire(blocking=False):
+                continue
+            try:
+                with partition.work("key indexes"):
+                    built += self._build_indexes(partition, now_ms)
+            except CleaningStopped:
+                return built
+            except Exception as error:
+                partition.note_failure(error, now_ms)
+            finally:
+                partition.is_busy.release()
+        return built
+
+    def _build_indexes(self, partition: PartitionCleaner, now_ms: int) -> int:
+        log, indexes = partition.log, partition.indexes
+        indexes.forget_vanished()
+        closed, stable = log.view.closed, log.last_stable_offset
+        ends = [one.base_offset for one in closed[1:]] + [log.view.active.base_offset]
+        built = 0
+        for segment, end in zip(closed, ends, strict=False):
+            if end <= stable and indexes.find(segment, end) is None:
+                built += indexes.ensure(segment, end, now_ms, self._pace) is not None
+        return built
+
+    def _expire_compacted(self, now_ms: int) -> None:
+        for partition in self._compacted():
+            if partition.is_busy.acquire(blocking=False):
+                try:
+                    self.retention.expire(partition.log, now_ms)
+                finally:
+                    partition.is_busy.release()
+
+    def health(self) -> list[PartitionHealth]:
+        """How cleaning fares with each compacted partition."""
+        return [partition.health for partition in self._compacted()]
+
+    def _observe_health(self) -> None:
+        by_path: dict[str, list[PartitionHealth]] = {
+            directory.path: [] for directory in self._store.directories
+        }
+        for partition in self._compacted():
+            by_path[partition.directory.path].append(partition.health)
+        self._observer.note_health(by_path, self.worker_health())
+
+    def worker_health(self) -> list[WorkerHealth]:
+        """How the threads fare."""
+        return [worker.health() for worker in self._workers]
+
+
+def _check_compacted(log: Log) -> None:
+    if not log.settings.is_compacted:
+        raise PolicyViolation(
+            f"{log.topic_partition}: only topics with compact in cleanup.policy are compacted; it "
+            f"is {','.join(log.settings.cleanup_policy)}"
+        )

@@ -1,0 +1,374 @@
+"""Plans a cleaning run over one partition: which segments are rewritten, and in what groups.
+
+Invariant  a segment cleaned for the first time is cleaned completely. One that was cleaned before
+           is rewritten when enough of it is stale, or when one of its records was deleted by a
+           tombstone: a tombstone is removed only when nothing it deletes is left before it.
+           A group fits into one segment, as far as can be estimated, and a byte is rewritten for
+           the sake of its neighbours a number of times that grows with the logarithm of their
+           count. Where local segments are evicted one by one each stays alone: joined with a
+           younger one it would stay on the local disk as long as that.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from varve.cleaning.compaction.key_plan import (
+    ALL_HASHES,
+    HashRange,
+    KeyPlan,
+    lay_out_bits,
+    plan_keys,
+)
+from varve.cleaning.compaction.segment_plan import (
+    RunRules,
+    SegmentPlan,
+    count_by_reason,
+    decide_batches,
+    estimate_size,
+    keep_control_records,
+    mark_expired,
+    stamped_markers_size,
+)
+from varve.cleaning.compaction.transactions import MarkVerdicts, TransactionTracker
+from varve.cleaning.key_index.key_index import NO_HORIZON, InputSegment, SegmentKeys, Table
+from varve.cleaning.removals.removal import Reason
+from varve.commit_log import LogSettings
+from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
+from varve.commit_log.settings import INT_MAX
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.kernels.key_merge import Tally
+
+Group = tuple[SegmentPlan, ...]
+
+SMALL_SEGMENTS_MIN: Final = 8
+"""From so many on, segments that need no rewrite are joined for their number alone."""
+_INDEX_ENTRY_BYTES: Final = 12
+"""Of the time index, the larger of the two."""
+
+
+def group_segments(
+    plans: Sequence[SegmentPlan], chosen: set[int], settings: LogSettings
+) -> list[Group]:
+    """The groups among segments that follow each other, oldest first.
+
+    A segment that is not chosen joins one that is only if it is no larger than what it joins: so
+    a small one is copied seldom, and a large one never for the sake of its neighbours.
+    """
+    groups: list[list[SegmentPlan]] = []
+    for plan in plans:
+        if not groups or not _joins(groups[-1], plan, chosen, settings):
+            groups.append([])
+        groups[-1].append(plan)
+    found: list[Group] = []
+    idle: list[SegmentPlan] = []
+    for group in groups:
+        if not _is_chosen(group, chosen):
+            idle += group
+            continue
+        found += _join_small(idle, settings)
+        idle = []
+        found.append(tuple(group))
+    return found + _join_small(idle, settings)
+
+
+def _is_chosen(group: Sequence[SegmentPlan], chosen: set[int]) -> bool:
+    return any(plan.segment.base_offset in chosen for plan in group)
+
+
+def _joins(
+    group: Sequence[SegmentPlan], plan: SegmentPlan, chosen: set[int], settings: LogSettings
+) -> bool:
+    size = _planned_bytes(group)
+    is_chosen = plan.segment.base_offset in chosen
+    if not _is_chosen(group, chosen) and not (is_chosen and size <= plan.planned_bytes):
+        return False
+    if not is_chosen and plan.planned_bytes > size:
+        return False
+    return _fits(group, plan, settings)
+
+
+def _fits(group: Sequence[SegmentPlan], plan: SegmentPlan, settings: LogSettings) -> bool:
+    size = _planned_bytes(group) + plan.planned_bytes
+    if size > settings.segment_bytes or settings.has_local_limit:
+        return False
+    # Positions have 31 bits, and what is planned is an estimate.
+    if sum(one.segment.size for one in (*group, plan)) > INT_MAX:
+        return False
+    if plan.next_offset - 1 - group[0].segment.base_offset > RELATIVE_OFFSET_MAX:
+        return False
+    entries = size // max(settings.index_interval_bytes, 1) + 1
+    return entries * _INDEX_ENTRY_BYTES <= settings.segment_index_bytes
+
+
+def _join_small(plans: Sequence[SegmentPlan], settings: LogSettings) -> list[Group]:
+    """Groups among segments of which none is chosen, where many would fit into one."""
+    groups: list[Group] = []
+    run: list[SegmentPlan] = []
+    for plan in plans:
+        if run and not _fits(run, plan, settings):
+            groups += _without_large(run)
+            run = []
+        run.append(plan)
+    return groups + _without_large(run)
+
+
+def _without_large(run: Sequence[SegmentPlan]) -> list[Group]:
+    """The run, or what of it lies around a segment that is larger than all the others."""
+    if len(run) < SMALL_SEGMENTS_MIN:
+        return []
+    sizes = [plan.planned_bytes for plan in run]
+    largest = max(range(len(run)), key=sizes.__getitem__)
+    if 2 * sizes[largest] <= sum(sizes):
+        return [tuple(run)]
+    return [*_without_large(run[:largest]), *_without_large(run[largest + 1 :])]
+
+
+def _planned_bytes(group: Sequence[SegmentPlan]) -> int:
+    return sum(plan.planned_bytes for plan in group)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """A segment of the run; without a key index it is held: left alone, and so is what follows
+    from it.
+    """
+
+    segment: InputSegment
+    next_offset: int
+    is_dirty: bool
+    keys: SegmentKeys | None
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """The segments of a run as planned, and the groups among them that are to be rewritten."""
+
+    segments: tuple[SegmentPlan, ...]
+    groups: tuple[tuple[SegmentPlan, ...], ...]
+    rules: RunRules
+    range_count: int
+    buffer_utilisation: float
+
+    @property
+    def stale_bytes(self) -> int:
+        return sum(plan.stale_bytes for plan in self.segments)
+
+    @property
+    def left_stale_bytes(self) -> int:
+        """What is stale, but in segments not worth rewriting yet."""
+        rewritten = {plan.segment.base_offset for group in self.groups for plan in group}
+        return sum(
+            plan.stale_bytes for plan in self.segments if plan.segment.base_offset not in rewritten
+        )
+
+    @property
+    def copied_bytes(self) -> int:
+        """About how much carrying it out reads."""
+        return sum(plan.planned_bytes for group in self.groups for plan in group)
+
+
+def plan_cleaning(
+    sources: Sequence[PlanInput],
+    *,
+    aborted: Sequence[AbortedTransaction],
+    rules: RunRules,
+    settings: LogSettings,
+    is_forced: bool,
+    buffer_bytes: int,
+    pace: Callable[[int], None],
+) -> CleaningPlan:
+    """Plans over the segments of a run, oldest first.
+
+    `is_forced` rewrites whatever is stale, be it ever so little.
+    """
+    latest = find_latest_records(sources, rules=rules, buffer_bytes=buffer_bytes, pace=pace)
+    return finish_plan(
+        sources, latest, aborted=aborted, rules=rules, settings=settings, is_forced=is_forced
+    )
+
+
+def find_latest_records(
+    sources: Sequence[PlanInput],
+    *,
+    rules: RunRules,
+    buffer_bytes: int,
+    pace: Callable[[int], None],
+    hashes: HashRange = ALL_HASHES,
+) -> KeyPlan:
+    """Which records are the latest of their keys, of those whose hashes lie in a range.
+
+    The outcomes of ranges that make up all hashes may be merged (`key_plan.merge_plans`).
+    """
+    known = [source for source in sources if source.keys is not None]
+    return plan_keys(
+        [source.keys for source in known if source.keys is not None],
+        buffer_bytes=buffer_bytes,
+        expired=_find_expired(known, rules, first_held_offset(sources, rules)),
+        pace=pace,
+        hashes=hashes,
+    )
+
+
+def first_held_offset(sources: Sequence[PlanInput], rules: RunRules) -> int:
+    """Where the first held segment begins; the end of the run when none is."""
+    return min(
+        (source.segment.base_offset for source in sources if source.keys is None),
+        default=rules.first_uncleanable_offset,
+    )
+
+
+def finish_plan(
+    sources: Sequence[PlanInput],
+    latest: KeyPlan,
+    *,
+    aborted: Sequence[AbortedTransaction],
+    rules: RunRules,
+    settings: LogSettings,
+    is_forced: bool,
+) -> CleaningPlan:
+    """The plan, once the latest records of all keys are known."""
+    known = [source for source in sources if source.keys is not None]
+    first_held = first_held_offset(sources, rules)
+    transactions = _Transactions(aborted, first_held, rules.keep_markers_from_offset)
+    plans = [
+        _plan_segment(source, latest, number, transactions, rules)
+        for number, source in enumerate(known)
+    ]
+    chosen = {plan.segment.base_offset for plan in plans if _is_worth(plan, settings, is_forced)}
+    groups = [
+        group for run in _runs(sources, plans) for group in group_segments(run, chosen, settings)
+    ]
+    return CleaningPlan(
+        tuple(plans), tuple(groups), rules, latest.range_count, latest.buffer_utilisation
+    )
+
+
+def _find_expired(
+    sources: Sequence[PlanInput], rules: RunRules, first_held: int
+) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Bits of the records in batches past their horizon.
+
+    Behind a held segment none expires: what it deletes may still stand there. Nor does one that is
+    kept for the cold tier.
+    """
+    known = [source.keys for source in sources if source.keys is not None]
+    starts, size = lay_out_bits([keys.record_count for keys in known])
+    bits = np.zeros(size, np.uint8)
+    for keys, start in zip(known, starts.tolist(), strict=True):
+        horizon = keys.header.earliest_horizon
+        if horizon == NO_HORIZON or horizon > rules.now_ms:
+            continue
+        if keys.base_offset >= min(first_held, rules.keep_markers_from_offset):
+            continue
+        end = start // 8 + (keys.record_count + 7) // 8
+        with keys.open() as index:
+            mark_expired(
+                index.batches(),
+                bits[start // 8 : end],
+                base_offset=keys.base_offset,
+                rules=rules,
+            )
+    return bits
+
+
+class _Transactions:
+    """Judges the marks of a run's segments, oldest first.
+
+    Behind a held segment everything stays: a transaction may have its records in there.
+    """
+
+    def __init__(
+        self, aborted: Sequence[AbortedTransaction], first_held: int, keep_markers_from_offset: int
+    ) -> None:
+        self._aborted = aborted
+        self._first_held = first_held
+        self._tracker = TransactionTracker(aborted, keep_markers_from_offset)
+
+    def judge(self, source: PlanInput, batches: Table, marks: Table) -> MarkVerdicts:
+        base_offset = source.segment.base_offset
+        if base_offset < self._first_held:
+            return self._tracker.walk(base_offset, batches, marks)
+        decided_here = [
+            one for one in self._aborted if base_offset <= one.last_offset < source.next_offset
+        ]
+        return MarkVerdicts(np.zeros(len(marks), np.bool_), decided_here)
+
+
+def _plan_segment(
+    source: PlanInput, latest: KeyPlan, number: int, transactions: _Transactions, rules: RunRules
+) -> SegmentPlan:
+    keys = source.keys
+    assert keys is not None
+    base_offset = source.segment.base_offset
+    with keys.open() as index:
+        batches, marks = index.batches(), index.marks()
+    verdicts = transactions.judge(source, batches, marks)
+    keep = latest.bits_of(number, latest.keep)
+    tombstones = latest.bits_of(number, latest.tombstones)
+    keep_control_records(batches, marks, verdicts.discardable, keep, now_ms=rules.now_ms)
+    decisions = decide_batches(
+        batches,
+        marks,
+        base_offset=base_offset,
+        keep=keep,
+        tombstones=tombstones,
+        discardable=verdicts.discardable,
+        rules=rules,
+    )
+    tally = {column: latest.tally(number, column) for column in Tally}
+    records, bytes = count_by_reason(keys.header, batches, decisions, tally)
+    return SegmentPlan(
+        segment=source.segment,
+        next_offset=source.next_offset,
+        keys=keys,
+        is_dirty=source.is_dirty,
+        keep=keep,
+        tombstones=tombstones,
+        discardable=verdicts.discardable,
+        aborted_kept=verdicts.aborted_kept,
+        records=records,
+        bytes=bytes,
+        deleted=tally[Tally.DELETED],
+        digest=(tally[Tally.DIGEST_HIGH], tally[Tally.DIGEST_LOW]),
+        planned_bytes=estimate_size(keys.header, batches, decisions, tally),
+        stamped_bytes=stamped_markers_size(batches, decisions),
+        is_changed=decisions.changes_anything,
+        rules=rules,
+    )
+
+
+def _is_worth(plan: SegmentPlan, settings: LogSettings, is_forced: bool) -> bool:
+    if not plan.is_changed:
+        return False
+    return (
+        plan.is_dirty
+        or is_forced
+        or plan.deleted > 0
+        or plan.gain_share >= settings.min_stale_ratio
+    )
+
+
+def _runs(sources: Sequence[PlanInput], plans: Sequence[SegmentPlan]) -> list[list[SegmentPlan]]:
+    """The planned segments that follow each other; a held one parts them."""
+    by_base = {plan.segment.base_offset: plan for plan in plans}
+    runs: list[list[SegmentPlan]] = [[]]
+    for source in sources:
+        plan = by_base.get(source.segment.base_offset)
+        if plan is None:
+            runs.append([])
+        else:
+            runs[-1].append(plan)
+    return runs
+
+
+def sum_by_reason(counts: Sequence[dict[Reason, int]]) -> dict[Reason, int]:
+    """Counts of several segments as one, without the reasons that took nothing."""
+    total: dict[Reason, int] = {}
+    for one in counts:
+        for reason, count in one.items():
+            if count or reason is Reason.KEPT:
+                total[reason] = total.get(reason, 0) + count
+    return total

@@ -1,0 +1,455 @@
+"""Writes the segment that replaces a group: survivors only, with all its indexes.
+
+Layout     `<base offset>.{log,index,timeindex,txnindex,keys}.cleaned`, named by the group's first.
+Invariant  only batches that keep a record, or stay as an empty batch, are read; each is checked
+           against its CRC and against its key index before it is copied. A compressed batch is
+           decompressed, filtered and compressed by the same codec.
+Crash      nothing of the log changes here: what is written is synced, and swapped in by the log.
+"""
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.compaction.segment_plan import BatchDecisions, SegmentPlan
+from varve.cleaning.key_index.builder import KeyIndexBuilder
+from varve.cleaning.key_index.key_index import KeyIndexHeader
+from varve.cleaning.key_index.segment_indexes import LEFT_ALONE
+from varve.cleaning.removals.removal import SegmentSummary, SegmentSummaryBuilder
+from varve.commit_log import LogSettings
+from varve.commit_log.names import (
+    CLEANED,
+    INDEX,
+    KEYS,
+    LOG,
+    TIME_INDEX,
+    TXN_INDEX,
+    is_unfinished_key_index,
+    log_name,
+    parse_file_name,
+)
+from varve.commit_log.segment_recovery import SegmentIndexer
+from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
+from varve.disk import File, FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.batch_filter import (
+    HEADER_SIZE,
+    KEEP_TIMESTAMP,
+    RECORD_GROWTH_MAX,
+    Action,
+    FilterStatus,
+    filter_records,
+    rewrite_batches,
+    seal_batch,
+)
+from varve.kernels.batch_scan import Field, batch_table, scan_batches
+from varve.kernels.status import ScanStatus
+from varve.records import compress
+from varve.records.compression import decompress_to_array
+from varve.records.header import CODEC_MASK, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
+
+Bytes = npt.NDArray[np.uint8]
+
+# Attributes, base and max timestamp, record count: all that filtering needs of a header.
+_FIELDS: Final = struct.Struct(">21xh4xqq14xi")
+
+
+class FilteredBatch(NamedTuple):
+    """A batch about to be written: its survivors as they were and as they are stored.
+
+    A tuple, because one is made for every compressed batch.
+    """
+
+    source: Bytes
+    records: Bytes
+    packed: bytes
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        return HEADER_SIZE + len(self.packed)
+
+    def write(self, out: Bytes, start: int) -> None:
+        """Puts the whole batch into the output, which has the room."""
+        source, _, packed, attributes, base_timestamp, max_timestamp, count = self
+        end = start + HEADER_SIZE + len(packed)
+        out.data[start + HEADER_SIZE : end] = packed
+        seal_batch(source, 0, out, start, end, attributes, base_timestamp, max_timestamp, count)
+
+
+def filter_compressed(
+    source: Bytes, *, horizon: int, keep: Bytes, first_bit: int, where: str
+) -> FilteredBatch:
+    """The batch without the records whose bits are not set; raises Corrupt when it is damaged.
+
+    `horizon` is its new delete horizon, or KEEP_TIMESTAMP.
+    """
+    data = source.data
+    attributes, base_timestamp, max_timestamp, count = _FIELDS.unpack_from(data)
+    codec = Codec(attributes & CODEC_MASK)
+    payload = decompress_to_array(codec, data[HEADER_SIZE:], where=where)
+    if horizon != KEEP_TIMESTAMP:
+        attributes |= DELETE_HORIZON_BIT
+    elif attributes & DELETE_HORIZON_BIT:
+        horizon = base_timestamp
+    is_append_time = attributes & LOG_APPEND_TIME_BIT != 0
+    records = np.empty(payload.size + count * RECORD_GROWTH_MAX, np.uint8)
+    status, end, kept, base_timestamp, largest = filter_records(
+        payload,
+        0,
+        payload.size,
+        count,
+        base_timestamp,
+        max_timestamp,
+        is_append_time,
+        horizon,
+        keep,
+        first_bit,
+        records,
+        0,
+    )
+    if status != FilterStatus.DONE:
+        raise Corrupt(f"{where}: the records cannot be read")
+    survivors = records[:end]
+    return FilteredBatch(
+        source,
+        survivors,
+        compress(codec, survivors.data),
+        attributes,
+        base_timestamp,
+        max_timestamp if is_append_time else largest,
+        kept,
+    )
+
+
+CHUNK_BYTES: Final = 4 << 20
+# A gap of skipped batches up to this is read along: one long read is cheaper than two.
+GAP_BYTES: Final = 64 << 10
+_TABLE_ROWS: Final = 8192
+_PAYLOAD_BYTES_MAX: Final = 32 << 20
+_FAULTS: Final = {
+    FilterStatus.MISMATCH: "the batch is not the one the key index tells of",
+    FilterStatus.BAD_CRC: "the batch's CRC is wrong",
+    FilterStatus.BAD_RECORDS: "the batch's records cannot be read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """A segment written aside, ready to be swapped in."""
+
+    figure: SegmentSummary
+    has_txn_index: bool
+    header: KeyIndexHeader
+    digest: tuple[int, int]
+    bytes_read: int
+    max_timestamp: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.figure.base_offset
+
+    @property
+    def size(self) -> int:
+        return self.figure.size
+
+    def discard(self, fs: FileSystem, directory: str) -> None:
+        """Removes the files of a segment that is not swapped in after all."""
+        _remove_files(fs, directory, self.base_offset)
+
+
+class DamagedSegment(Corrupt):
+    """A batch of this segment cannot be copied."""
+
+    def __init__(self, message: str, base_offset: int) -> None:
+        super().__init__(message)
+        self.base_offset = base_offset
+
+
+def write_group(
+    fs: FileSystem,
+    directory: str,
+    plans: Sequence[SegmentPlan],
+    *,
+    settings: LogSettings,
+    topic_id: bytes,
+    buffer_bytes: int,
+    modified_ms: int,
+    pace: Callable[[int], None],
+    aborted: Sequence[AbortedTransaction] | None = None,
+) -> WrittenSegment:
+    """Writes the survivors of consecutive segments as one, all of it on disk when this returns.
+
+    `aborted` are the transactions whose records the new key index leaves out; without it those
+    that stay in the transaction index, as when no other is left with a record.
+    `modified_ms` is what the data file of the last of them has as its modification time.
+    `pace` is told of all bytes read and written and may raise to stop; what was written is then
+    removed. Raises DamagedSegment when a batch is not what it was when its index was made.
+    """
+    base_offset = plans[0].segment.base_offset
+    listed = [one for plan in plans for one in plan.aborted_kept]
+    left_out = listed if aborted is None else aborted
+    output = _Output(
+        fs, directory, base_offset, settings, topic_id, buffer_bytes, listed, left_out, pace
+    )
+    try:
+        for plan in plans:
+            with plan.keys.open() as index:
+                decisions = plan.decide(index.batches(), index.marks())
+            _SegmentCopy(plan, decisions, output, pace).run()
+        return output.finish(modified_ms)
+    except BaseException:
+        output.discard()
+        raise
+
+
+class _Output:
+    """The files being written; batches are gathered in a buffer and leave it in large writes."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        base_offset: int,
+        settings: LogSettings,
+        topic_id: bytes,
+        buffer_bytes: int,
+        aborted: Sequence[AbortedTransaction],
+        left_out: Sequence[AbortedTransaction],
+        pace: Callable[[int], None],
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._base_offset = base_offset
+        self._pace = pace
+        self._aborted = aborted
+        self._table = batch_table(_TABLE_ROWS)
+        self._indexer = SegmentIndexer(base_offset, settings, self._path(LOG))
+        self._figure = SegmentSummaryBuilder(base_offset)
+        self._keys = KeyIndexBuilder(
+            fs,
+            self._path(KEYS),
+            base_offset=base_offset,
+            topic_id=topic_id,
+            buffer_bytes=buffer_bytes,
+            aborted=left_out,
+        )
+        self._payloads: dict[int, Bytes] = {}
+        self._payload_bytes = 0
+        self._written = 0
+        self.bytes_read = 0
+        self.buffer: Bytes = np.empty(CHUNK_BYTES, np.uint8)
+        self.filled = 0
+        # Last: whatever fails above leaves neither a file nor a descriptor behind.
+        self._file: File = fs.open_writable(self._path(LOG))
+
+    def _path(self, kind: str) -> str:
+        return f"{self._directory}/{log_name(self._base_offset, kind)}{CLEANED}"
+
+    def make_room(self, size: int) -> None:
+        """Writes what is gathered; the buffer then holds at least `size` bytes."""
+        self.flush()
+        if size > self.buffer.size:
+            self.buffer = np.empty(size, np.uint8)
+
+    def take(self, batch: FilteredBatch) -> None:
+        """Gathers a batch whose records are at hand uncompressed, which spares opening it again."""
+        if (
+            batch.size > self.buffer.size - self.filled
+            or self._payload_bytes + batch.records.size > _PAYLOAD_BYTES_MAX
+        ):
+            self.make_room(batch.size)
+        batch.write(self.buffer, self.filled)
+        self._payloads[self._written + self.filled] = batch.records
+        self._payload_bytes += batch.records.size
+        self.filled += batch.size
+
+    def flush(self) -> None:
+        start = 0
+        view = memoryview(self.buffer)
+        while start < self.filled:
+            count, end, status = scan_batches(self.buffer, start, self.filled, False, self._table)
+            assert status in (ScanStatus.END, ScanStatus.FULL), "only whole batches are gathered"
+            rows = self._table[:count]
+            table = BatchTable(rows, view, self._written, self._written + end)
+            rows[:, Field.POSITION] += self._written
+            taken = self._indexer.add(table)
+            assert taken == count, "batches are copied in the order of their offsets"
+            self._figure.add(table)
+            self._keys.add(table, self._payloads)
+            start = end
+        if self.filled:
+            self._file.write_at(self._written, view[: self.filled])
+            self._pace(self.filled)
+        self._written += self.filled
+        self.filled = 0
+        self._payloads.clear()
+        self._payload_bytes = 0
+
+    def finish(self, modified_ms: int) -> WrittenSegment:
+        self.flush()
+        self._file.sync()
+        self._file.close()
+        self._fs.set_modified_ms(self._path(LOG), modified_ms)
+        self._write_index(INDEX, self._indexer.offset_index().encode())
+        times = self._indexer.time_index()
+        self._write_index(TIME_INDEX, times.encode())
+        if self._aborted:
+            index = TransactionIndex(self._base_offset)
+            for transaction in self._aborted:
+                index.append(transaction)
+            self._write_index(TXN_INDEX, index.encode())
+        header = self._keys.finish(self._written)
+        return WrittenSegment(
+            self._figure.figure(),
+            bool(self._aborted),
+            header,
+            self._keys.digest,
+            self.bytes_read,
+            times.last[0],
+        )
+
+    def _write_index(self, kind: str, data: bytes) -> None:
+        with self._fs.open_writable(self._path(kind)) as file:
+            file.truncate(0)
+            file.write_at(0, data)
+            file.sync()
+
+    def discard(self) -> None:
+        self._file.close()
+        self._keys.discard()
+        _remove_files(self._fs, self._directory, self._base_offset)
+
+
+def remove_unfinished(fs: FileSystem, directory: str) -> None:
+    """Removes what a run that failed could not: whoever recovers would take it for a proof that
+    later swaps are not committed.
+    """
+    for name in fs.names(directory):
+        file = parse_file_name(name)
+        is_cleaned = file is not None and file.state == CLEANED
+        if is_cleaned or is_unfinished_key_index(name):
+            fs.remove(f"{directory}/{name}")
+
+
+def _remove_files(fs: FileSystem, directory: str, base_offset: int) -> None:
+    for kind in (LOG, INDEX, TIME_INDEX, TXN_INDEX, KEYS):
+        with contextlib.suppress(FileNotFoundError):
+            fs.remove(f"{directory}/{log_name(base_offset, kind)}{CLEANED}")
+
+
+class _SegmentCopy:
+    """Brings the survivors of one segment to the output."""
+
+    def __init__(
+        self,
+        plan: SegmentPlan,
+        decisions: BatchDecisions,
+        output: _Output,
+        pace: Callable[[int], None],
+    ) -> None:
+        self._plan = plan
+        self._decisions = decisions
+        self._output = output
+        self._pace = pace
+        self._file = plan.segment.file()
+        self._chunk: Bytes = np.empty(0, np.uint8)
+
+    def run(self) -> None:
+        for first, last, start, end in find_windows(self._decisions):
+            self._copy(first, last, start, self._read(start, end))
+
+    def _read(self, start: int, end: int) -> Bytes:
+        size = self._plan.segment.size
+        if end > size:
+            raise self._damaged(size, "the data file ends before its last batch")
+        if self._chunk.size < end - start:
+            self._chunk = np.empty(max(end - start, CHUNK_BYTES), np.uint8)
+        chunk = self._chunk[: end - start]
+        filled = self._file.read_into(start, memoryview(chunk))
+        if filled < end - start:
+            raise self._damaged(start + filled, "the data file ends before its last batch")
+        self._output.bytes_read += filled
+        self._pace(filled)
+        return chunk
+
+    def _copy(self, first: int, last: int, start: int, chunk: Bytes) -> None:
+        decisions, output = self._decisions, self._output
+        while first < last:
+            status, first, output.filled = rewrite_batches(
+                chunk,
+                start,
+                decisions.positions,
+                decisions.sizes,
+                decisions.base_offsets,
+                decisions.counts,
+                decisions.first_records,
+                decisions.actions,
+                decisions.horizons,
+                self._plan.keep,
+                first,
+                last,
+                output.buffer,
+                output.filled,
+            )
+            if status == FilterStatus.FULL:
+                output.make_room(self._room_for(first))
+            elif status == FilterStatus.COMPRESSED:
+                self._filter_compressed(first, start, chunk)
+                first += 1
+            elif status != FilterStatus.DONE:
+                position = int(decisions.positions[first])
+                raise self._damaged(position, _FAULTS[FilterStatus(status)])
+
+    def _room_for(self, batch: int) -> int:
+        decisions = self._decisions
+        growth = int(decisions.counts[batch]) * RECORD_GROWTH_MAX
+        return int(decisions.sizes[batch]) + growth + HEADER_SIZE
+
+    def _filter_compressed(self, batch: int, start: int, chunk: Bytes) -> None:
+        decisions = self._decisions
+        position, size = int(decisions.positions[batch]), int(decisions.sizes[batch])
+        try:
+            filtered = filter_compressed(
+                chunk[position - start : position - start + size],
+                horizon=int(decisions.horizons[batch]),
+                keep=self._plan.keep,
+                first_bit=int(decisions.first_records[batch]),
+                where=f"{self._plan.segment.path(LOG)}: position {position}",
+            )
+        except Corrupt as error:
+            raise self._damaged(position, str(error)) from error
+        self._output.take(filtered)
+
+    def _damaged(self, position: int, fault: str) -> DamagedSegment:
+        segment = self._plan.segment
+        return DamagedSegment(
+            f"{segment.path(LOG)}: position {position}: {fault}; {LEFT_ALONE}",
+            segment.base_offset,
+        )
+
+
+def find_windows(decisions: BatchDecisions) -> Iterator[tuple[int, int, int, int]]:
+    """What to read at once: the batches [first, last) and their bytes [start, end)."""
+    needed = np.flatnonzero(decisions.actions != Action.SKIP)
+    starts = decisions.positions[needed]
+    ends = starts + decisions.sizes[needed]
+    wide = np.flatnonzero(starts[1:] - ends[:-1] > GAP_BYTES) + 1
+    stops = [*wide.tolist(), len(needed)]
+    at = 0
+    for stop in stops:
+        while at < stop:
+            start = int(starts[at])
+            after = int(np.searchsorted(ends[at:stop], start + CHUNK_BYTES, side="right")) + at
+            after = max(after, at + 1)
+            yield int(needed[at]), int(needed[after - 1]) + 1, start, int(ends[after - 1])
+            at = after

@@ -1,0 +1,292 @@
+"""One cleaning run over one partition: index, plan, and group by group write, balance, swap.
+
+Invariant  a group is swapped in only after its balance was checked and put on record. Groups go
+           oldest first, so that a tombstone outlives whatever it deletes.
+Crash      each swap is complete or undone by the next open; a run cut between two groups leaves a
+           log that a later run finishes.
+Threads    one run per partition at a time; appends and reads go on.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, CleanableLog, CleaningBound
+from varve.cleaning.compaction.key_plan import ENTRY_BYTES
+from varve.cleaning.compaction.plan import CleaningPlan, PlanInput, plan_cleaning, sum_by_reason
+from varve.cleaning.compaction.rewrite import (
+    DamagedSegment,
+    WrittenSegment,
+    remove_unfinished,
+    write_group,
+)
+from varve.cleaning.compaction.segment_plan import RunRules, SegmentPlan
+from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
+from varve.cleaning.removals.removal import Removal, RemovalKind, hex_digest
+from varve.cleaning.removals.removal_log import RemovalLog
+from varve.cleaning.report import CleanProgress, CleanReport
+from varve.commit_log import Log
+from varve.commit_log.names import LOG
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.settings import LONG_MAX
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """What a run needs beside its log.
+
+    `pace` is told of every byte read and written, and may raise to stop the run.
+    """
+
+    fs: FileSystem
+    clock: Clock
+    topic_id: bytes
+    buffer_bytes: int
+    indexes: SegmentKeyIndexes
+    evidence: RemovalLog
+    pace: Callable[[int], None]
+    progress: Callable[[CleanProgress], None] | None = None
+
+
+class CompactionRun:
+    """A run; `plan` may be called alone, to see what would be done."""
+
+    def __init__(self, log: Log, dirtiness: CleanableLog, now_ms: int, tools: RunTools) -> None:
+        self._log = log
+        self._dirtiness = dirtiness
+        self._now_ms = now_ms
+        self._tools = tools
+        self._started_ms = tools.clock.now_ms()
+        self._closed = [
+            segment
+            for segment in log.view.closed
+            if segment.base_offset < dirtiness.first_uncleanable_offset
+        ]
+        self._by_base = {segment.base_offset: segment for segment in self._closed}
+        self._bytes_before = log.size
+        self._segments_before = len(log.view)
+        self._bytes_written = 0
+        self._bytes_read = 0
+        self._rewritten: list[SegmentPlan] = []
+        self._note = _tell_border(dirtiness)
+        self._was_stopped = False
+
+    def plan(self) -> CleaningPlan:
+        """Builds what key indexes are missing and plans; the log itself stays as it is."""
+        sources = self._find_sources()
+        end, border = self._dirtiness.first_uncleanable_offset, self._dirtiness.border
+        rules = RunRules(
+            now_ms=self._now_ms,
+            delete_retention_ms=self._log.settings.delete_retention_ms,
+            first_uncleanable_offset=end,
+            shells=self._log.active_producers(),
+            keep_markers_from_offset=LONG_MAX if border is None else border.cleaned_up_to,
+        )
+        start = self._closed[0].base_offset if self._closed else end
+        progress = self._track(
+            "plan", sum(s.keys.entry_count for s in sources if s.keys) * ENTRY_BYTES
+        )
+        return plan_cleaning(
+            sources,
+            aborted=self._log.collect_aborted(start, end),
+            rules=rules,
+            settings=self._log.settings,
+            is_forced=self._dirtiness.is_forced,
+            buffer_bytes=self._tools.buffer_bytes,
+            pace=progress,
+        )
+
+    def _find_sources(self) -> list[PlanInput]:
+        first_dirty_offset = self._dirtiness.first_dirty_offset
+        indexes = self._tools.indexes
+        indexes.doubt()
+        progress = self._track("index", sum(segment.size for segment in self._closed))
+        bases = [one.base_offset for one in self._closed]
+        ends = [*bases, self._dirtiness.first_uncleanable_offset][1:]
+        sources = []
+        for segment, end in zip(self._closed, ends, strict=True):
+            keys = indexes.ensure(segment, end, self._now_ms, progress)
+            # A segment that was held could not be cleaned when the rest was.
+            is_dirty = end > first_dirty_offset or segment.base_offset in indexes.healed
+            sources.append(PlanInput(segment, end, is_dirty, keys))
+        return sources
+
+    def _track(self, phase: str, total: int) -> Callable[[int], None]:
+        done = 0
+
+        def note(size: int) -> None:
+            nonlocal done
+            done = min(done + size, total)
+            if self._tools.progress is not None:
+                partition = self._log.topic_partition
+                self._tools.progress(CleanProgress(partition, phase, done, total))
+            self._tools.pace(size)
+
+        return note
+
+    def carry_out(self, plan: CleaningPlan) -> CleanReport:
+        """Rewrites the groups; stops early, and says so, when it must not or cannot go on."""
+        progress = self._track("copy", 2 * plan.copied_bytes)
+        remove_unfinished(self._tools.fs, self._log.directory)
+        if plan.groups:
+            # A marker that decided a transaction may stand in the active segment, not yet synced:
+            # what the plan drops for its sake must not be gone when the marker is lost.
+            self._log.flush()
+        for group in plan.groups:
+            if not self._log.settings.is_compacted:
+                self._stop("compact was taken out of cleanup.policy")
+                break
+            try:
+                written = self._write(group, progress)
+            except DamagedSegment as damage:
+                self._hold(group, damage)
+                break
+            if not self._swap(group, written, plan):
+                break
+        return self.report(plan, is_dry_run=False)
+
+    def _write(
+        self, group: Sequence[SegmentPlan], progress: Callable[[int], None]
+    ) -> WrittenSegment:
+        tools = self._tools
+        return write_group(
+            tools.fs,
+            self._log.directory,
+            group,
+            settings=self._log.settings,
+            topic_id=tools.topic_id,
+            buffer_bytes=tools.buffer_bytes,
+            modified_ms=tools.fs.info(group[-1].segment.path(LOG)).modified_ms,
+            pace=progress,
+        )
+
+    def _hold(self, group: Sequence[SegmentPlan], damage: DamagedSegment) -> None:
+        for plan in group:
+            if plan.segment.base_offset == damage.base_offset:
+                segment = self._by_base[plan.segment.base_offset]
+                self._tools.indexes.hold(segment, str(damage), self._now_ms)
+        self._stop(str(damage))
+
+    def _stop(self, reason: str) -> None:
+        self._note = f"stopped: {reason}"
+        self._was_stopped = True
+
+    def _swap(
+        self, group: Sequence[SegmentPlan], written: WrittenSegment, plan: CleaningPlan
+    ) -> bool:
+        """Puts the group on record and swaps it in; False when the log has changed meanwhile."""
+        evidence = self._tools.evidence
+        with evidence.removal:
+            try:
+                balance = self._balance(group, written, plan, evidence.next_id())
+                evidence.append(balance)
+            except Exception:
+                written.discard(self._tools.fs, self._log.directory)
+                raise
+            # From here on the log answers for the files: some of them may prove that a swap was
+            # not committed.
+            new = self._log.replace_segments(
+                [self._by_base[one.segment.base_offset] for one in group],
+                base_offset=written.base_offset,
+                size=written.size,
+                has_txn_index=written.has_txn_index,
+            )
+            if new is None:
+                self._stop("segments left the log meanwhile")
+                return False
+            evidence.mark_done(balance.id)
+        self._tools.indexes.learn(new, written.header)
+        self._bytes_written += written.size
+        self._bytes_read += written.bytes_read
+        self._rewritten += group
+        logger.info(
+            "segments compacted",
+            extra={
+                "partition": str(self._log.topic_partition),
+                "segments": len(group),
+                "bytes_before": sum(one.segment.size for one in group),
+                "bytes_after": written.size,
+            },
+        )
+        return True
+
+    def _balance(
+        self,
+        group: Sequence[SegmentPlan],
+        written: WrittenSegment,
+        plan: CleaningPlan,
+        id: int,
+    ) -> Removal:
+        settings = self._log.settings
+        return Removal(
+            id=id,
+            partition=self._log.topic_partition,
+            kind=RemovalKind.COMPACTION,
+            at_ms=self._now_ms,
+            inputs=tuple(one.figure for one in group),
+            outputs=(written.figure,),
+            records=sum_by_reason([one.records for one in group]),
+            bytes=sum_by_reason([one.bytes for one in group]),
+            keys_before=hex_digest(*(one.digest for one in group)),
+            keys_after=hex_digest(written.digest),
+            rule=(
+                f"cleanup.policy {','.join(settings.cleanup_policy)}: the latest record of each "
+                f"key below offset {plan.rules.first_uncleanable_offset}; tombstones and markers "
+                f"{_tell_kept_from(plan.rules)}"
+                f"delete.retention.ms={settings.delete_retention_ms} after they are first cleaned"
+            ),
+            end_offset=plan.rules.first_uncleanable_offset,
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything below the end of the run is clean now, but for held segments."""
+        return not self._was_stopped
+
+    def report(self, plan: CleaningPlan, *, is_dry_run: bool) -> CleanReport:
+        rewritten = (
+            [one for group in plan.groups for one in group] if is_dry_run else self._rewritten
+        )
+        records = sum_by_reason([one.records for one in rewritten])
+        sizes = sum_by_reason([one.bytes for one in rewritten])
+        planned = sum(one.planned_bytes - one.segment.size for one in rewritten)
+        merged = len(rewritten) - len(plan.groups)
+        return CleanReport(
+            partition=self._log.topic_partition,
+            is_dry_run=is_dry_run,
+            first_dirty_offset=self._dirtiness.first_dirty_offset,
+            end_offset=self._dirtiness.first_uncleanable_offset,
+            segments_before=self._segments_before,
+            segments_after=self._segments_before - merged if is_dry_run else len(self._log.view),
+            segments_rewritten=len(rewritten),
+            bytes_before=self._bytes_before,
+            bytes_after=self._bytes_before + planned if is_dry_run else self._log.size,
+            records=records,
+            bytes=sizes,
+            left_stale_bytes=plan.left_stale_bytes,
+            bytes_read=self._bytes_read,
+            bytes_written=self._bytes_written,
+            buffer_utilisation=plan.buffer_utilisation,
+            elapsed_ms=self._tools.clock.now_ms() - self._started_ms,
+            holds=tuple(self._tools.indexes.holds.values()),
+            note=self._note,
+            rewritten=tuple(one.segment.base_offset for one in rewritten),
+        )
+
+
+def _tell_border(dirtiness: CleanableLog) -> str:
+    """What the cold tier keeps from this run, in words; empty where nothing."""
+    if dirtiness.border is None:
+        return ""
+    kept = f"from offset {dirtiness.border.cleaned_up_to} on are {KEPT_FOR_COLD}"
+    waits = f"{dirtiness.blocked_by}; " if dirtiness.blocker is CleaningBound.COPY else ""
+    return f"{waits}tombstones and markers {kept}"
+
+
+def _tell_kept_from(rules: RunRules) -> str:
+    if rules.keep_markers_from_offset == LONG_MAX:
+        return ""
+    return f"below offset {rules.keep_markers_from_offset}, where the cold tier is clean, "

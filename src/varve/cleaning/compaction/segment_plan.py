@@ -1,0 +1,320 @@
+"""What becomes of each batch of one segment, decided without reading its data.
+
+Invariant  every record is counted under one reason; whatever is kept is kept whole. The rules for
+           emptied batches, delete horizons and transaction markers are Kafka's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.cleaning.key_index.key_index import (
+    BATCH_ABORTED,
+    NO_HORIZON,
+    InputSegment,
+    KeyIndexHeader,
+    SegmentKeys,
+)
+from varve.cleaning.removals.removal import Reason, SegmentSummary
+from varve.commit_log.producer_entry import ProducerShell
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.foundation.settings import LONG_MAX
+from varve.kernels.batch_filter import HEADER_SIZE, KEEP_TIMESTAMP, Action
+from varve.kernels.key_merge import Tally, count_bits, set_ranges
+
+Bits = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+Table = npt.NDArray[Any]
+
+_CONTROL: Final = 0x20
+_HORIZON_GROWTH: Final = 4
+"""What a record's time takes more when it is counted from a horizon a day or a month away."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRules:
+    """What holds for a whole run over one partition.
+
+    `shells` are the producers in use; `first_uncleanable_offset` is where the run ends. Tombstones
+    and markers from `keep_markers_from_offset` on stay without a delete horizon: the remote log
+    may hold records that they delete, and readers get the whole `delete.retention.ms` once it no
+    longer does.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    first_uncleanable_offset: int
+    shells: Mapping[int, ProducerShell]
+    keep_markers_from_offset: int = LONG_MAX
+    keep_empty_batches: bool = False
+    """Batches that had no record before the run stay."""
+
+    @property
+    def horizon_ms(self) -> int:
+        """The delete horizon of what is first cleaned in this run."""
+        return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
+
+    def protected_ends(self) -> Integers:
+        """Last offsets of batches that stay even without a record."""
+        ends = [
+            shell.last_data_offset
+            for shell in self.shells.values()
+            if shell.last_data_offset is not None
+        ]
+        return np.array(sorted({*ends, self.first_uncleanable_offset - 1}), np.int64)
+
+    def epochs_without_data(self) -> dict[int, int]:
+        """Producers that no data batch is known of, and their epochs."""
+        return {
+            id: shell.epoch for id, shell in self.shells.items() if shell.last_data_offset is None
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDecisions:
+    """An action for each batch of a segment, with what carrying it out needs."""
+
+    positions: Integers
+    sizes: Integers
+    base_offsets: Integers
+    counts: Integers
+    first_records: Integers
+    kept: Integers
+    actions: npt.NDArray[np.uint8]
+    horizons: Integers
+
+    @property
+    def changes_anything(self) -> bool:
+        """An emptied batch that stays is written as it was."""
+        is_same = (self.actions == Action.COPY) | (
+            (self.actions == Action.SHELL) & (self.counts == 0)
+        )
+        return not bool(is_same.all())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlan:
+    """One segment of a run: its bitmaps and what they come to."""
+
+    segment: InputSegment
+    next_offset: int
+    keys: SegmentKeys
+    is_dirty: bool
+    keep: Bits
+    tombstones: Bits
+    discardable: npt.NDArray[np.bool_]
+    aborted_kept: list[AbortedTransaction]
+    records: dict[Reason, int]
+    bytes: dict[Reason, int]
+    deleted: int
+    digest: tuple[int, int]
+    planned_bytes: int
+    stamped_bytes: int
+    """Of these, markers that nobody needs and that get their horizon only now."""
+    is_changed: bool
+    rules: RunRules = field(repr=False)
+
+    @property
+    def stale_share(self) -> float:
+        """The part of its records' bytes that need not stay."""
+        total = sum(self.bytes.values())
+        return 1 - self.bytes.get(Reason.KEPT, 0) / total if total else 0.0
+
+    @property
+    def stale_bytes(self) -> int:
+        """About what the data file would lose."""
+        return round(self.stale_share * self.segment.size)
+
+    @property
+    def gain_share(self) -> float:
+        """The part of it that a rewrite takes, or lets expire.
+
+        Besides stale records that is emptied batches and markers, which no record tells of.
+        """
+        left = self.planned_bytes - self.stamped_bytes
+        return max(self.stale_share, 1 - left / self.segment.size if self.segment.size else 0.0)
+
+    @property
+    def figure(self) -> SegmentSummary:
+        """The segment as it goes in."""
+        header, base_offset = self.keys.header, self.segment.base_offset
+        end = max(header.last_offset + 1, base_offset)
+        return SegmentSummary(base_offset, end, self.segment.size, header.record_count)
+
+    def decide(self, batches: Table, marks: Table) -> BatchDecisions:
+        return decide_batches(
+            batches,
+            marks,
+            base_offset=self.segment.base_offset,
+            keep=self.keep,
+            tombstones=self.tombstones,
+            discardable=self.discardable,
+            rules=self.rules,
+        )
+
+
+def mark_expired(batches: Table, bits: Bits, *, base_offset: int, rules: RunRules) -> None:
+    """Sets the bits of all records in batches whose delete horizon has come."""
+    firsts = first_records(batches)
+    due = (batches["horizon"] != NO_HORIZON) & (batches["horizon"] <= rules.now_ms)
+    due &= base_offset + batches["last"].astype(np.int64) < rules.keep_markers_from_offset
+    set_ranges(bits, firsts[due], batches["count"][due].astype(np.int64))
+
+
+def first_records(batches: Table) -> Integers:
+    """The number, within the segment, of each batch's first record."""
+    counts = batches["count"].astype(np.int64)
+    return np.cumsum(counts) - counts
+
+
+def keep_control_records(
+    batches: Table,
+    marks: Table,
+    discardable: npt.NDArray[np.bool_],
+    keep: Bits,
+    *,
+    now_ms: int,
+) -> None:
+    """Sets the bits of markers and other control records that stay."""
+    control = batches["attributes"][marks["batch"]] & _CONTROL != 0
+    horizons = batches["horizon"][marks["batch"]]
+    is_gone = discardable & (horizons != NO_HORIZON) & (horizons <= now_ms)
+    kept = marks["batch"][control & ~is_gone]
+    counts = batches["count"][kept].astype(np.int64)
+    set_ranges(keep, first_records(batches)[kept], counts)
+
+
+def decide_batches(
+    batches: Table,
+    marks: Table,
+    *,
+    base_offset: int,
+    keep: Bits,
+    tombstones: Bits,
+    discardable: npt.NDArray[np.bool_],
+    rules: RunRules,
+) -> BatchDecisions:
+    """The actions for a whole segment, once its bitmap is made."""
+    counts = batches["count"].astype(np.int64)
+    kept = np.empty(len(batches), np.int64)
+    count_bits(keep, 0, counts, kept)
+    last_offsets = base_offset + batches["last"].astype(np.int64)
+    is_protected = np.isin(last_offsets, rules.protected_ends())
+    is_protected[_silent_markers(batches, marks, rules)] = True
+    if rules.keep_empty_batches:
+        is_protected |= counts == 0
+    needs_horizon = _need_horizon(batches, marks, discardable, kept, tombstones)
+    needs_horizon &= last_offsets < rules.keep_markers_from_offset
+    actions = np.where(kept == counts, Action.COPY, Action.FILTER).astype(np.uint8)
+    actions[needs_horizon] = Action.FILTER
+    actions[kept == 0] = Action.SKIP
+    actions[(kept == 0) & is_protected] = Action.SHELL
+    return BatchDecisions(
+        positions=batches["position"].astype(np.int64),
+        sizes=batches["size"].astype(np.int64),
+        base_offsets=base_offset + batches["base"].astype(np.int64),
+        counts=counts,
+        first_records=np.cumsum(counts) - counts,
+        kept=kept,
+        actions=actions,
+        horizons=np.where(needs_horizon, rules.horizon_ms, KEEP_TIMESTAMP),
+    )
+
+
+def _silent_markers(batches: Table, marks: Table, rules: RunRules) -> Integers:
+    """Batches that are the only trace of a producer: markers of its present epoch."""
+    silent = rules.epochs_without_data()
+    if not silent or not len(marks):
+        return np.empty(0, np.int64)
+    ids = np.array(sorted(silent), np.int64)
+    epochs = np.array([silent[id] for id in ids.tolist()], np.int64)
+    slots = np.searchsorted(ids, marks["producer_id"]).clip(max=len(ids) - 1)
+    found = (ids[slots] == marks["producer_id"]) & (epochs[slots] == marks["epoch"])
+    found &= batches["attributes"][marks["batch"]] & _CONTROL != 0
+    numbers: Integers = marks["batch"][found].astype(np.int64)
+    return numbers
+
+
+def _need_horizon(
+    batches: Table,
+    marks: Table,
+    discardable: npt.NDArray[np.bool_],
+    kept: Integers,
+    tombstones: Bits,
+) -> npt.NDArray[np.bool_]:
+    """Batches with a surviving tombstone, or with a marker nobody needs, that have none yet."""
+    lone = np.zeros(len(batches), np.bool_)
+    lone[marks["batch"][discardable]] = True
+    held = np.empty(len(batches), np.int64)
+    count_bits(tombstones, 0, batches["count"].astype(np.int64), held)
+    has_none: npt.NDArray[np.bool_] = batches["horizon"] == NO_HORIZON
+    return has_none & (kept > 0) & ((held > 0) | lone)
+
+
+def estimate_size(
+    header: KeyIndexHeader,
+    batches: Table,
+    decisions: BatchDecisions,
+    tally: Mapping[Tally, int],
+) -> int:
+    """About how many bytes will be left of a segment; what is compressed shrinks with its records.
+
+    A horizon takes the place of the time that the records' own are counted from: they grow.
+    """
+    is_aborted = batches["flags"] & BATCH_ABORTED != 0
+    is_control = batches["attributes"] & _CONTROL != 0
+    behind = np.maximum(decisions.sizes - HEADER_SIZE, 0)
+    data = int(behind[~is_aborted & ~is_control].sum())
+    data = data * tally[Tally.KEPT_BYTES] // max(header.record_bytes, 1)
+    control = int(behind[is_control & (decisions.kept > 0)].sum())
+    headers = HEADER_SIZE * int(np.count_nonzero(decisions.actions != Action.SKIP))
+    stamped = int(decisions.kept[decisions.horizons != KEEP_TIMESTAMP].sum())
+    return headers + data + control + stamped * _HORIZON_GROWTH
+
+
+def stamped_markers_size(batches: Table, decisions: BatchDecisions) -> int:
+    """Bytes of the markers that get a horizon."""
+    is_control = batches["attributes"] & _CONTROL != 0
+    return int(decisions.sizes[is_control & (decisions.horizons != KEEP_TIMESTAMP)].sum())
+
+
+def count_by_reason(
+    header: KeyIndexHeader,
+    batches: Table,
+    decisions: BatchDecisions,
+    tally: Mapping[Tally, int],
+) -> tuple[dict[Reason, int], dict[Reason, int]]:
+    """Records and bytes of a segment by what becomes of them.
+
+    Bytes are those of encoded records; of an aborted batch or marker, those behind its header.
+    The bytes of records without a key are among the superseded.
+    """
+    is_aborted = batches["flags"] & BATCH_ABORTED != 0
+    is_control = batches["attributes"] & _CONTROL != 0
+    behind = np.maximum(decisions.sizes - HEADER_SIZE, 0)
+    control_kept = int(decisions.kept[is_control].sum())
+    markers_gone = int((decisions.counts - decisions.kept)[is_control].sum())
+    aborted = int(decisions.counts[is_aborted].sum())
+    data = header.record_count - aborted - control_kept - markers_gone
+    records = {
+        Reason.KEPT: tally[Tally.KEPT] + control_kept,
+        Reason.SUPERSEDED: data - tally[Tally.KEPT] - tally[Tally.EXPIRED] - header.null_key_count,
+        Reason.TOMBSTONE_EXPIRED: tally[Tally.EXPIRED],
+        Reason.NO_KEY: header.null_key_count,
+        Reason.ABORTED: aborted,
+        Reason.MARKER_EXPIRED: markers_gone,
+    }
+    gone = is_control & (decisions.kept == 0)
+    bytes = {
+        Reason.KEPT: tally[Tally.KEPT_BYTES] + int(behind[is_control & ~gone].sum()),
+        Reason.SUPERSEDED: header.record_bytes
+        - tally[Tally.KEPT_BYTES]
+        - tally[Tally.EXPIRED_BYTES],
+        Reason.TOMBSTONE_EXPIRED: tally[Tally.EXPIRED_BYTES],
+        Reason.ABORTED: int(behind[is_aborted].sum()),
+        Reason.MARKER_EXPIRED: int(behind[gone].sum()),
+    }
+    return records, bytes

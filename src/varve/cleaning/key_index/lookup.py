@@ -1,0 +1,245 @@
+"""Finds the latest record of a key: through the key indexes, and by a scan of the tail behind them.
+
+Invariant  only committed records count; of these the one with the highest offset is found, whatever
+           its segment. The key itself is compared, not only its hash. The cold tier is asked only
+           when nothing local has the key.
+Threads    any; a segment without an index is indexed in memory while another thread cleans the log,
+           or when its index cannot be written.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numpy as np
+
+from varve.cleaning.key_index.builder import DEFAULT_BUFFER_BYTES, KeyIndexBuilder, no_pace
+from varve.cleaning.key_index.key_index import KeyEntry, KeyIndex
+from varve.cleaning.key_index.segment_indexes import (
+    SegmentKeyIndexes,
+    hold_reason,
+    is_of_derived_file,
+)
+from varve.commit_log import Isolation, Log, TopicPartition
+from varve.commit_log.names import LOG
+from varve.commit_log.segment import ReadableSegment, Segment
+from varve.commit_log.segment_scan import BatchWalk
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, Unavailable
+from varve.kernels.batch_scan import Field
+from varve.kernels.key_hash import hash_bytes
+from varve.records import Batch, Record, decode_header
+
+logger = logging.getLogger(__name__)
+
+_LOOKS_MAX: Final = 8
+_TAIL: Final = "tail.keys"
+
+
+class FindCold(Protocol):
+    """Looks up the latest record of a key hash among the cold segments in front of an offset.
+
+    Those that end before `start_offset` count for nothing. None when there is none, or only one
+    that the local part has let go since. Raises Unavailable when the store cannot be asked.
+    """
+
+    def __call__(
+        self,
+        partition: TopicPartition,
+        hash: tuple[int, int],
+        *,
+        topic_id: bytes,
+        start_offset: int,
+        end_offset: int,
+    ) -> KeyEntry | None: ...
+
+
+class KeyLookup:
+    """Looks keys up in one log."""
+
+    def __init__(
+        self,
+        log: Log,
+        indexes: SegmentKeyIndexes,
+        *,
+        topic_id: bytes,
+        clock: Clock,
+        may_build: bool,
+        find_cold: FindCold | None = None,
+    ) -> None:
+        """`may_build` says that no other thread builds key indexes of this log now."""
+        self._find_cold = find_cold
+        self._log = log
+        self._indexes = indexes
+        self._may_build = may_build
+        self._topic_id = topic_id
+        self._clock = clock
+
+    def find(
+        self,
+        key: bytes,
+        now_ms: int,
+        pace: Callable[[int], None] = no_pace,
+        *,
+        below: int | None = None,
+    ) -> Record | None:
+        """The latest committed record of a key, perhaps a tombstone; None when there is none.
+
+        `below` leaves out segments that begin there or behind. Raises Unavailable or Corrupt when
+        a damaged segment may hold it.
+        """
+        for _ in range(_LOOKS_MAX):
+            view = self._log.view
+            try:
+                found = self._locate(key, now_ms, pace, below)
+                if found is None or found.offset < self._log.log_start_offset:
+                    return None
+                record = self._read(found.offset)
+            except FileNotFoundError:
+                continue
+            except Corrupt:
+                if self._log.view is view:
+                    raise
+                continue
+            if record is not None and record.key == key:
+                return record
+        raise Unavailable(
+            f"{self._log.topic_partition}: segments were replaced {_LOOKS_MAX} times during one "
+            "look-up; try again"
+        )
+
+    def hash(self, key: bytes) -> tuple[int, int]:
+        secret = np.frombuffer(self._topic_id, "<u8")
+        high, low = hash_bytes(np.frombuffer(key, np.uint8), 0, len(key), secret[0], secret[1])
+        return int(high), int(low)
+
+    def _locate(
+        self, key: bytes, now_ms: int, pace: Callable[[int], None], below: int | None
+    ) -> KeyEntry | None:
+        high, low = self.hash(key)
+        stable = self._log.last_stable_offset
+        bound = stable if below is None else min(below, stable)
+        view = self._log.view
+        end = self._log.end_offset
+        segments: list[ReadableSegment] = list(view)
+        for segment in reversed(segments):
+            if segment.base_offset < bound:
+                found = self._find_in(segment, end, stable, (high, low), now_ms, pace)
+                if found is not None:
+                    return found
+            end = segment.base_offset
+        return self._locate_cold((high, low), min(bound, end))
+
+    def _locate_cold(self, hash: tuple[int, int], end_offset: int) -> KeyEntry | None:
+        """In front of the local start, where the cold tier holds the log."""
+        log = self._log
+        start_offset = log.log_start_offset
+        if start_offset >= end_offset:
+            return None
+        if self._find_cold is None:
+            raise Unavailable(
+                f"{log.topic_partition}: offsets {start_offset} to {end_offset - 1} may hold the "
+                "key and are in object storage alone: open the store with its varve.tier.url"
+            )
+        return self._find_cold(
+            log.topic_partition,
+            hash,
+            topic_id=self._topic_id,
+            start_offset=start_offset,
+            end_offset=end_offset,
+        )
+
+    def _find_in(
+        self,
+        segment: ReadableSegment,
+        end: int,
+        stable: int,
+        hash: tuple[int, int],
+        now_ms: int,
+        pace: Callable[[int], None],
+    ) -> KeyEntry | None:
+        """Without its index file if that cannot be written or read: it only saves time."""
+        try:
+            with self._open(segment, end, stable, now_ms, pace) as index:
+                return index.find(*hash)
+        except OSError as error:
+            if not is_of_derived_file(error):
+                raise
+            logger.warning(
+                "key index cannot be used, segment indexed in memory",
+                extra={"path": error.filename, "error": str(error)},
+            )
+        with self._index_tail(segment, stable, pace) as index:
+            return index.find(*hash)
+
+    def _open(
+        self,
+        segment: ReadableSegment,
+        end: int,
+        stable: int,
+        now_ms: int,
+        pace: Callable[[int], None],
+    ) -> KeyIndex:
+        if not isinstance(segment, Segment) or end > stable:
+            return self._index_tail(segment, stable, pace)
+        keys = self._indexes.find(segment, end)
+        if keys is None and self._may_build:
+            keys = self._indexes.ensure(segment, end, now_ms, pace)
+        if keys is not None:
+            return keys.open()
+        hold = self._indexes.holds.get(segment.base_offset)
+        if hold is not None:
+            raise Unavailable(
+                f"{self._log.topic_partition}: segment {segment.base_offset} is damaged and may "
+                f"hold the key: {hold.reason}"
+            )
+        return self._index_tail(segment, stable, pace)
+
+    def _index_tail(
+        self, segment: ReadableSegment, stable: int, pace: Callable[[int], None]
+    ) -> KeyIndex:
+        """An index, in memory, of what is decided in a segment that has none on disk."""
+        try:
+            return self._scan_tail(segment, stable, pace)
+        except Corrupt as error:
+            raise Corrupt(hold_reason(error)) from error
+
+    def _scan_tail(
+        self, segment: ReadableSegment, stable: int, pace: Callable[[int], None]
+    ) -> KeyIndex:
+        fs = MemoryFileSystem(self._clock)
+        builder = KeyIndexBuilder(
+            fs,
+            _TAIL,
+            base_offset=segment.base_offset,
+            topic_id=self._topic_id,
+            buffer_bytes=DEFAULT_BUFFER_BYTES,
+            aborted=self._log.collect_aborted(segment.base_offset, stable),
+        )
+        size = segment.size
+        walk = BatchWalk(segment.file(), start=0, end=size, verify_crc=True)
+        for table in walk:
+            decided = int(np.searchsorted(table.rows[:, Field.LAST_OFFSET], stable))
+            builder.add(table.first(decided))
+            pace(table.end - table.start)
+            if decided < len(table.rows):
+                size = builder.log_size
+                break
+        else:
+            walk.check_ended(segment.path(LOG), remedy=None)
+        builder.finish(size)
+        return KeyIndex(fs.open(_TAIL))
+
+    def _read(self, offset: int) -> Record | None:
+        fetched = self._log.read(
+            start_offset=offset, max_bytes=1, isolation=Isolation.READ_COMMITTED, min_one=True
+        )
+        data = fetched.data
+        while data:
+            size = decode_header(data).size
+            for record in Batch(data[:size]).records():
+                if record.offset == offset:
+                    return record
+            data = data[size:]
+        return None

@@ -1,0 +1,330 @@
+"""The key indexes of one log: opened where they are valid, built where they are not.
+
+Invariant  an index is used only after its checksum was verified or it was built here, and only
+           while it marks the same transactions as aborted as the log does: a truncation may have
+           removed a marker, and a later one may have decided otherwise. A segment whose data is
+           damaged is uncleanable: it is tried again after an interval that doubles. I/O errors of
+           derived files stay with their partition, because the log works without these files.
+Threads    one at a time, the holder of the partition; `find`, `uncleanable` and `needs_run` are
+           for any.
+"""
+
+import contextlib
+import errno
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from varve.cleaning.key_index.batch_tables import aborted_table
+from varve.cleaning.key_index.builder import build_key_index
+from varve.cleaning.key_index.key_index import (
+    BATCH_ABORTED,
+    CONTROL_NONE,
+    NO_TOPIC_ID,
+    REMEDY,
+    KeyIndexHeader,
+    SegmentKeys,
+    Table,
+    open_key_index,
+)
+from varve.commit_log import Log
+from varve.commit_log.check import Finding, Severity
+from varve.commit_log.check_directory import DirectoryFacts
+from varve.commit_log.check_partition import PartitionFacts
+from varve.commit_log.directory_failure import remedy
+from varve.commit_log.log_state import NO_DESCRIPTORS, NO_ROOM
+from varve.commit_log.names import KEYS, LOG
+from varve.commit_log.segment import Segment
+from varve.commit_log.segment_files import SegmentFiles
+from varve.commit_log.segment_reader import first_batch_timestamp
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt, DiskFull, StoreError, Unavailable, UnsupportedFormat
+from varve.kernels.batch_marks import find_aborted
+from varve.kernels.batch_scan import FIELD_COUNT, Field
+
+_LEFT: Final = "the segment is left as it is and everything else goes on"
+LEFT_ALONE: Final = (
+    f"{_LEFT}; restore this file from a copy if there is one: a repair would cut the log at that "
+    "batch and drop what follows (`varve check` shows what)"
+)
+
+
+def hold_reason(error: StoreError) -> str:
+    """Why a segment is held, and what to do about it."""
+    # What an old format needs its message says itself; a repair leaves it as it is.
+    return f"{error}; {_LEFT if isinstance(error, UnsupportedFormat) else LEFT_ALONE}"
+
+
+# Key indexes, what is written aside for them, and a new segment until it is swapped in.
+_DERIVED: Final = re.compile(r".*\.(keys|cleaned)(\.tmp|\.run)?")
+_REMEDIES: Final = {
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EISDIR: "move the directory of that name away",
+    errno.ENOTDIR: "move away what has the name of its directory",
+}
+
+
+def is_of_derived_file(error: OSError) -> bool:
+    """Whether a file failed that the log does not need.
+
+    One that is missing is no failure: it went with its segment.
+    """
+    if isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+        return False
+    return _DERIVED.fullmatch(error.filename) is not None
+
+
+def is_partition_failure(error: OSError) -> bool:
+    """Whether an error says nothing about the disk that the log lies on."""
+    # A limit of the process on file sizes refuses the write and leaves everything as it was.
+    return is_of_derived_file(error) or error.errno == errno.EFBIG
+
+
+def partition_failure(error: OSError, doing: str) -> Unavailable:
+    """What the partition has to say of it."""
+    at = f"{doing}: {error.filename}: {error.strerror}; "
+    if error.errno in NO_ROOM:
+        return DiskFull(f"{at}{remedy(error)} and try again, the log is as it was")
+    told = _REMEDIES.get(error.errno or 0)
+    if told is None:
+        told = remedy(error)
+        if error.errno not in NO_DESCRIPTORS:
+            told += ", or delete the file: it is made again"
+    return Unavailable(f"{at}{told} and try again, the log is as it was")
+
+
+logger = logging.getLogger(__name__)
+
+RETRY_MIN_MS: Final = 60_000
+RETRY_MAX_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanableSegment:
+    """A segment that cleaning leaves alone because its bytes are damaged.
+
+    `oldest_ms` is the oldest batch timestamp that could be read, None without one.
+    """
+
+    base_offset: int
+    bytes_held: int
+    oldest_ms: int | None
+    reason: str
+    since_ms: int
+    attempts: int
+    retry_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An index that may be used, and the aborted transactions it was last compared with."""
+
+    header: KeyIndexHeader
+    aborted: Sequence[AbortedTransaction] | None = None
+
+
+class SegmentKeyIndexes:
+    """Key indexes and held segments of one log."""
+
+    def __init__(self, fs: FileSystem, log: Log, *, topic_id: bytes, buffer_bytes: int) -> None:
+        self._fs = fs
+        self._log = log
+        self._topic_id = topic_id
+        self._buffer_bytes = buffer_bytes
+        self._known: dict[Segment, _Known] = {}
+        self.holds: dict[int, UncleanableSegment] = {}
+        self.healed: set[int] = set()
+        """Base offsets of segments that were held, until a run has cleaned them too."""
+
+    def find(self, segment: Segment, next_offset: int) -> SegmentKeys | None:
+        """The index of a decided segment if a whole one is there; builds nothing.
+
+        One that is damaged, or judges transactions otherwise than the log, is removed.
+        `next_offset` is where the next segment begins.
+        """
+        path = segment.path(KEYS)
+        known = self._known.get(segment)
+        try:
+            if known is None or not self._fs.exists(path):
+                known = self._open(segment)
+            if known is None:
+                return None
+            if known.header.mark_count:
+                known = self._compare(segment, next_offset, known)
+        except (Corrupt, UnsupportedFormat) as error:
+            logger.warning("key index removed", extra={"path": path, "error": str(error)})
+            self._remove(segment)
+            return None
+        self._known[segment] = known
+        return SegmentKeys(self._fs, path, known.header)
+
+    def _open(self, segment: Segment) -> _Known | None:
+        index = open_key_index(self._fs, segment, topic_id=self._topic_id)
+        if index is None:
+            return None
+        with index:
+            index.verify()
+            return _Known(index.header)
+
+    def _compare(self, segment: Segment, next_offset: int, known: _Known) -> _Known:
+        aborted = self._log.collect_aborted(segment.base_offset, next_offset)
+        if aborted == known.aborted:
+            return known
+        with SegmentKeys(self._fs, segment.path(KEYS), known.header).open() as index:
+            if not _judges_alike(index.batches(), index.marks(), segment.base_offset, aborted):
+                raise Corrupt("transactions were decided otherwise since it was made")
+        return _Known(known.header, aborted)
+
+    def _remove(self, segment: Segment) -> None:
+        self._known.pop(segment, None)
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.remove(segment.path(KEYS))
+
+    def ensure(
+        self, segment: Segment, next_offset: int, now_ms: int, pace: Callable[[int], None]
+    ) -> SegmentKeys | None:
+        """The index of a decided segment, built if need be; None while the segment is held."""
+        found = self.find(segment, next_offset)
+        if found is not None:
+            self._release(segment)
+            return found
+        hold = self.holds.get(segment.base_offset)
+        if hold is not None and now_ms < hold.retry_ms:
+            return None
+        aborted = self._log.collect_aborted(segment.base_offset, next_offset)
+        try:
+            header = build_key_index(
+                self._fs,
+                segment,
+                topic_id=self._topic_id,
+                aborted=aborted,
+                buffer_bytes=self._buffer_bytes,
+                pace=pace,
+            )
+        except (Corrupt, UnsupportedFormat) as error:
+            self.hold(segment, hold_reason(error), now_ms)
+            return None
+        self._known[segment] = _Known(header, aborted)
+        self._release(segment)
+        return SegmentKeys(self._fs, segment.path(KEYS), header)
+
+    def _release(self, segment: Segment) -> None:
+        if self.holds.pop(segment.base_offset, None) is not None:
+            self.healed.add(segment.base_offset)
+
+    def hold(self, segment: Segment, reason: str, now_ms: int) -> None:
+        """Leaves a damaged segment alone until the next attempt is due.
+
+        Its index goes: it speaks of bytes that can no longer be read, and is the proof of health.
+        """
+        known = self.holds.get(segment.base_offset)
+        attempts = known.attempts + 1 if known else 1
+        wait_ms = min(RETRY_MIN_MS << min(attempts - 1, 20), RETRY_MAX_MS)
+        self._remove(segment)
+        oldest_ms: int | None = None
+        with contextlib.suppress(Corrupt, UnsupportedFormat):
+            oldest_ms = first_batch_timestamp(segment, size=segment.size)
+        self.holds[segment.base_offset] = UncleanableSegment(
+            base_offset=segment.base_offset,
+            bytes_held=segment.size,
+            oldest_ms=oldest_ms if oldest_ms is not None and oldest_ms >= 0 else None,
+            reason=reason,
+            since_ms=known.since_ms if known else now_ms,
+            attempts=attempts,
+            retry_ms=now_ms + wait_ms,
+        )
+        logger.warning(
+            "segment held back from cleaning",
+            extra={"path": segment.path(LOG), "error": reason, "attempts": attempts},
+        )
+
+    def learn(self, segment: Segment, header: KeyIndexHeader) -> None:
+        """Takes the index that was written together with a new segment."""
+        self._known[segment] = _Known(header)
+
+    def distrust(self) -> None:
+        """Removes all indexes, for what they told led to nonsense; they are built again."""
+        for segment in self._log.view.closed:
+            self._remove(segment)
+
+    def forget(self) -> None:
+        """Has all indexes verified again before they are used."""
+        self._known = {}
+
+    def forget_vanished(self) -> None:
+        """Drops what is known of segments that are no longer in the log."""
+        closed = set(self._log.view.closed)
+        bases = {segment.base_offset for segment in closed}
+        known = list(self._known.items())  # at once: a look-up may add to it meanwhile
+        self._known = {segment: one for segment, one in known if segment in closed}
+        self.holds = {base: hold for base, hold in self.holds.items() if base in bases}
+        self.healed &= bases
+
+    def doubt(self) -> None:
+        """Every index is verified again before its next use."""
+        self._known = {}
+
+    def needs_run(self, now_ms: int) -> bool:
+        """Whether a segment that was held can be cleaned, or may be by now."""
+        holds = list(self.holds.values())
+        return bool(self.healed) or any(hold.retry_ms <= now_ms for hold in holds)
+
+
+def _judges_alike(
+    batches: Table, marks: Table, base_offset: int, aborted: Sequence[AbortedTransaction]
+) -> bool:
+    """Whether the batches that are flagged are those of the aborted transactions.
+
+    Emptied ones do not count: nobody judges by them any more.
+    """
+    numbers = marks["batch"]
+    if len(numbers) and int(numbers.max()) >= len(batches):
+        return False
+    candidates = (marks["control"] == CONTROL_NONE) & (batches["count"][numbers] > 0)
+    rows = np.zeros((len(marks), FIELD_COUNT), np.int64)
+    rows[:, Field.PRODUCER_ID] = marks["producer_id"]
+    rows[:, Field.BASE_OFFSET] = base_offset + batches["base"][numbers].astype(np.int64)
+    found = np.empty(len(marks), np.uint8)
+    find_aborted(rows, candidates.view(np.uint8), aborted_table(aborted), found)
+    flagged = batches["flags"][numbers] & BATCH_ABORTED != 0
+    return not bool(np.any(candidates & (flagged != (found != 0))))
+
+
+_NEXT_USE = "built again at the next use"
+
+
+def check_keys(fs: FileSystem, facts: DirectoryFacts) -> list[Finding]:
+    """What is wrong with the key indexes there are; a segment without one is as it may be."""
+    return [found for one in facts.partitions.values() for found in _check_partition(fs, one)]
+
+
+def _check_partition(fs: FileSystem, facts: PartitionFacts) -> Iterator[Finding]:
+    topic_id = NO_TOPIC_ID if facts.topic_id is None else facts.topic_id.bytes
+    files = SegmentFiles(fs)
+    for known in facts.segments:
+        segment = Segment(files, facts.directory, base_offset=known.base_offset, size=known.size)
+        path = segment.path(KEYS)
+        # One that vanishes while nothing is locked was replaced together with its segment.
+        with contextlib.suppress(FileNotFoundError):
+            if not fs.info(path).is_directory:
+                yield from _check_index(fs, segment, path, topic_id)
+
+
+def _check_index(fs: FileSystem, segment: Segment, path: str, topic_id: bytes) -> Iterator[Finding]:
+    try:
+        index = open_key_index(fs, segment, topic_id=topic_id)
+        if index is None:
+            message = f"made of another generation of the data file; {_NEXT_USE}"
+            yield Finding(Severity.NOTE, path, None, "key-index-stale", message)
+            return
+        with index:
+            index.verify()
+    except Corrupt as error:
+        text = str(error).removeprefix(f"{path}: ").removesuffix(f": {REMEDY}")
+        message = f"{text}; {_NEXT_USE}"
+        yield Finding(Severity.NOTE, path, None, "key-index-corrupt", message)

@@ -1,0 +1,386 @@
+"""Holds the evidence of a partition against its arithmetic, its chain, and what is on disk.
+
+The lines are gone through in order, keeping the segments that must be there by then: a compaction
+or an erasure takes its inputs and leaves its outputs, an expiry and a move to object storage take
+their inputs.
+What is left at the end is read again and compared. Whether object storage holds what was moved is
+for `varve tier fsck`.
+
+Invariant  reads only, whether a store has the directory open or not; nothing the files hold makes
+           it raise.
+Crash      a line may lack its removal, when a crash came between the two, and a removal the note
+           that it was carried out: both are told apart by which generation of the segments is met
+           next, in a later line or on disk.
+"""
+
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from varve.cleaning.removals.live_segments import Listing, LiveSegment, LiveSegments, list_data
+from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary, hex_digest
+from varve.cleaning.removals.removal_log import REMOVAL_LOG_FILE, RemovalEntry, read_removal_log
+from varve.commit_log import TopicPartition, partition_metadata
+from varve.commit_log.check import Severity, find_partition
+from varve.commit_log.check_partition import show_nothing
+from varve.commit_log.checkpoints import LOG_START_OFFSET_FILE, decode_offsets
+from varve.commit_log.names import PARTITION_METADATA_FILE
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt, Unbalanced
+
+AUDIT_RULES: Final = {
+    "chain": "Every line of the evidence is as it was written, right behind the one before.",
+    "head": "A chain noted earlier is still in the file.",
+    "torn-line": "The last line is whole; one that is not had no removal and is cut later.",
+    "other-partition": "A line speaks of the partition whose directory it lies in.",
+    "unbalanced": "The records of all inputs are accounted for, and the outputs hold the rest.",
+    "changed-between": "A removal found its inputs as the one before had left them.",
+    "unclear": "The inputs of a removal, or else its outputs, are there or explained.",
+    "output-changed": "A segment holds the records that its evidence says.",
+    "output-damaged": "Every batch of a segment on record can be read and has its CRC.",
+    "output-missing": "A segment on record is there until another line takes it.",
+    "still-there": "What is noted as gone is gone.",
+    "keys-differ": "The keys of a segment are those that were planned to survive.",
+    "in-use": "The directory did not change while it was looked at.",
+}
+
+ATTEMPTS: Final = 3
+
+
+class Outcome(StrEnum):
+    """What became of a removal on record."""
+
+    DONE = "carried out"
+    DONE_UNMARKED = "carried out, not noted"
+    NOT_DONE = "not carried out"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """A broken rule of `AUDIT_RULES`; `id` is that of the balance it is about, if any."""
+
+    severity: Severity
+    rule: str
+    message: str
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedEntry:
+    """A balance and what became of it; `verified` of its outputs are on disk as it says."""
+
+    balance: Removal
+    outcome: Outcome
+    verified: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit of one partition found; `head` is the chain to note elsewhere."""
+
+    partition: TopicPartition
+    directory: str
+    entries: tuple[AuditedEntry, ...]
+    findings: tuple[AuditFinding, ...]
+    head: str
+    segments_verified: int
+    bytes_verified: int
+
+    @property
+    def carried_out(self) -> list[Removal]:
+        done = (Outcome.DONE, Outcome.DONE_UNMARKED)
+        return [entry.balance for entry in self.entries if entry.outcome in done]
+
+    @property
+    def moved_records(self) -> int:
+        """Records that left the local disk for object storage, which tells what became of them."""
+        return sum(balance.records.get(Reason.EVICTED, 0) for balance in self.carried_out)
+
+    @property
+    def is_clean(self) -> bool:
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+
+def audit_partition(
+    fs: FileSystem,
+    directory: str,
+    *,
+    deep: bool = False,
+    head: str | None = None,
+    advance: Callable[[int], None] = show_nothing,
+) -> AuditReport:
+    """Audits one partition's directory.
+
+    `head` is a chain of an earlier audit that must still be there: this alone finds lines that were
+    taken off the end. `deep` also reads the keys of all records. When a store changes the directory
+    meanwhile the audit starts over a few times.
+    """
+    directory = directory.rstrip("/")
+    for attempt in range(1, ATTEMPTS + 1):
+        before = _look(fs, directory)
+        audit = _Audit(fs, directory, deep=deep, advance=advance)
+        try:
+            report = audit.run(head)
+        except FileNotFoundError:
+            if attempt == ATTEMPTS:
+                raise
+            continue
+        if report.is_clean or _is_steady(before, _look(fs, directory)):
+            return report
+    audit.warn("in-use", f"changed in each of {ATTEMPTS} attempts: findings may be of the moment")
+    return audit.report()
+
+
+def _look(fs: FileSystem, directory: str) -> tuple[int, Listing]:
+    path = f"{directory}/{REMOVAL_LOG_FILE}"
+    return fs.info(path).size if fs.exists(path) else 0, list_data(fs, directory)
+
+
+def _is_steady(before: tuple[int, Listing], after: tuple[int, Listing]) -> bool:
+    """Whether nothing was removed meanwhile; appends let the last file grow and new ones follow."""
+    return before[0] == after[0] and set(before[1][:-1]) <= set(after[1])
+
+
+class _Audit:
+    """One pass over one directory."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, *, deep: bool, advance: Callable[[int], None]
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._deep = deep
+        self._partition = find_partition(directory)
+        self._evidence = read_removal_log(fs, directory)
+        self._live = LiveSegments(fs, directory, advance=advance)
+        self._log_start = self._find_log_start()
+        self._findings: list[AuditFinding] = []
+        self._outcomes: dict[int, Outcome] = {}
+        self._expected: dict[int, tuple[SegmentSummary, int]] = {}
+        self._verified: dict[int, list[LiveSegment]] = {}
+
+    def run(self, head: str | None) -> AuditReport:
+        self._check_file(head)
+        entries = self._evidence.entries
+        for number, entry in enumerate(entries):
+            self._check_balance(entry.balance)
+            outcome = Outcome.DONE
+            if not entry.is_done:
+                outcome = find_outcome(entry.balance, entries[number + 1 :], self._live)
+            self._outcomes[entry.balance.id] = outcome
+            self._replay(entry.balance, outcome)
+        for figure, id in self._expected.values():
+            self._check_live(figure, id)
+        if self._deep:
+            self._check_keys()
+        return self.report()
+
+    def report(self) -> AuditReport:
+        verified = self._verified
+        return AuditReport(
+            partition=self._partition or TopicPartition(posixpath.basename(self._directory), 0),
+            directory=self._directory,
+            entries=tuple(
+                AuditedEntry(
+                    entry.balance,
+                    self._outcomes[entry.balance.id],
+                    len(verified.get(entry.balance.id, ())),
+                )
+                for entry in self._evidence.entries
+            ),
+            findings=tuple(self._findings),
+            head=self._evidence.head,
+            segments_verified=sum(len(segments) for segments in verified.values()),
+            bytes_verified=sum(one.size for segments in verified.values() for one in segments),
+        )
+
+    def warn(self, rule: str, message: str, id: int | None = None) -> None:
+        self._add(Severity.WARNING, rule, message, id)
+
+    def _error(self, rule: str, message: str, id: int | None = None) -> None:
+        self._add(Severity.ERROR, rule, message, id)
+
+    def _add(self, severity: Severity, rule: str, message: str, id: int | None) -> None:
+        assert rule in AUDIT_RULES, f"{rule} is not a rule"
+        self._findings.append(AuditFinding(severity, rule, message, id))
+
+    def _find_log_start(self) -> int:
+        """Where the log starts: with its first segment or, by the checkpoint, elsewhere.
+
+        What is in object storage lies in front of the first segment, but not of the log start.
+        """
+        written, first = self._read_log_start(), self._live.first_offset or 0
+        is_tiered = any(one.balance.kind == RemovalKind.EVICTION for one in self._evidence.entries)
+        if is_tiered and written is not None:
+            return written
+        return max(first, written or 0)
+
+    def _read_log_start(self) -> int | None:
+        """As the checkpoint around the directory says; None when it does not tell."""
+        path = f"{posixpath.dirname(self._directory) or '.'}/{LOG_START_OFFSET_FILE}"
+        if self._partition is None or not self._fs.exists(path):
+            return None
+        try:
+            return decode_offsets(self._fs.read(path), where=path).get(self._partition)
+        except Corrupt:
+            return None
+
+    def _check_file(self, head: str | None) -> None:
+        for fault in self._evidence.faults:
+            self._error("chain", f"line {fault.line_number}: {fault.message}")
+        if head is not None and head not in self._evidence.chains:
+            self._error("head", f"the chain {head[:64]} is not in the file: its end was cut")
+        if self._evidence.torn_bytes:
+            message = f"{self._evidence.torn_bytes} bytes of a line that was not finished"
+            self._add(Severity.NOTE, "torn-line", message, None)
+
+    def _check_balance(self, balance: Removal) -> None:
+        if self._partition is not None and balance.partition != self._partition:
+            message = f"speaks of {balance.partition}, but lies in {self._partition}"
+            self._error("other-partition", message, balance.id)
+        try:
+            balance.check()
+        except Unbalanced as error:
+            self._error("unbalanced", str(error), balance.id)
+
+    def _replay(self, balance: Removal, outcome: Outcome) -> None:
+        """Changes the segments that must be there as the removal did."""
+        for figure in balance.inputs:
+            self._check_input(figure, balance)
+        is_done = outcome in (Outcome.DONE, Outcome.DONE_UNMARKED)
+        for figure in balance.inputs if is_done else ():
+            is_left = balance.takes_whole and self._live.has_size(figure)
+            if is_left and outcome is Outcome.DONE:
+                self._report_left(figure, balance)
+            if not is_left:
+                self._expected.pop(figure.base_offset, None)
+        for figure in balance.outputs if is_done else ():
+            self._expected[figure.base_offset] = figure, balance.id
+        if outcome is Outcome.UNCLEAR and not self._is_below_log_start(balance.inputs[-1:]):
+            message = "neither its inputs nor its outputs are there, and no later line takes them"
+            self._error("unclear", message, balance.id)
+
+    def _report_left(self, figure: SegmentSummary, balance: Removal) -> None:
+        message = f"segment {figure.base_offset} was noted as gone and is there"
+        if balance.kind == RemovalKind.EVICTION:
+            self.warn("still-there", f"{message}, as well as in object storage", balance.id)
+        elif self._is_below_log_start([figure]):
+            self.warn("still-there", f"{message}; the next open removes it", balance.id)
+        else:
+            self._error("still-there", message, balance.id)
+
+    def _is_below_log_start(self, figures: Sequence[SegmentSummary]) -> bool:
+        return all(figure.next_offset <= self._log_start for figure in figures)
+
+    def _check_input(self, figure: SegmentSummary, balance: Removal) -> None:
+        known, left_by = self._expected.get(figure.base_offset, (figure, 0))
+        # What cannot be read any more is counted as far as it can, and goes at last.
+        is_cut_short = balance.takes_whole and figure.log_crc is None
+        if known.is_same(figure) or (is_cut_short and known.size == figure.size):
+            return
+        message = (
+            f"found segment {figure.base_offset} with {_describe(figure)}, balance {left_by} had "
+            f"left {_describe(known)}: it was changed without a record"
+        )
+        self._error("changed-between", message, balance.id)
+
+    def _check_live(self, figure: SegmentSummary, id: int) -> None:
+        """Compares a segment that must be there with what is."""
+        name = f"segment {figure.base_offset}"
+        segment = self._live.find(figure.base_offset)
+        if segment is None and self._is_below_log_start([figure]):
+            message = f"{name} is gone without a record, below the log start {self._log_start}"
+            self.warn("output-missing", message, id)
+        elif segment is None:
+            self._error("output-missing", f"{name} is gone without a record", id)
+        elif segment.size != figure.size:
+            message = f"{name} has {segment.size} bytes, {figure.size} are on record"
+            self._error("output-changed", message, id)
+        else:
+            self._compare(segment, figure, id)
+
+    def _compare(self, segment: LiveSegment, figure: SegmentSummary, id: int) -> None:
+        measured = self._live.measure(segment)
+        if measured.damage:
+            self._error("output-damaged", f"segment {figure.base_offset}: {measured.damage}", id)
+        elif not measured.figure.is_same(figure):
+            message = (
+                f"segment {figure.base_offset} has {_describe(measured.figure)}, on record are "
+                f"{_describe(figure)}"
+            )
+            self._error("output-changed", message, id)
+        else:
+            self._verified.setdefault(id, []).append(segment)
+
+    def _check_keys(self) -> None:
+        path = f"{self._directory}/{PARTITION_METADATA_FILE}"
+        try:
+            topic_id = partition_metadata.decode(self._fs.read(path), where=path).bytes
+        except (FileNotFoundError, Corrupt) as error:
+            self.warn(
+                "keys-differ", f"keys are not compared, as the topic id is not known: {error}"
+            )
+            return
+        for entry in self._evidence.entries:
+            balance = entry.balance
+            segments = self._verified.get(balance.id, [])
+            # The digest is one over all outputs; of those that another line took none is left.
+            if segments and len(segments) == len(balance.outputs):
+                self._compare_keys(balance, segments, topic_id)
+
+    def _compare_keys(
+        self, balance: Removal, segments: Sequence[LiveSegment], topic_id: bytes
+    ) -> None:
+        try:
+            # An erasure looks at what was aborted too, and at what may yet be.
+            with_aborted = balance.kind is RemovalKind.ERASURE
+            digests = [
+                self._live.digest(one, topic_id, with_aborted=with_aborted) for one in segments
+            ]
+            found = hex_digest(*digests)
+        except Corrupt as error:
+            self._error("output-damaged", str(error), balance.id)
+            return
+        if found != balance.keys_after:
+            message = f"the keys have digest {found}, on record is {balance.keys_after[:64]}"
+            self._error("keys-differ", message, balance.id)
+
+
+def find_outcome(balance: Removal, later: Sequence[RemovalEntry], live: LiveSegments) -> Outcome:
+    """What became of a removal that is not noted as carried out.
+
+    Told by the generation of its segments that is met next: in the first later line that reads any
+    of them, else on disk.
+    """
+    if not balance.inputs:
+        return Outcome.UNCLEAR
+    start, end = balance.inputs[0].base_offset, balance.inputs[-1].next_offset
+    is_there: Callable[[SegmentSummary], bool] = (
+        live.has_size if balance.takes_whole else live.holds
+    )
+    for entry in later:
+        met = entry.balance.inputs
+        if any(start <= figure.base_offset < max(end, start + 1) for figure in met):
+            is_there = _among(met)
+            break
+    inputs = [is_there(figure) for figure in balance.inputs]
+    if balance.takes_whole:
+        return Outcome.NOT_DONE if all(inputs) else Outcome.DONE_UNMARKED
+    outputs = [is_there(figure) for figure in balance.outputs]
+    if all(inputs):
+        return Outcome.NOT_DONE
+    if all(outputs) or (any(outputs) and not any(inputs)):
+        return Outcome.DONE_UNMARKED
+    return Outcome.NOT_DONE if any(inputs) else Outcome.UNCLEAR
+
+
+def _among(met: Sequence[SegmentSummary]) -> Callable[[SegmentSummary], bool]:
+    return lambda figure: any(one.is_same(figure) for one in met)
+
+
+def _describe(figure: SegmentSummary) -> str:
+    crc = "" if figure.log_crc is None else f" and checksum {figure.log_crc:08x}"
+    return f"{figure.records} records in {figure.size} bytes{crc}"

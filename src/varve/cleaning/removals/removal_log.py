@@ -1,0 +1,297 @@
+"""The evidence file of a partition: a line for each removal, written before it happens.
+
+Layout     JSON lines, each chained to the one before by SHA-256. docs/formats/evidence.md
+Invariant  lines are only ever appended; a line that was changed, moved or taken out no longer fits
+           its chain, however many follow.
+Crash      `append` is durable on return, so no removal goes without its line. A line that did not
+           reach the disk whole is cut by the next append: what it speaks of cannot have happened.
+Threads    any, through one object per partition; two objects on one file need an outer order.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+from varve.cleaning.removals.removal import Removal
+from varve.cleaning.removals.removal_json import check_number, decode_removal, encode_removal
+from varve.disk import File, FileSystem
+from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
+
+REMOVAL_LOG_FILE: Final = "varve-evidence.jsonl"
+VERSION: Final = 1
+FIRST_CHAIN: Final = "0" * 64
+"""What the first line is chained to."""
+
+_TAIL_BYTES: Final = 1 << 16
+_CHAINED: Final = re.compile(rb'(\{.*),"chain":"([0-9a-f]{64})"\}\n', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalEntry:
+    """A removal on record.
+
+    `is_done`: it was noted as carried out. `is_intact`: its line fits the chain.
+    """
+
+    line_number: int
+    chain: str
+    balance: Removal
+    is_done: bool
+    is_intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalLogFault:
+    """A line that cannot be trusted; lines count from 1."""
+
+    line_number: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalHistory:
+    """All that an evidence file says.
+
+    `chains` are those of all its lines, the last of them being the head; `torn_bytes` are behind
+    the last whole line.
+    """
+
+    entries: tuple[RemovalEntry, ...]
+    faults: tuple[RemovalLogFault, ...]
+    chains: tuple[str, ...]
+    torn_bytes: int
+
+    @property
+    def head(self) -> str:
+        return self.chains[-1] if self.chains else FIRST_CHAIN
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """Where the next line goes: at position `end`, under `next_id`, chained to `chain`."""
+
+    end: int
+    chain: str
+    next_id: int
+    last_line: bytes
+
+
+_EMPTY: Final = _Tail(0, FIRST_CHAIN, 1, b"")
+
+
+class RemovalLog:
+    """The evidence in one partition's directory; the file is made by the first append."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self.path = f"{directory}/{REMOVAL_LOG_FILE}"
+        self._fs = fs
+        self._directory = directory
+        self._lock = threading.Lock()
+        self.removal = threading.RLock()
+        """Held from taking a balance's id until its removal is done: one removal at a time."""
+        self._tail: _Tail | None = None  # guarded by _lock; set when all up to it is synced
+
+    def next_id(self) -> int:
+        """The id that the next balance must have."""
+        with self._lock:
+            return self._find_tail_locked().next_id
+
+    def append(self, balance: Removal) -> None:
+        """Checks the balance and puts it on record, durably: only now may the removal begin.
+
+        Raises Unbalanced when it does not add up. After an OSError the line may or may not be
+        there; without its removal it does no harm.
+        """
+        balance.check()
+        with self._lock:
+            tail = self._find_tail_locked()
+            if balance.id != tail.next_id:
+                raise InvalidRequest(
+                    f"{self.path}: balance {balance.id} cannot be put on record, the next id is "
+                    f"{tail.next_id}: take it from `next_id` right before"
+                )
+            self._append_locked(tail, encode_removal(balance))
+
+    def mark_done(self, id: int) -> None:
+        """Notes, durably, that the removal of this id was carried out."""
+        with self._lock:
+            tail = self._find_tail_locked()
+            if not 0 < id < tail.next_id:
+                raise InvalidRequest(
+                    f"{self.path}: balance {id} is not on record, the last id is {tail.next_id - 1}"
+                )
+            self._append_locked(tail, {"done": id})
+
+    def read(self) -> list[RemovalEntry]:
+        """The removals on record, oldest first; raises Corrupt when a line cannot be trusted."""
+        evidence = read_removal_log(self._fs, self._directory)
+        for fault in evidence.faults:
+            raise Corrupt(
+                f"{self.path}: line {fault.line_number}: {fault.message}; `varve audit` on the "
+                "directory tells all"
+            )
+        return list(evidence.entries)
+
+    def _append_locked(self, tail: _Tail, document: dict[str, object]) -> None:
+        document = {"version": VERSION, "id": tail.next_id, **document}
+        line, chain = encode_line(document, tail.chain)
+        # An object that did not sync the last line itself cannot know whether it reached the disk:
+        # after a failed sync it shows and may be lost. Written once more it is due again.
+        is_known = self._tail is not None
+        again = b"" if is_known else tail.last_line
+        self._tail = None
+        with self._fs.open_writable(self.path) as file:
+            if file.size() > tail.end:
+                file.truncate(tail.end)
+            file.write_at(tail.end - len(again), again + line)
+            file.sync()
+        if not is_known:
+            self._fs.sync_directory(self._directory)
+        self._tail = _Tail(tail.end + len(line), chain, tail.next_id + 1, line)
+
+    def _find_tail_locked(self) -> _Tail:
+        if not self._fs.exists(self.path):
+            self._tail = None
+            return _EMPTY
+        with self._fs.open(self.path) as file:
+            if self._tail is None or self._tail.end != file.size():
+                self._tail = None
+                return _read_tail(file)
+            return self._tail
+
+
+def read_removal_log(fs: FileSystem, directory: str) -> RemovalHistory:
+    """Everything on record and everything wrong with it; a missing file has nothing on record."""
+    path = f"{directory}/{REMOVAL_LOG_FILE}"
+    data = fs.read(path) if fs.exists(path) else b""
+    end = _last_line(data)[1]
+    reading = _Reading()
+    for line in data[:end].split(b"\n")[:-1]:
+        reading.take(line + b"\n")
+    return reading.finish(torn_bytes=len(data) - end)
+
+
+class _Reading:
+    """Takes the lines of a file one after the other."""
+
+    def __init__(self) -> None:
+        self._chains: list[str] = []
+        self._faults: list[RemovalLogFault] = []
+        self._balances: dict[int, tuple[int, Removal, bool]] = {}
+        self._done: set[int] = set()
+
+    def take(self, line: bytes) -> None:
+        line_number = len(self._chains) + 1
+        previous = self._chains[-1] if self._chains else FIRST_CHAIN
+        is_intact = True
+        try:
+            check_chain(line, previous)
+        except Corrupt as error:
+            is_intact = False
+            self._faults.append(RemovalLogFault(line_number, str(error)))
+        try:
+            self._take_document(line_number, _decode_line(line), is_intact)
+        except Corrupt as error:
+            self._faults.append(RemovalLogFault(line_number, str(error)))
+        self._chains.append(_chain_behind(line))
+
+    def _take_document(self, line_number: int, document: dict[str, Any], is_intact: bool) -> None:
+        id = check_number(document.get("id"), "id")
+        if "done" not in document:
+            balance = decode_removal(id, document)
+            self._balances.setdefault(id, (line_number, balance, is_intact))
+            return
+        done = check_number(document["done"], "done")
+        if done not in self._balances:
+            raise Corrupt(f"balance {done} is noted as carried out and is not on record")
+        self._done.add(done)
+
+    def finish(self, *, torn_bytes: int) -> RemovalHistory:
+        entries = tuple(
+            RemovalEntry(
+                line_number, self._chains[line_number - 1], balance, id in self._done, is_intact
+            )
+            for id, (line_number, balance, is_intact) in self._balances.items()
+        )
+        return RemovalHistory(entries, tuple(self._faults), tuple(self._chains), torn_bytes)
+
+
+def encode_line(document: dict[str, object], previous_chain: str) -> tuple[bytes, str]:
+    """A line and its chain, which covers the line without it and the chain of the line before."""
+    body = json.dumps(document, separators=(",", ":")).encode()
+    chain = hashlib.sha256(previous_chain.encode() + body).hexdigest()
+    return body[:-1] + f',"chain":"{chain}"}}\n'.encode(), chain
+
+
+def check_chain(line: bytes, previous_chain: str) -> None:
+    """Raises Corrupt unless the line is as it was written, right behind the one before."""
+    match = _CHAINED.fullmatch(line)
+    if match is None:
+        raise Corrupt("the line does not end with its chain: it was changed")
+    chain = hashlib.sha256(previous_chain.encode() + match[1] + b"}").hexdigest()
+    if chain != match[2].decode():
+        raise Corrupt(
+            f"the chain says {match[2].decode()[:12]}…, the lines give {chain[:12]}…: this line "
+            "was changed, or the one before it was changed, moved or taken out"
+        )
+
+
+def _decode_line(line: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        raise Corrupt("the line is not JSON") from None
+    if not isinstance(document, dict):
+        raise Corrupt("the line is not a JSON object")
+    if document.get("version") != VERSION:
+        raise UnsupportedFormat(
+            f"version {str(document.get('version'))[:40]} is not known, {VERSION} is"
+        )
+    return document
+
+
+def _chain_behind(line: bytes) -> str:
+    """What the next line is chained to: the chain as the line states it, true or not.
+
+    So a line that was changed is at fault alone; without a chain its bytes stand in.
+    """
+    match = _CHAINED.fullmatch(line)
+    return hashlib.sha256(line).hexdigest() if match is None else match[2].decode()
+
+
+def _last_line(data: bytes) -> tuple[int, int]:
+    """Where the last whole line begins and ends; (0, 0) without one.
+
+    Every append is synced before the next, so only the last line can be torn: it lacks its end,
+    or sectors of it, which read as zeros, and JSON never has a zero byte.
+    """
+    end = data.rfind(b"\n") + 1
+    start = data.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    if end and b"\0" in data[start:end]:
+        end = start
+        start = data.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    return start, end
+
+
+def _read_tail(file: File) -> _Tail:
+    """What the end of the file tells, without reading all of it."""
+    size = file.size()
+    length = _TAIL_BYTES
+    while True:
+        begin = max(0, size - length)
+        data = file.read_at(begin, size - begin)
+        start, end = _last_line(data)
+        if start > 0 or begin == 0:
+            break
+        length *= 2
+    if end == 0:
+        return _EMPTY
+    line = data[start:end]
+    try:
+        last_id = check_number(_decode_line(line).get("id"), "id")
+    except Corrupt:
+        last_id = file.read_at(0, begin + end).count(b"\n")
+    return _Tail(begin + end, _chain_behind(line), last_id + 1, line)

@@ -1,0 +1,58 @@
+"""Power lost at every step of a move to object storage: log and evidence stay whole."""
+
+import pytest
+
+from tests.support.cleaning_bench import CleaningBench, compacted
+from varve.cleaning.moved import evict_local_segments
+from varve.cleaning.removals.audit import audit_partition
+from varve.cleaning.removals.removal import RemovalKind
+from varve.disk import CrashMode
+
+MOVED_UP_TO = 4
+
+
+def prepare() -> CleaningBench:
+    """Two segments that compaction wrote, and two behind them."""
+    bench = CleaningBench(settings=compacted(remote_storage_enable=True))
+    for number in range(8):
+        bench.put(f"key-{number % 3}", f"{number}")
+        if number % 2:
+            bench.roll()
+        if number == MOVED_UP_TO:
+            bench.roll()
+            bench.clean()
+    bench.log.flush()
+    return bench
+
+
+def count_steps() -> int:
+    bench = prepare()
+    before = bench.faulty.steps
+    move(bench)
+    return bench.faulty.steps - before
+
+
+def move(bench: CleaningBench) -> None:
+    base = max(one.base_offset for one in bench.log.view if one.base_offset <= MOVED_UP_TO)
+    evict_local_segments(bench.log, base, bench.now_ms, bench.cleaner.evidence(bench.log))
+
+
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_a_move_is_explained_wherever_it_was_cut(mode: CrashMode) -> None:
+    for step in range(1, count_steps() + 1):
+        bench = prepare()
+        with bench.power_fails_after(step):
+            move(bench)
+        bench.crash(mode, seed=step)
+        check(bench)
+        move(bench)
+        check(bench)
+        entries = bench.cleaner.evidence(bench.log).read()
+        assert entries[-1].balance.kind == RemovalKind.EVICTION
+        assert bench.log.log_start_offset == 0
+        assert bench.log.local_start_offset > 0
+
+
+def check(bench: CleaningBench) -> None:
+    report = audit_partition(bench.disk, bench.log.directory, deep=True)
+    assert report.is_clean, report.findings

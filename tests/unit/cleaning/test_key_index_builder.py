@@ -1,0 +1,238 @@
+"""Building a key index: what is refused, what is left aside, how it is paced."""
+
+import numpy as np
+import pytest
+
+from tests.support.key_model import DIRECTORY, TOPIC_ID, check_index, model_of, write_segment
+from varve.cleaning.key_index.builder import KeyIndexBuilder, build_key_index
+from varve.cleaning.key_index.key_index import open_key_index
+from varve.commit_log.names import KEYS, LOG, log_name
+from varve.commit_log.segment import Segment
+from varve.commit_log.segment_scan import BatchTable
+from varve.commit_log.txn_index import AbortedTransaction
+from varve.disk import MemoryFileSystem
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import Corrupt, OffsetOverflow, UnsupportedFormat
+from varve.kernels.batch_scan import Field, batch_table, scan_batches
+from varve.records import Codec, Record, build_batch, end_transaction_marker
+
+RECORDS = [Record(b"%d" % number, b"v" * 20) for number in range(300)]
+PAIR = RECORDS[:2]
+
+
+@pytest.fixture
+def fs() -> MemoryFileSystem:
+    return MemoryFileSystem(ManualClock())
+
+
+def _builder(
+    fs: MemoryFileSystem, segment: Segment, buffer_bytes: int = 1 << 20
+) -> KeyIndexBuilder:
+    return KeyIndexBuilder(
+        fs,
+        segment.path(KEYS),
+        base_offset=segment.base_offset,
+        topic_id=TOPIC_ID,
+        buffer_bytes=buffer_bytes,
+        aborted=[],
+    )
+
+
+def _table(data: bytes, start: int = 0) -> BatchTable:
+    """Batches as the rewriter hands them over: bytes it has just made."""
+    rows = batch_table(1000)
+    count, end, _ = scan_batches(np.frombuffer(data, np.uint8), 0, len(data), False, rows)
+    assert end == len(data)
+    rows[:count, Field.POSITION] += start
+    return BatchTable(rows[:count], memoryview(data), start, start + len(data))
+
+
+def _build(
+    fs: MemoryFileSystem, batches: list[bytes], aborted: list[AbortedTransaction] | None = None
+) -> None:
+    segment = write_segment(fs, 10, batches)
+    build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=aborted or [])
+    index = open_key_index(fs, segment, topic_id=TOPIC_ID)
+    assert index is not None
+    check_index(index, model_of(10, batches, aborted or []))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_one_batch_larger_than_the_buffer_goes_in_parts(fs: MemoryFileSystem, codec: Codec) -> None:
+    batches = [build_batch(RECORDS, base_offset=10, codec=codec)]
+    segment = write_segment(fs, 10, batches)
+    build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[], buffer_bytes=64)
+    index = open_key_index(fs, segment, topic_id=TOPIC_ID)
+    assert index is not None
+    check_index(index, model_of(10, batches))
+
+
+def test_chunks_follow_each_other(fs: MemoryFileSystem) -> None:
+    batches = [build_batch(PAIR, base_offset=at) for at in range(10, 30, 2)]
+    segment = write_segment(fs, 10, batches)
+    builder = _builder(fs, segment)
+    builder.add(_table(b"".join(batches[:4])))
+    builder.add(_table(b"".join(batches[4:]), start=builder.log_size))
+    builder.finish(segment.size)
+    index = open_key_index(fs, segment, topic_id=TOPIC_ID)
+    assert index is not None
+    check_index(index, model_of(10, batches))
+
+
+def test_aborted_records_are_left_out_and_overlapping_ranges_do_no_harm(
+    fs: MemoryFileSystem,
+) -> None:
+    batches = [
+        build_batch(PAIR, base_offset=10 + 2 * at, producer_id=at % 2 + 1, transactional=True)
+        for at in range(8)
+    ]
+    aborted = [
+        AbortedTransaction(1, 10, 22, 10),
+        AbortedTransaction(1, 14, 15, 14),
+        AbortedTransaction(2, 24, 30, 24),
+    ]
+    _build(fs, batches, aborted)
+
+
+def test_control_batches_no_broker_writes_are_read(fs: MemoryFileSystem) -> None:
+    commit = Record(b"\0\0\0\1", b"\0\0\0\0\0\0")
+    batches = [
+        build_batch([commit, commit], base_offset=10, control=True),
+        build_batch([commit], base_offset=12, control=True, codec=Codec.GZIP),
+        build_batch([Record(b"\0\0\0\x09", b"")], base_offset=13, control=True),
+    ]
+    _build(fs, batches)
+
+
+def test_a_negative_control_type_reads_as_unknown(fs: MemoryFileSystem) -> None:
+    batch = build_batch([Record(b"\0\0\xff\xfe", b"")], base_offset=10, control=True)
+    segment = write_segment(fs, 10, [batch])
+    build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[])
+    index = open_key_index(fs, segment, topic_id=TOPIC_ID)
+    assert index is not None
+    assert index.marks()["control"].tolist() == [2**15 - 1]
+
+
+def test_a_control_record_without_a_type_is_corrupt(fs: MemoryFileSystem) -> None:
+    batch = build_batch([Record(b"\0", b"")], base_offset=10, control=True)
+    with pytest.raises(Corrupt, match="position 0: control record"):
+        _build(fs, [batch])
+
+
+@pytest.mark.parametrize(
+    ("bases", "position", "problem"),
+    [((9,), 0, "offset that repeats"), ((10, 11), 1, "repeats"), ((10, 9), 1, "repeats")],
+)
+def test_offsets_that_do_not_ascend_are_corrupt(
+    fs: MemoryFileSystem, bases: tuple[int, ...], position: int, problem: str
+) -> None:
+    batches = [build_batch(PAIR, base_offset=base) for base in bases]
+    at = position * len(batches[0])
+    with pytest.raises(Corrupt, match=f"batch at position {at}: .*{problem}"):
+        _build(fs, batches)
+
+
+def test_offsets_beyond_32_bits_ask_for_a_split(fs: MemoryFileSystem) -> None:
+    with pytest.raises(OffsetOverflow, match="split"):
+        _build(fs, [build_batch(PAIR, base_offset=10 + 2**31 - 1)])
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("count", [-1, 1, 3, 2**31 - 1])
+def test_a_count_that_the_records_belie_is_corrupt(
+    fs: MemoryFileSystem, codec: Codec, count: int
+) -> None:
+    data = bytearray(build_batch(PAIR, base_offset=10, codec=codec, last_offset_delta=9))
+    data[57:61] = count.to_bytes(4, "big", signed=True)
+    segment = write_segment(fs, 10, [bytes(data)])
+    with pytest.raises(Corrupt, match="batch at position 0"):
+        _builder(fs, segment).add(_table(bytes(data)))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4, 5, 7])
+def test_a_payload_that_does_not_decompress_is_corrupt(fs: MemoryFileSystem, codec: int) -> None:
+    data = bytearray(build_batch(PAIR, base_offset=10))
+    data[22] |= codec
+    segment = write_segment(fs, 10, [bytes(data)])
+    with pytest.raises(Corrupt, match="position 0"):
+        _builder(fs, segment).add(_table(bytes(data)))
+
+
+def test_a_gap_between_chunks_is_refused(fs: MemoryFileSystem) -> None:
+    segment = write_segment(fs, 10, [])
+    builder = _builder(fs, segment)
+    batch = build_batch(PAIR, base_offset=10)
+    with pytest.raises(Corrupt, match="gap"):
+        builder.add(_table(batch, start=1))
+
+
+def test_an_index_of_less_than_the_data_file_is_refused(fs: MemoryFileSystem) -> None:
+    batch = build_batch(PAIR, base_offset=10)
+    segment = write_segment(fs, 10, [batch, b"\0"])
+    with pytest.raises(Corrupt, match="batches end at position"):
+        build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[])
+    assert fs.names(DIRECTORY) == [log_name(10, LOG)]
+
+
+def test_a_wrong_crc_is_corrupt(fs: MemoryFileSystem) -> None:
+    batches = [bytearray(build_batch(PAIR, base_offset=at)) for at in (10, 12)]
+    batches[1][-1] ^= 1
+    with pytest.raises(Corrupt, match="CRC"):
+        _build(fs, [bytes(batch) for batch in batches])
+
+
+def test_an_old_message_format_is_not_read(fs: MemoryFileSystem) -> None:
+    data = bytearray(build_batch(PAIR, base_offset=10))
+    data[16] = 1
+    with pytest.raises(UnsupportedFormat):
+        _build(fs, [bytes(data)])
+
+
+def test_pace_hears_of_every_byte_and_may_stop_the_build(fs: MemoryFileSystem) -> None:
+    batches = [build_batch(PAIR, base_offset=10 + 2 * at) for at in range(9_000)]
+    segment = write_segment(fs, 10, batches)
+    heard: list[int] = []
+    build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[], pace=heard.append)
+    assert len(heard) > 1
+    assert sum(heard) == segment.size
+    fs.remove(segment.path(KEYS))
+
+    def stop(size: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_key_index(fs, segment, topic_id=TOPIC_ID, aborted=[], buffer_bytes=1 << 12, pace=stop)
+    assert fs.names(DIRECTORY) == [log_name(10, LOG)]
+
+
+def test_discard_removes_what_lies_aside(fs: MemoryFileSystem) -> None:
+    segment = write_segment(fs, 10, [])
+    builder = _builder(fs, segment, buffer_bytes=64)
+    builder.add(_table(build_batch(RECORDS, base_offset=10)))
+    assert len(fs.names(DIRECTORY)) == 2
+    builder.discard()
+    builder.discard()
+    assert fs.names(DIRECTORY) == [log_name(10, LOG)]
+
+
+def test_memory_stays_within_its_bound_for_tables_too(fs: MemoryFileSystem) -> None:
+    marker = [
+        end_transaction_marker(
+            committed=True,
+            producer_id=1,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp=0,
+            base_offset=10 + at,
+        )
+        for at in range(500)
+    ]
+    segment = write_segment(fs, 10, marker)
+    builder = _builder(fs, segment, buffer_bytes=1 << 12)
+    for at, batch in enumerate(marker):
+        builder.add(_table(batch, start=at * len(batch)))
+    assert fs.info(segment.path(KEYS) + ".run").size > 20_000
+    builder.finish(segment.size)
+    index = open_key_index(fs, segment, topic_id=TOPIC_ID)
+    assert index is not None
+    check_index(index, model_of(10, marker))
