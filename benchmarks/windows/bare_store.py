@@ -20,7 +20,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from varve.windows.database import Put
+from varve.rocks.database import Put
 
 _CACHE_BYTES: Final = 64 << 20
 _MEMTABLE_BYTES: Final = 16 << 20

@@ -15,13 +15,12 @@ from benchmarks.windows.bare_store import BareCheck, BareStore
 from benchmarks.windows.events import COPY_SHARE, RULES, SECRET, WINDOW_MS, Events, make_events
 from benchmarks.windows.recording import BATCH_COUNT, Calls, RecordingDatabases
 from benchmarks.workspace import Workspace
+from varve.dedup.id_store import IdStore
+from varve.dedup.judge import Judge
 from varve.disk import RealFileSystem
 from varve.kernels.window_spans import KEPT
-from varve.windows.checkpoint import NO_STREAM_TIME_MS
-from varve.windows.database import Databases
-from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.judge import Judge
-from varve.windows.rocks_database import RocksDatabases
+from varve.rocks.database import Databases, RocksDatabases
+from varve.rocks.state_files import NO_STREAM_TIME_MS
 
 _EVENTS: Final = 1_000_000
 _QUICK_EVENTS: Final = 60_000

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from benchmarks.baselines import BASE_TIMESTAMP_MS
+from varve.dedup.ids import Arrivals, Secret
+from varve.dedup.rules import DedupRules, IdKind, IdSource
 from varve.kernels.window_ids import EXACT_BYTES_MAX
-from varve.windows.dedup.ids import Arrivals, Secret
-from varve.windows.dedup.rules import DedupRules, IdKind, IdSource
 
 COPY_SHARE: Final = 0.2
 WINDOW_MS: Final = 60_000

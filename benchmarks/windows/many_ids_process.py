@@ -21,14 +21,13 @@ import numpy as np
 from benchmarks.baselines import BASE_TIMESTAMP_MS
 from benchmarks.windows.events import SECRET
 from benchmarks.windows.memory_process import resident_bytes
+from varve.dedup.id_store import IdStore
+from varve.dedup.ids import Arrivals, Numbers
+from varve.dedup.judge import Judge
+from varve.dedup.rules import DedupRules, IdKind, IdSource, Verdict
 from varve.disk import RealFileSystem
 from varve.kernels.window_ids import EXACT_BYTES_MAX
-from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.ids import Arrivals, Numbers
-from varve.windows.dedup.judge import Judge
-from varve.windows.dedup.rules import DedupRules, IdKind, IdSource
-from varve.windows.dedup.verdict import Verdict
-from varve.windows.rocks_database import RocksDatabase, RocksDatabases
+from varve.rocks.database import RocksDatabase, RocksDatabases
 
 _DAY_MS: Final = 24 * 3_600_000
 RULES: Final = DedupRules(

@@ -21,7 +21,7 @@ from benchmarks.spark.runs import Taken, Timer
 from benchmarks.spark.sessions import Sessions
 from benchmarks.windows.events import COPY_SHARE, RULES, WINDOW_MS, Events, make_events
 from benchmarks.workspace import Workspace
-from varve.windows import Deduplicator
+from varve.dedup import Deduplicator
 
 _INPUT: Final = "in"
 _OUTPUT: Final = "out"

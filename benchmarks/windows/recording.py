@@ -6,8 +6,7 @@ from enum import Enum
 from typing import Any
 
 from benchmarks.windows.bare_store import BareStore
-from varve.windows.database import Database, Put
-from varve.windows.rocks_database import RocksDatabases
+from varve.rocks.database import Database, Put, RocksDatabases
 
 BATCH_COUNT = 1_000
 """Keys of a multi-get and of a write batch of the bare store, at most."""

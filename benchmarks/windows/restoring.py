@@ -16,14 +16,13 @@ from benchmarks.windows.checking import open_ids
 from benchmarks.windows.events import Events, make_events
 from benchmarks.windows.stores import VALUE_BYTES, open_store
 from benchmarks.workspace import Workspace
+from varve.dedup.ids import decode_entries, encode_entries
 from varve.embedded import Partition
 from varve.records import build_batch_from_columns
+from varve.rocks.database import Put, RocksDatabases
 from varve.windows import TopicChangelog
 from varve.windows.changelog import LoggedWrite
-from varve.windows.database import Put
-from varve.windows.dedup.entries import decode_entries, encode_entries
 from varve.windows.restore import restore
-from varve.windows.rocks_database import RocksDatabases
 from varve.windows.window_key import encode_window_key
 
 _LONG_MS: Final = 1 << 40

@@ -8,10 +8,9 @@ from typing import Final
 
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.windows.database import Put
-from varve.windows.rocks_database import RocksDatabases
+from varve.rocks.database import Put, RocksDatabases
+from varve.rocks.segments import Segments
 from varve.windows.segmented_store import SegmentedStore
-from varve.windows.segments import Segments
 from varve.windows.settings import WindowSettings
 from varve.windows.window_key import encode_window_key
 

@@ -10,10 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from varve.dedup import Deduplicator
+from varve.dedup.rules import Counts, DedupRules, parse_id_source
 from varve.testing import VirtualStore
-from varve.windows import Deduplicator
-from varve.windows.dedup.rules import DedupRules, parse_id_source
-from varve.windows.dedup.verdict import Counts
 
 MINUTE_MS = 60_000
 

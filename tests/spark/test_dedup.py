@@ -14,6 +14,7 @@ import varve
 from tests.support.dedup_model import Arrival, DedupModel
 from tests.support.spark_session import spark as spark
 from varve.cli.main import app
+from varve.dedup.rules import LatePolicy, parse_id_source
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.dedup.job import DedupOutput, DedupSource, dedup
 from varve.jobs.dedup.judge import Verdict
@@ -31,7 +32,6 @@ from varve.jobs.source.read import read_task
 from varve.jobs.table.catalog import CatalogAddress, get_table
 from varve.jobs.table.settings import TableSettings, ValueFormat
 from varve.records import Record, build_batch
-from varve.windows.dedup.rules import LatePolicy, parse_id_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

@@ -5,9 +5,9 @@ from pyspark.sql import SparkSession
 
 from tests.support.json_ids import FOUND, NOT_FOUND, NUMBERS
 from tests.support.spark_session import spark as spark
+from varve.dedup.ids import JsonField
+from varve.dedup.rules import parse_id_source
 from varve.jobs.dedup.plan import make_id
-from varve.windows.dedup.json_field import JsonField
-from varve.windows.dedup.rules import parse_id_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 

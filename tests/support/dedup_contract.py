@@ -9,18 +9,17 @@ from typing import Any, Final
 
 import varve
 from tests.support.dedup_stage import NOW_MS, OUTPUT, SIDE, SOURCE
+from varve.dedup import Deduplicator
+from varve.dedup.ends import DedupTopics
+from varve.dedup.processor import make_ends
+from varve.dedup.progress import Progress
+from varve.dedup.rules import Counts, DedupRules, LatePolicy, parse_id_source
+from varve.dedup.task import TaskSettings
 from varve.disk import FaultyFileSystem
 from varve.embedded import Store, Topic
 from varve.foundation.clock import ManualClock
 from varve.records import Record, build_batch
-from varve.windows import Deduplicator
-from varve.windows.dedup.ends import DedupTopics
-from varve.windows.dedup.processor import make_ends
-from varve.windows.dedup.progress import Progress
-from varve.windows.dedup.rules import DedupRules, LatePolicy, parse_id_source
-from varve.windows.dedup.task import TaskSettings
-from varve.windows.dedup.verdict import Counts
-from varve.windows.memory_database import MemoryDatabases
+from varve.rocks.memory_database import MemoryDatabases
 
 T: Final = NOW_MS - 1_000_000
 """When most stories begin."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from varve.dedup.rules import DedupRules, LatePolicy, NullPolicy, parse_id_source
 from varve.embedded import Store, Topic
 from varve.records import Record, build_batch
-from varve.windows.dedup.rules import DedupRules, LatePolicy, NullPolicy, parse_id_source
 
 NOW_MS: Final = 1_700_000_000_000
 SOURCE: Final = "in"

@@ -132,8 +132,12 @@ class KafkaBench:
         request = ProduceRequest(
             None, _ALL_REPLICAS, 20_000, [TopicProduceData(topic, partition_data=[data])]
         )
-        response = self._client.ask_leader(topic, partition, request, ProduceResponse)
-        check(response.responses[0].partition_responses[0].error_code, topic)
+
+        def produce() -> None:
+            response = self._client.ask_leader(topic, partition, request, ProduceResponse)
+            check(response.responses[0].partition_responses[0].error_code, topic)
+
+        self._client.patiently(produce)
 
     def delete(self, topic: str) -> None:
         request = DeleteTopicsRequest(

@@ -7,12 +7,11 @@ from typing import Any
 
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
+from varve.rocks.database import Databases, RocksDatabases
+from varve.rocks.memory_database import MemoryDatabases
 from varve.windows.changelog import Changelog, LoggedWrite, MemoryChangelog
-from varve.windows.database import Databases
 from varve.windows.local_store import LocalStore
 from varve.windows.logged_store import LoggedStore
-from varve.windows.memory_database import MemoryDatabases
-from varve.windows.rocks_database import RocksDatabases
 from varve.windows.segmented_store import SegmentedStore
 from varve.windows.settings import WindowSettings
 from varve.windows.window_iterator import WindowEntry

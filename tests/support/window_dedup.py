@@ -6,20 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from varve.dedup.id_store import IdStore
+from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk
+from varve.dedup.judge import FEW_COUNT_MAX, Judge, Judgement
+from varve.dedup.rules import DedupRules, Verdict, parse_id_source
 from varve.disk import FileSystem, MemoryFileSystem, RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.records import Batch, RecordColumns, build_batch_from_columns
 from varve.records.columns import BinaryColumn
-from varve.windows.database import Databases
-from varve.windows.dedup.entries import decode_entries, encode_entries
-from varve.windows.dedup.few_records import FEW_COUNT_MAX
-from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.ids import Arrivals, fold_chunk
-from varve.windows.dedup.judge import Judge, Judgement
-from varve.windows.dedup.rules import DedupRules, parse_id_source
-from varve.windows.dedup.verdict import Verdict
-from varve.windows.memory_database import MemoryDatabases
-from varve.windows.rocks_database import RocksDatabases
+from varve.rocks.database import Databases, RocksDatabases
+from varve.rocks.memory_database import MemoryDatabases
 
 SECRET = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 NOW_MS = 1_800_000_000_000

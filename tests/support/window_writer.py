@@ -17,9 +17,9 @@ from varve.disk import RealFileSystem
 from varve.disk.real import RealFile
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import StoreError
+from varve.rocks.database import RocksDatabases
 from varve.windows.changelog import LoggedWrite, MemoryChangelog
 from varve.windows.logged_store import LoggedStore
-from varve.windows.rocks_database import RocksDatabases
 from varve.windows.segmented_store import SegmentedStore
 from varve.windows.window_store import WindowStore
 

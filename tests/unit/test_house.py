@@ -54,7 +54,7 @@ def _contract_sentences() -> dict[str, str]:
 
 def _contract_tests() -> Iterator[tuple[str, str]]:
     """The number in the name of each test of that contract, and the text of its docstring."""
-    for path in sorted((ROOT / "tests/unit/windows/dedup").glob("test_contract_*.py")):
+    for path in sorted((ROOT / "tests/unit/dedup").glob("test_contract_*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 number = node.name.split("_")[1].upper()

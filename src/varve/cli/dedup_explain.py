@@ -26,8 +26,8 @@ from varve.cli.store_access import AsJson
 from varve.foundation.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
-    from varve.windows.dedup.insight import Explanation
-    from varve.windows.dedup.rules import DedupRules
+    from varve.dedup.insight import Explanation
+    from varve.dedup.rules import DedupRules
 
 _DAY_MS: Final = 24 * 3_600_000
 _DISK_BYTES: Final = 48
@@ -127,7 +127,7 @@ def _find_rules(place: DedupPlace, name: str) -> "tuple[DedupRules, int]":
 
 def plan_of(rules: "DedupRules", rate: float, unique: float, partitions: int) -> dict[str, Any]:
     """What is kept where, and about how much of it, over all partitions."""
-    from varve.windows.rocks_database import MEMORY_BYTES
+    from varve.rocks.database import MEMORY_BYTES
 
     # A segment goes when all of it has expired, so that up to one more than the retention is there.
     span_ms = rules.retention_ms + rules.segment_ms
@@ -204,7 +204,7 @@ def tell_explanation(found: "Explanation", *, as_json: bool) -> None:
 
 def explain_in_words(found: "Explanation") -> str:
     """One sentence on what a record was found to be, and where it went."""
-    from varve.windows.dedup.verdict import Verdict
+    from varve.dedup.rules import Verdict
 
     rules, witness = found.progress.rules, found.witness
     place = f"{found.progress.input}-{found.partition}, offset {found.offset}"

@@ -17,9 +17,9 @@ from varve.cli.store_access import DEFAULT_DIRECTORY, check_exist, open_existing
 from varve.foundation.errors import InvalidRequest, InvalidSetting
 
 if TYPE_CHECKING:
+    from varve.dedup.rules import DedupRules
     from varve.embedded import Store
     from varve.kafka_client.address import ServerAddress
-    from varve.windows.dedup.rules import DedupRules
 
 DEFAULT_STATE: Final = Path("varve-dedup")
 """Where the ids of deduplications behind a server lie, unless told."""
@@ -159,7 +159,7 @@ def make_place(
     state: Path | None,
 ) -> DedupPlace:
     """Raises InvalidRequest where a directory and a broker are named."""
-    from varve.windows.dedup.processor import STATE_SUFFIX
+    from varve.dedup.processor import STATE_SUFFIX
 
     if broker is None:
         if settings or file is not None:
@@ -202,7 +202,7 @@ def make_rules(
     max_future: str = "1h",
 ) -> "tuple[DedupRules, str | None]":
     """The rules, and the topic for what goes aside."""
-    from varve.windows.dedup.rules import (
+    from varve.dedup.rules import (
         DedupRules,
         NullPolicy,
         parse_id_source,

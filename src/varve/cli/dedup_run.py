@@ -34,8 +34,8 @@ from varve.cli.dedup_table import PartitionRow, print_rows
 from varve.cli.store_access import AsJson
 
 if TYPE_CHECKING:
-    from varve.windows.dedup.processor import Deduplicator
-    from varve.windows.dedup.task import TaskState
+    from varve.dedup.processor import Deduplicator
+    from varve.dedup.task import TaskState
 
 
 def command(
@@ -119,8 +119,8 @@ def command(
         --follow --bootstrap-server localhost:9092 --state /var/lib/clicks
       varve dedup run orders --to orders-once --by field:order.id --window 7d --dir data --json
     """
-    from varve.windows.dedup.processor import Deduplicator
-    from varve.windows.dedup.task import CHUNK_BYTES, TaskSettings
+    from varve.dedup.processor import Deduplicator
+    from varve.dedup.task import CHUNK_BYTES, TaskSettings
 
     rules, side = make_rules(
         by,

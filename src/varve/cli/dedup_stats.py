@@ -21,7 +21,7 @@ from varve.cli.dedup_table import PartitionRow, print_rows
 from varve.cli.store_access import AsJson
 
 if TYPE_CHECKING:
-    from varve.windows.dedup.insight import DedupInsight, PartitionInsight
+    from varve.dedup.insight import DedupInsight, PartitionInsight
 
 
 def command(
@@ -74,10 +74,10 @@ def command(
 @contextlib.contextmanager
 def open_insight(place: DedupPlace, name: str) -> "Iterator[DedupInsight]":
     """A look at a deduplication; the store is open meanwhile."""
+    from varve.dedup.insight import DedupInsight
+    from varve.dedup.processor import make_ends
     from varve.disk import RealFileSystem
     from varve.foundation.clock import SystemClock
-    from varve.windows.dedup.insight import DedupInsight
-    from varve.windows.dedup.processor import make_ends
 
     clock = SystemClock()
     with place.open() as opened:
@@ -109,6 +109,6 @@ def _row(one: "PartitionInsight") -> PartitionRow:
 
 def _count_ids(paths: Sequence[str]) -> int:
     """About how many ids lie in the segments' files."""
-    from varve.windows.rocks_entries import estimate_entries
+    from varve.rocks.database import estimate_entries
 
     return sum(estimate_entries(path) for path in paths)

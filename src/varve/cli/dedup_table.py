@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from varve.windows.dedup.verdict import Counts
+    from varve.dedup.rules import Counts
 
 _COUNTS: Final = {
     "kept": "kept",

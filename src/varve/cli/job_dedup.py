@@ -278,8 +278,8 @@ def _make_settings(
     batch_bytes: int | None,
     state_partitions: int | None,
 ) -> "DedupSettings":
+    from varve.dedup.rules import NullPolicy, parse_id_source, parse_late_policy
     from varve.jobs.dedup.settings import BATCH_BYTES, DedupSettings
-    from varve.windows.dedup.rules import NullPolicy, parse_id_source, parse_late_policy
 
     if null not in list(NullPolicy):
         raise InvalidRequest(f"--null {null!r:.80} is no policy: write forward or drop")

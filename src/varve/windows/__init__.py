@@ -1,14 +1,12 @@
-"""Time-segmented window store, deduplicating processor."""
+"""A window store: entries by key and time, with a changelog."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from varve.rocks.state_files import Position, Source
     from varve.windows.changelog import Changelog
-    from varve.windows.dedup.processor import Deduplicator
     from varve.windows.opening import open_window_store
-    from varve.windows.position import Position, Source
-    from varve.windows.rocks_database import RocksDatabases
     from varve.windows.settings import WindowSettings
     from varve.windows.standby import Standby
     from varve.windows.topic_changelog import TopicChangelog, create_changelog_topic
@@ -17,9 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Changelog",
-    "Deduplicator",
     "Position",
-    "RocksDatabases",
     "Source",
     "Standby",
     "TopicChangelog",
@@ -33,10 +29,8 @@ __all__ = [
 
 _MODULES: Final = {
     "Changelog": "changelog",
-    "Deduplicator": "dedup.processor",
-    "Position": "position",
-    "RocksDatabases": "rocks_database",
-    "Source": "position",
+    "Position": "varve.rocks.state_files",
+    "Source": "varve.rocks.state_files",
     "Standby": "standby",
     "TopicChangelog": "topic_changelog",
     "WindowEntry": "window_iterator",
@@ -52,4 +46,6 @@ _MODULES: Final = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'varve.windows' has no attribute {name!r}")
-    return getattr(import_module(f"varve.windows.{_MODULES[name]}"), name)
+    module = _MODULES[name]
+    full = module if module.startswith("varve.") else f"varve.windows.{module}"
+    return getattr(import_module(full), name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from varve.foundation.errors import OffsetOutOfRange
-from varve.windows.database import Put
+from varve.rocks.database import Put
 
 
 class LoggedWrite(NamedTuple):

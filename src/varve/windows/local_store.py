@@ -6,8 +6,7 @@ Crash      keeps what the last checkpoint or flush brought to the disk.
 import contextlib
 
 from varve.foundation.errors import StoreError
-from varve.windows.checkpoint import Checkpoint
-from varve.windows.position import Source
+from varve.rocks.state_files import Checkpoint, Source
 from varve.windows.segmented_store import SegmentedStore
 
 _NO_CHANGELOG_OFFSET = 0

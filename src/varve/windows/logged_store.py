@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from varve.foundation.errors import Corrupt, RecordTooLarge, StoreError
+from varve.rocks.state_files import Checkpoint, Source
 from varve.windows.changelog import Changelog, LoggedWrite
-from varve.windows.checkpoint import Checkpoint
-from varve.windows.position import Source
 from varve.windows.restore import RestoreProgress, restore
 from varve.windows.segmented_store import SegmentedStore
 

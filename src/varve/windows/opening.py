@@ -4,12 +4,11 @@ from collections.abc import Callable
 
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock, SystemClock
+from varve.rocks.database import Databases, RocksDatabases
 from varve.windows.changelog import Changelog
-from varve.windows.database import Databases
 from varve.windows.local_store import LocalStore
 from varve.windows.logged_store import LoggedStore
 from varve.windows.restore import RestoreProgress
-from varve.windows.rocks_database import RocksDatabases
 from varve.windows.segmented_store import SegmentedStore
 from varve.windows.settings import WindowSettings
 from varve.windows.window_store import WindowStore

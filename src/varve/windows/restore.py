@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from varve.rocks.database import Put
 from varve.windows.changelog import Changelog, ChangelogBatch
-from varve.windows.database import Put
 from varve.windows.segmented_store import SegmentedStore
 
 BATCH_COUNT: Final = 10_000

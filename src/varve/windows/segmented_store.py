@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from varve.disk import FileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidRequest, StoreError
-from varve.windows.checkpoint import (
+from varve.rocks.database import Databases, Put
+from varve.rocks.segments import Segment, Segments
+from varve.rocks.state_files import (
     NO_STREAM_TIME_MS,
     Checkpoint,
+    Position,
+    Source,
+    StoreMeta,
     find_checkpoint,
+    keep_meta,
     write_checkpoint,
 )
-from varve.windows.database import Databases, Put
 from varve.windows.expired_puts import ExpiredPuts
-from varve.windows.position import Position, Source
-from varve.windows.segment import Segment
-from varve.windows.segments import Segments
 from varve.windows.settings import WindowSettings
-from varve.windows.store_meta import StoreMeta, keep_meta
 from varve.windows.window_iterator import WindowIterator
 from varve.windows.window_key import TIME_MAX_MS, KeyRange, check_time, decode_time
 

@@ -8,8 +8,8 @@ Threads    one thread at a time; `run_once` is given a thread by its owner.
 from typing import Final
 
 from varve.foundation.errors import Closed
+from varve.rocks.state_files import Checkpoint
 from varve.windows.changelog import Changelog
-from varve.windows.checkpoint import Checkpoint
 from varve.windows.logged_store import open_or_wipe
 from varve.windows.restore import RestoreProgress, restore
 from varve.windows.segmented_store import SegmentedStore

@@ -11,8 +11,8 @@ from typing import Final
 from varve.embedded import Partition, Record, RecordColumns, Store, Topic
 from varve.foundation.errors import Corrupt
 from varve.foundation.settings import LONG_MAX, GivenValue
+from varve.rocks.database import Put
 from varve.windows.changelog import ChangelogBatch, LoggedWrite, check_offset
-from varve.windows.database import Put
 from varve.windows.settings import WindowSettings
 
 RETENTION_ADDED_MS: Final = 24 * 3_600_000

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from varve.foundation.errors import Closed
-from varve.windows.database import Scan
-from varve.windows.segment import Segment
+from varve.rocks.database import Scan
+from varve.rocks.segments import Segment
 from varve.windows.window_key import KeyRange, decode_window_key
 
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol, Self
 
 from varve.disk.file_system import Closing
 from varve.foundation.errors import InvalidRequest
-from varve.windows.position import Position, Source
+from varve.rocks.state_files import Position, Source
 from varve.windows.segmented_store import SegmentedStore, check_key
 from varve.windows.settings import WindowSettings
 from varve.windows.window_iterator import WindowEntry, WindowIterator

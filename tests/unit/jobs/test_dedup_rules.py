@@ -5,19 +5,19 @@ import pytest
 from tests.support.dedup_bench import DedupBench
 from tests.support.dedup_model import Arrival
 from varve.cli.spans import parse_span
-from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.jobs.dedup.checkpoint import FILE, SPARKS_FILE, Frozen, Meaning, decode_frozen, freeze
-from varve.jobs.dedup.judge import Forwarding, Verdict
-from varve.jobs.dedup.operator import WindowCache
-from varve.jobs.dedup.result import DedupBatch, DedupCounts, DedupResult, read_counts
-from varve.jobs.dedup.settings import DedupSettings
-from varve.windows.dedup.rules import (
+from varve.dedup.rules import (
     IdKind,
     IdSource,
     LatePolicy,
     parse_id_source,
     parse_late_policy,
 )
+from varve.foundation.errors import Corrupt, InvalidRequest
+from varve.jobs.dedup.checkpoint import FILE, SPARKS_FILE, Frozen, Meaning, decode_frozen, freeze
+from varve.jobs.dedup.judge import Forwarding, Verdict
+from varve.jobs.dedup.operator import WindowCache
+from varve.jobs.dedup.result import DedupBatch, DedupCounts, DedupResult, read_counts
+from varve.jobs.dedup.settings import DedupSettings
 
 KEPT, DUPLICATE, LATE = Verdict.KEPT, Verdict.DUPLICATE, Verdict.LATE
 FUTURE, NO_ID = Verdict.FUTURE, Verdict.NO_ID

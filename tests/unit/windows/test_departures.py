@@ -18,9 +18,9 @@ from tests.support.window_bench import (
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, Unavailable
+from varve.rocks.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
+from varve.rocks.state_files import MetaChanged
 from varve.windows.local_store import LocalStore
-from varve.windows.memory_database import LOG_NAME, MemoryDatabase, MemoryDatabases
-from varve.windows.store_meta import MetaChanged
 from varve.windows.window_store import WindowStore
 
 

@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
+from varve.dedup.rules import IdKind, IdSource
 from varve.jobs.dedup.judge import Forwarding, Judge
 from varve.jobs.dedup.operator import COUNTS, LATE, RESULT_TYPES, DedupProcessor
 from varve.jobs.dedup.rows import BUCKET, ID, PACKED_TYPES, PARTITION, ROWS, TIME, Packer, unpack
-from varve.windows.dedup.rules import IdKind, IdSource
 
 METRICS: Final = "varve-dedup"
 """The name under which a batch's counts are observed."""

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from varve.foundation.errors import InvalidRequest
-from varve.jobs.dedup.judge import Forwarding
-from varve.windows.dedup.rules import (
+from varve.dedup.rules import (
     FUTURE_MS_MAX,
     IdSource,
     LatePolicy,
     NullPolicy,
     check_span,
 )
+from varve.foundation.errors import InvalidRequest
+from varve.jobs.dedup.judge import Forwarding
 
 BATCH_BYTES: Final = 256 << 20
 STATE_PARTITIONS_MAX: Final = 256

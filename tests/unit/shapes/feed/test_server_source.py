@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from varve.dedup.producing import Producer, join_transaction
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
@@ -22,7 +23,6 @@ from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.server_source import ServerSource
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
-from varve.windows.dedup.producing import Producer, join_transaction
 from varve.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,

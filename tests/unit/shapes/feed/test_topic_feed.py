@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.feed_bench import FeedBench, row_key_of, short
 from tests.support.memory_source import MemorySource
+from varve.dedup.producing import Producer, join_transaction
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Closed
@@ -18,7 +19,6 @@ from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.source import SourceRead
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.shapes.offset import Offset
-from varve.windows.dedup.producing import Producer, join_transaction
 
 
 def test_changes_carry_the_row_before_and_the_offset_of_their_record(bench: FeedBench) -> None:

@@ -30,18 +30,16 @@ from varve.broker.data.dedup.state_note import (
 from varve.broker.data.dedup.thinning import empty, thin
 from varve.commit_log import AppendResult, Isolation, Log
 from varve.commit_log.append_rules import CheckedBatch
-from varve.disk import Buffer
+from varve.dedup.id_store import IdStore
+from varve.dedup.ids import Arrivals, Numbers, fold_chunk
+from varve.dedup.judge import Judge, Judgement
+from varve.dedup.rules import Counts, DedupRules
+from varve.disk import Buffer, to_store_error
 from varve.foundation.errors import Closed, Corrupt, InvalidRecord, StoreError, Unavailable
 from varve.kernels import window_ids, window_spans
 from varve.kernels.window_spans import DUPLICATE
 from varve.records import Batch, RecordColumns, decode_header
-from varve.windows.checkpoint import NO_STREAM_TIME_MS
-from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.ids import Arrivals, Numbers, fold_chunk
-from varve.windows.dedup.judge import Judge, Judgement
-from varve.windows.dedup.rules import DedupRules
-from varve.windows.dedup.verdict import Counts
-from varve.windows.failure import store_failure
+from varve.rocks.state_files import NO_STREAM_TIME_MS
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +98,7 @@ class Gate:
             try:
                 self._open_locked()
             except OSError as error:
-                raise store_failure(error, f"open of {self._directory}") from error
+                raise to_store_error(error, f"open of {self._directory}") from error
             except Corrupt:
                 self._forget_note()
                 raise

@@ -12,7 +12,7 @@ from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import Clock
 
 if TYPE_CHECKING:
-    from varve.windows.database import Databases
+    from varve.rocks.database import Databases
 
 
 class GatePlace:
@@ -46,9 +46,9 @@ class GatePlace:
         """Ids lie where the logs do: on the disk, or on what stands for one."""
         # Neither is loaded by a server without such topics.
         if isinstance(self.file_system, RealFileSystem):
-            from varve.windows.rocks_database import RocksDatabases
+            from varve.rocks.database import RocksDatabases
 
             return RocksDatabases()
-        from varve.windows.memory_database import MemoryDatabases
+        from varve.rocks.memory_database import MemoryDatabases
 
         return MemoryDatabases(self.file_system)

@@ -31,8 +31,8 @@ from varve.broker.offload import Offload
 from varve.broker.timers import Timer, Timers
 from varve.broker.topics import ServedTopic, Topics
 from varve.commit_log import Log, TopicPartition
+from varve.dedup.rules import DedupRules
 from varve.foundation.errors import Closed, StoreError
-from varve.windows.dedup.rules import DedupRules
 
 if TYPE_CHECKING:
     from varve.broker.data.dedup.gate import Gate

@@ -13,15 +13,15 @@ from typing import Final
 import numpy as np
 
 from varve.commit_log import Isolation, Log
+from varve.dedup.chunk import make_chunk
+from varve.dedup.committed import CommittedBatch, CommittedBatches
+from varve.dedup.id_store import IdStore
+from varve.dedup.ids import fold_chunk
+from varve.dedup.rules import Verdict
 from varve.foundation.errors import Closed
 from varve.kernels.window_spans import classify
 from varve.records import RecordColumns
-from varve.windows.checkpoint import NO_STREAM_TIME_MS
-from varve.windows.dedup.chunk import make_chunk
-from varve.windows.dedup.committed import CommittedBatch, CommittedBatches
-from varve.windows.dedup.id_store import IdStore
-from varve.windows.dedup.ids import fold_chunk
-from varve.windows.dedup.verdict import Verdict
+from varve.rocks.state_files import NO_STREAM_TIME_MS
 
 _READ_BYTES: Final = 4 << 20
 

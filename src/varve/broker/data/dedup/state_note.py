@@ -13,9 +13,9 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from varve.dedup.ids import Secret
+from varve.dedup.rules import DedupRules
 from varve.disk import FileSystem, write_atomically
-from varve.windows.dedup.ids import Secret
-from varve.windows.dedup.rules import DedupRules
 
 logger = logging.getLogger(__name__)
 

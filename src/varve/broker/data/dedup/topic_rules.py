@@ -6,7 +6,7 @@ Invariant  who is further ahead of the server's clock than the lateness does not
 
 from varve.broker.topics import ServedTopic
 from varve.commit_log import LogSettings
-from varve.windows.dedup.rules import DedupRules, parse_id_source
+from varve.dedup.rules import DedupRules, parse_id_source
 
 
 def find_rules(topic: ServedTopic) -> DedupRules | None:

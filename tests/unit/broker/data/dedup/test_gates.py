@@ -25,8 +25,8 @@ from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, InvalidSetting, Unavailable
 from varve.foundation.metrics import exposition
 from varve.kafka_server.server import Server
-from varve.windows.database import Put
-from varve.windows.memory_database import MemoryDatabase
+from varve.rocks.database import Put
+from varve.rocks.memory_database import MemoryDatabase
 from varve.wire import ErrorCode
 from varve.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from varve.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

@@ -1,0 +1,417 @@
+"""The ids that one partition's deduplication remembers, in segments of time on disk.
+
+Layout     a segment has one entry for each id and cell: the id and its kind as key, the least and
+           the largest time with their offsets as value. docs/formats/dedup-ids.md
+Invariant  holds only what the changelog holds: it is a copy that may be thrown away. Only the
+           segments are asked; what lies before the stream time less the retention is never asked
+           for, and goes with its segment.
+Crash      an entry only grows, and grows again to the same from the same part of the changelog: it
+           does not matter how much of what follows the checkpoint is there already.
+Threads    one thread at a time.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+
+from varve.dedup.ids import Arrivals, Numbers, Secret, fold_id
+from varve.dedup.rules import DedupRules
+from varve.disk import FileSystem
+from varve.foundation.errors import Corrupt
+from varve.kernels.cell_join import join_cells
+from varve.kernels.window_spans import (
+    ABSENT,
+    NO_ROW,
+    ONE_TIME_BYTES,
+    ROW_WORDS,
+    TWO_TIMES_BYTES,
+    Rows,
+    extend_spans,
+    find_cells,
+    make_spans,
+    read_spans,
+)
+from varve.rocks.database import Databases, Put
+from varve.rocks.segments import Segment, Segments
+from varve.rocks.state_files import (
+    NO_STREAM_TIME_MS,
+    Checkpoint,
+    MetaChanged,
+    StoreMeta,
+    find_checkpoint,
+    find_segment_ms,
+    keep_meta,
+    write_checkpoint,
+)
+
+logger = logging.getLogger(__name__)
+
+STORE_NAME: Final = "ids"
+_LAYOUT: Final = "dedup-spans-1"
+_SEGMENTS_MAX: Final = 64
+_KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1")])
+_ONE_KEY: Final = Struct("<qqB")
+_ONE_CELL: Final = Struct(">I")
+_ONE_TIME: Final = Struct("<qq")
+_TWO_TIMES: Final = Struct("<qqqq")
+_KEY_AND_CELL: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("cell", ">u4")])
+
+
+Cell = tuple[int, int, int, int]
+"""The two words of an id as signed numbers, its kind, and the number of a stretch of time."""
+Span = tuple[int, int, int, int]
+"""Least time and its offset, largest time and its offset."""
+
+
+class SpanRows(NamedTuple):
+    """Cells and the spans of each, row by row."""
+
+    cells: Rows
+    spans: Rows
+
+
+@dataclass(slots=True)
+class News:
+    """What a chunk adds: entries for the changelog, and the spans that have changed by them.
+
+    Those of many records are rows; a few are a plain table.
+    """
+
+    entries: Arrivals
+    changes: SpanRows | dict[Cell, Span]
+    version: int
+    """Of the store by which they were judged; they fit no other."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Remembered:
+    """A time at which an id is remembered, and the offset of the record that was kept."""
+
+    time_ms: int
+    offset: int
+
+
+class IdStore:
+    """Spans by cell, asked and written in batches."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        meta: StoreMeta,
+        rules: DedupRules,
+        secret: Secret,
+        file_system: FileSystem,
+    ) -> None:
+        self.rules = rules
+        self.secret = secret
+        self.stream_time_ms = NO_STREAM_TIME_MS
+        self.changelog_offset: int | None = None
+        """Where the restore goes on; None is the start of the changelog."""
+        self.version = 0
+        self._segments = segments
+        self._meta = meta
+        self._file_system = file_system
+        self._cells_per_segment = segments.segment_ms // rules.cell_ms
+        self._key_type = _KEY if self._cells_per_segment == 1 else _KEY_AND_CELL
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        directory: str,
+        rules: DedupRules,
+        secret: Secret,
+        databases: Databases,
+        file_system: FileSystem,
+    ) -> Self:
+        """The store of a directory; one that is damaged or of other rules is made anew, empty."""
+        layout = _layout(rules, secret)
+        kept_ms = find_segment_ms(file_system, directory, engine=databases.name, layout=layout)
+        segment_ms = _choose_width(rules, kept_ms)
+        segments = Segments(
+            name=STORE_NAME,
+            directory=directory,
+            databases=databases,
+            file_system=file_system,
+            segment_ms=segment_ms,
+            retention_ms=rules.retention_ms,
+        )
+        meta = StoreMeta(
+            engine=databases.name,
+            layout=layout,
+            segment_ms=segment_ms,
+            # It may change: it decides when segments go, not what is in them.
+            retention_ms=0,
+        )
+        made = cls(segments, meta, rules, secret, file_system)
+        try:
+            made._open()
+        except Corrupt as error:
+            # A partition that has committed nothing yet draws another secret: nothing is restored.
+            if segments.has_directories() or not isinstance(error, MetaChanged):
+                logger.warning(
+                    "ids are restored from the start of the changelog",
+                    extra={"directory": directory, "error": str(error)},
+                )
+            made.reset()
+        except BaseException:
+            segments.close()
+            raise
+        return made
+
+    def reset(self) -> None:
+        """Forget everything, on disk too; the restore begins at the start of the changelog."""
+        self._segments.wipe()
+        self.stream_time_ms, self.changelog_offset = NO_STREAM_TIME_MS, None
+        self.version += 1
+        self._open()
+
+    # Ask
+
+    def probe(self, cells: Rows, rows: Numbers, spans: Rows) -> None:
+        """Reads the spans of the named rows of cells; where nothing is remembered they stay."""
+        for id, part in self._by_segment(cells[rows]):
+            segment = self._segments.find(id)
+            if segment is not None:
+                self._read(segment, cells, rows[part], spans)
+
+    def find_span(self, cell: Cell) -> Span | None:
+        """The span of one cell; None where nothing is remembered."""
+        segment = self._segments.find(cell[3] // self._cells_per_segment)
+        value = None if segment is None else segment.database.get(self._key(cell))
+        if segment is None or value is None:
+            return None
+        if len(value) == ONE_TIME_BYTES:
+            least, offset = _ONE_TIME.unpack(value)
+            span: Span = (least, offset, least, offset)
+        elif len(value) == TWO_TIMES_BYTES:
+            span = _TWO_TIMES.unpack(value)
+        else:
+            raise self._no_span(segment, value)
+        width = self.rules.cell_ms
+        if not (0 <= span[0] <= span[2] and span[0] // width == span[2] // width == cell[3]):
+            raise self._no_span(segment, value)
+        return span
+
+    def find(self, identity: bytes, time_ms: int) -> list[Remembered]:
+        """What is remembered of an id around a time, within the window."""
+        words, kinds = fold_id(identity, self.secret)
+        lowest = (time_ms - self.rules.before_ms) // self.rules.cell_ms
+        cells = np.empty((2, ROW_WORDS), np.int64)
+        cells[:, :2], cells[:, 2] = words.view(np.int64), kinds[0]
+        cells[:, 3] = lowest, (time_ms + self.rules.after_ms) // self.rules.cell_ms
+        spans = make_spans(2)
+        self.probe(cells, np.arange(2), spans)
+        pairs = spans[spans[:, 0] != ABSENT].reshape(-1, 2).tolist()
+        low, high = time_ms - self.rules.before_ms, time_ms + self.rules.after_ms
+        return sorted({Remembered(time, at) for time, at in pairs if low <= time <= high})
+
+    # Write
+
+    def apply(self, news: News, stream_time_ms: int) -> None:
+        """Remembers what a chunk added, once it is committed; judged by this very state."""
+        assert news.version == self.version, "these spans were judged by another state"
+        self._write(news.changes, stream_time_ms)
+
+    def restore(self, entries: Arrivals) -> None:
+        """Remembers entries of the changelog; they may have been here before, in any order."""
+        if not len(entries):
+            return
+        cells, own = find_own_cells(entries, self.rules, self.secret)
+        spans = make_spans(len(cells))
+        self.probe(cells, np.arange(len(cells)), spans)
+        is_changed = np.zeros(len(cells), np.bool_)
+        extend_spans(entries.times, entries.offsets, own, spans, is_changed)
+        changes = SpanRows(cells[is_changed], spans[is_changed])
+        self._write(changes, int(entries.times.max()))
+
+    def maintain(self, stream_time_ms: int) -> int:
+        """Lets go what has expired although nothing is added; tells how many segments went."""
+        self._raise_stream_time(stream_time_ms)
+        return self._segments.cleanup(self.stream_time_ms)
+
+    def checkpoint(self, changelog_offset: int) -> None:
+        """All is on disk after this, and the changelog before the offset need not be read again."""
+        self._segments.flush()
+        write_checkpoint(
+            self._file_system,
+            self._segments.directory,
+            Checkpoint(
+                stream_time_ms=self.stream_time_ms,
+                changelog_offset=changelog_offset,
+                segment_starts_ms=tuple(segment.start_ms for segment in self._segments),
+            ),
+        )
+        self.changelog_offset = changelog_offset
+
+    def size(self) -> int:
+        """Bytes on disk, about."""
+        return sum(segment.database.size() for segment in self._segments)
+
+    def close(self) -> None:
+        self._segments.close()
+
+    def _open(self) -> None:
+        """Raises Corrupt for what cannot be used; nothing but the lock is held then."""
+        segments = self._segments
+        segments.acquire()
+        is_empty = not segments.has_directories()
+        keep_meta(self._file_system, segments.directory, self._meta, is_empty=is_empty)
+        found = find_checkpoint(self._file_system, segments.directory)
+        expected: list[int] = []
+        if found is not None:
+            self._raise_stream_time(found.stream_time_ms)
+            self.changelog_offset = found.changelog_offset
+            expected = [segments.segment_id(start_ms) for start_ms in found.segment_starts_ms]
+        segments.open_existing(self.stream_time_ms, expected)
+
+    def _read(self, segment: Segment, cells: Rows, rows: Numbers, spans: Rows) -> None:
+        values = segment.database.get_many(self._keys(cells[rows]))
+        _, data, starts, sizes = join_cells(values)
+        fault = read_spans(data, starts, sizes, rows, cells, self.rules.cell_ms, spans)
+        if fault >= 0:
+            raise self._no_span(segment, values[fault])
+
+    def _no_span(self, segment: Segment, value: bytes | None) -> Corrupt:
+        return Corrupt(
+            f"{self._segments.directory}: segment {segment.start_ms}: the value {value!r:.200} is "
+            "no span of its cell: remove the directory, and it is restored"
+        )
+
+    def _write(self, changes: SpanRows | dict[Cell, Span], stream_time_ms: int) -> None:
+        """Spans that replace those of their cells; those of expired segments go nowhere."""
+        self._raise_stream_time(stream_time_ms)
+        self.version += 1
+        for id, puts in self._make_puts(changes):
+            segment = self._segments.get_or_create_if_live(id, self.stream_time_ms)
+            if segment is not None:
+                segment.database.write(puts)
+        self._segments.cleanup(self.stream_time_ms)
+
+    def _make_puts(self, changes: SpanRows | dict[Cell, Span]) -> Iterable[tuple[int, list[Put]]]:
+        """Each segment's id, the lowest first, and what is put into it."""
+        return self._few_puts(changes) if isinstance(changes, dict) else self._many_puts(*changes)
+
+    def _many_puts(self, cells: Rows, spans: Rows) -> Iterator[tuple[int, list[Put]]]:
+        for id, part in self._by_segment(cells):
+            keys, values = self._keys(cells[part]), _values(spans[part])
+            yield id, list(zip(keys, values, strict=True))
+
+    def _few_puts(self, changes: dict[Cell, Span]) -> list[tuple[int, list[Put]]]:
+        by_id: dict[int, list[Put]] = {}
+        for cell, span in changes.items():
+            value = _ONE_TIME.pack(*span[:2]) if span[0] == span[2] else _TWO_TIMES.pack(*span)
+            put = (self._key(cell), value)
+            by_id.setdefault(cell[3] // self._cells_per_segment, []).append(put)
+        return sorted(by_id.items())
+
+    def _key(self, cell: Cell) -> bytes:
+        first, second, kind, number = cell
+        key = _ONE_KEY.pack(first, second, kind)
+        if self._cells_per_segment == 1:
+            return key
+        return key + _ONE_CELL.pack(number % self._cells_per_segment)
+
+    def _by_segment(self, cells: Rows) -> Iterator[tuple[int, Numbers]]:
+        """Each segment's id, the lowest first, and the places of its cells in the order of keys.
+
+        Databases read and write keys in order about twice as fast; the first word of ids is enough.
+        """
+        if not len(cells):
+            return
+        # Numbers of the machine's own byte order are sorted three times as fast as others.
+        order = np.argsort(cells[:, 0].astype("<i8").view(">u8").astype(np.uint64))
+        ids = cells[order, 3] // self._cells_per_segment
+        if ids.min() != ids.max():
+            by_id = np.argsort(ids, kind="stable")
+            order, ids = order[by_id], ids[by_id]
+        for part in np.split(order, np.flatnonzero(np.diff(ids)) + 1):
+            yield int(cells[part[0], 3]) // self._cells_per_segment, part
+
+    def _keys(self, cells: Rows) -> list[bytes]:
+        keys = np.empty(len(cells), self._key_type)
+        keys["words"] = cells[:, :2].view(np.uint64)
+        keys["kind"] = cells[:, 2]
+        if self._key_type is _KEY_AND_CELL:
+            keys["cell"] = cells[:, 3] % self._cells_per_segment
+        return _cut(keys.tobytes(), self._key_type.itemsize)
+
+    def _raise_stream_time(self, time_ms: int) -> None:
+        self.stream_time_ms = max(self.stream_time_ms, time_ms)
+
+
+def _choose_width(rules: DedupRules, kept_ms: int | None) -> int:
+    """What segments cover: what they did, whatever the lateness is now, unless they were too many.
+
+    Another width means that all is restored, and the changelog may no longer have all of it.
+    """
+    if kept_ms is None or kept_ms % rules.cell_ms or kept_ms < rules.cell_ms:
+        return rules.segment_ms
+    return kept_ms if rules.retention_ms // kept_ms <= _SEGMENTS_MAX else rules.segment_ms
+
+
+def _layout(rules: DedupRules, secret: Secret) -> str:
+    """Names all that decides what stands where; ids are known only to whoever has the secret."""
+    words = b"".join(word.to_bytes(8, "little") for word in secret)
+    digest = blake2b(rules.fingerprint().encode(), key=words, digest_size=8).hexdigest()
+    return f"{_LAYOUT}/{rules.cell_ms}/{digest}"
+
+
+def _values(spans: Rows) -> list[bytes]:
+    if (spans[:, 0] == spans[:, 2]).all():
+        return _cut(spans[:, :2].astype("<i8").tobytes(), ONE_TIME_BYTES)
+    data = spans.astype("<i8", copy=False).tobytes()
+    sizes = np.where(spans[:, 0] == spans[:, 2], ONE_TIME_BYTES, TWO_TIMES_BYTES).tolist()
+    starts = range(0, len(data), TWO_TIMES_BYTES)
+    return [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    """The data as byte strings of one size; numpy does it in one call."""
+    made: list[bytes] = np.frombuffer(data, f"V{size}").tolist()
+    return made
+
+
+_SLOTS_MIN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CellRows:
+    """One row for each cell; the rows of each record's own cell and of the other it looks into."""
+
+    cells: Rows
+    own: Numbers
+    other: Numbers
+
+
+def find_window_cells(
+    arrivals: Arrivals, chosen: Numbers, rules: DedupRules, secret: Secret
+) -> CellRows:
+    """The cells that the windows of the chosen records touch."""
+    return _find(arrivals, chosen, rules.before_ms, rules.after_ms, rules.cell_ms, secret)
+
+
+def find_own_cells(arrivals: Arrivals, rules: DedupRules, secret: Secret) -> tuple[Rows, Numbers]:
+    """The cells in which the records lie, and the row of each record's."""
+    found = _find(arrivals, np.arange(len(arrivals)), 0, 0, rules.cell_ms, secret)
+    return found.cells, found.own
+
+
+def _find(
+    arrivals: Arrivals, chosen: Numbers, before: int, after: int, width: int, secret: Secret
+) -> CellRows:
+    count = len(chosen)
+    slots = np.full(max(_SLOTS_MIN, 1 << (3 * count).bit_length()), NO_ROW)
+    cells = np.empty((2 * count, ROW_WORDS), np.int64)
+    own, other = np.empty(count, np.int64), np.empty(count, np.int64)
+    k0, k1 = (np.uint64(word) for word in secret)
+    words, kinds, times = arrivals.words, arrivals.kinds, arrivals.times
+    row_count = find_cells(
+        words, kinds, times, chosen, before, after, width, k0, k1, slots, cells, own, other
+    )
+    return CellRows(cells[:row_count], own, other)

@@ -1,0 +1,308 @@
+"""Ids of records as columns: two words and a kind each, with the record's time and offset.
+
+An id is the key, a header or a JSON field of the record. A field is the text of Spark's
+`get_json_object`, so that this package and the Spark job know the same ids: a string is itself,
+anything else its JSON text without blanks, numbers with a fraction or an exponent as Java writes a
+double. Null and a missing field are no id.
+
+Layout     as `varve.kernels.window_ids` folds them: exact up to sixteen bytes, longer ones as their
+           hash under the secret of the state. As records of the changelog topic: key is the sixteen
+           bytes of the id, its kind, the time (i64) and a sequence number that is always 0 (i32);
+           value is the offset of the record that was kept (i64). All big-endian but the id, which
+           is bytes. The record's timestamp is the time. docs/formats/dedup-ids.md
+Invariant  a changelog entry says that a time was remembered; neither the order of entries nor an
+           entry that is applied twice matters. A value that is not JSON has no id, nor has a field
+           whose bytes are not UTF-8; bytes behind the JSON value are ignored. If a name occurs
+           several times in one object, the first that leads to a value counts.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.dedup.rules import IdKind, IdSource
+from varve.foundation.errors import Corrupt
+from varve.kernels.window_ids import LONG, Kinds, Words, find_headers, fold_cells
+from varve.records import RecordColumns
+from varve.records.columns import BinaryColumn, Bytes, frozen_bytes
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Secret = tuple[int, int]
+"""Two words of 64 bits, drawn by lot for a state."""
+
+
+_KEY: Final = np.dtype([("words", "<u8", 2), ("kind", "u1"), ("time", ">i8"), ("seq", ">i4")])
+_VALUE: Final = np.dtype(">i8")
+_BLANKS: Final = " \t\n\r"
+_POSITIONAL_MIN: Final = 1e-3
+_POSITIONAL_MAX: Final = 1e7
+
+
+class _Doubled(list[tuple[str, Any]]):
+    """The names and values of an object in which a name stands several times."""
+
+
+class JsonField:
+    """A path of names joined by dots, and what it leads to in values."""
+
+    def __init__(self, path: str) -> None:
+        self._names = tuple(path.split("."))
+        self._quoted = tuple(f'"{name}"'.encode() for name in self._names)
+
+    def find(self, data: bytes) -> bytes | None:
+        """The id in a value, or None."""
+        # What is no UTF-8 becomes what cannot be encoded again.
+        text = data.decode(errors="surrogateescape").lstrip(_BLANKS)
+        try:
+            decoder = _PLAIN_DECODER if self._is_plain(data) else _DECODER
+            found = _find(decoder.raw_decode(text)[0], self._names)
+            if isinstance(found, dict | list) and decoder is _PLAIN_DECODER:
+                found = _find(_DECODER.raw_decode(text)[0], self._names)
+            if found is None:
+                return None
+            return (found if isinstance(found, str) else _write(found)).encode()
+        except (ValueError, RecursionError):
+            return None
+
+    def _is_plain(self, data: bytes) -> bool:
+        """Whether no name of the path can stand twice: the faster decoder takes the last then."""
+        return b"\\" not in data and max(map(data.count, self._quoted)) < 2
+
+
+def _find(value: Any, path: tuple[str, ...]) -> Any:
+    for depth, name in enumerate(path):
+        if isinstance(value, _Doubled):
+            inner = (_find(one, path[depth + 1 :]) for other, one in value if other == name)
+            return next((found for found in inner if found is not None), None)
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _write(value: Any) -> str:
+    """JSON text without blanks."""
+    match value:
+        case str():
+            return encode_basestring(value)
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return _write_double(value)
+        case _Doubled():
+            return "{" + ",".join(f"{encode_basestring(k)}:{_write(v)}" for k, v in value) + "}"
+        case dict():
+            pairs = (f"{encode_basestring(k)}:{_write(v)}" for k, v in value.items())
+            return "{" + ",".join(pairs) + "}"
+        case list():
+            return "[" + ",".join(map(_write, value)) + "]"
+        case _:
+            raise AssertionError(f"JSON has no {type(value).__name__}")
+
+
+def _write_double(value: float) -> str:
+    """As Java does: with an exponent beyond seven digits or below a thousandth."""
+    if math.isinf(value):
+        return '"Infinity"' if value > 0 else '"-Infinity"'
+    if value == 0 or _POSITIONAL_MIN <= abs(value) < _POSITIONAL_MAX:
+        return repr(value)
+    sign, digits, exponent = _split_double(value)
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
+
+
+def _split_double(value: float) -> tuple[str, str, int]:
+    """Sign, shortest digits without zeros around them, and the exponent of the first digit."""
+    mantissa, _, exponent = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    lost = len(whole + fraction) - len(digits)
+    first = len(whole) - 1 - lost + int(exponent or 0)
+    return "-" if value < 0 else "", digits.rstrip("0"), first
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Any:
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else _Doubled(pairs)
+
+
+_PLAIN_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, strict=False)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Ids, times and offsets of records of one partition, in the order of their offsets.
+
+    A negative time is none. Records without an id have the kind NO_ID.
+    """
+
+    words: Words
+    kinds: Kinds
+    times: Numbers
+    offsets: Numbers
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @classmethod
+    def join(cls, parts: Sequence["Arrivals"]) -> Self:
+        """One after the other; of nothing, nothing."""
+        return cls(
+            np.concatenate([np.empty((0, 2), np.uint64), *(one.words for one in parts)]),
+            np.concatenate([np.empty(0, np.uint8), *(one.kinds for one in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(one.times for one in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(one.offsets for one in parts)]),
+        )
+
+    def take(self, chosen: Numbers | Flags) -> "Arrivals":
+        return Arrivals(
+            self.words[chosen], self.kinds[chosen], self.times[chosen], self.offsets[chosen]
+        )
+
+
+def fold_chunk(parts: Iterable[RecordColumns], by: IdSource, secret: Secret) -> Arrivals:
+    """The ids of all records of a chunk; raises Corrupt for headers that break their format."""
+    folded = [_fold_columns(columns, by, secret) for columns in parts]
+    return folded[0] if len(folded) == 1 else Arrivals.join(folded)
+
+
+def fold_id(identity: bytes, secret: Secret) -> tuple[Words, Kinds]:
+    """One id, as the first row of columns."""
+    return _fold(BinaryColumn.of([identity]), secret)
+
+
+def _fold_columns(columns: RecordColumns, by: IdSource, secret: Secret) -> Arrivals:
+    words, kinds = _fold(_find_ids(columns, by), secret)
+    return Arrivals(words, kinds, columns.timestamps.copy(), columns.offsets.copy())
+
+
+def _fold(cells: "BinaryColumn | _KeyCells", secret: Secret) -> tuple[Words, Kinds]:
+    count = len(cells.sizes)
+    words = np.empty((count, 2), np.uint64)
+    kinds = np.empty(count, np.uint8)
+    k0, k1 = np.uint64(secret[0]), np.uint64(secret[1])
+    fold_cells(cells.data, cells.starts, cells.sizes, k0, k1, words, kinds)
+    return words, kinds
+
+
+def _find_ids(columns: RecordColumns, by: IdSource) -> "BinaryColumn | _KeyCells":
+    """The bytes of each record's id, null where it has none."""
+    match by.kind:
+        case IdKind.KEY:
+            return _KeyCells(columns.payload, columns.key_starts, columns.key_sizes)
+        case IdKind.HEADER:
+            return _find_headers(columns, frozen_bytes(by.name.encode()))
+        case IdKind.FIELD:
+            return _find_fields(columns, JsonField(by.name))
+
+
+class _KeyCells(NamedTuple):
+    """Keys where a table of records tells them: columns of it, which are not copied."""
+
+    data: Bytes
+    starts: Numbers
+    sizes: Numbers
+
+
+def _find_fields(columns: RecordColumns, field: JsonField) -> BinaryColumn:
+    payload = columns.payload.tobytes()
+    places = zip(columns.value_starts.tolist(), columns.value_sizes.tolist(), strict=True)
+    return BinaryColumn.of(
+        [None if size < 0 else field.find(payload[start : start + size]) for start, size in places]
+    )
+
+
+def _find_headers(columns: RecordColumns, name: Bytes) -> BinaryColumn:
+    starts = np.empty(len(columns), np.int64)
+    sizes = np.empty(len(columns), np.int64)
+    fault = find_headers(columns.payload, columns.table, name, starts, sizes)
+    if fault >= 0:
+        raise Corrupt(
+            f"the headers of the record at offset {int(columns.offsets[fault])} break their format"
+        )
+    return BinaryColumn.at(columns.payload, starts=starts, sizes=sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryColumns:
+    """Records of the changelog, ready to build a batch of."""
+
+    keys: BinaryColumn
+    values: BinaryColumn
+    timestamps: Numbers
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+
+def encode_entries(news: Arrivals) -> EntryColumns:
+    """One record for each id and time."""
+    keys = np.zeros(len(news), _KEY)
+    keys["words"], keys["kind"], keys["time"] = news.words, news.kinds, news.times
+    values = news.offsets.astype(_VALUE)
+    return EntryColumns(_column(keys), _column(values), news.times)
+
+
+def decode_entries(columns: RecordColumns, where: str) -> Arrivals:
+    """The ids, times and offsets of records; raises Corrupt for others.
+
+    `where` names topic and partition.
+    """
+    key_rows = _rows(columns.keys_column(), _KEY, columns, where, "key")
+    value_rows = _rows(columns.values_column(), _VALUE, columns, where, "value")
+    times = key_rows["time"].astype(np.int64)
+    offsets = value_rows.astype(np.int64)
+    kinds = key_rows["kind"].copy()
+    is_wrong = (kinds > LONG) | (times < 0) | (key_rows["seq"] != 0) | (offsets < 0)
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        fields = f"kind {int(kinds[row])}, time {int(times[row])}, offset {int(offsets[row])}"
+        raise _foreign(columns, row, where, fields)
+    return Arrivals(key_rows["words"].astype(np.uint64), kinds, times, offsets)
+
+
+def _foreign(columns: RecordColumns, row: int, where: str, what: str) -> Corrupt:
+    return Corrupt(
+        f"{where}, offset {int(columns.offsets[row])}: the record is no entry of a deduplication "
+        f"({what}): another program writes to this topic; end that, and begin anew with another "
+        "--name"
+    )
+
+
+def _column(rows: npt.NDArray[np.generic]) -> BinaryColumn:
+    size = rows.dtype.itemsize
+    starts = np.arange(len(rows), dtype=np.int64) * size
+    sizes = np.full(len(rows), size, np.int64)
+    return BinaryColumn.at(rows.tobytes(), starts=starts, sizes=sizes)
+
+
+def _rows(
+    column: BinaryColumn,
+    dtype: np.dtype[np.void] | np.dtype[np.int64],
+    columns: RecordColumns,
+    where: str,
+    what: str,
+) -> npt.NDArray[np.void]:
+    wrong = np.flatnonzero(column.sizes != dtype.itemsize)
+    if wrong.size:
+        row = int(wrong[0])
+        sizes = f"its {what} has {int(column.sizes[row])} bytes, not {dtype.itemsize}"
+        raise _foreign(columns, row, where, sizes)
+    places = column.starts[:, None] + np.arange(dtype.itemsize)
+    rows: npt.NDArray[np.void] = column.data[places].view(dtype)[:, 0]
+    return rows

@@ -1,0 +1,291 @@
+"""What becomes of each record of a chunk: the rules of the deduplicating processor.
+
+Rules      in this order: a record without an id; without a time; from the future, more than
+           `max_future_ms` after now; late, more than `lateness_ms` before the stream time; a
+           duplicate, if a record of the same id and of a lower offset was kept whose time lies from
+           `before_ms` earlier to `after_ms` later; else it is kept.
+           The stream time is the largest time of all earlier records that have one and are not from
+           the future. It is a function of the input: what is kept or known does not move it.
+Invariant  records are looked at in the order of offsets; where chunks are cut changes nothing.
+           Whatever is not late is compared with its whole window.
+           Nothing is changed: the store goes on with `IdStore.apply`, once the chunk is committed.
+           Few records are judged in plain Python, more by kernels: the answers are the same.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from varve.dedup.id_store import Cell, CellRows, IdStore, News, Span, SpanRows, find_window_cells
+from varve.dedup.ids import Arrivals, Numbers
+from varve.dedup.rules import Counts, DedupRules, Verdict, Verdicts
+from varve.kernels.window_ids import NO_ID
+from varve.kernels.window_spans import (
+    DUPLICATE,
+    FUTURE,
+    KEPT,
+    LATE,
+    MISSING,
+    NO_ID_FOUND,
+    NO_WITNESS,
+    Rows,
+    classify,
+    judge_records,
+    make_spans,
+    need_other,
+)
+
+FEW_COUNT_MAX: Final = 64
+"""About so many records are judged as fast either way; one alone ten times as fast in this one."""
+_NO_ARRIVALS: Final = Arrivals.join([])
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What each record of a chunk is, and what is to be remembered.
+
+    `witness_offsets` names for each duplicate a record that was kept, and is NO_WITNESS elsewhere.
+    In a refreshing window that record may lie further back than the window: copies between them
+    were duplicates of it.
+    """
+
+    verdicts: Verdicts
+    witness_offsets: Numbers
+    news: News
+    stream_time_after: int
+
+    @property
+    def counts(self) -> Counts:
+        return Counts.of(self.verdicts)
+
+
+class Judge:
+    """Judges chunks of one partition, one after the other."""
+
+    def __init__(
+        self, rules: DedupRules, store: IdStore, *, few_count_max: int = FEW_COUNT_MAX
+    ) -> None:
+        assert rules.fingerprint() == store.rules.fingerprint()
+        self._rules = rules
+        self._store = store
+        self._few_count_max = few_count_max
+
+    def judge(
+        self, chunk: Arrivals, now_ms: int, stream_time_ms: int, *, whole_from_ms: int = 0
+    ) -> Judgement:
+        """Tells what each record is, given the stream time before the first of them.
+
+        What is before `whole_from_ms` is late as well: ids that it is compared with may be gone.
+        """
+        if len(chunk) <= self._few_count_max:
+            return self._judge_few(chunk, now_ms, stream_time_ms, whole_from_ms)
+        return self._judge_many(chunk, now_ms, stream_time_ms, whole_from_ms)
+
+    def _judge_few(
+        self, chunk: Arrivals, now_ms: int, stream_time_ms: int, whole_from_ms: int
+    ) -> Judgement:
+        rules, store = self._rules, self._store
+        few = FewRecords(rules, store, stream_time_ms)
+        time_max_ms = now_ms + rules.max_future_ms
+        few.judge(chunk, time_max_ms=time_max_ms, whole_from_ms=whole_from_ms)
+        verdicts = np.frombuffer(few.verdicts, np.uint8)
+        witnesses = np.array(few.witnesses, np.int64)
+        news = News(few.entries(chunk), few.changed, store.version)
+        return Judgement(verdicts, witnesses, news, few.stream_time_ms)
+
+    def _judge_many(
+        self, chunk: Arrivals, now_ms: int, stream_time_ms: int, whole_from_ms: int
+    ) -> Judgement:
+        rules = self._rules
+        verdicts = np.empty(len(chunk), np.uint8)
+        stream_time_after = classify(
+            chunk.kinds,
+            chunk.times,
+            now_ms + rules.max_future_ms,
+            rules.lateness_ms,
+            stream_time_ms,
+            verdicts,
+        )
+        verdicts[(verdicts == Verdict.KEPT) & (chunk.times < whole_from_ms)] = Verdict.LATE
+        witnesses = np.full(len(chunk), NO_WITNESS)
+        chosen = np.flatnonzero(verdicts == Verdict.KEPT)
+        found = find_window_cells(chunk, chosen, rules, self._store.secret)
+        news = self._compare(chunk, chosen, found, verdicts, witnesses)
+        return Judgement(verdicts, witnesses, news, int(stream_time_after))
+
+    def _compare(
+        self,
+        chunk: Arrivals,
+        chosen: Numbers,
+        found: CellRows,
+        verdicts: Verdicts,
+        witnesses: Numbers,
+    ) -> News:
+        rules, cells = self._rules, found.cells
+        spans = self._probe(chunk, chosen, found)
+        is_news = np.zeros(len(chosen), np.bool_)
+        is_changed = np.zeros(len(cells), np.bool_)
+        judge_records(
+            chunk.times,
+            chunk.offsets,
+            chosen,
+            rules.before_ms,
+            rules.after_ms,
+            rules.is_refreshing,
+            found.own,
+            found.other,
+            spans,
+            verdicts,
+            witnesses,
+            is_news,
+            is_changed,
+        )
+        return News(
+            self._entries(chunk, chosen[is_news], witnesses),
+            SpanRows(cells[is_changed], spans[is_changed]),
+            self._store.version,
+        )
+
+    def _probe(self, chunk: Arrivals, chosen: Numbers, found: CellRows) -> Rows:
+        """The spans of all cells that matter: own ones, and others where the own is no answer."""
+        spans = make_spans(len(found.cells))
+        is_known = np.zeros(len(spans), np.bool_)
+        is_known[found.own] = True
+        self._store.probe(found.cells, np.flatnonzero(is_known), spans)
+        is_needed = is_known.copy()
+        need_other(
+            chunk.times,
+            chunk.offsets,
+            chosen,
+            self._rules.before_ms,
+            self._rules.after_ms,
+            found.own,
+            found.other,
+            spans,
+            is_needed,
+        )
+        self._store.probe(found.cells, np.flatnonzero(is_needed & ~is_known), spans)
+        return spans
+
+    def _entries(self, chunk: Arrivals, chosen: Numbers, witnesses: Numbers) -> Arrivals:
+        """What is remembered: of a copy that begins the window anew, the kept record's offset."""
+        found = chunk.take(chosen)
+        firsts = np.where(witnesses[chosen] == NO_WITNESS, found.offsets, witnesses[chosen])
+        return Arrivals(found.words, found.kinds, found.times, firsts)
+
+
+class FewRecords:
+    """What is found out of some records, one after the other.
+
+    `verdicts` and `witnesses` are of all records, `changed` are the spans that have changed.
+    """
+
+    __slots__ = (
+        "_firsts",
+        "_news",
+        "_rules",
+        "_spans",
+        "_store",
+        "changed",
+        "stream_time_ms",
+        "verdicts",
+        "witnesses",
+    )
+
+    def __init__(self, rules: DedupRules, store: IdStore, stream_time_ms: int) -> None:
+        self.stream_time_ms = stream_time_ms
+        self.verdicts = bytearray()
+        self.witnesses: list[int] = []
+        self.changed: dict[Cell, Span] = {}
+        self._rules = rules
+        self._store = store
+        self._spans: dict[Cell, Span | None] = {}
+        self._news: list[int] = []
+        self._firsts: list[int] = []
+
+    def judge(self, chunk: Arrivals, *, time_max_ms: int, whole_from_ms: int) -> None:
+        words, kinds = chunk.words.view(np.int64).tolist(), chunk.kinds.tolist()
+        times, offsets = chunk.times.tolist(), chunk.offsets.tolist()
+        stream_time_ms, lateness_ms = self.stream_time_ms, self._rules.lateness_ms
+        for index, kind in enumerate(kinds):
+            time, verdict, witness = times[index], KEPT, NO_WITNESS
+            if time < 0:
+                verdict = MISSING
+            elif time > time_max_ms:
+                verdict = FUTURE
+            else:
+                if time < stream_time_ms - lateness_ms or time < whole_from_ms:
+                    verdict = LATE
+                stream_time_ms = max(stream_time_ms, time)
+            if kind == NO_ID:
+                verdict = NO_ID_FOUND
+            elif verdict == KEPT:
+                first, second = words[index]
+                witness = self._compare(index, first, second, kind, time, offsets[index])
+                if witness != NO_WITNESS:
+                    verdict = DUPLICATE
+            self.verdicts.append(verdict)
+            self.witnesses.append(witness)
+        self.stream_time_ms = stream_time_ms
+
+    def entries(self, chunk: Arrivals) -> Arrivals:
+        """Those of the chunk that must be remembered, with the offsets of kept records."""
+        if not self._news:
+            return _NO_ARRIVALS
+        found = chunk if len(self._news) == len(chunk) else chunk.take(np.array(self._news))
+        if not self._rules.is_refreshing:
+            return found
+        firsts = np.array(self._firsts, np.int64)
+        return Arrivals(found.words, found.kinds, found.times, firsts)
+
+    def _compare(
+        self, index: int, first: int, second: int, kind: int, time: int, offset: int
+    ) -> int:
+        """Gives the offset of a kept record that this is a duplicate of, or NO_WITNESS."""
+        rules = self._rules
+        low, high, width = time - rules.before_ms, time + rules.after_ms, rules.cell_ms
+        number = time // width
+        cell = (first, second, kind, number)
+        span = self._find(cell)
+        witness = _find_witness(span, low, high, offset)
+        if witness == NO_WITNESS:
+            lowest, highest = low // width, high // width
+            if lowest != highest:
+                other = self._find((first, second, kind, lowest + highest - number))
+                witness = _find_witness(other, low, high, offset)
+        if witness == NO_WITNESS or rules.is_refreshing:
+            kept = offset if witness == NO_WITNESS else witness
+            extended = _extend(span, time, kept)
+            if extended is not span:
+                self._spans[cell] = self.changed[cell] = extended
+                self._news.append(index)
+                self._firsts.append(kept)
+        return witness
+
+    def _find(self, cell: Cell) -> Span | None:
+        if cell not in self._spans:
+            self._spans[cell] = self._store.find_span(cell)
+        return self._spans[cell]
+
+
+def _find_witness(span: Span | None, low: int, high: int, offset: int) -> int:
+    if span is None:
+        return NO_WITNESS
+    least, least_offset, largest, largest_offset = span
+    if low <= least <= high and least_offset < offset:
+        return least_offset
+    if low <= largest <= high and largest_offset < offset:
+        return largest_offset
+    return NO_WITNESS
+
+
+def _extend(span: Span | None, time: int, offset: int) -> Span:
+    """The span with a time; the same one where it had that within already."""
+    if span is None:
+        return time, offset, time, offset
+    if span[0] <= time <= span[2]:
+        return span
+    if time < span[0]:
+        return time, offset, span[2], span[3]
+    return span[0], span[1], time, offset

@@ -1,0 +1,82 @@
+"""What a deduplication measures, by partition of its input.
+
+Invariant  records are counted since this process began; what a life adds up to is in the progress.
+Threads    one at a time notes; any may collect.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from varve.dedup.ends import DedupTopics
+from varve.dedup.rules import Counts
+from varve.dedup.task import TaskState
+from varve.foundation.metrics import MetricTable, counter, declared_metrics, gauge
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+_PARTITION: Final = ("name", "topic", "partition")
+
+RECORDS = counter(
+    "varve_dedup_records_total",
+    "Records of the input that were judged and committed, by what they were found to be.",
+    unit="records",
+    labels=(*_PARTITION, "verdict"),
+)
+POSITION = gauge(
+    "varve_dedup_position",
+    "The offset of the input up to which everything is committed.",
+    unit="offset",
+    labels=_PARTITION,
+)
+LAG = gauge(
+    "varve_dedup_lag_records",
+    "Offsets of the input that are committed there and not yet taken through.",
+    unit="records",
+    labels=_PARTITION,
+)
+STREAM_TIME = gauge(
+    "varve_dedup_stream_time_seconds",
+    "The largest time of a record so far that is not from the future, in seconds since 1970.",
+    unit="seconds",
+    labels=_PARTITION,
+)
+RESTORE_LEFT = gauge(
+    "varve_dedup_restore_left_records",
+    "Offsets of the changelog that are still to be restored.",
+    unit="records",
+    labels=_PARTITION,
+)
+
+
+class DedupMetrics:
+    """A collector for a registry of prometheus_client."""
+
+    def __init__(self, topics: DedupTopics) -> None:
+        self._labels = (topics.name, topics.input)
+        self._table = MetricTable(declared_metrics(sys.modules[__name__]))
+        self._seen: dict[int, Counts] = {}
+
+    def note(self, state: TaskState) -> None:
+        """Takes over how far a partition is."""
+        labels = (*self._labels, str(state.partition))
+        before = self._seen.get(state.partition)
+        self._seen[state.partition] = state.counts
+        for field in fields(Counts):
+            now = getattr(state.counts, field.name)
+            added = now - getattr(state.counts if before is None else before, field.name)
+            self._table.add(RECORDS, added, *labels, field.name)
+        self._table.set(POSITION, state.position, *labels)
+        self._table.set(LAG, state.lag, *labels)
+        self._table.set(STREAM_TIME, max(0, state.stream_time_ms) / 1000, *labels)
+        self._table.set(RESTORE_LEFT, max(0, state.restore_end - state.restored), *labels)
+
+    def value(self, verdict: str, partition: int) -> int:
+        """Records of a partition that were found to be this, since the process began."""
+        return int(self._table.value(RECORDS, *self._labels, str(partition), verdict))
+
+    def collect(self) -> "Iterator[Family]":
+        """What prometheus_client asks a collector for."""
+        yield from self._table.collect()

@@ -1,0 +1,220 @@
+"""What is a duplicate, and what becomes of records that cannot be compared: one meaning for all.
+
+Both the processor of this room and the Spark job read ids and policies from here.
+
+Invariant  `fingerprint` names all that tells which records are duplicates: a state that was made
+           under one cannot go on under another. Policies and the lateness may change.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import IntEnum, StrEnum
+from operator import add, attrgetter
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from varve.foundation.errors import InvalidRequest
+from varve.kernels import window_spans
+
+FUTURE_MS_MAX: Final = 3_600_000
+SPAN_MS_MAX: Final = 400 * 24 * 3_600_000
+
+_SEGMENT_MS_MIN: Final = 60_000
+_SEGMENTS_PER_RETENTION: Final = 4
+
+
+class IdKind(StrEnum):
+    """Where a record has its id."""
+
+    KEY = "key"
+    HEADER = "header"
+    FIELD = "field"
+
+
+@dataclass(frozen=True, slots=True)
+class IdSource:
+    """What two copies of a record have in common."""
+
+    kind: IdKind
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else str(self.kind)
+
+
+class LatePolicy(StrEnum):
+    """What becomes of a record that is not compared: late, from the future, without a time."""
+
+    FORWARD = "forward"
+    DROP = "drop"
+    SIDE = "side"
+
+
+class NullPolicy(StrEnum):
+    """What becomes of a record without an id."""
+
+    FORWARD = "forward"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupRules:
+    """The rules of a processor. Times are milliseconds."""
+
+    by: IdSource
+    before_ms: int
+    after_ms: int
+    lateness_ms: int
+    late: LatePolicy = LatePolicy.FORWARD
+    future: LatePolicy = LatePolicy.FORWARD
+    missing: LatePolicy = LatePolicy.FORWARD
+    null: NullPolicy = NullPolicy.FORWARD
+    is_refreshing: bool = False
+    max_future_ms: int = FUTURE_MS_MAX
+
+    def __post_init__(self) -> None:
+        for name in ("before_ms", "after_ms", "lateness_ms", "max_future_ms"):
+            check_span(name, getattr(self, name))
+
+    @property
+    def retention_ms(self) -> int:
+        """How far behind the stream time an id may be looked for, and a millisecond."""
+        return self.before_ms + self.lateness_ms + 1
+
+    @property
+    def cell_ms(self) -> int:
+        """As wide as the window: two kept times of one cell have only duplicates between them."""
+        return self.before_ms + self.after_ms + 1
+
+    @property
+    def cells_per_segment(self) -> int:
+        """One, unless the window is so short that segments would be too many."""
+        segment_ms = max(_SEGMENT_MS_MIN, self.retention_ms // _SEGMENTS_PER_RETENTION)
+        return -(-segment_ms // self.cell_ms)
+
+    @property
+    def segment_ms(self) -> int:
+        """What one segment of the store covers: whole cells."""
+        return self.cell_ms * self.cells_per_segment
+
+    def fingerprint(self) -> str:
+        """What may not change for a state, in words."""
+        refresh = "refreshed by copies" if self.is_refreshing else "from the kept copy"
+        return f"by {self.by}, {self.before_ms} ms before, {self.after_ms} ms after, {refresh}"
+
+
+def check_span(name: str, value: int) -> None:
+    """Raises InvalidRequest for a span that is negative or beyond all reason."""
+    if not 0 <= value <= SPAN_MS_MAX:
+        raise InvalidRequest(f"{name} is {value}, it must be from 0 to {SPAN_MS_MAX}")
+
+
+def parse_id_source(text: str) -> IdSource:
+    """`key`, `header:NAME` or `field:PATH`; raises InvalidRequest."""
+    kind, _, name = text.partition(":")
+    try:
+        name.encode()
+        found = IdSource(IdKind(kind), name)
+    except ValueError as error:
+        raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}") from error
+    if (found.kind is IdKind.KEY) != (not name) or (found.kind is IdKind.FIELD and "'" in name):
+        raise InvalidRequest(f"{text!r:.200} names no id: {_ID_FORMS}")
+    return found
+
+
+def parse_late_policy(text: str) -> tuple[LatePolicy, str | None]:
+    """`forward`, `drop` or `side:TOPIC`, as the policy and the topic; raises InvalidRequest."""
+    word, found, topic = text.partition(":")
+    if (
+        word not in list(LatePolicy)
+        or (word == LatePolicy.SIDE) != bool(topic)
+        or (found and not topic)
+    ):
+        raise InvalidRequest(
+            f"{text!r:.200} is no policy for late records: write forward, drop or side:TOPIC"
+        )
+    return LatePolicy(word), topic or None
+
+
+_ID_FORMS: Final = "write key, header:NAME or field:PATH, as field:order.id"
+
+
+Verdicts = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+
+
+class Verdict(IntEnum):
+    """What a record is."""
+
+    KEPT = window_spans.KEPT
+    DUPLICATE = window_spans.DUPLICATE
+    LATE = window_spans.LATE
+    FUTURE = window_spans.FUTURE
+    MISSING = window_spans.MISSING
+    """It has no timestamp."""
+    NO_ID = window_spans.NO_ID_FOUND
+
+
+_VERDICT_COUNT: Final = len(Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many records were what, in the order of Verdict."""
+
+    kept: int = 0
+    duplicates: int = 0
+    late: int = 0
+    future: int = 0
+    missing: int = 0
+    no_id: int = 0
+
+    @classmethod
+    def of(cls, verdicts: Verdicts) -> Self:
+        return cls(*np.bincount(verdicts, minlength=_VERDICT_COUNT).tolist())
+
+    @property
+    def total(self) -> int:
+        return sum(_fields_of(self))
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*map(add, _fields_of(self), _fields_of(other)))
+
+
+# Counts are added up for every batch; `astuple` takes a hundred times as long.
+_fields_of: Final[Callable[[Counts], tuple[int, ...]]] = attrgetter(
+    *(field.name for field in fields(Counts))
+)
+
+
+class Route(IntEnum):
+    """Where a record goes."""
+
+    NOWHERE = 0
+    ON = 1
+    ASIDE = 2
+
+
+def route(verdicts: Verdicts, rules: DedupRules) -> Verdicts:
+    """The Route of each record."""
+    found: Verdicts = _routes(rules)[verdicts]
+    return found
+
+
+def _routes(rules: DedupRules) -> Verdicts:
+    """A Route for each Verdict."""
+    by_policy = {
+        LatePolicy.FORWARD: Route.ON,
+        LatePolicy.DROP: Route.NOWHERE,
+        LatePolicy.SIDE: Route.ASIDE,
+    }
+    made = np.zeros(len(Verdict), np.uint8)
+    made[Verdict.KEPT] = Route.ON
+    made[Verdict.DUPLICATE] = Route.NOWHERE
+    made[Verdict.LATE] = by_policy[rules.late]
+    made[Verdict.FUTURE] = by_policy[rules.future]
+    made[Verdict.MISSING] = by_policy[rules.missing]
+    made[Verdict.NO_ID] = Route.ON if rules.null is NullPolicy.FORWARD else Route.NOWHERE
+    return made

@@ -1,0 +1,406 @@
+"""One partition of a deduplication: read, judge, commit, remember, again.
+
+Invariant  what is remembered is what was committed: a chunk's news reach the store only when its
+           transaction is over. Position, stream time and counts are those of the last commit.
+Crash      a chunk that was not committed is read again from the same position, and judged by the
+           same ids. The store is a copy of the changelog; what it lacks is read from there.
+Threads    one thread at a time.
+"""
+
+import logging
+import random as random_module
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from varve.dedup.chunk import Chunk, InputRead, make_chunk
+from varve.dedup.ends import Ends, TaskCommit
+from varve.dedup.id_store import IdStore
+from varve.dedup.ids import Arrivals, decode_entries, encode_entries, fold_chunk
+from varve.dedup.judge import Judge, Judgement
+from varve.dedup.progress import SECRET_BYTES, Progress
+from varve.dedup.rules import Counts, DedupRules, Route, route
+from varve.dedup.survivors import build_survivors
+from varve.disk import FileSystem
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Corrupt, InvalidRequest, OffsetOutOfRange, StoreError
+from varve.records import HEADER_BYTES, build_batch_from_columns
+from varve.rocks.database import Databases
+from varve.rocks.segments import check_free
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES: Final = 4 << 20
+_CHUNK_RECORDS: Final = 200_000
+"""Batches may be far larger than their bytes tell: no more than about so many records are taken."""
+_ENTRIES_PER_BATCH: Final = 16_000
+_ENTRY_BYTES_MAX: Final = 64
+_CHECKPOINT_MS: Final = 60_000
+_CHECKPOINT_ENTRIES: Final = 2_000_000
+_MAINTAIN_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """How a task works; nothing here changes what is a duplicate.
+
+    With `skips_lost` it goes on behind records that the input deleted before they were read.
+    """
+
+    chunk_bytes: int = CHUNK_BYTES
+    checkpoint_ms: int = _CHECKPOINT_MS
+    checkpoint_entries: int = _CHECKPOINT_ENTRIES
+    maintain_ms: int = _MAINTAIN_MS
+    skips_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """How far a partition is: positions of the input, the stream time, and counts of a life.
+
+    `restored` and `restore_end` are offsets of the changelog while the ids are restored.
+    """
+
+    partition: int
+    position: int
+    end_offset: int
+    stream_time_ms: int
+    counts: Counts
+    restored: int = 0
+    restore_end: int = 0
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end_offset - self.position)
+
+
+OnProgress = Callable[[TaskState], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlace:
+    """What the tasks of a deduplication share."""
+
+    ends: Ends
+    rules: DedupRules
+    settings: TaskSettings
+    state_directory: str
+    databases: Databases
+    file_system: FileSystem
+    clock: Clock
+    random: random_module.Random
+    on_progress: OnProgress
+
+
+class Task:
+    """One partition; `open` comes first."""
+
+    def __init__(self, place: TaskPlace, partition: int) -> None:
+        self.partition = partition
+        self._place = place
+        self._ends = place.ends
+        self._rules = place.rules
+        self._where = f"{place.ends.topics.input}-{partition}"
+        self._limits = place.ends.limits()
+        self._progress: Progress | None = None
+        self._store: IdStore | None = None
+        self._position = 0
+        self._end_offset = 0
+        self._changelog_end = 0
+        self._new_entries = 0
+        self._checkpoint_ms = self._maintain_ms = place.clock.now_ms()
+
+    # Open
+
+    def open(self) -> None:
+        """Fences and settles, and restores the ids that the state directory lacks.
+
+        Raises InvalidRequest for what cannot go on, and Locked while the state directory is in use,
+        before anybody is fenced.
+        """
+        known = self._ends.find_progress(self.partition)
+        if known is not None:
+            self._go_on(known)
+        directory = f"{self._place.state_directory}/{self.partition}"
+        check_free(self._place.file_system, directory)
+        found = self._ends.open_task(self.partition)
+        self._progress = self._begin() if found is None else self._go_on(found)
+        self._position = self._check_position(self._progress.position)
+        if found is not None and found.rules != self._rules:
+            # Before ids go by the new rules: the next start must know that they may be gone.
+            self._note_progress()
+        self._store = IdStore.open(
+            directory=directory,
+            rules=self._rules,
+            secret=self._progress.secret_words,
+            databases=self._place.databases,
+            file_system=self._place.file_system,
+        )
+        self._restore(self._store)
+        self._tell()
+
+    def _begin(self) -> Progress:
+        ids, topics = self._ends.topic_ids(), self._ends.topics
+        return Progress(
+            position=self._ends.input_bounds(self.partition)[0],
+            secret=self._place.random.randbytes(SECRET_BYTES).hex(),
+            rules=self._rules,
+            input=topics.input,
+            output=topics.output,
+            input_id=ids.input,
+            output_id=ids.output,
+        )
+
+    def _go_on(self, found: Progress) -> Progress:
+        """Raises InvalidRequest where the state was made by other rules or of other topics."""
+        topics, ids = self._ends.topics, self._ends.topic_ids()
+        had, has = found.rules.fingerprint(), self._rules.fingerprint()
+        if had != has:
+            raise InvalidRequest(
+                f"the deduplication {topics.name} has gone on {had}; it cannot go on {has}: give "
+                "the rules it had, or begin anew with --name"
+            )
+        if (found.input, found.output) != (topics.input, topics.output):
+            raise InvalidRequest(
+                f"the deduplication {topics.name} is one of {found.input} to {found.output}, not "
+                f"of {topics.input} to {topics.output}: choose another name with --name"
+            )
+        for topic, told, now in (
+            (found.input, found.input_id, ids.input),
+            (found.output, found.output_id, ids.output),
+        ):
+            if told and now and told != now:
+                raise InvalidRequest(
+                    f"topic {topic} was deleted and made again since the deduplication "
+                    f"{topics.name} had it: begin anew with --name"
+                )
+        return found.under(self._rules)
+
+    def _check_position(self, position: int) -> int:
+        start, self._end_offset = self._ends.input_bounds(self.partition)
+        if start <= position <= self._end_offset:
+            return position
+        if position > self._end_offset:
+            raise OffsetOutOfRange(
+                f"{self._where} ends at offset {self._end_offset}, and was read up to {position} "
+                "before: the input was cut; begin anew with --name"
+            )
+        if not self._place.settings.skips_lost:
+            raise OffsetOutOfRange(
+                f"{self._where} begins at offset {start}, and was read up to {position}: records "
+                "between them were deleted unread; go on behind them with --skip-lost"
+            )
+        logger.warning(
+            "records were deleted before they were read",
+            extra={"partition": self._where, "from": position, "to": start},
+        )
+        return start
+
+    def _restore(self, store: IdStore) -> None:
+        start, end = self._ends.changelog_bounds(self.partition)
+        known = store.changelog_offset
+        if known is not None and known > end:
+            logger.warning(
+                "the changelog ends before the checkpoint: ids are restored from its start",
+                extra={"partition": self._where, "checkpoint": known, "end": end},
+            )
+            store.reset()
+            known = None
+        offset = start if known is None else max(start, known)
+        where = f"{self._ends.topics.changelog}-{self.partition}"
+        for columns, following in self._ends.read_changelog(self.partition, offset):
+            if len(columns):
+                store.restore(decode_entries(columns, where))
+                self._new_entries += len(columns)
+                self._tell(restored=following, restore_end=end)
+        self._changelog_end = end
+        store.maintain(self._get_progress().stream_time_ms)
+
+    # Work
+
+    def run_once(self, *, wait_ms: int = 0) -> bool:
+        """Takes one chunk through; False where the input has nothing more for now."""
+        try:
+            return self._run_chunk(wait_ms)
+        except StoreError as error:
+            raise _located(error, f"{self._where}, offset {self._position}") from error
+
+    def _run_chunk(self, wait_ms: int) -> bool:
+        read = self._read(wait_ms)
+        self._end_offset = max(read.end_offset, read.next_offset)
+        read = _bounded(read)
+        chunk = make_chunk(read.batches, start_offset=self._position)
+        if len(chunk):
+            self._take(chunk, read.next_offset)
+        else:
+            self._position = max(self._position, read.next_offset)
+            if not self.has_more and self._position > self._get_progress().position:
+                self._note_progress()
+        self._checkpoint_if_due()
+        return self.has_more
+
+    def _read(self, wait_ms: int) -> InputRead:
+        read = partial(
+            self._ends.read,
+            self.partition,
+            max_bytes=self._place.settings.chunk_bytes,
+            wait_ms=wait_ms,
+        )
+        try:
+            return read(start=self._position)
+        except OffsetOutOfRange:
+            self._position = self._check_position(self._position)
+            return read(start=self._position)
+
+    def look(self) -> int:
+        """Asks where the input ends now."""
+        self._end_offset = self._ends.input_bounds(self.partition)[1]
+        return self._end_offset
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the input had more when it was last read."""
+        return self._position < self._end_offset
+
+    def _take(self, chunk: Chunk, next_offset: int) -> None:
+        store, before = self._get_store(), self._get_progress()
+        arrivals = fold_chunk([chunk.columns], self._rules.by, store.secret)
+        judged = self._judge(arrivals, before)
+        now_ms = self._place.clock.now_ms()
+        after = replace(
+            before,
+            position=next_offset,
+            stream_time_ms=judged.stream_time_after,
+            counts=before.counts + judged.counts,
+            committed_ms=now_ms,
+        )
+        self._changelog_end = self._ends.commit(
+            self.partition, self._make_commit(chunk, judged, after)
+        )
+        self._progress, self._position = after, next_offset
+        store.apply(judged.news, judged.stream_time_after)
+        self._new_entries += len(judged.news.entries)
+        self._tell()
+
+    def _judge(self, arrivals: Arrivals, before: Progress) -> Judgement:
+        """Ids that are found damaged are restored, once."""
+        store = self._get_store()
+        judge = partial(
+            Judge(self._rules, store).judge,
+            arrivals,
+            self._place.clock.now_ms(),
+            before.stream_time_ms,
+            whole_from_ms=before.whole_from_ms,
+        )
+        try:
+            return judge()
+        except Corrupt as error:
+            logger.warning(
+                "ids are damaged and are restored",
+                extra={"partition": self._where, "error": str(error)},
+            )
+        store.reset()
+        self._restore(store)
+        return judge()
+
+    def _make_commit(self, chunk: Chunk, judged: Judgement, after: Progress) -> TaskCommit:
+        topics = self._ends.topics
+        routes = route(judged.verdicts, self._rules)
+        output = build_survivors(chunk, routes == Route.ON, self._limits[topics.output])
+        side: list[bytes | bytearray] = []
+        if topics.side is not None:
+            side = build_survivors(chunk, routes == Route.ASIDE, self._limits[topics.side])
+        entries, limit = judged.news.entries, self._limits[topics.changelog]
+        return TaskCommit(output, side, _changelog_batches(entries, limit.max_bytes), after)
+
+    def _note_progress(self) -> None:
+        """Commits rules that have changed, or that offsets without records lie behind."""
+        after = replace(
+            self._get_progress(), position=self._position, committed_ms=self._place.clock.now_ms()
+        )
+        self._changelog_end = self._ends.commit(self.partition, TaskCommit((), (), (), after))
+        self._progress = after
+        self._tell()
+
+    # Upkeep
+
+    def rest(self) -> None:
+        """What is due while nothing comes: ids that have expired go, by the stream time alone."""
+        now_ms = self._place.clock.now_ms()
+        if now_ms - self._maintain_ms >= self._place.settings.maintain_ms:
+            self._maintain_ms = now_ms
+            self._get_store().maintain(self._get_progress().stream_time_ms)
+        self._checkpoint_if_due()
+
+    def _checkpoint_if_due(self) -> None:
+        settings, now_ms = self._place.settings, self._place.clock.now_ms()
+        is_old = now_ms - self._checkpoint_ms >= settings.checkpoint_ms
+        if self._new_entries and (is_old or self._new_entries >= settings.checkpoint_entries):
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Brings the ids to the disk, so that a start need not restore them."""
+        self._get_store().checkpoint(self._changelog_end)
+        self._checkpoint_ms, self._new_entries = self._place.clock.now_ms(), 0
+
+    def close(self, *, is_clean: bool = True) -> None:
+        """Gives everything back; unless something failed, with a checkpoint."""
+        store, self._store = self._store, None
+        try:
+            if store is not None:
+                if is_clean:
+                    store.checkpoint(self._changelog_end)
+                store.close()
+        finally:
+            self._ends.close_task(self.partition)
+
+    def state(self) -> TaskState:
+        progress = self._get_progress()
+        return TaskState(
+            partition=self.partition,
+            position=self._position,
+            end_offset=self._end_offset,
+            stream_time_ms=progress.stream_time_ms,
+            counts=progress.counts,
+        )
+
+    def _tell(self, *, restored: int = 0, restore_end: int = 0) -> None:
+        state = replace(self.state(), restored=restored, restore_end=restore_end)
+        self._place.on_progress(state)
+
+    def _get_store(self) -> IdStore:
+        assert self._store is not None, "a task is opened first"
+        return self._store
+
+    def _get_progress(self) -> Progress:
+        assert self._progress is not None, "a task is opened first"
+        return self._progress
+
+
+def _bounded(read: InputRead) -> InputRead:
+    """The first batches of a read, until they have records enough."""
+    count = 0
+    for place, one in enumerate(read.batches, 1):
+        count += one.batch.header.records_count
+        if count >= _CHUNK_RECORDS and place < len(read.batches):
+            return InputRead(read.batches[:place], one.batch.header.next_offset, read.end_offset)
+    return read
+
+
+def _changelog_batches(entries: Arrivals, max_bytes: int) -> list[bytes]:
+    made = []
+    count = min(_ENTRIES_PER_BATCH, max(1, (max_bytes - HEADER_BYTES) // _ENTRY_BYTES_MAX))
+    for start in range(0, len(entries), count):
+        part = entries.take(np.arange(start, min(start + count, len(entries))))
+        columns = encode_entries(part)
+        made.append(build_batch_from_columns(columns.keys, columns.values, columns.timestamps))
+    return made
+
+
+def _located(error: StoreError, where: str) -> StoreError:
+    """The error with the place it is about in front, unless it names that itself."""
+    text = str(error)
+    return error if text.startswith(where) else type(error)(f"{where}: {text}")

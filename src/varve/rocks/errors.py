@@ -1,0 +1,42 @@
+"""What errors of RocksDB, and of the disk under it, mean to the caller."""
+
+from typing import Final
+
+from rocksdict import DbClosedError
+
+from varve.foundation.errors import Closed, Corrupt, DiskFull, Locked, StoreError, Unavailable
+
+MISSING_RESOURCES: Final = (
+    "Too many open files",
+    "Cannot allocate memory",
+    "Permission denied",
+    "Operation not permitted",
+    "Read-only file system",
+)
+"""Reasons that lie with the process or the disk: the database itself is whole."""
+
+
+def rocks_failure(error: Exception, what: str) -> StoreError:
+    """The error to raise in its place; RocksDB tells kinds apart by the text alone."""
+    reason = " ".join(str(error).split())
+    if isinstance(error, DbClosedError):
+        return Closed(f"{what}: {reason}")
+    if reason.startswith("Corruption"):
+        return Corrupt(f"{what}: {reason}")
+    if "No space left" in reason or "quota exceeded" in reason:
+        return DiskFull(f"{what}: {reason}; free some space and open the store again")
+    if "/LOCK:" in reason and not reason.endswith(MISSING_RESOURCES):
+        return Locked(f"{what}: {reason}; close the store that has it open")
+    return Unavailable(
+        f"{what}: {reason}; mend the disk or its permissions and open the store again"
+    )
+
+
+def open_failure(error: Exception, path: str) -> StoreError:
+    """A database that cannot be opened is damaged, unless the process lacks something."""
+    failure = rocks_failure(error, f"open of {path}")
+    if isinstance(failure, Unavailable) and not isinstance(failure, DiskFull | Locked):
+        if any(one in str(failure) for one in MISSING_RESOURCES):
+            return failure
+        return Corrupt(f"open of {path}: {' '.join(str(error).split())}")
+    return failure

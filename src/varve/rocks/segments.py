@@ -1,0 +1,377 @@
+"""The segments of a store: which are open, which may exist, and the end of those that may not.
+
+Layout     the store's directory holds one directory per segment, a lock file, and the store's own
+           small files. docs/formats/window-store.md
+Invariant  no registered id lies below that of stream time minus retention after a cleanup;
+           a segment is registered only while its database is open.
+Crash      a segment is renamed before it is deleted, so that no half of one is ever opened; the
+           next opening removes what was left.
+Threads    one thread at a time.
+"""
+
+import contextlib
+import logging
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from varve.disk import TEMPORARY_SUFFIX, FileInfo, FileSystem, Lock, to_store_error
+from varve.foundation.errors import Closed, Corrupt, InvalidRequest, StoreError
+from varve.rocks.database import Database, Databases
+
+logger = logging.getLogger(__name__)
+
+DELETING_SUFFIX: Final = ".deleting"
+LOCK_NAME: Final = ".lock"
+OWN_NAMES: Final = frozenset({LOCK_NAME, "meta.json", "checkpoint.json"})
+"""What a store keeps beside its segments; not foreign, whether written aside or in place."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """An open segment; two are equal, and ordered, by their id alone."""
+
+    id: int
+    start_ms: int = field(compare=False)
+    database: Database = field(compare=False)
+
+
+class Segments:
+    """The registry of one store's segments.
+
+    `strict_reference` takes back what is done better than in the reference: foreign names and
+    segments that cannot be opened end the scan without an error, segments are deleted in place,
+    and the first error ends a close.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        directory: str,
+        databases: Databases,
+        file_system: FileSystem,
+        segment_ms: int,
+        retention_ms: int,
+        strict_reference: bool = False,
+    ) -> None:
+        if segment_ms < 1 or retention_ms < 0:
+            raise InvalidRequest(
+                f"store {name}: segment_ms {segment_ms} must be at least 1 and retention_ms "
+                f"{retention_ms} at least 0"
+            )
+        self.name = name
+        self.directory = directory
+        self.segment_ms = segment_ms
+        self.retention_ms = retention_ms
+        self.drop_count = 0
+        self.removal_failure_count = 0
+        """Directories that were to go and are still there; the next opening tries again."""
+        self._databases = databases
+        self._file_system = file_system
+        self._strict = strict_reference
+        self._by_id: dict[int, Segment] = {}
+        self._ids: list[int] = []
+        self._missing_ids: list[int] = []
+        self._lock: Lock | None = None
+        self._is_scanned = False
+        self._has_new_directory = False
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter([self._by_id[id] for id in self._ids])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
+
+    def segment_id(self, time_ms: int) -> int:
+        return time_ms // self.segment_ms
+
+    def is_live(self, id: int, stream_time_ms: int) -> bool:
+        """Whether the segment may exist at this stream time."""
+        return id >= self.segment_id(stream_time_ms - self.retention_ms)
+
+    def find(self, id: int) -> Segment | None:
+        return self._by_id.get(id)
+
+    def live(self, from_ms: int, to_ms: int, *, backward: bool = False) -> list[Segment]:
+        """The open segments that own a time of `[from_ms, to_ms]`, oldest first unless backward."""
+        start = bisect_left(self._ids, self.segment_id(from_ms))
+        end = bisect_right(self._ids, self.segment_id(to_ms))
+        ids = self._ids[start:end]
+        return [self._by_id[id] for id in (reversed(ids) if backward else ids)]
+
+    def get_or_create_if_live(self, id: int, stream_time_ms: int) -> Segment | None:
+        """The segment, made if absent; None when it is expired. Cleans up in either case."""
+        segment = None
+        if self.is_live(id, stream_time_ms):
+            segment = self._by_id.get(id) or self._create(id)
+        self.cleanup(stream_time_ms)
+        return segment
+
+    def cleanup(self, stream_time_ms: int) -> int:
+        """Drop what is expired at this stream time, oldest first; tells how many."""
+        first_live_id = self.segment_id(stream_time_ms - self.retention_ms)
+        if not self._ids or self._ids[0] >= first_live_id:
+            return 0
+        expired_ids = self._ids[: bisect_left(self._ids, first_live_id)]
+        if self._strict:
+            for id in expired_ids:
+                self._destroy([self._drop(id)])
+        else:
+            self._destroy([self._drop(id) for id in expired_ids])
+        return len(expired_ids)
+
+    def lost_ids(self, stream_time_ms: int) -> list[int]:
+        """Of the expected segments those that were not there, and are live at this stream time."""
+        return [id for id in self._missing_ids if self.is_live(id, stream_time_ms)]
+
+    # Open and close
+
+    def acquire(self) -> None:
+        """Make the directory if absent and lock it; harmless when this registry has it already."""
+        if self._lock is not None:
+            return
+        try:
+            self._file_system.make_directory(self.directory)
+            self._lock = self._file_system.lock(f"{self.directory}/{LOCK_NAME}")
+        except OSError as error:
+            raise to_store_error(error, f"open of {self.directory}") from error
+
+    def has_directories(self) -> bool:
+        """Whether there is a directory of any segment, open or not."""
+        try:
+            names = self._file_system.names(self.directory)
+        except OSError as error:
+            raise to_store_error(error, f"scan of {self.directory}") from error
+        return any(decode_directory_name(self.name, name) is not None for name in names)
+
+    def wipe(self) -> None:
+        """Close, and remove every segment and file of the store; foreign names stay.
+
+        The checkpoint goes first, for good: a crash in between leaves a store that is restored
+        from the start.
+        """
+        with contextlib.suppress(StoreError):
+            self.close()
+        self.acquire()
+        try:
+            names = self._file_system.names(self.directory)
+            for name in sorted(names, key=lambda name: name not in OWN_NAMES):
+                self._wipe_name(name)
+        except OSError as error:
+            raise to_store_error(error, f"wipe of {self.directory}") from error
+        finally:
+            self.close()
+
+    def open_existing(self, stream_time_ms: int, expected_ids: Collection[int] = ()) -> None:
+        """Acquire the directory, open every segment in it and clean up.
+
+        Raises `Corrupt` when a segment cannot be opened, or when one of `expected_ids` is not there
+        though it is live: the owner wipes the store and restores it. Nothing is open then. Missing
+        ones that are older than all that is there were dropped after the checkpoint; whether that
+        was right an owner can tell who knows the stream time: see `lost_ids`.
+        """
+        if self._is_scanned:
+            raise InvalidRequest(f"store {self.name}: {self.directory} is open already")
+        try:
+            self.acquire()
+            self._is_scanned = True
+            if self._strict:
+                self._open_as_the_reference()
+            else:
+                self._open_all(expected_ids, stream_time_ms)
+            self.cleanup(stream_time_ms)
+        except BaseException as error:
+            with contextlib.suppress(StoreError):
+                self.close()
+            if isinstance(error, OSError):
+                raise to_store_error(error, f"open of {self.directory}") from error
+            raise
+
+    def flush(self) -> None:
+        """Every segment is on disk after this, and so is its directory's name."""
+        self.check_open()
+        for segment in self:
+            segment.database.flush()
+        if self._has_new_directory:
+            try:
+                self._file_system.sync_directory(self.directory)
+            except OSError as error:
+                raise to_store_error(error, f"sync of {self.directory}") from error
+            self._has_new_directory = False
+
+    def close(self) -> None:
+        """Close all segments, then raise the first error there was; closing twice is harmless."""
+        errors: list[StoreError] = []
+        try:
+            while self._ids and not (errors and self._strict):
+                try:
+                    self._by_id.pop(self._ids.pop(0)).database.close()
+                except StoreError as error:
+                    errors.append(error)
+        finally:
+            self._is_scanned = False
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                lock.release()
+        if errors:
+            raise errors[0]
+
+    def _open_all(self, expected_ids: Collection[int], stream_time_ms: int) -> None:
+        starts = []
+        for info in self._file_system.scan(self.directory):
+            start_ms = decode_directory_name(self.name, info.name)
+            if start_ms is not None and start_ms % self.segment_ms == 0:
+                starts.append(start_ms)
+            elif self._is_leftover(info):
+                self._remove_tree(f"{self.directory}/{info.name}")
+            elif not _is_own(info.name):
+                logger.warning(
+                    "foreign name in a store's directory",
+                    extra={"store": self.name, "path": f"{self.directory}/{info.name}"},
+                )
+        found_ids = sorted(self.segment_id(start_ms) for start_ms in starts)
+        self._missing_ids = sorted(set(expected_ids).difference(found_ids))
+        for id in self.lost_ids(stream_time_ms):
+            if not found_ids or id > found_ids[0]:
+                raise Corrupt(f"{self._path(id)}: a segment of the checkpoint is not there")
+        for id in found_ids:
+            self._open(id, must_exist=id in expected_ids)
+
+    def _open_as_the_reference(self) -> None:
+        """One foreign name opens none; the first segment that fails ends it, without an error."""
+        starts = []
+        for name in self._file_system.names(self.directory):
+            if _is_own(name):
+                continue
+            start_ms = decode_directory_name(self.name, name)
+            if start_ms is None:
+                return
+            starts.append(start_ms)
+        with contextlib.suppress(StoreError):
+            for id in sorted({self.segment_id(start_ms) for start_ms in starts}):
+                self._open(id)
+
+    def _wipe_name(self, name: str) -> None:
+        path = f"{self.directory}/{name}"
+        if _is_own(name):
+            if name != LOCK_NAME:
+                self._file_system.remove(path)
+                self._file_system.sync_directory(self.directory)
+        elif decode_directory_name(self.name, name.removesuffix(DELETING_SUFFIX)) is not None:
+            if self._file_system.info(path).is_directory:
+                self._file_system.remove_tree(path)
+            else:
+                self._file_system.remove(path)
+
+    def _is_leftover(self, info: FileInfo) -> bool:
+        stem = info.name.removesuffix(DELETING_SUFFIX)
+        return stem != info.name and decode_directory_name(self.name, stem) is not None
+
+    # One segment
+
+    def _create(self, id: int) -> Segment:
+        self.check_open()
+        self._has_new_directory = True
+        return self._open(id)
+
+    def _open(self, id: int, *, must_exist: bool = False) -> Segment:
+        database = self._databases.open(self._path(id), must_exist=must_exist)
+        segment = Segment(id=id, start_ms=id * self.segment_ms, database=database)
+        self._by_id[id] = segment
+        insort(self._ids, id)
+        return segment
+
+    def _drop(self, id: int) -> str:
+        """Unregister and close; gives the directory, which is to be destroyed."""
+        self._ids.remove(id)
+        segment = self._by_id.pop(id)
+        path = self._path(id)
+        try:
+            segment.database.close()
+        except StoreError as error:
+            if self._strict:
+                raise
+            logger.error(
+                "an expired segment did not close",
+                extra={"store": self.name, "path": path, "error": str(error)},
+            )
+        self.drop_count += 1
+        logger.info("segment dropped", extra={"store": self.name, "path": path})
+        return path
+
+    def _destroy(self, paths: list[str]) -> None:
+        """Rename, and delete once the new names are on disk: a crash leaves segments whole.
+
+        What fails is counted, and left to the next opening.
+        """
+        renamed = paths
+        if not self._strict:
+            renamed = [path + DELETING_SUFFIX for path in paths if self._rename(path)]
+            try:
+                self._file_system.sync_directory(self.directory)
+            except OSError as error:
+                self._count_failure(self.directory, error)
+                return
+        for path in renamed:
+            self._remove_tree(path)
+
+    def _rename(self, path: str) -> bool:
+        try:
+            self._file_system.rename(path, path + DELETING_SUFFIX)
+        except OSError as error:
+            self._count_failure(path, error)
+            return False
+        return True
+
+    def _remove_tree(self, path: str) -> None:
+        try:
+            self._file_system.remove_tree(path)
+        except OSError as error:
+            self._count_failure(path, error)
+
+    def _count_failure(self, path: str, error: OSError) -> None:
+        self.removal_failure_count += 1
+        logger.error(
+            "a segment's directory was not removed",
+            extra={"store": self.name, "path": path, "error": str(error)},
+        )
+
+    def _path(self, id: int) -> str:
+        return f"{self.directory}/{encode_directory_name(self.name, id * self.segment_ms)}"
+
+    def check_open(self) -> None:
+        """Raises `Closed` unless the directory is held."""
+        if self._lock is None:
+            raise Closed(f"store {self.name}: {self.directory} is closed: open it again")
+
+
+def check_free(file_system: FileSystem, directory: str) -> None:
+    """Raises `Locked` while somebody has the store of a directory open."""
+    try:
+        file_system.make_directory(directory)
+        file_system.lock(f"{directory}/{LOCK_NAME}").release()
+    except OSError as error:
+        raise to_store_error(error, f"lock of {directory}") from error
+
+
+def _is_own(name: str) -> bool:
+    return name.removesuffix(TEMPORARY_SUFFIX) in OWN_NAMES
+
+
+def encode_directory_name(store_name: str, start_ms: int) -> str:
+    return f"{store_name}.{start_ms}"
+
+
+def decode_directory_name(store_name: str, name: str) -> int | None:
+    """The start in a segment's directory name; None when it is no such name."""
+    prefix, _, digits = name.rpartition(".")
+    if prefix != store_name or not (digits.isascii() and digits.isdecimal()):
+        return None
+    start_ms = int(digits)
+    return start_ms if str(start_ms) == digits else None

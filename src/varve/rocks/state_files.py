@@ -1,0 +1,246 @@
+"""The small files beside a store's segments: what it was created with, and how far it is on disk.
+
+Layout     `meta.json` and `checkpoint.json`, one JSON object each; the checkpoint has a CRC-32 of
+           its other fields. docs/formats/window-store.md
+Invariant  `meta.json` is written before the first segment; a directory with segments and without
+           it is foreign. A checkpoint is written only after every segment was flushed, so it never
+           claims more than is there.
+Crash      both are written aside and renamed. A checkpoint that is damaged counts as none: the
+           restore then begins at the start of the changelog.
+"""
+
+import json
+import logging
+import posixpath
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final, NamedTuple
+
+from varve.disk import FileSystem, to_store_error, write_atomically
+from varve.foundation.errors import Corrupt
+
+META_NAME: Final = "meta.json"
+_META_FORMAT: Final = 1
+
+
+class MetaChanged(Corrupt):
+    """The directory was made with other settings: wipe it and restore from the changelog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMeta:
+    """All that decides which bytes stand where; `layout` names how keys and values are made."""
+
+    format: int = _META_FORMAT
+    engine: str
+    layout: str
+    segment_ms: int
+    retention_ms: int
+
+
+def keep_meta(
+    file_system: FileSystem, directory: str, wanted: StoreMeta, *, is_empty: bool
+) -> None:
+    """Compare with what is written there, or write it where there is no segment yet.
+
+    Raises `MetaChanged` for any difference.
+    """
+    path = posixpath.join(directory, META_NAME)
+    found = _read_meta(file_system, path)
+    if found == asdict(wanted):
+        return
+    if found is not None or not is_empty:
+        raise MetaChanged(
+            f"{path}: the store was made with {found}, and {asdict(wanted)} is asked for"
+        )
+    try:
+        write_atomically(file_system, path, _encode(wanted))
+    except OSError as error:
+        raise to_store_error(error, f"write of {path}") from error
+
+
+def find_segment_ms(
+    file_system: FileSystem, directory: str, *, engine: str, layout: str
+) -> int | None:
+    """How wide the segments of a directory are; None where it was made otherwise, or not at all."""
+    found = _read_meta(file_system, posixpath.join(directory, META_NAME))
+    if not isinstance(found, dict) or (found.get("engine"), found.get("layout")) != (
+        engine,
+        layout,
+    ):
+        return None
+    width = found.get("segment_ms")
+    return width if isinstance(width, int) else None
+
+
+def _encode(meta: StoreMeta) -> bytes:
+    return json.dumps(asdict(meta), indent=2).encode() + b"\n"
+
+
+def _read_meta(file_system: FileSystem, path: str) -> object:
+    """What is written there; None without a file."""
+    try:
+        data = file_system.read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise to_store_error(error, f"read of {path}") from error
+    try:
+        found: object = json.loads(data)
+    except ValueError:
+        return data[:80]
+    return found
+
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_NAME: Final = "checkpoint.json"
+_CHECKPOINT_FORMAT: Final = 1
+NO_STREAM_TIME_MS: Final = -1
+"""Stream time before the first record."""
+
+
+class Source(NamedTuple):
+    """The record whose effect is written: where it was read."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Position:
+    """By topic and partition, the highest offset whose effect is in the store."""
+
+    def __init__(self, sources: Mapping[tuple[str, int], int] | None = None) -> None:
+        self._offsets = dict(sources or {})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Position) and self._offsets == other._offsets
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __iter__(self) -> Iterator[Source]:
+        for (topic, partition), offset in sorted(self._offsets.items()):
+            yield Source(topic, partition, offset)
+
+    def __repr__(self) -> str:
+        return f"<Position {list(self)}>"
+
+    def copy(self) -> "Position":
+        return Position(self._offsets)
+
+    def find(self, topic: str, partition: int) -> int | None:
+        return self._offsets.get((topic, partition))
+
+    def update(self, source: Source) -> None:
+        where = (source.topic, source.partition)
+        self._offsets[where] = max(source.offset, self._offsets.get(where, source.offset))
+
+    def merge(self, other: "Position") -> None:
+        for source in other:
+            self.update(source)
+
+    def has_reached(self, bound: "Position", partition: int) -> bool:
+        """Whether the store holds all that a query asks for of this partition.
+
+        Topics that the bound does not name for the partition are not looked at.
+        """
+        return all(
+            self._offsets.get((topic, partition), -1) >= offset
+            for (topic, number), offset in bound._offsets.items()
+            if number == partition
+        )
+
+
+def encode_position(position: Position) -> dict[str, dict[str, int]]:
+    """As JSON holds it: topic, partition as text, offset."""
+    encoded: dict[str, dict[str, int]] = {}
+    for topic, partition, offset in position:
+        encoded.setdefault(topic, {})[str(partition)] = offset
+    return encoded
+
+
+def decode_position(encoded: object) -> Position:
+    """Raises `Corrupt` for what `encode_position` does not make."""
+    if not isinstance(encoded, dict):
+        raise Corrupt(f"position {encoded!r:.80} is no object")
+    position = Position()
+    for topic, partitions in encoded.items():
+        if not isinstance(partitions, dict):
+            raise Corrupt(f"position of topic {topic!r:.80} is no object")
+        for partition, offset in partitions.items():
+            is_number = isinstance(partition, str) and partition.isdecimal()
+            if not is_number or type(offset) is not int or offset < 0:
+                raise Corrupt(f"position of topic {topic}: {partition!r:.20} at {offset!r:.20}")
+            position.update(Source(str(topic), int(partition), offset))
+    return position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What was on disk; the changelog before `changelog_offset` is in it."""
+
+    stream_time_ms: int
+    changelog_offset: int
+    segment_starts_ms: tuple[int, ...] = ()
+    position: Position = field(default_factory=Position)
+
+
+def write_checkpoint(file_system: FileSystem, directory: str, checkpoint: Checkpoint) -> None:
+    path = posixpath.join(directory, CHECKPOINT_NAME)
+    try:
+        write_atomically(file_system, path, encode_checkpoint(checkpoint))
+    except OSError as error:
+        raise to_store_error(error, f"write of {path}") from error
+
+
+def find_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | None:
+    """None without a usable one; one that is there and not usable is warned of."""
+    path = posixpath.join(directory, CHECKPOINT_NAME)
+    try:
+        return decode_checkpoint(file_system.read(path))
+    except FileNotFoundError:
+        return None
+    except Corrupt as error:
+        logger.warning("checkpoint is not usable", extra={"path": path, "error": str(error)})
+        return None
+    except OSError as error:
+        raise to_store_error(error, f"read of {path}") from error
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    fields = {
+        "format": _CHECKPOINT_FORMAT,
+        "stream_time_ms": checkpoint.stream_time_ms,
+        "changelog_offset": checkpoint.changelog_offset,
+        "segment_starts_ms": list(checkpoint.segment_starts_ms),
+        "position": encode_position(checkpoint.position),
+    }
+    return json.dumps({**fields, "crc": _checksum(fields)}, indent=2).encode() + b"\n"
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """Raises `Corrupt` for anything that `encode_checkpoint` does not make."""
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise Corrupt(f"checkpoint of {len(data)} bytes is no JSON: {error}") from None
+    if not isinstance(fields, dict) or fields.get("format") != _CHECKPOINT_FORMAT:
+        raise Corrupt(f"checkpoint {data[:40]!r} is not of format {_CHECKPOINT_FORMAT}")
+    crc = fields.pop("crc", None)
+    if crc != _checksum(fields):
+        raise Corrupt(f"checkpoint's crc {crc!r:.20} is not {_checksum(fields)}")
+    try:
+        return Checkpoint(
+            stream_time_ms=int(fields["stream_time_ms"]),
+            changelog_offset=int(fields["changelog_offset"]),
+            segment_starts_ms=tuple(int(start) for start in fields["segment_starts_ms"]),
+            position=decode_position(fields["position"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"checkpoint's fields do not fit: {error!r:.80}") from None
+
+
+def _checksum(fields: dict[str, object]) -> int:
+    return zlib.crc32(json.dumps(fields, sort_keys=True).encode())

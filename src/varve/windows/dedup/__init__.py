@@ -1,1 +1,0 @@
-"""A topic without its duplicates: the rules, what is remembered, and the processor."""

@@ -1,0 +1,220 @@
+"""A deduplication in a store is killed at every step of the disk: exactly once all the same: G3."""
+
+import errno
+import os
+import random
+from contextlib import suppress
+
+import pytest
+
+import varve
+from tests.support.dedup_stage import (
+    NOW_MS,
+    OUTPUT,
+    SIDE,
+    SOURCE,
+    Model,
+    append,
+    committed,
+    draw_records,
+    model_of,
+    open_transactions,
+    rules_of,
+)
+from varve.dedup.processor import Deduplicator
+from varve.dedup.task import TaskSettings
+from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
+from varve.embedded import Store
+from varve.foundation.clock import ManualClock
+from varve.foundation.errors import StoreError
+from varve.rocks.memory_database import MemoryDatabases
+
+IS_LONG = os.environ.get("VARVE_ROUNDS") == "long"
+STRIDE = 1 if IS_LONG else 17
+RULES = rules_of()
+COUNT = 48
+SETTINGS = TaskSettings(chunk_bytes=1_400, checkpoint_entries=12)
+
+
+class Scene:
+    """An input on disk, of which nothing is taken yet; every trial begins with a copy of it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.records = draw_records(random.Random(21), COUNT)
+        self.model: Model = model_of(RULES, self.records)
+        self._fs = FaultyFileSystem(self.clock)
+        with self.open(self._fs) as store:
+            topic = store.create_topic(SOURCE)
+            append(topic, 0, self.records, step=4)
+            topic.flush()
+
+    def begin(self) -> FaultyFileSystem:
+        return self._fs.after_crash(CrashMode.KEEP_ALL)
+
+    def open(self, fs: FaultyFileSystem) -> Store:
+        return varve.open("/d", fs=fs, clock=self.clock, random=random.Random(1), maintain=False)
+
+    def run(self, fs: FaultyFileSystem) -> None:
+        """A start, all that is there, and an end."""
+        store = self.open(fs)
+        try:
+            with Deduplicator.open(
+                store,
+                SOURCE,
+                OUTPUT,
+                RULES,
+                side=SIDE,
+                settings=SETTINGS,
+                databases=MemoryDatabases(fs),
+                file_system=fs,
+                clock=self.clock,
+                random=random.Random(2),
+                thread_count=1,
+            ) as dedup:
+                dedup.run_once()
+            store.close()
+        finally:
+            store.abandon()
+
+    def check_prefix(self, fs: FaultyFileSystem) -> None:
+        """Readers of committed records see nothing twice and nothing out of order."""
+        with self.open(fs) as store:
+            for topic, expected in ((OUTPUT, self.model.output), (SIDE, self.model.side)):
+                if topic in {one.name for one in store.topics()}:
+                    seen = committed(store, topic)
+                    assert seen == expected[: len(seen)]
+
+    def check_whole(self, fs: FaultyFileSystem) -> None:
+        self.run(fs)
+        with self.open(fs) as store:
+            assert committed(store, OUTPUT) == self.model.output
+            assert committed(store, SIDE) == self.model.side
+            assert open_transactions(store) == 0
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.fixture(scope="module")
+def step_count(scene: Scene) -> int:
+    trial = scene.begin()
+    scene.run(trial)
+    assert trial.steps > 200
+    return trial.steps
+
+
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_a_crash_at_any_step_loses_and_repeats_nothing(
+    scene: Scene, step_count: int, mode: CrashMode
+) -> None:
+    first = 1 if IS_LONG else 1 + 5 * list(CrashMode).index(mode)
+    for step in range(first, step_count + 1, STRIDE):
+        fs = scene.begin()
+        fs.crash_at(step)
+        with suppress(PowerLoss):
+            scene.run(fs)
+        after = fs.after_crash(mode, seed=step)
+        try:
+            scene.check_prefix(after.after_crash(CrashMode.KEEP_ALL))
+            scene.check_whole(after)
+        except (AssertionError, StoreError) as error:
+            raise AssertionError(f"after a crash at\n{fs.describe_trace(3)}") from error
+
+
+@pytest.mark.parametrize("mode", list(CrashMode))
+def test_a_start_may_be_cut_as_well(scene: Scene, step_count: int, mode: CrashMode) -> None:
+    source = random.Random(str(mode))
+    for seed in range(60 if IS_LONG else 3):
+        fs = scene.begin()
+        for _ in range(4):
+            fs.crash_at(fs.steps + source.randrange(1, step_count + 1))
+            with suppress(PowerLoss):
+                scene.run(fs)
+            fs = fs.after_crash(source.choice([mode, CrashMode.KEEP_ALL]), seed=seed)
+        scene.check_prefix(fs.after_crash(CrashMode.KEEP_ALL))
+        scene.check_whole(fs)
+
+
+def test_no_position_outlives_the_records_before_it(scene: Scene) -> None:
+    """An input that is not synced may lose records, but none that were taken through."""
+
+    def append_and_run(fs: FaultyFileSystem) -> None:
+        store = scene.open(fs)
+        append(store.topic(SOURCE), 0, more, step=4)
+        store.abandon()
+        scene.run(fs)
+
+    def check(fs: FaultyFileSystem) -> None:
+        with scene.open(fs) as store:
+            kept = store.topic(SOURCE).partition(0).log.end_offset
+            # What comes next gets the offsets that were lost.
+            append(store.topic(SOURCE), 0, last)
+        scene.run(fs)
+        model = model_of(RULES, [*scene.records, *more[: kept - COUNT], *last])
+        with scene.open(fs) as store:
+            assert committed(store, OUTPUT) == model.output
+            assert committed(store, SIDE) == model.side
+
+    more = draw_records(random.Random(22), 24, first=COUNT)
+    last = draw_records(random.Random(23), 40, first=COUNT + 24)
+    trial = scene.begin()
+    append_and_run(trial)
+    for mode in (CrashMode.LOSE_UNSYNCED, CrashMode.RANDOM):
+        for step in range(1, trial.steps + 1, 1 if IS_LONG else 23):
+            fs = scene.begin()
+            fs.crash_at(step)
+            with suppress(PowerLoss):
+                append_and_run(fs)
+            try:
+                check(fs.after_crash(mode, seed=step))
+            except (AssertionError, StoreError) as error:
+                raise AssertionError(f"after a crash at\n{fs.describe_trace(3)}") from error
+
+
+def test_a_decision_that_was_read_before_it_was_synced_is_not_taken_back(scene: Scene) -> None:
+    """Killed before the sync of a decision, and the power fails in the start that follows."""
+    trial = scene.begin()
+    scene.run(trial)
+    path = f"/d/{OUTPUT}-dedup-progress-0/"
+    steps = [step for step in trial.trace if step.path.startswith(path)]
+    written = [step for step in steps if step.operation == "write" and step.path.endswith(".log")]
+    # A start writes its fence; then each commit writes its progress, and its decision at the end.
+    for decision in (step.number + 1 for step in written[2::2]):
+        fs = scene.begin()
+        fs.crash_at(decision)
+        with suppress(PowerLoss):
+            scene.run(fs)
+        killed = fs.after_crash(CrashMode.KEEP_ALL)
+        count = killed.after_crash(CrashMode.KEEP_ALL)
+        scene.run(count)
+        for step in range(1, count.steps + 1, 1 if IS_LONG else 9):
+            start = killed.after_crash(CrashMode.KEEP_ALL)
+            start.crash_at(step)
+            with suppress(PowerLoss):
+                scene.run(start)
+            after = start.after_crash(CrashMode.LOSE_UNSYNCED)
+            try:
+                scene.check_prefix(after.after_crash(CrashMode.KEEP_ALL))
+                scene.check_whole(after)
+            except (AssertionError, StoreError) as error:
+                raise AssertionError(f"after a crash at\n{start.describe_trace(3)}") from error
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_an_io_error_at_any_step_is_named_and_the_next_run_goes_on(
+    scene: Scene, step_count: int, number: int
+) -> None:
+    for step in range(1, step_count + 1, STRIDE * 2 - 1):
+        fs = scene.begin()
+        fs.fail_at(step, OSError(number, os.strerror(number)))
+        with suppress(StoreError):
+            scene.run(fs)
+        after = fs.after_crash(CrashMode.KEEP_ALL)
+        try:
+            scene.check_prefix(after.after_crash(CrashMode.KEEP_ALL))
+            scene.check_whole(after)
+        except (AssertionError, StoreError) as error:
+            raise AssertionError(f"after a failure at\n{fs.describe_trace(3)}") from error

@@ -1,0 +1,112 @@
+"""Ids of records: from keys, headers and fields, folded as the Spark job folds them."""
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+import pytest
+
+from tests.support.window_dedup import SECRET
+from varve.dedup.ids import Arrivals, fold_chunk, fold_id
+from varve.dedup.rules import parse_id_source
+from varve.foundation.errors import Corrupt
+from varve.jobs.dedup.rows import ID, ROWS, TIME, Packer, decode_batch, read_ids
+from varve.kernels.record_parse import RecordField
+from varve.kernels.window_ids import LONG, NO_ID
+from varve.records import Batch, Codec, Record, RecordColumns, build_batch
+
+IDS = [b"", b"a", b"a\0", b"\0" * 16, b"sixteen bytes!!!", b"seventeen bytes!!", b"x" * 1_000, None]
+
+
+def fold(records: list[Record], by: str = "key", codec: Codec = Codec.NONE) -> Arrivals:
+    batch = build_batch(records, base_offset=40, codec=codec)
+    return fold_chunk([Batch(batch).columns()], parse_id_source(by), SECRET)
+
+
+def ids_of(found: Arrivals) -> list[bytes | None]:
+    """Ids of at most sixteen bytes back from their words."""
+    data = found.words.astype("<u8").tobytes()
+    return [
+        None if kind == NO_ID else data[16 * row : 16 * row + kind]
+        for row, kind in enumerate(found.kinds.tolist())
+    ]
+
+
+def test_ids_up_to_sixteen_bytes_are_themselves() -> None:
+    found = fold([Record(key=key, value=b"") for key in IDS])
+    assert found.kinds.tolist() == [0, 1, 2, 16, 16, LONG, LONG, NO_ID]
+    assert ids_of(found)[:5] == IDS[:5]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_times_and_offsets_go_with_the_ids(codec: Codec) -> None:
+    records = [Record(key=b"k", value=b"v" * 100, timestamp=time) for time in (7, 3, -1)]
+    found = fold(records, codec=codec)
+    assert (found.times.tolist(), found.offsets.tolist()) == ([7, 3, -1], [40, 41, 42])
+
+
+def test_the_spark_job_folds_the_same_ids_to_the_same_words() -> None:
+    packed = pa.RecordBatch.from_pydict(
+        {"offset": range(len(IDS)), ID: pa.array(IDS, pa.binary()), TIME: range(len(IDS))}
+    )
+    (row,) = Packer((0,), SECRET).pack([packed])
+    theirs = read_ids(decode_batch(row.column(ROWS)[0].as_buffer()))
+    ours = fold([Record(key=key, value=b"") for key in IDS])
+    assert (ours.words.tolist(), ours.kinds.tolist()) == (
+        theirs.words.tolist(),
+        theirs.kinds.tolist(),
+    )
+
+
+def test_one_id_is_folded_as_many_are() -> None:
+    many = fold([Record(key=key, value=b"") for key in IDS])
+    for row, key in enumerate(IDS):
+        if key is not None:
+            words, kinds = fold_id(key, SECRET)
+            assert words[0].tolist() == many.words[row].tolist()
+            assert kinds[0] == many.kinds[row]
+
+
+def test_another_secret_makes_other_words_of_long_ids_alone() -> None:
+    for key, is_same in ((b"short", True), (b"longer than sixteen", False)):
+        assert (fold_id(key, (1, 2))[0].tolist() == fold_id(key, (3, 4))[0].tolist()) == is_same
+
+
+def test_the_last_header_of_a_name_is_the_id() -> None:
+    headers: list[tuple[tuple[str, bytes | None], ...]] = [
+        (("id", b"first"), ("other", b"x"), ("id", b"last")),
+        (("id", b"value"), ("id", None)),
+        (("ID", b"x"), ("i", b"y"), ("idd", b"z")),
+        (),
+        (("id", b""),),
+        (("ï", b"x"), ("id", b"after")),
+    ]
+    records = [Record(key=b"k", value=b"", headers=one) for one in headers]
+    assert ids_of(fold(records, "header:id")) == [b"last", None, None, None, b"", b"after"]
+    assert ids_of(fold(records, "header:ï"))[5] == b"x"
+
+
+def test_headers_that_break_their_format_are_corrupt() -> None:
+    batch = build_batch([Record(key=b"k", value=b"", headers=(("id", b"v"),))], base_offset=40)
+    columns = Batch(batch).columns()
+    table = columns.table.copy()
+    table[0, RecordField.HEADERS_COUNT] = 2
+    with pytest.raises(Corrupt, match="offset 40 break their format"):
+        fold_chunk([RecordColumns(columns.payload, table)], parse_id_source("header:id"), SECRET)
+
+
+def test_a_field_of_the_value_is_the_id() -> None:
+    values = [b'{"order":{"id":"a-1"}}', b'{"order":{"id":17}}', b'{"order":1}', b"no JSON", None]
+    records = [Record(key=b"k", value=value) for value in values]
+    assert ids_of(fold(records, "field:order.id")) == [b"a-1", b"17", None, None, None]
+
+
+def test_chunks_are_joined_in_order_and_may_be_empty() -> None:
+    parts = [
+        Batch(
+            build_batch([Record(key=b"k", value=b"", timestamp=time)], base_offset=time)
+        ).columns()
+        for time in (5, 6)
+    ]
+    found = fold_chunk(parts, parse_id_source("key"), SECRET)
+    assert found.offsets.tolist() == [5, 6]
+    assert found.take(np.array([False, True])).offsets.tolist() == [6]
+    assert len(fold_chunk([], parse_id_source("key"), SECRET)) == 0
