@@ -5,7 +5,6 @@ from typing import Annotated, Final
 import typer
 
 from varve.cli.kafka_client import (
-    DEFAULT_BROKER,
     BrokerAddress,
     ClientFile,
     ClientSettings,
@@ -47,7 +46,7 @@ Deny = Annotated[bool, typer.Option("--deny", help="A denial, which wins over ev
 
 @app.command("list")
 def list_acls(
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     principal: Principal = None,
@@ -80,7 +79,7 @@ def add(
         str, typer.Option(metavar="TYPE:NAME", help="Who gets it, e.g. User:alice or User:*.")
     ],
     operations: Operations,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     topic: Topic = None,
@@ -119,7 +118,7 @@ def add(
 
 @app.command()
 def remove(
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     principal: Principal = None,

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from varve.cli.kafka_client import (
-    DEFAULT_BROKER,
     BrokerAddress,
     ClientFile,
     ClientSettings,
@@ -17,7 +16,7 @@ from varve.cli.store_access import AsJson, TopicName
 
 def command(
     topic: TopicName,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     partition: Annotated[

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from varve.cli.kafka_client import ClientFile, read_client_file
+from varve.cli.kafka_client import (
+    ClientFile,
+    is_from_environment,
+    mark_environment,
+    read_client_file,
+)
 from varve.cli.spans import parse_span
 from varve.cli.store_access import DEFAULT_DIRECTORY, check_exist, open_existing, parse_setting
 from varve.foundation.errors import InvalidRequest, InvalidSetting
@@ -79,6 +84,7 @@ Directories = Annotated[
         "--dir",
         "-d",
         envvar="VARVE_DIR",
+        callback=mark_environment,
         metavar="PATH",
         help="The log directory of the topics, which nobody else has open; repeatable.",
     ),
@@ -162,23 +168,25 @@ def make_place(
     from varve.dedup.processor import STATE_SUFFIX
 
     if broker is None:
-        if settings or file is not None:
+        if settings or (file is not None and not is_from_environment(file)):
             raise InvalidRequest("-X and --client-config go with --bootstrap-server: name one")
         chosen = tuple(directories) or (DEFAULT_DIRECTORY,)
         check_exist(chosen)
         beside = Path(f"{chosen[0].absolute()}{STATE_SUFFIX}")
         return DedupPlace(chosen, None, state or beside)
-    if directories:
-        raise InvalidRequest("give --dir or --bootstrap-server, not both (VARVE_DIR counts too)")
+    if directories and not is_from_environment(directories):
+        raise InvalidRequest("give --dir or --bootstrap-server, not both")
     return DedupPlace((), _make_address(broker, settings, file), state or DEFAULT_STATE)
 
 
 def _make_address(broker: str, settings: list[str], file: Path | None) -> "ServerAddress":
-    from varve.kafka_client.address import BOOTSTRAP, SERVER_NAMES, parse_server_address
+    from varve.kafka_client.address import BOOTSTRAP, SERVER, SERVER_NAMES, parse_server_address
 
     given = read_client_file(file) if file else {}
     given.update(parse_setting(one) for one in settings)
     named = {_ALIASES.get(name, name): value for name, value in given.items()}
+    # --bootstrap-server counts before what the file says.
+    named.pop(SERVER, None)
     unknown = sorted(name for name in named if name not in SERVER_NAMES)
     if unknown:
         raise InvalidSetting(

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from varve.cli.kafka_client import (
-    DEFAULT_BROKER,
     BrokerAddress,
     ClientFile,
     ClientSettings,
@@ -25,7 +24,7 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group's nam
 
 @app.command("list")
 def list_groups(
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     as_json: AsJson = False,
@@ -48,7 +47,7 @@ def list_groups(
 @app.command()
 def describe(
     group: GroupName,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     as_json: AsJson = False,
@@ -88,7 +87,7 @@ def reset_offsets(
             help="Only in these; else wherever the group has committed. May be repeated.",
         ),
     ] = [],  # noqa: B006, typer copies it
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     execute: Annotated[
@@ -125,7 +124,7 @@ def reset_offsets(
 @app.command()
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups' names.")],
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

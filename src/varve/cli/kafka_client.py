@@ -8,7 +8,7 @@ Invariant  a broker that does not answer is told of within seconds.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -31,18 +31,48 @@ ANSWER_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.01
 _GRACE_SECONDS: Final = 1.0
 """A name may stand for several addresses; the next is tried when one refuses."""
+_BOOTSTRAP: Final = "bootstrap.servers"
+_ALIASES: Final = {"metadata.broker.list": _BOOTSTRAP, "sasl.mechanism": "sasl.mechanisms"}
 _DEFAULTS: Final = {"client.id": "varve-cli", "socket.connection.setup.timeout.ms": "5000"}
 
 T = TypeVar("T")
 
+
+class EnvironmentText(str):
+    """The value of an option that an environment variable gave, not the command line."""
+
+
+class EnvironmentPath(type(Path())):  # type: ignore[misc]  # the class for this system
+    """A path that an environment variable gave, not the command line."""
+
+
+def mark_environment(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """A callback of options with a variable: what is given on the command line counts before."""
+    source = context.get_parameter_source(str(parameter.name))
+    if source is None or source.name != "ENVIRONMENT":
+        return value
+    if isinstance(value, list):
+        return [EnvironmentPath(one) for one in value]
+    return EnvironmentPath(value) if isinstance(value, Path) else EnvironmentText(value)
+
+
+def is_from_environment(value: object) -> bool:
+    """Whether an option with `mark_environment` has its value from an environment variable."""
+    if isinstance(value, list):
+        return bool(value) and is_from_environment(value[0])
+    return isinstance(value, EnvironmentText | EnvironmentPath)
+
+
 BrokerAddress = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--broker",
         "-b",
         envvar="VARVE_BROKER",
+        callback=mark_environment,
         metavar="HOST:PORT",
-        help="Where a broker listens; several with commas.",
+        help="Where a broker listens; several with commas. Left out, bootstrap.servers of -X or of "
+        f"--client-config, else {DEFAULT_BROKER}.",
     ),
 ]
 ClientSettings = Annotated[
@@ -58,6 +88,7 @@ ClientFile = Annotated[
     typer.Option(
         "--client-config",
         envvar="VARVE_CLIENT_CONFIG",
+        callback=mark_environment,
         metavar="PATH",
         help="A file of such settings, one on each line: the place for passwords.",
     ),
@@ -73,14 +104,20 @@ class KafkaClient:
     _errors: "list[KafkaError]" = field(default_factory=list)
     _admin: "AdminClient | None" = None
 
-    def config(self, **own: object) -> dict[str, Any]:
-        """The settings of a client; what the user gave counts before `own`."""
-        own_names = {name.replace("_", "."): value for name, value in own.items()}
+    def config(
+        self, *, defaults: Mapping[str, object] | None = None, **required: object
+    ) -> dict[str, Any]:
+        """The settings of a client, named with `_` for `.`.
+
+        `required` is what the command depends on, or was told by an option of its own: neither -X
+        nor the file changes it. They do change `defaults`.
+        """
         return {
             **_DEFAULTS,
-            **own_names,
-            "bootstrap.servers": self.address,
+            **_dotted(defaults or {}),
             **self.settings,
+            **_dotted(required),
+            _BOOTSTRAP: self.address,
             "error_cb": self._errors.append,
             # What the library says of its connections; errors are told by the commands.
             "logger": logging.getLogger("varve.kafka"),
@@ -98,15 +135,19 @@ class KafkaClient:
             self._reach(self._admin)
         return self._admin
 
-    def consumer(self, **own: object) -> "Consumer":
+    def consumer(
+        self, *, defaults: Mapping[str, object] | None = None, **required: object
+    ) -> "Consumer":
         from confluent_kafka import Consumer
 
-        return self._made(Consumer, self.config(**own))
+        return self._made(Consumer, self.config(defaults=defaults, **required))
 
-    def producer(self, **own: object) -> "Producer":
+    def producer(
+        self, *, defaults: Mapping[str, object] | None = None, **required: object
+    ) -> "Producer":
         from confluent_kafka import Producer
 
-        return self._made(Producer, self.config(**own))
+        return self._made(Producer, self.config(defaults=defaults, **required))
 
     def _made(self, kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
         from confluent_kafka import KafkaException
@@ -199,24 +240,55 @@ def admin_api() -> Any:
     return confluent_kafka.admin
 
 
-def make_client(address: str, settings: list[str], file: Path | None) -> KafkaClient:
-    """The way to a cluster as the command line tells it; -X counts before the file."""
-    given = read_client_file(file) if file else {}
-    given.update(parse_setting(one) for one in settings)
-    return KafkaClient(given.pop("bootstrap.servers", address), given)
+def make_client(address: str | None, settings: list[str], file: Path | None) -> KafkaClient:
+    """A client of the cluster that the command line names.
+
+    What is said on the command line counts before the environment, and that before the file:
+    -b, then -X, then a file that --client-config names, then VARVE_BROKER, then the file that
+    VARVE_CLIENT_CONFIG names. Raises InvalidSetting where -b and -X name different brokers.
+    """
+    in_file = _canonical(read_client_file(file)) if file else {}
+    in_options = _canonical(parse_setting(one) for one in settings)
+    from_file = in_file.pop(_BOOTSTRAP, None)
+    from_option = in_options.pop(_BOOTSTRAP, None)
+    if is_from_environment(address):
+        by_rank = [from_option, address, from_file]
+        if not is_from_environment(file):
+            by_rank = [from_option, from_file, address]
+    else:
+        if address and from_option and address != from_option:
+            raise InvalidSetting(
+                f"--broker says {address}, -X {_BOOTSTRAP} says {from_option}; leave one out"
+            )
+        by_rank = [address, from_option, from_file]
+    chosen = next((one for one in by_rank if one), DEFAULT_BROKER)
+    return KafkaClient(chosen, {**in_file, **in_options})
 
 
 def read_client_file(path: Path) -> dict[str, str]:
     """The settings of a file: `name=value` lines; those that begin with # are passed over."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSetting(f"--client-config {path} cannot be read: {error}") from error
     found = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        text = line.strip()
-        if text and not text.startswith("#"):
-            name, equals, value = text.partition("=")
+    for number, line in enumerate(text.splitlines(), start=1):
+        setting = line.strip()
+        if setting and not setting.startswith("#"):
+            name, equals, value = setting.partition("=")
             if not equals:
-                raise InvalidSetting(f"{path}, line {number}: {text!r:.60} is not name=value")
+                raise InvalidSetting(f"{path}, line {number}: {setting!r:.60} is not name=value")
             found[name.strip()] = value.strip()
     return found
+
+
+def _canonical(settings: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
+    """With one name for what librdkafka knows by two, so that one value replaces the other."""
+    return {_ALIASES.get(name, name): value for name, value in dict(settings).items()}
+
+
+def _dotted(settings: Mapping[str, object]) -> dict[str, object]:
+    return {name.replace("_", "."): value for name, value in settings.items()}
 
 
 def _reason(error: "KafkaError") -> str:

@@ -119,14 +119,7 @@ def consume(
         )
     if request.count == 0:
         return
-    consumer = client.consumer(
-        group_id=request.group or "varve-cli",
-        enable_auto_commit=False,
-        enable_auto_offset_store=False,
-        enable_partition_eof=True,
-        auto_offset_reset="earliest" if request.group else "error",
-        isolation_level="read_committed" if request.committed else "read_uncommitted",
-    )
+    consumer = client.consumer(**_consumer_settings(request))
     try:
         reading = _Reading(client, consumer, request)
         if request.group is None:
@@ -185,6 +178,24 @@ def _begin(request: ConsumeRequest, start: Start, first: int, end: int, by_time:
             return start.number
         case StartKind.TIME:
             return end if by_time < 0 else by_time
+
+
+def _consumer_settings(request: ConsumeRequest) -> dict[str, Any]:
+    """What the options say; the rest may be changed by -X and the client file."""
+    defaults = {"group_id": "varve-cli", "isolation_level": "read_uncommitted"}
+    required: dict[str, Any] = {
+        "enable_auto_commit": False,
+        "enable_auto_offset_store": False,
+        "enable_partition_eof": True,
+    }
+    if request.group:
+        required["group_id"] = request.group
+        defaults["auto_offset_reset"] = "earliest"
+    else:
+        required["auto_offset_reset"] = "error"
+    if request.committed:
+        required["isolation_level"] = "read_committed"
+    return {"defaults": defaults, **required}
 
 
 class _Reading:

@@ -69,25 +69,33 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the producer promises."""
+    """What the producer promises; None where no option says it."""
 
-    codec: str
-    acks: str
-    idempotent: bool
+    codec: str | None
+    acks: str | None
+    idempotent: bool | None
     transaction: str | None
 
-    def settings(self) -> dict[str, object]:
-        found: dict[str, object] = {
-            "compression_type": self.codec,
-            "acks": self.acks,
-            "enable_idempotence": self.idempotent,
+    def settings(self) -> dict[str, Any]:
+        """What the options say; the rest may be changed by -X and the client file."""
+        defaults: dict[str, object] = {
+            "compression_type": "lz4",
+            "acks": "all",
+            "enable_idempotence": True,
             "partitioner": "murmur2_random",
             "linger_ms": 20,
             "message_timeout_ms": int(ANSWER_SECONDS * 1000),
         }
-        if self.transaction is not None:
-            found["transactional_id"] = self.transaction
-        return found
+        # Fewer acknowledgements than all cannot promise idempotence.
+        idempotent = False if self.acks not in (None, "all") else self.idempotent
+        options = {
+            "compression_type": self.codec,
+            "acks": self.acks,
+            "enable_idempotence": idempotent,
+            "transactional_id": self.transaction,
+        }
+        required = {name: value for name, value in options.items() if value is not None}
+        return {"defaults": defaults, **required}
 
 
 def choose_source(

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from varve.cli.kafka_client import (
-    DEFAULT_BROKER,
     BrokerAddress,
     ClientFile,
     ClientSettings,
@@ -40,7 +39,7 @@ class Mechanism(StrEnum):
 
 @app.command("list")
 def list_users(
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     as_json: AsJson = False,
@@ -69,7 +68,7 @@ def list_users(
 def add(
     context: typer.Context,
     user: UserName,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     mechanism: Annotated[Mechanism, typer.Option(help="How it logs in.")] = Mechanism.SHA_512,
@@ -122,7 +121,7 @@ def add(
 @app.command()
 def remove(
     user: UserName,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     mechanism: Annotated[Mechanism, typer.Option(help="Which login goes.")] = Mechanism.SHA_512,

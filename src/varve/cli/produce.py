@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from varve.cli.kafka_client import (
-    DEFAULT_BROKER,
     BrokerAddress,
     ClientFile,
     ClientSettings,
@@ -37,7 +36,7 @@ def command(
         list[Path] | None,
         typer.Argument(metavar="FILE...", help="Read these instead of standard input."),
     ] = None,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     key_separator: Annotated[
@@ -67,13 +66,21 @@ def command(
     empty_as_null: Annotated[
         bool, typer.Option("--null", "-Z", help="An empty key or value is null: a tombstone.")
     ] = False,
-    codec: Annotated[CodecName, typer.Option(help="How batches are compressed.")] = CodecName.LZ4,
+    codec: Annotated[
+        CodecName | None, typer.Option(help="How batches are compressed; lz4 unless set.")
+    ] = None,
     acks: Annotated[
-        Acks, typer.Option(help="Whose word counts: nobody's, the leader's, all replicas'.")
-    ] = Acks.ALL,
+        Acks | None,
+        typer.Option(
+            help="Who must have stored a record: nobody, the leader, all replicas; all unless set."
+        ),
+    ] = None,
     idempotent: Annotated[
-        bool, typer.Option(help="Nothing twice and nothing out of order, whatever is retried.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Nothing twice and nothing out of order, whatever is retried; on unless set."
+        ),
+    ] = None,
     transaction: Annotated[
         str | None,
         typer.Option("--transaction", metavar="ID", help="All or nothing, under this id."),
@@ -112,14 +119,13 @@ def command(
     )
     if whole_files and not files:
         raise typer.BadParameter("--whole-files needs the names of files")
-    if acks is not Acks.ALL and transaction is not None:
+    if acks not in (None, Acks.ALL) and transaction is not None:
         raise typer.BadParameter("--transaction needs --acks all")
     client = make_client(broker, settings, file)
     delivery = kafka_produce.Delivery(
-        codec=codec.value,
-        acks=acks.value,
-        # Without everybody's word nothing can be promised.
-        idempotent=idempotent and acks is Acks.ALL,
+        codec=None if codec is None else codec.value,
+        acks=None if acks is None else acks.value,
+        idempotent=idempotent,
         transaction=transaction,
     )
     with kafka_produce.open_inputs(files or [], sys.stdin.buffer) as inputs:

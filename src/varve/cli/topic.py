@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from varve.cli.kafka_client import (
-    DEFAULT_BROKER,
     BrokerAddress,
     ClientFile,
     ClientSettings,
@@ -45,7 +44,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 @app.command("list")
 def list_topics(
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     internal: Annotated[
@@ -71,7 +70,7 @@ def list_topics(
 @app.command()
 def describe(
     topic: TopicName,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     with_settings: Annotated[
@@ -96,7 +95,7 @@ def describe(
 @app.command()
 def create(
     topic: TopicName,
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     partitions: Annotated[
@@ -133,7 +132,7 @@ def create(
 @app.command()
 def delete(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics' names.")],
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     yes: Yes = False,
@@ -165,7 +164,7 @@ def alter(
     given: Annotated[
         list[str], typer.Argument(metavar="NAME=VALUE...", help="Settings to change.")
     ] = [],  # noqa: B006, typer copies it
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     reset: Annotated[
@@ -207,7 +206,7 @@ def add_partitions(
     total: Annotated[
         int, typer.Argument(metavar="COUNT", min=1, help="How many it has afterwards.")
     ],
-    broker: BrokerAddress = DEFAULT_BROKER,
+    broker: BrokerAddress = None,
     settings: ClientSettings = [],  # noqa: B006, typer copies it
     file: ClientFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask if it would do.")] = False,

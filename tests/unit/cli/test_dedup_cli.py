@@ -168,6 +168,17 @@ def kit() -> Iterator[KafkaKit]:
         yield made
 
 
+def test_broker_and_directory_options_count_before_the_environment(
+    kit: KafkaKit, place: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=127.0.0.1:1\n")
+    environment = {"VARVE_DIR": str(tmp_path / "elsewhere"), "VARVE_CLIENT_CONFIG": str(file)}
+    for where in (("-d", str(place)), ("-b", kit.bootstrap)):
+        result = CliRunner().invoke(app, ["dedup", "stats", "nothing", *where], env=environment)
+        assert "knows no deduplication 'nothing'" in " ".join(result.stderr.split())
+
+
 def test_a_broker_is_as_good_as_a_directory(kit: KafkaKit, tmp_path: Path) -> None:
     broker = ("--bootstrap-server", kit.bootstrap)
     run("topic", "create", "orders", "--partitions", "2", "--broker", kit.bootstrap)

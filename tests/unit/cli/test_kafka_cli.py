@@ -66,6 +66,64 @@ def _listed(run: Run, topic: str) -> list[dict[str, Any]]:
     return [one for one in _lines(run("topic", "list", "--json")) if one["topic"] == topic]
 
 
+# Which broker, and whose settings count
+
+_NOBODY = "127.0.0.1:1"
+
+
+def _invoke(*arguments: str, environment: dict[str, str | None] | None = None) -> Any:
+    env = {"VARVE_BROKER": None, "VARVE_CLIENT_CONFIG": None, **(environment or {})}
+    return CliRunner().invoke(app, list(arguments), env=env)
+
+
+def test_broker_option_counts_before_the_file_and_the_environment(
+    kit: KafkaKit, run: Run, tmp_path: Path
+) -> None:
+    run("topic", "create", "kept")
+    here, nobody = tmp_path / "here", tmp_path / "nobody"
+    here.write_text(f"bootstrap.servers={kit.bootstrap}\n")
+    nobody.write_text(f"bootstrap.servers={_NOBODY}\n")
+    delete = ("topic", "delete", "kept", "--yes")
+
+    environment = {"VARVE_CLIENT_CONFIG": str(here), "VARVE_BROKER": kit.bootstrap}
+    for told in (
+        ("-b", _NOBODY, "--client-config", str(here)),
+        ("-X", f"bootstrap.servers={_NOBODY}", "--client-config", str(here)),
+        ("--client-config", str(nobody)),  # counts before VARVE_BROKER
+    ):
+        failed = _invoke(*delete, *told, environment=environment)
+        assert failed.exit_code != 0
+        assert _NOBODY in failed.output
+    both = _invoke(*delete, "-b", kit.bootstrap, "-X", f"bootstrap.servers={_NOBODY}")
+    assert "leave one out" in both.output
+    assert _listed(run, "kept")
+
+    deleted = _invoke(
+        *delete, "-b", kit.bootstrap, environment={"VARVE_CLIENT_CONFIG": str(nobody)}
+    )
+    assert deleted.exit_code == 0, deleted.output
+    assert not _listed(run, "kept")
+
+
+def test_options_count_before_the_client_file(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "group.id=of-the-file\nauto.offset.reset=error\nenable.auto.commit=true\n"
+        "transactional.id=of-the-file\ncompression.type=gzip\n"
+    )
+    told = ("--client-config", str(file))
+    run("topic", "create", "settings")
+    run("produce", "settings", "--codec", "none", "--transaction", "mine", *told, input="x\n")
+    file.write_text("group.id=of-the-file\nenable.partition.eof=false\n")
+    run("consume", "settings", "--group", "of-the-option", *told)
+    groups = [one["group"] for one in _lines(run("group", "list", "--json"))]
+    assert "of-the-option" in groups
+    assert "of-the-file" not in groups
+    run("group", "delete", "of-the-option", "--yes")
+    read = run("consume", "settings", *told)
+    assert read.stdout == "x\n"
+
+
 # Topics
 
 

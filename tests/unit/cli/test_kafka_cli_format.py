@@ -203,6 +203,28 @@ def test_errors_of_brokers_become_sentences_with_a_remedy(
     assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize("name", ["bootstrap.servers", "metadata.broker.list"])
+def test_a_broker_of_the_command_line_counts_before_that_of_the_client_file(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"{name}=file:1\n")
+    assert make_client("flag:1", [], file).config()["bootstrap.servers"] == "flag:1"
+    assert make_client(None, [f"{name}=option:1"], file).config()["bootstrap.servers"] == "option:1"
+    assert make_client(None, [], file).config()["bootstrap.servers"] == "file:1"
+    assert make_client(None, [], None).config()["bootstrap.servers"] == "localhost:9092"
+    assert name not in {"metadata.broker.list"} & make_client("flag:1", [], file).config().keys()
+    with pytest.raises(InvalidSetting, match=r"flag:1.*option:1.*leave one out"):
+        make_client("flag:1", [f"{name}=option:1"], file)
+
+
+def test_a_client_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_bytes(b"sasl.password=\xff\n")
+    with pytest.raises(InvalidSetting, match=r"client\.properties cannot be read"):
+        make_client(None, [], file)
+
+
 def test_settings_of_the_client_come_from_a_file_and_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# who we are\nsasl.username = alice\nsasl.password=a=b\n\n")
@@ -210,6 +232,8 @@ def test_settings_of_the_client_come_from_a_file_and_the_command_line(tmp_path: 
     assert client.settings == {"sasl.username": "bob", "sasl.password": "a=b"}
     assert client.config(group_id="g")["bootstrap.servers"] == "host:1"
     assert client.config(group_id="g")["group.id"] == "g"
+    assert client.config(defaults={"sasl_username": "carol"})["sasl.username"] == "bob"
+    assert client.config(sasl_username="carol")["sasl.username"] == "carol"
     file.write_text("nonsense\n")
     with pytest.raises(InvalidSetting, match="line 1"):
         read_client_file(file)
