@@ -6,6 +6,7 @@ Invariant  a buffer goes back to the pool only when nobody looks into it any mor
 Threads    the loop's alone.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -43,12 +44,18 @@ class ReceiveBuffer:
 
 
 class ByteBudget:
-    """A bound on bytes held for all connections together."""
+    """A bound on bytes held for all connections together.
 
-    def __init__(self, limit: int) -> None:
+    Waiters are called from a callback of the loop, one in each turn, never by whoever gives memory
+    back: that one may be a waiter itself, and hundreds would call each other.
+    """
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self.limit = limit
         self.taken = 0
+        self._loop = loop
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._is_scheduled = False
 
     @property
     def waiting_count(self) -> int:
@@ -73,26 +80,36 @@ class ByteBudget:
     def give_back(self, size: int) -> None:
         self.taken -= size
         assert self.taken >= 0, "more was given back than taken"
-        self._serve_waiting()
+        if self._waiting:
+            self._schedule()
 
     def wait(self, size: int, call: Callable[[], None]) -> None:
-        """Calls once that much was taken for the caller."""
+        """Calls once that much was taken for the caller, in a later turn of the loop."""
         self._waiting.append((size, call))
-        self._serve_waiting()
+        self._schedule()
 
     def forget(self, call: Callable[[], None]) -> None:
-        """Lets one that waits go."""
+        """Removes a waiter."""
         self._waiting = deque(one for one in self._waiting if one[1] != call)
-        self._serve_waiting()
+        self._schedule()
 
-    def _serve_waiting(self) -> None:
-        while self._waiting:
-            size, call = self._waiting[0]
-            if self.taken and self.taken + size > self.limit:
-                return
-            self._waiting.popleft()
-            self.taken += size
-            call()
+    def _schedule(self) -> None:
+        if not self._is_scheduled and self._waiting and self._fits(self._waiting[0][0]):
+            self._is_scheduled = True
+            self._loop.call_soon(self._serve_first)
+
+    def _fits(self, size: int) -> bool:
+        return not self.taken or self.taken + size <= self.limit
+
+    def _serve_first(self) -> None:
+        self._is_scheduled = False
+        if not self._waiting or not self._fits(self._waiting[0][0]):
+            return
+        size, call = self._waiting.popleft()
+        self.taken += size
+        # Before the call: whatever it raises, the others are served.
+        self._schedule()
+        call()
 
 
 class BufferPool:

@@ -126,11 +126,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next_frame(self) -> memoryview | None:
         settings, authenticator = self._shared.settings, self._authenticator
-        limit = settings.socket_request_max_bytes
+        produce_limit = settings.socket_request_max_bytes
         if authenticator is not None and not authenticator.is_done:
-            limit = min(limit, settings.sasl_server_max_receive_size)
+            produce_limit = min(produce_limit, settings.sasl_server_max_receive_size)
+        other_limit = min(produce_limit, settings.request_max_bytes)
         try:
-            return self._intake.next_frame(limit)
+            return self._intake.next_frame(produce_limit, other_limit)
         except MalformedMessage as error:
             self._refuse("frame_size", error)
             return None
@@ -145,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
                 assert authenticator is not None
                 self._begin_bare(slot, authenticator, bytes(frame))
             else:
-                slot.request = self._shared.router.read(frame)
+                slot.request = self._shared.router.read(frame, authenticator)
                 self._begin(slot, slot.request)
         except RefusedFrame as error:
             self._refuse(error.reason, error)

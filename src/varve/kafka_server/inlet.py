@@ -15,6 +15,7 @@ from typing import Final
 
 from varve.foundation.errors import MalformedMessage
 from varve.kafka_server.buffers import BASE_BYTES, BufferPool, ReceiveBuffer, cost_of, round_up
+from varve.wire import ApiKey
 
 _LENGTH: Final = Struct(">i")
 _START: Final = Struct(">ih")
@@ -72,13 +73,16 @@ class Inlet:
         key: int = _START.unpack_from(buffer.data, buffer.start)[1]
         return key
 
-    def next_frame(self, limit: int) -> memoryview | None:
+    def next_frame(self, produce_limit: int, other_limit: int) -> memoryview | None:
         """A whole frame, or None; raises MalformedMessage for a length that none may have."""
         buffer = self._buffer
         if buffer is None or buffer.unparsed < _LENGTH.size:
             return None
         start = buffer.start + _LENGTH.size
         (length,) = _LENGTH.unpack_from(buffer.data, buffer.start)
+        limit = other_limit
+        if length > other_limit and self.next_api_key() in (None, ApiKey.PRODUCE):
+            limit = produce_limit
         if not 0 < length <= limit:
             raise MalformedMessage(
                 f"a request of {length} bytes, where at most {limit} are allowed"

@@ -59,13 +59,13 @@ class Intake:
     def received(self, count: int) -> None:
         self._inlet.received(count)
 
-    def next_frame(self, limit: int) -> memoryview | None:
+    def next_frame(self, produce_limit: int, other_limit: int) -> memoryview | None:
         """A whole request that may be begun; raises MalformedMessage for one of no such size."""
         if self._must_wait_for_others():
             self._awaits_turn = True
             self._shared.responses.wait(0, self._on_turn)
             return None
-        frame = self._inlet.next_frame(limit)
+        frame = self._inlet.next_frame(produce_limit, other_limit)
         if frame is not None:
             self._is_next_in_turn = False
             self.frame_began_at = 0.0

@@ -19,6 +19,7 @@ from varve.broker.failure import failed_response
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.kafka_server.authenticator import Authenticator
 from varve.kafka_server.metrics import FAILED_REQUESTS, ServerMetrics
+from varve.kafka_server.settings import ServerSettings
 from varve.wire import APIS, Api, ApiKey, ErrorCode, Message, decode, read_request_header, skip_tags
 from varve.wire.errors import code_for
 from varve.wire.messages.produce import ProduceRequest
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 Answer = Message | Awaitable[Message | None] | None
 
 _SASL_KEYS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+_BEFORE_AUTHENTICATION: Final = (*_SASL_KEYS, ApiKey.API_VERSIONS)
 _NO_SASL: Final = "this listener asks nobody who they are"
 
 
@@ -61,16 +63,24 @@ class Router:
     """Knows the handlers."""
 
     def __init__(
-        self, broker: Broker, handlers: Mapping[ApiKey, Handler], metrics: ServerMetrics
+        self,
+        broker: Broker,
+        handlers: Mapping[ApiKey, Handler],
+        metrics: ServerMetrics,
+        settings: ServerSettings,
     ) -> None:
         self._broker = broker
+        self._element_count_max = settings.request_max_elements
         self._handlers = handlers
         self._metrics = metrics
         self._keys = {*handlers, *_SASL_KEYS}
         self._served = {int(key): APIS[int(key)] for key in self._keys}
 
-    def read(self, frame: memoryview) -> Request:
-        """What a frame asks; raises RefusedFrame, or MalformedMessage."""
+    def read(self, frame: memoryview, authenticator: Authenticator | None) -> Request:
+        """What a frame asks; raises RefusedFrame, or MalformedMessage.
+
+        Only its header is read where the client may not ask it before it has authenticated.
+        """
         header = read_request_header(frame)
         api = self._served.get(header.api_key)
         if api is None:
@@ -84,10 +94,12 @@ class Router:
                 f"{api.key.name} version {version} is not served, only "
                 f"{api.versions.first} to {api.versions.last}",
             )
+        if authenticator is not None and api.key not in _BEFORE_AUTHENTICATION:
+            self._check_known(api.key, authenticator)
         at = header.end
         if api.is_flexible(version):
             at = skip_tags(frame, at)
-        message = decode(api.request, version, frame, at)
+        message = decode(api.request, version, frame, at, element_count_max=self._element_count_max)
         return Request(api, version, header.correlation_id, client_id, message)
 
     def answer(
@@ -103,8 +115,6 @@ class Router:
         if authenticator is not None:
             if key in _SASL_KEYS:
                 return authenticator.handle(key, request.version, message)
-            if key is not ApiKey.API_VERSIONS:
-                self._check_known(key, authenticator)
         elif key in _SASL_KEYS:
             return _refuse_sasl(key)
         context = RequestContext(key, request.version, request.client_id, connection)

@@ -60,14 +60,14 @@ class Server:
         self._make_security = make_security
         self._loop = broker.loop
         self._is_ready = False
-        requests = ByteBudget(settings.queued_max_request_bytes)
-        responses = ByteBudget(settings.queued_max_response_bytes)
+        requests = ByteBudget(settings.queued_max_request_bytes, self._loop)
+        responses = ByteBudget(settings.queued_max_response_bytes, self._loop)
         self.metrics = ServerMetrics(requests, responses)
         self._shared = Shared(
             self._loop,
             broker.timers,
             settings,
-            Router(broker, handlers, self.metrics),
+            Router(broker, handlers, self.metrics, settings),
             self.metrics,
             BufferPool(requests),
             responses,

@@ -35,7 +35,23 @@ class ServerSettings:
         "listener.security.protocol.map",
     )
     socket_request_max_bytes: int = setting(
-        100 << 20, "The largest request.", "socket.request.max.bytes", at_least=1
+        100 << 20, "The largest Produce request.", "socket.request.max.bytes", at_least=1
+    )
+    request_max_bytes: int = setting(
+        8 << 20,
+        "The largest request other than Produce, if socket.request.max.bytes is not less. Small "
+        "parts of such a request become large objects, so that it costs many times its size.",
+        "varve.request.max.bytes",
+        at_least=1,
+        is_own=True,
+    )
+    request_max_elements: int = setting(
+        100_000,
+        "How many array elements (topics, partitions, names) a request may have; the connection of "
+        "one with more is closed before they are read.",
+        "varve.request.max.elements",
+        at_least=1,
+        is_own=True,
     )
     socket_listen_backlog_size: int = setting(
         128,

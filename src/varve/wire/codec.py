@@ -17,18 +17,32 @@ from varve.wire.schema import Message
 M = TypeVar("M", bound=Message)
 Buffer = bytes | bytearray | memoryview
 
+ELEMENT_COUNT_MAX: Final = 1 << 31
+"""Leaves the bound to the bytes of a message; for what does not come from clients."""
+
 _compiler: Final = Compiler()
 _fetch_encoders: Final[dict[int, FetchEncoder]] = {}
 
 
-def decode(kind: type[M], version: int, data: Buffer, start: int = 0) -> M:
+def decode(
+    kind: type[M],
+    version: int,
+    data: Buffer,
+    start: int = 0,
+    *,
+    element_count_max: int = ELEMENT_COUNT_MAX,
+) -> M:
     """Reads a message; raises MalformedMessage. Records are slices of `data`, all else is copied.
 
-    The version is one of the message's own: who takes it from a client has checked that.
+    The version is one of the message's own: who takes it from a client has checked that. A message
+    with more array elements and tagged fields than `element_count_max` is refused before they are
+    made.
     """
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
-        message, _ = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)(view, start)
+        message, _ = _compiler.decoder(kind, version, version >= kind.FLEXIBLE)(
+            view, start, [element_count_max]
+        )
     except (StructError, IndexError) as error:
         raise MalformedMessage(
             f"{kind.__name__} version {version} ends in the middle of a field: {error}"

@@ -4,8 +4,10 @@ The text of a function is written out for its version, so that nothing is decide
 of fixed-width fields are one call of `struct`, fields that a version lacks cost nothing.
 
 Invariant  reading stays within the bytes it is given and allocates no more than they justify: a
-           length is compared with what is left before it is used. Tags nobody knows are passed
-           over. What breaks the format raises MalformedMessage.
+           length is compared with what is left before it is used, and the elements of arrays and
+           tagged fields are counted before they are made, because an element of two bytes becomes
+           an object of a hundred. Unknown tags are skipped. What breaks the format raises
+           MalformedMessage.
 Threads    any; a function may be made twice, the last one stays.
 """
 
@@ -18,8 +20,9 @@ from uuid import UUID
 from varve.foundation.errors import MalformedMessage
 from varve.wire.schema import FieldType, Kind, WireField, wire_fields
 
-Decoder = Callable[[memoryview, int], tuple[Any, int]]
-"""Reads a struct at a position; gives it and where it ends."""
+Decoder = Callable[[memoryview, int, list[int]], tuple[Any, int]]
+"""Reads a struct at a position; gives it and where it ends. The list holds the count of array
+elements and tagged fields that the message may still have."""
 Encoder = Callable[[bytearray, Any], None]
 """Appends a struct."""
 
@@ -58,6 +61,10 @@ def check_length(data: memoryview, at: int, length: int) -> None:
         )
 
 
+def refuse_count() -> None:
+    raise MalformedMessage("it has more array elements and tagged fields than are allowed")
+
+
 def refuse_null(at: int, name: str) -> None:
     raise MalformedMessage(f"byte {at}: {name} is null and must not be")
 
@@ -78,6 +85,7 @@ class _Source:
             "read_uvarint": read_uvarint,
             "write_uvarint": write_uvarint,
             "check_length": check_length,
+            "refuse_count": refuse_count,
             "refuse_null": refuse_null,
             "read_text": read_text,
             "UUID": UUID,
@@ -151,7 +159,7 @@ class _DecoderText:
         self._cls = cls
         self._version = version
         self._is_flexible = is_flexible
-        self._source = _Source("def decode(data, at):")
+        self._source = _Source("def decode(data, at, left):")
 
     def make(self) -> Decoder:
         source = self._source
@@ -222,7 +230,7 @@ class _DecoderText:
         assert type.struct is not None
         source = self._source
         inner = self._compiler.decoder(type.struct, self._version, self._is_flexible)
-        call = f"{value}, at = {source.name(inner, 'struct')}(data, at)"
+        call = f"{value}, at = {source.name(inner, 'struct')}(data, at, left)"
         if not is_nullable:
             source.add(call)
             return
@@ -287,6 +295,7 @@ class _DecoderText:
         source.into()
         # Each element has a byte at least.
         source.add(f"check_length(data, at, {count})")
+        self._count(count)
         if type.element.kind.is_fixed:
             item = Struct(">" + type.element.kind.value)
             source.add(f"check_length(data, at, {count} * {item.size})")
@@ -302,6 +311,11 @@ class _DecoderText:
             source.out()
         source.out()
 
+    def _count(self, count: str) -> None:
+        """Lines that take elements from those the message may still have."""
+        self._source.add(f"left[0] -= {count}")
+        self._source.add("if left[0] < 0: refuse_count()")
+
     def _read_tags(self, tagged: list[tuple[str, WireField, Any]], values: dict[str, str]) -> None:
         source = self._source
         count, tag, size, end = (source.local() for _ in range(4))
@@ -309,6 +323,7 @@ class _DecoderText:
         source.add("else:")
         source.into()
         source.add(f"{count}, at = read_uvarint(data, at)")
+        self._count(count)
         source.add(f"for _ in range({count}):")
         source.into()
         source.add(f"{tag}, at = read_uvarint(data, at)")

@@ -14,6 +14,8 @@ API_VERSIONS: Final = 18
 
 _REQUEST: Final = Struct(">hhih")
 _CORRELATION: Final = Struct(">i")
+_TAG_COUNT_MAX: Final = 256
+"""No client sends any; nothing is known of a request yet that would justify the time for more."""
 
 
 class RequestHeader(NamedTuple):
@@ -47,6 +49,8 @@ def skip_tags(data: memoryview, at: int) -> int:
     """Where the tagged fields of a flexible header end."""
     try:
         count, at = read_uvarint(data, at)
+        if count > _TAG_COUNT_MAX:
+            raise MalformedMessage(f"a header with {count} tagged fields")
         for _ in range(count):
             _, at = read_uvarint(data, at)
             size, at = read_uvarint(data, at)

@@ -5,13 +5,18 @@
 import random
 import tracemalloc
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from tests.support.random_messages import MessageMaker
 from varve.foundation.errors import MalformedMessage
-from varve.wire import APIS, Api, decode, encode, read_request_header, skip_tags
+from varve.wire import APIS, Api, Message, decode, encode, read_request_header, skip_tags
+from varve.wire.messages.metadata import MetadataRequest
+from varve.wire.schema import NO_ID, Kind, wire_fields
 
+_MANY = 20_000
+_SMALLEST = {Kind.STRING: "", Kind.INT32: 0, Kind.INT8: 0, Kind.INT64: 0, Kind.UUID: NO_ID}
 _PEAK_BYTES = 1 << 20
 """Most of it is the function that is made when a version is first read."""
 
@@ -54,6 +59,46 @@ def test_lengths_that_lie_take_no_memory(api: Api) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < _PEAK_BYTES
+
+
+def _with_many_elements(kind: type[Message], version: int) -> bytearray | None:
+    """A message whose first array has many of the smallest elements."""
+    message: Any = kind()
+    for name, field, _ in wire_fields(kind):
+        if field.type.kind is Kind.ARRAY and version in field.versions:
+            element = field.type.element
+            assert element is not None
+            one = element.struct() if element.struct is not None else _SMALLEST[element.kind]
+            setattr(message, name, [one] * _MANY)
+            return encode(message, version)
+    return None
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name.lower())
+def test_more_elements_than_allowed_are_refused_before_they_are_made(api: Api) -> None:
+    for version in (api.versions.first, api.versions.last):
+        data = _with_many_elements(api.request, version)
+        if data is None:
+            continue
+        with suppress(MalformedMessage):  # the function is made outside what is measured
+            decode(api.request, version, b"")
+        tracemalloc.start()
+        with pytest.raises(MalformedMessage, match="more array elements"):
+            decode(api.request, version, data, element_count_max=_MANY - 1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < _PEAK_BYTES
+        decode(api.request, version, data, element_count_max=_MANY + len(data))
+
+
+def test_unknown_tagged_fields_count_as_elements() -> None:
+    tags = b"".join(bytes((0xE4, 0x07, 0)) for _ in range(1000))  # tag 996, no bytes
+    body = encode(MetadataRequest([]), 12)[:-1] + b"\xe8\x07" + tags
+    decode(MetadataRequest, 12, body, element_count_max=1000)
+    with pytest.raises(MalformedMessage, match="more array elements"):
+        decode(MetadataRequest, 12, body, element_count_max=999)
+    with pytest.raises(MalformedMessage, match="tagged fields"):
+        skip_tags(memoryview(b"\xe8\x07" + tags), 0)
 
 
 def test_random_headers_are_read_or_refused(rounds_factor: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from varve.broker.context import RequestContext
 from varve.kafka_server import ServerSettings
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
 from varve.wire import ApiKey
+from varve.wire.compiler import write_uvarint
 from varve.wire.messages.api_versions import ApiVersionsRequest
 from varve.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -19,7 +21,7 @@ from varve.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from varve.wire.messages.metadata import MetadataRequest
+from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from varve.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -200,6 +202,52 @@ def test_lengths_alone_take_no_memory() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("topic_count", "reason"), [(8 * MIB, "frame_size"), (3 * MIB, "malformed")]
+)
+def test_a_metadata_request_with_millions_of_topics_is_refused_before_they_are_read(
+    topic_count: int, reason: str
+) -> None:
+    body = bytearray(frame(MetadataRequest([]), 9))
+    head, tail = body[:-5], body[-4:]  # one byte before them says that there are no topics
+    topics = bytearray()
+    write_uvarint(topics, topic_count + 1)
+    topics += b"\x01\x00" * topic_count  # an empty name, no tagged fields
+    data = head + topics + tail
+    data[:4] = (len(data) - 4).to_bytes(4)
+
+    async def scenario() -> None:
+        async with ServerBench() as bench:
+            honest, client = await bench.connect(), await bench.connect()
+            sending = asyncio.ensure_future(_send(client, bytes(data)))
+            began = time.monotonic()
+            while not bench.value(REFUSED_FRAMES, reason):
+                await honest.ask(HELLO, 3)
+                assert time.monotonic() - began < 10
+            await sending
+            assert bench.server._shared.pool.budget.taken == 0
+
+    run(scenario())
+
+
+def test_requests_other_than_produce_have_a_limit_of_their_own() -> None:
+    settings = ServerSettings(listeners=(LISTENER,), request_max_bytes=64 * KIB)
+
+    def answer(broker: Broker, context: RequestContext, request: Any) -> ProduceResponse:
+        return ProduceResponse()
+
+    async def scenario() -> None:
+        async with ServerBench(settings, handlers={ApiKey.PRODUCE: answer}) as bench:
+            client = await bench.connect()
+            await client.ask(_produce(200 * KIB), 9)
+            long = MetadataRequest([MetadataRequestTopic(name="x" * 30_000) for _ in range(3)])
+            await client.send(frame(long, 9))
+            assert await client.is_closed()
+            assert bench.value(REFUSED_FRAMES, "frame_size") == 1
+
+    run(scenario())
+
+
 def test_requests_wait_for_memory_and_are_answered_in_the_end() -> None:
     settings = ServerSettings(listeners=(LISTENER,), queued_max_request_bytes=2 * MIB)
     taken: list[int] = []
@@ -279,6 +327,39 @@ def test_clients_that_do_not_read_are_let_go_when_memory_is_short() -> None:
             found = await honest.ask(FetchRequest(), 12)
             assert len(found.responses[0].partitions[0].records) == len(records)
             assert bench.value(CLOSED_CONNECTIONS, "slow_reader") > 0
+
+    run(scenario())
+
+
+def test_hundreds_of_consumers_that_wait_for_response_memory_are_all_answered() -> None:
+    settings = ServerSettings(listeners=(LISTENER,), queued_max_response_bytes=MIB)
+    large, small = bytes(6 * MIB), bytes(32 * KIB)
+    consumer_count = 400
+
+    def answer(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        records = large if request.max_bytes == len(large) else small
+        partition = PartitionData(records=memoryview(records))
+        return FetchResponse(responses=[FetchableTopicResponse("t", partitions=[partition])])
+
+    async def receive(client: RawClient) -> int:
+        return len(await client.receive())
+
+    async def scenario() -> None:
+        async with ServerBench(settings, handlers={ApiKey.FETCH: answer}) as bench:
+            responses = bench.server._shared.responses
+            slow = await bench.connect(receive_buffer=4096)
+            await slow.send(frame(FetchRequest(max_bytes=len(large)), 12))
+            await until(lambda: responses.is_over)
+            consumers = [await bench.connect() for _ in range(consumer_count)]
+            for client in consumers:
+                await client.send(frame(FetchRequest(max_bytes=1), 12))
+            await until(lambda: responses.waiting_count == consumer_count)
+            sizes = await asyncio.gather(receive(slow), *map(receive, consumers))
+            assert sizes[0] > len(large)
+            assert all(size > len(small) for size in sizes[1:])
+            # Who comes later is served as well, and nothing is left taken.
+            await (await bench.connect()).ask(FetchRequest(max_bytes=1), 12)
+            await until(lambda: not responses.taken and not responses.waiting_count)
 
     run(scenario())
 
