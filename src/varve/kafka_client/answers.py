@@ -3,7 +3,8 @@
 Invariant  a code is never passed over: it is tried again while that may help, or raised.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 from varve.foundation.errors import (
     Corrupt,
@@ -18,6 +19,8 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.wire.errors import ErrorCode
+
+T = TypeVar("T")
 
 _MOVED: Final = frozenset(
     {
@@ -74,6 +77,16 @@ class Refused(Unavailable):
     def __init__(self, message: str, *, is_moved: bool = False) -> None:
         super().__init__(message)
         self.is_moved = is_moved
+
+
+def only(found: Sequence[T], where: str) -> T:
+    """The one thing that was asked for; raises Refused for an answer without it.
+
+    Kafka answers a client over its quota with an empty response.
+    """
+    if len(found) != 1:
+        raise Refused(f"{where}: the answer tells of {len(found)} things, not of the one asked for")
+    return found[0]
 
 
 def name_of(code: int) -> str:

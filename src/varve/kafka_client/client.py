@@ -18,7 +18,7 @@ from uuid import UUID
 
 from varve.foundation.errors import NotFound, Unavailable
 from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.answers import Refused, check
+from varve.kafka_client.answers import Refused, check, only
 from varve.kafka_client.connection import Connection, open_connection
 from varve.wire.errors import ErrorCode
 from varve.wire.messages.describe_configs import (
@@ -106,7 +106,7 @@ class ServerClient:
         request = MetadataRequest([MetadataRequestTopic(name=name)], False)
         answer = self.ask_any(request, MetadataResponse)
         self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
-        (found,) = answer.topics
+        found = only(answer.topics, f"{self.address.name}: topic {name}")
         if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise NotFound(f"{self.address.name} has no topic {name!r:.260}")
         check(found.error_code, f"{self.address.name}: topic {name}")
@@ -121,6 +121,8 @@ class ServerClient:
         def ask() -> dict[str, str]:
             answer = self.ask_any(MetadataRequest([], False), MetadataResponse)
             # A broker tells its own settings alone.
+            if not answer.brokers:
+                raise Refused(f"{self.address.name} tells of no broker")
             broker = min(answer.brokers, key=lambda one: one.node_id)
             resource = DescribeConfigsResource(_BROKER_RESOURCE, str(broker.node_id), list(names))
             request = DescribeConfigsRequest([resource])
@@ -136,7 +138,7 @@ class ServerClient:
         )
 
     def _settings_of(self, answer: DescribeConfigsResponse) -> dict[str, str]:
-        (found,) = answer.results
+        found = only(answer.results, f"{self.address.name}: settings")
         where = f"{self.address.name}: settings of {found.resource_name}"
         check(found.error_code, where, found.error_message)
         return {one.name: one.value for one in found.configs if one.value}
@@ -154,8 +156,9 @@ class ServerClient:
 
         def ask() -> int | None:
             answer = self.ask_leader(topic, partition, request, ListOffsetsResponse)
-            found = answer.topics[0].partitions[0]
-            check(found.error_code, f"{self.address.name}: {topic}-{partition}")
+            where = f"{self.address.name}: {topic}-{partition}"
+            found = only(only(answer.topics, where).partitions, where)
+            check(found.error_code, where)
             return None if found.offset < 0 else found.offset
 
         return self.patiently(ask)
@@ -194,13 +197,15 @@ class ServerClient:
 
         def ask() -> Fetched:
             answer = self.ask_leader(topic, partition, request, FetchResponse)
-            check(answer.error_code, f"{self.address.name}: {topic}-{partition}")
-            found = answer.responses[0].partitions[0]
-            check(found.error_code, f"{self.address.name}: {topic}-{partition}, offset {offset}")
-            if not found.records and answer.throttle_time_ms:
-                # A quota is used up: the answer says nothing of what lies there.
+            where = f"{self.address.name}: {topic}-{partition}"
+            check(answer.error_code, where)
+            parts = [one for some in answer.responses for one in some.partitions]
+            if answer.throttle_time_ms and not any(one.records or one.error_code for one in parts):
+                # Over its quota a client gets no records, from Kafka not even the partition.
                 self._wait(answer.throttle_time_ms / 1000)
-                raise Refused(f"{self.address.name} asks for patience (a quota is used up)")
+                raise Refused(f"{where}: over a quota for {answer.throttle_time_ms} ms")
+            found = only(parts, where)
+            check(found.error_code, f"{where}, offset {offset}")
             return Fetched(
                 found.records or memoryview(b""),
                 tuple(found.aborted_transactions or ()),

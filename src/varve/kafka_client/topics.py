@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from varve.foundation.errors import NotFound
-from varve.kafka_client.answers import Refused, check
+from varve.kafka_client.answers import Refused, check, only
 from varve.kafka_client.client import ServedTopic, ServerClient
 from varve.wire.errors import ErrorCode
 from varve.wire.messages.create_topics import (
@@ -53,9 +53,9 @@ def alter_topic(client: ServerClient, name: str, settings: Mapping[str, str]) ->
 
     def ask() -> None:
         answer = client.ask_controller(request, IncrementalAlterConfigsResponse)
-        for one in answer.responses:
-            where = f"{client.address.name}: settings of topic {name}"
-            check(one.error_code, where, one.error_message)
+        where = f"{client.address.name}: settings of topic {name}"
+        altered = only(answer.responses, where)
+        check(altered.error_code, where, altered.error_message)
 
     client.patiently(ask)
 
@@ -64,9 +64,10 @@ def _create(client: ServerClient, name: str, partitions: int, settings: Mapping[
     configs = [CreatableTopicConfig(setting, value) for setting, value in settings.items()]
     asked = CreatableTopic(name, partitions, DEFAULT_COUNT, configs=configs)
     request = CreateTopicsRequest([asked], timeout_ms=client.address.timeout_ms)
-    (made,) = client.ask_controller(request, CreateTopicsResponse).topics
+    where = f"{client.address.name}: topic {name}"
+    made = only(client.ask_controller(request, CreateTopicsResponse).topics, where)
     if made.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-        check(made.error_code, f"{client.address.name}: topic {name}", made.error_message)
+        check(made.error_code, where, made.error_message)
 
 
 def _get_made(client: ServerClient, name: str) -> ServedTopic:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from varve.foundation.errors import Fenced, InvalidRequest
-from varve.kafka_client.answers import check
+from varve.kafka_client.answers import Refused, check, only
 from varve.kafka_client.client import ServerClient
 from varve.wire.errors import ErrorCode
 from varve.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -110,6 +110,8 @@ class TransactionalProducer:
                 for some in answer.results_by_topic_v3_and_below
                 for one in some.results_by_partition
             ]
+            if len(codes) != sum(map(len, partitions.values())):
+                raise Refused(f"{self._where}: the answer does not tell of every partition")
             for code in sorted(codes, key=lambda one: one == ErrorCode.OPERATION_NOT_ATTEMPTED):
                 check(code, f"{self._where}, topic {', '.join(partitions)}")
 
@@ -147,8 +149,8 @@ class TransactionalProducer:
             for batch in batches
         ]
         answers = self._client.ask_leader_all(topic, partition, requests, ProduceResponse)
-        found = [one.responses[0].partition_responses[0] for one in answers]
         where = f"{self._client.address.name}: {topic}-{partition}"
+        found = [only(only(one.responses, where).partition_responses, where) for one in answers]
         # The first that fails tells why: those behind it are out of order then.
         for one in found:
             if one.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
@@ -175,8 +177,8 @@ class TransactionalProducer:
 
         def commit() -> None:
             answer = _ask(self._client, group, _GROUP, request, TxnOffsetCommitResponse)
-            for one in answer.topics[0].partitions:
-                check(one.error_code, f"{self._where}, group {group}")
+            where = f"{self._where}, group {group}"
+            check(only(only(answer.topics, where).partitions, where).error_code, where)
 
         self._client.patiently(join)
         self._client.patiently(commit)
@@ -211,7 +213,7 @@ def find_notes(client: ServerClient, group: str) -> list[Note]:
         where = f"{client.address.name}: group {group}"
         if not answer.groups:
             raise InvalidRequest(f"{where}: a sink needs Kafka 3.0 or later, or varve")
-        (told,) = answer.groups
+        told = only(answer.groups, where)
         check(told.error_code, where)
         found = []
         for topic in told.topics:
@@ -238,6 +240,6 @@ def _find_coordinator(client: ServerClient, key: str, kind: int) -> tuple[str, i
     check(answer.error_code, where, answer.error_message)
     if not answer.coordinators:
         return answer.host, answer.port
-    (found,) = answer.coordinators
+    found = only(answer.coordinators, where)
     check(found.error_code, where, found.error_message)
     return found.host, found.port

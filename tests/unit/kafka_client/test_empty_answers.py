@@ -1,0 +1,122 @@
+"""An answer that lacks what was asked for is tried again and then told, never an IndexError."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.scripted_broker import ScriptedBroker
+from varve.foundation.errors import InvalidRequest, Unavailable
+from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.client import Fetched, ServerClient
+from varve.kafka_client.topics import alter_topic, find_or_create_topic
+from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
+from varve.wire import ApiKey
+from varve.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+from varve.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from varve.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+
+@contextmanager
+def open_client(broker: ScriptedBroker, *, timeout_ms: int = 300) -> Iterator[ServerClient]:
+    address = ServerAddress(hosts=(("127.0.0.1", broker.port),), timeout_ms=timeout_ms)
+    client = ServerClient(address, threading.Event().wait)
+    yield client
+    client.close()
+
+
+def fetch(client: ServerClient) -> Fetched:
+    return client.fetch("t", 0, 7, max_bytes=100, max_wait_ms=1, is_committed=True)
+
+
+@pytest.mark.parametrize(
+    "throttled",
+    [
+        FetchResponse(throttle_time_ms=5),
+        FetchResponse(5, responses=[FetchableTopicResponse("t", partitions=[PartitionData()])]),
+    ],
+    ids=["as Kafka answers", "as varve answers"],
+)
+def test_a_throttled_fetch_is_tried_again_until_there_are_records(throttled: FetchResponse) -> None:
+    part = PartitionData(high_watermark=9, records=memoryview(b"batches"))
+    answers = iter([throttled, throttled, throttled])
+    full = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[part])])
+    with (
+        ScriptedBroker({ApiKey.FETCH: lambda _: next(answers, full)}) as broker,
+        open_client(broker, timeout_ms=10_000) as client,
+    ):
+        found = fetch(client)
+    assert bytes(found.data) == b"batches"
+    assert found.high_watermark == 9
+
+
+def _produce(client: ServerClient) -> None:
+    TransactionalProducer(client, "id", timeout_ms=1).append("t", 0, bytearray(100))
+
+
+def _note(client: ServerClient) -> None:
+    TransactionalProducer(client, "id", timeout_ms=1).note("g", Note("t", 1, ""))
+
+
+def _add_partitions(client: ServerClient) -> None:
+    TransactionalProducer(client, "id", timeout_ms=1).add_partitions("t", [0])
+
+
+def _create(client: ServerClient) -> None:
+    find_or_create_topic(client, "t")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        fetch,
+        lambda client: client.find_offset("t", 0, -1, is_committed=True),
+        lambda client: client.topic_settings("t"),
+        lambda client: client.broker_settings("node.id"),
+        lambda client: alter_topic(client, "t", {"a": "b"}),
+        lambda client: find_notes(client, "g"),
+        _produce,
+        _note,
+        _add_partitions,
+    ],
+)
+def test_an_answer_without_what_was_asked_for_is_named(ask: Callable[[ServerClient], None]) -> None:
+    with ScriptedBroker({}) as broker:
+        found = FindCoordinatorResponse(
+            coordinators=[Coordinator("id", 1, "127.0.0.1", broker.port)]
+        )
+        broker.script(ApiKey.FIND_COORDINATOR, lambda _: found)
+        expected = pytest.raises((Unavailable, InvalidRequest), match=r"127\.0\.0\.1")
+        with open_client(broker) as client, expected:
+            ask(client)
+
+
+def test_an_answer_without_a_coordinator_is_told() -> None:
+    with ScriptedBroker({}) as broker, open_client(broker) as client, pytest.raises(Unavailable):
+        _add_partitions(client)
+
+
+def test_metadata_without_the_topic_or_a_broker_is_told() -> None:
+    with (
+        ScriptedBroker({ApiKey.METADATA: lambda _: MetadataResponse()}) as broker,
+        open_client(broker) as client,
+    ):
+        with pytest.raises(Unavailable):
+            client.topic("t")
+        with pytest.raises(Unavailable):
+            client.broker_settings("node.id")
+
+
+def test_a_created_topic_that_is_not_told_of_is_named() -> None:
+    missing = MetadataResponse(topics=[MetadataResponseTopic(error_code=3, name="t")])
+    with (
+        ScriptedBroker({ApiKey.METADATA: lambda _: missing}) as broker,
+        open_client(broker) as client,
+        pytest.raises(Unavailable, match="controller"),
+    ):
+        _create(client)
