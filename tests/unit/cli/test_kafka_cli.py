@@ -3,7 +3,7 @@
 import io
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def _listed(run: Run, topic: str) -> list[dict[str, Any]]:
 _NOBODY = "127.0.0.1:1"
 
 
-def _invoke(*arguments: str, environment: dict[str, str | None] | None = None) -> Any:
+def _invoke(*arguments: str, environment: Mapping[str, str | None] | None = None) -> Any:
     env = {"VARVE_BROKER": None, "VARVE_CLIENT_CONFIG": None, **(environment or {})}
     return CliRunner().invoke(app, list(arguments), env=env)
 
