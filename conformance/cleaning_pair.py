@@ -30,7 +30,7 @@ from conformance.stored_batches import StoredPartition, find_differences, read_p
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.removals.removal_log import RemovalLog
 from varve.cleaning.report import CleanReport
-from varve.cleaning.retention import Expiry, expire
+from varve.cleaning.retention.retention import LogRetention, RetentionPlan
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogSettings, LogStore, Origin, StoreSettings, TopicPartition
 from varve.commit_log.check import Finding, Severity, check_log_directory
@@ -175,14 +175,14 @@ class CleaningPair:
             with open_store(partition.parent, self.settings, now_ms) as store:
                 store.get(PARTITION).delete_records(offset)
 
-    def expire(self, now_ms: int) -> tuple[Expiry | None, KafkaExpiry]:
+    def expire(self, now_ms: int) -> tuple[RetentionPlan, KafkaExpiry]:
         """Lets each side's retention look at its directory once."""
         theirs = expire_with_kafka(
             self._kafka, self.theirs, now_ms=now_ms, configs=self.settings.configs
         )
         with open_store(self.ours.parent, self.settings, now_ms) as store:
             evidence = RemovalLog(RealFileSystem(), str(self.ours))
-            ours = expire(store.get(PARTITION), now_ms, evidence)
+            ours = LogRetention(store.get(PARTITION), evidence).expire(now_ms)
         return ours, theirs
 
     def offsets(self, now_ms: int) -> tuple[int, int]:

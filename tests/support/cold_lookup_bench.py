@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from tests.support.cleaning_bench import NOW_MS, PARTITION
+from tests.support.evictions import evict_local_segments
 from tests.support.tier_bench import TierBench
 from varve.cleaning.key_index.key_index import KeyEntry
-from varve.cleaning.moved import evict_local_segments
 from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -72,7 +72,9 @@ class ColdLookupBench(TierBench):
 
     def move(self, before_offset: int) -> None:
         log = self.hot.log
-        evict_local_segments(log, before_offset, self.hot.now_ms, self.hot.cleaner.evidence(log))
+        evict_local_segments(
+            log, before_offset, self.hot.now_ms, self.hot.cleaner.removals.get(log)
+        )
 
     def find(self, key: str) -> Record | None:
         return self.hot.cleaner.find_key(PARTITION, key.encode(), self.hot.now_ms)

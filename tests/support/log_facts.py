@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from varve.cleaning.log_facts import LogFacts, SegmentFacts, SegmentTimes
+from varve.cleaning.retention.segments import SegmentInfo, SegmentList, SegmentTimes
 from varve.commit_log import LogSettings, TopicPartition
 
 PARTITION = TopicPartition("topic", 0)
@@ -27,7 +27,7 @@ def make_facts(
     high_watermark: int | None = None,
     first_base: int = 0,
     **settings: Any,
-) -> LogFacts:
+) -> SegmentList:
     """A log of these segments, the last one active; all of it replicated unless said otherwise."""
     segments = []
     base = first_base
@@ -35,7 +35,7 @@ def make_facts(
         segments.append(_segment(piece, base, is_active=number == len(pieces) - 1))
         base += piece.offsets
     high_watermark = base if high_watermark is None else high_watermark
-    return LogFacts(
+    return SegmentList(
         partition=PARTITION,
         settings=LogSettings(**settings),
         log_start_offset=first_base if log_start is None else log_start,
@@ -46,14 +46,25 @@ def make_facts(
     )
 
 
-def _segment(piece: Piece, base: int, *, is_active: bool) -> SegmentFacts:
-    appended = piece.appended or (piece.newest, piece.newest)
-    first = piece.newest if piece.first is None else piece.first
-    return SegmentFacts(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceInfo(SegmentInfo):
+    """A segment that is known by its values alone."""
+
+    piece: Piece
+
+    def times(self) -> SegmentTimes:
+        appended = self.piece.appended or (self.piece.newest, self.piece.newest)
+        return SegmentTimes(self.piece.newest, *appended)
+
+    def first_timestamp(self) -> int:
+        return self.piece.newest if self.piece.first is None else self.piece.first
+
+
+def _segment(piece: Piece, base: int, *, is_active: bool) -> SegmentInfo:
+    return PieceInfo(
         base_offset=base,
         next_offset=base + piece.offsets,
         size=piece.size,
         is_active=is_active,
-        read_times=lambda: SegmentTimes(piece.newest, *appended),
-        read_first_timestamp=lambda: first,
+        piece=piece,
     )

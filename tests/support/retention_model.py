@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from varve.cleaning.log_facts import LogFacts, SegmentTimes
+from varve.cleaning.retention.segments import SegmentList, SegmentTimes
 
 
 @dataclass
@@ -19,12 +19,12 @@ Check = Callable[[ModelSegment, ModelSegment | None], bool]
 class ModelLog:
     """A log that deletes as it walks: one check after the other, rolling when all would go."""
 
-    def __init__(self, facts: LogFacts) -> None:
+    def __init__(self, facts: SegmentList) -> None:
         self.facts = facts
         self.start = facts.log_start_offset
         self.deleted: list[int] = []
         self.segments = [
-            ModelSegment(one.base_offset, one.size, self._age_from(one.read_times()))
+            ModelSegment(one.base_offset, one.size, self._age_from(one.times()))
             for one in facts.segments
         ]
 

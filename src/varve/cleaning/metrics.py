@@ -132,10 +132,10 @@ RETENTION_DELETED_SEGMENTS = counter(
     unit="segments",
     labels=("reason",),
 )
-OVERRULED_TIMESTAMPS = gauge(
-    "varve_retention_overruled_timestamps",
-    "Segments whose largest record timestamp is not believed by retention.time, so that the time "
-    "of the append counts.",
+REJECTED_TIMESTAMPS = gauge(
+    "varve_retention_rejected_timestamps",
+    "Segments whose largest record timestamp retention.time rejects, so that their age counts from "
+    "the append.",
     unit="segments",
     labels=_PARTITION,
 )
@@ -218,10 +218,10 @@ class CleanerMetrics:
         self.table.add(RETENTION_DELETED_SEGMENTS, segments, reason.value)
         self.table.add(RETENTION_DELETED_BYTES, bytes, reason.value)
 
-    def set_overruled(self, counts: Mapping[TopicPartition, int]) -> None:
-        """How many segments of each partition have a timestamp that is not believed."""
+    def set_rejected(self, counts: Mapping[TopicPartition, int]) -> None:
+        """How many segments of each partition have a timestamp that was rejected."""
         self.table.replace(
-            OVERRULED_TIMESTAMPS,
+            REJECTED_TIMESTAMPS,
             {_labels(partition): float(count) for partition, count in counts.items()},
         )
 

@@ -16,7 +16,7 @@ import typer
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
 from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanProgress, CleanReport
-from varve.cleaning.retention_rules import ExpiredSegment, Expiry
+from varve.cleaning.retention.retention import ExpiredSegment, RetentionPlan
 from varve.cli.byte_progress import phase_progress
 from varve.cli.clean_tier import tier_document, tier_lines
 from varve.cli.interrupts import interrupts_between, told_when_interrupted
@@ -185,9 +185,9 @@ def _compaction_document(report: CleanReport) -> dict[str, Any]:
     }
 
 
-def _expiry_document(expiry: Expiry) -> dict[str, Any]:
+def _expiry_document(expiry: RetentionPlan) -> dict[str, Any]:
     return {
-        "before_offset": expiry.before_offset,
+        "before_offset": expiry.end_offset,
         "segments": [_segment_document(one) for one in expiry.segments],
     }
 
@@ -256,11 +256,11 @@ def _counts(report: CleanReport) -> str:
     return ", ".join([f"{kept:,} record{'' if kept == 1 else 's'} kept", *gone])
 
 
-def _expiry_lines(expiry: Expiry, would: str) -> Iterator[str]:
+def _expiry_lines(expiry: RetentionPlan, would: str) -> Iterator[str]:
     count = len(expiry.segments)
     yield (
         f"{count} segment{'s' if count > 1 else ''} {would}deleted, {expiry.size:,} bytes; the log "
-        f"begins at offset {expiry.before_offset}"
+        f"begins at offset {expiry.end_offset}"
     )
     for reason in dict.fromkeys(one.reason for one in expiry.segments):
         last = [one for one in expiry.segments if one.reason is reason][-1]

@@ -22,9 +22,9 @@ def tier_document(found: "TierPass") -> dict[str, Any]:
         "expired": [
             {
                 "base_offset": one.segment.base_offset,
-                "next_offset": one.segment.end_offset + 1,
+                "next_offset": one.segment.next_offset,
                 "size": one.segment.size,
-                "reason": one.reason.value,
+                "reason": str(one.reason),
                 "rule": one.rule,
             }
             for one in found.expiry.expired
@@ -49,7 +49,7 @@ def tier_lines(found: "TierPass", would: str) -> Iterator[str]:
         )
         for reason in dict.fromkeys(one.reason for one in expiry.expired):
             last = [one for one in expiry.expired if one.reason is reason][-1]
-            yield f"{reason.value}: {last.rule}"
+            yield f"{reason}: {last.rule}"
     if expiry.removed_count:
         yield f"objects of {_segments(expiry.removed_count)} {would}removed from the store"
 

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from varve.cleaning.explanation import (
-    BlockingRule,
+from varve.cleaning.explain.explanation import (
     RecordExplanation,
     RecordState,
     RemovalPath,
     SegmentExplanation,
-    SegmentLocation,
 )
+from varve.cleaning.retention.rules import BlockingRule
+from varve.cleaning.retention.segments import SegmentLocation
 from varve.cli.moments import show_due, show_moment
 from varve.cli.screen import WIDE, make_console, print_details, print_rows_with_details
 from varve.cli.store_access import Directory, find_topic, open_existing, parse_wanted

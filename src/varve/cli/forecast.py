@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from varve.cleaning.forecast import Forecast
+from varve.cleaning.retention.forecast import Forecast
 from varve.cli.forecast_cold import cold_text, find_prices, print_cold
 from varve.cli.moments import show_due, show_moment
 from varve.cli.screen import WIDE, make_console, print_rows_with_details

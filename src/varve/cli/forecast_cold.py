@@ -8,8 +8,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from varve.cleaning.explanation import SegmentLocation
-from varve.cleaning.forecast import Forecast
+from varve.cleaning.retention.forecast import Forecast
+from varve.cleaning.retention.segments import SegmentLocation
 from varve.cli.moments import show_due, show_moment
 from varve.cli.tier_access import show_bytes, show_cost
 from varve.disk import RealFileSystem

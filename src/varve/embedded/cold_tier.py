@@ -106,9 +106,9 @@ class ColdTier:
         return any(log.settings.remote_storage_enable for _, log, _ in self._logs.logs())
 
     @property
-    def grace_ms(self) -> int:
+    def delete_delay_ms(self) -> int:
         """How long the objects of a segment stay when it has expired."""
-        return self._settings.varve_tier_grace_ms
+        return self._settings.replaced_ms
 
     def get(self) -> "Tier":
         """The tier; raises what keeps its object store from being opened."""

@@ -6,24 +6,23 @@ Threads    any.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.explain import (
+from varve.cleaning.explain.explain import (
     LatestRecord,
     PartitionContext,
     explain_key,
     explain_log,
     explain_offset,
 )
-from varve.cleaning.explanation import RecordExplanation, RecordState, SegmentExplanation
-from varve.cleaning.forecast import Forecast, forecast
-from varve.cleaning.log_facts import read_consistently
+from varve.cleaning.explain.explanation import RecordExplanation, SegmentExplanation
+from varve.cleaning.retention.forecast import Forecast, forecast
+from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.embedded.cold_tier import ColdTier
 from varve.foundation.errors import StoreError, Unavailable
-from varve.foundation.settings import GivenValue
+from varve.foundation.settings import GivenValue, parse_settings
 
 
 class Insight:
@@ -37,98 +36,59 @@ class Insight:
     def explain_segments(self, partition: TopicPartition, now_ms: int) -> list[SegmentExplanation]:
         """Why each segment of a partition is still here, in both tiers.
 
-        What only the object store can tell is said to be unknown while it is down.
+        While object storage is down the local segments are explained without it.
         """
         log = self._logs.get(partition)
-        local = explain_log(log, now_ms, self._knowledge(log, now_ms))
-        return self._with_tiers(log, local, now_ms)
-
-    def _with_tiers(
-        self, log: Log, local: list[SegmentExplanation], now_ms: int
-    ) -> list[SegmentExplanation]:
-        if not log.settings.remote_storage_enable:
-            return local
-        from varve.tiering.cold_explain import explain_tiers, explain_unknown
-        from varve.tiering.cold_forecast import look_at
-
-        try:
-            look = look_at(self._tier.get(), log.topic_partition)
-        except Unavailable:
-            return explain_unknown(local)
-        return read_consistently(log, lambda: explain_tiers(log, local, look, now_ms))
+        return explain_log(log, now_ms, self._context(log, now_ms))
 
     def explain_offset(
         self, partition: TopicPartition, offset: int, now_ms: int
     ) -> RecordExplanation:
         """Why the record with an offset is still here, or that it is not."""
         log = self._logs.get(partition)
-        known = self._knowledge(log, now_ms)
-        return self._in_tiers(log, explain_offset(log, offset, now_ms, known), known)
-
-    def _in_tiers(
-        self, log: Log, record: RecordExplanation, known: PartitionContext
-    ) -> RecordExplanation:
-        """The record with its segment as both tiers have it, and with what replaces a cold one."""
-        if not log.settings.remote_storage_enable or record.offset < log.log_start_offset:
-            return record
-        own = [] if record.segment is None else [record.segment]
-        segments = self._with_tiers(log, own, record.now_ms)
-        segment = next(
-            (
-                one
-                for one in segments
-                if one.base_offset <= record.offset < one.next_offset and one.place.is_readable
-            ),
-            record.segment,
-        )
-        replaced_by = record.superseded_by
-        is_cold = record.state is RecordState.COLD and log.settings.is_compacted
-        if is_cold and record.key is not None and known.find_latest is not None:
-            latest = known.find_latest(record.key, log.end_offset)
-            if latest is not None and latest.offset > record.offset:
-                replaced_by = latest.offset
-        return replace(record, segment=segment, superseded_by=replaced_by)
+        return explain_offset(log, offset, now_ms, self._context(log, now_ms))
 
     def explain_key(
         self, partition: TopicPartition, key: bytes, now_ms: int
     ) -> RecordExplanation | None:
         """Why the newest record of a key is still here; None when there is none."""
         log = self._logs.get(partition)
-        known = self._knowledge(log, now_ms)
-        found = explain_key(log, key, now_ms, known)
-        return None if found is None else self._in_tiers(log, found, known)
+        return explain_key(log, key, now_ms, self._context(log, now_ms))
 
     def forecast(
         self, partition: TopicPartition, now_ms: int, settings: Mapping[str, GivenValue]
     ) -> Forecast:
-        """What a partition's policy lets go and when, or would with some settings changed.
+        """What a partition's policy removes and when, or would with some settings changed.
 
-        Raises Unavailable for one in the cold tier whose object store cannot tell now.
+        Raises Unavailable for a tiered one whose object storage does not answer.
         """
         log = self._logs.get(partition)
         # What is not compacted now has no plan; what it would lose then nobody has counted.
         stale = self._stale_bytes(log, now_ms) if log.settings.is_compacted else None
-
-        def sum_stale(log: Log, settings: LogSettings) -> int | None:
-            return None if stale is None else sum(stale.values())
-
-        found = forecast(log, now_ms, overrides=settings, stale_bytes=sum_stale)
-        if not (log.settings.remote_storage_enable or found.settings.remote_storage_enable):
-            return found
-        from varve.tiering.cold_forecast import ColdLook, forecast_tiers, look_at
-
-        look = ColdLook((), log.log_start_offset, 0, self._tier.grace_ms)
-        if log.settings.remote_storage_enable:
-            look = look_at(self._tier.get(), partition)
-        rows, cold = read_consistently(
-            log, lambda: forecast_tiers(log, look, found.settings, now_ms)
+        return forecast(
+            log,
+            now_ms,
+            overrides=settings,
+            stale_bytes=None if stale is None else sum(stale.values()),
+            remote=self._remote_segments(log, settings),
         )
-        return replace(found, rows=rows, cold=cold)
 
-    def _knowledge(self, log: Log, now_ms: int) -> PartitionContext:
+    def _remote_segments(
+        self, log: Log, settings: Mapping[str, GivenValue]
+    ) -> RemoteSegments | None:
+        """Those of a tiered log; an empty list for one that the settings would make tiered."""
+        if log.settings.remote_storage_enable:
+            return self._tier.get().remote_segments(log.topic_partition)
+        where = f"the forecast of {log.topic_partition}"
+        tried = parse_settings(LogSettings, settings, where, base=log.settings)
+        if not tried.remote_storage_enable:
+            return None
+        return RemoteSegments((), log.log_start_offset, 0, self._tier.delete_delay_ms)
+
+    def _context(self, log: Log, now_ms: int) -> PartitionContext:
         partition = log.topic_partition
         directory = self._logs.directory_of(partition)
-        # The plan looks at every segment, so that damaged ones are known as held behind it.
+        # The plan reads every segment, so that damaged ones are known as uncleanable behind it.
         stale = self._stale_bytes(log, now_ms) if log.settings.is_compacted else None
         holds = [
             hold
@@ -141,16 +101,21 @@ class Insight:
             found = self._cleaner.find_key(partition, key, now_ms, below=below)
             return None if found is None else LatestRecord(found.offset, found.value is None)
 
+        remote = None
+        with suppress(Unavailable):
+            remote = self._remote_segments(log, {})
         return PartitionContext(
             first_dirty_offset=None if directory is None else directory.cleaner_offset(partition),
+            remote=remote,
+            is_remote_unavailable=remote is None and log.settings.remote_storage_enable,
             holds=holds,
             stale_bytes=None if stale is None else stale.get,
             find_latest=find_latest,
-            border=self._find_border(partition),
+            border=self._find_bounds(partition),
         )
 
-    def _find_border(self, partition: TopicPartition) -> RemoteBounds | None:
-        """None also while the object store is down: what it keeps is then not told."""
+    def _find_bounds(self, partition: TopicPartition) -> RemoteBounds | None:
+        """None also while object storage is down: what it keeps is then unknown."""
         with suppress(Unavailable):
             return self._cleaner.border(partition)
         return None

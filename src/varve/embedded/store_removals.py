@@ -16,9 +16,9 @@ from varve.foundation.clock import Clock
 from varve.foundation.settings import GivenValue
 
 if TYPE_CHECKING:
-    from varve.cleaning.explanation import RecordExplanation, SegmentExplanation
-    from varve.cleaning.forecast import Forecast
+    from varve.cleaning.explain.explanation import RecordExplanation, SegmentExplanation
     from varve.cleaning.removals.audit import AuditReport
+    from varve.cleaning.retention.forecast import Forecast
     from varve.embedded.insight import Insight
 
 

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from varve.cleaning.compaction.cleanable_log import find_cleanable
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.effective_time import RetentionTimestamp
-from varve.cleaning.log_facts import observe, read_consistently
 from varve.cleaning.metrics import CleanerMetrics
-from varve.cleaning.removals.removal import Reason
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
-from varve.cleaning.retention_rules import ExpiredSegment, Expiry, review
+from varve.cleaning.retention.retention import (
+    ExpiredSegment,
+    LogRetention,
+    RetentionPlan,
+    plan_retention,
+)
+from varve.cleaning.retention.segments import list_segments, read_consistently
 from varve.cleaning.settings import CleanerSettings
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.embedded.cold_tier import ColdTier
@@ -45,7 +48,7 @@ class Cleaned:
 
     partition: TopicPartition
     compaction: CleanReport | None
-    expiry: Expiry | None
+    expiry: RetentionPlan | None
     undecided: tuple[ExpiredSegment, ...] = ()
     tier: "TierPass | None" = None
 
@@ -155,13 +158,13 @@ class Upkeep:
         tier = self._tier.get().expire(partition, now_ms) if is_tiered else None
         return Cleaned(partition, compaction, self._expire(log, now_ms), tier=tier)
 
-    def _expire(self, log: Log, now_ms: int) -> Expiry | None:
+    def _expire(self, log: Log, now_ms: int) -> RetentionPlan | None:
         retention = self.cleaner.retention
-        expiry = retention.expire(log, now_ms)
+        removed = retention.expire(log, now_ms)
         failure = retention.failures.get(log.topic_partition)
         if failure is not None:
             raise Unavailable(f"{log.topic_partition}: retention failed: {failure}")
-        return expiry
+        return removed if removed.segments else None
 
     def measure(self, now_ms: int) -> None:
         """Brings the metrics up to this moment; removes nothing.
@@ -182,10 +185,10 @@ class Upkeep:
             max_dirty_ratio=max((one.ratio for one in found), default=0.0),
             max_delay_ms=max((one.delay_ms for one in found), default=0),
         )
-        self.metrics.set_overruled(
+        self.metrics.set_rejected(
             {
                 log.topic_partition: len(
-                    read_consistently(log, partial(_find_overruled, log, now_ms))
+                    LogRetention(log, self.cleaner.removals.get(log)).plan(now_ms).rejected
                 )
                 for log in self._served()
                 if "delete" in log.settings.cleanup_policy
@@ -231,7 +234,8 @@ def _foresee(
 ) -> Cleaned:
     """What all together would do: retention is certain only of what compaction leaves as it is."""
     partition = log.topic_partition
-    expiry = read_consistently(log, partial(_find_expired, log, tier, now_ms))
+    plan = read_consistently(log, partial(_plan_retention, log, tier, now_ms))
+    expiry = plan if plan.segments else None
     if compaction is None or not compaction.rewritten:
         return Cleaned(partition, compaction, expiry, tier=tier)
     is_certain = partial(_stays_certain, compaction)
@@ -243,37 +247,21 @@ def _foresee(
     certain = list(takewhile(is_certain, expiry.segments))
     undecided = expiry.segments[len(certain) :]
     if undecided:
-        expiry = _cut(expiry, certain)
+        expiry = replace(expiry, segments=tuple(certain), rolls_active=False) if certain else None
     return Cleaned(partition, compaction, expiry, undecided, tier)
 
 
-def _find_expired(log: Log, tier: "TierPass | None", now_ms: int) -> Expiry | None:
-    """What local retention takes, after what the tier lets go by then."""
-    facts = observe(log)
+def _plan_retention(log: Log, tier: "TierPass | None", now_ms: int) -> RetentionPlan:
+    """What local retention removes, after what the tier removes by then."""
+    segments = list_segments(log)
     if tier is None:
-        return review(facts, now_ms).expiry
-    start = max(facts.log_start_offset, tier.expiry.end_offset or 0)
-    moved = {one.base_offset for one in tier.moved.segments}
-    left = tuple(one for one in facts.segments if one.base_offset not in moved)
-    return review(replace(facts, log_start_offset=start, segments=left), now_ms).expiry
+        return plan_retention(segments, now_ms)
+    start = max(segments.log_start_offset, tier.expiry.end_offset or 0)
+    evicted = {one.base_offset for one in tier.moved.segments}
+    left = tuple(one for one in segments.segments if one.base_offset not in evicted)
+    return plan_retention(replace(segments, log_start_offset=start, segments=left), now_ms)
 
 
 def _stays_certain(compaction: CleanReport, segment: ExpiredSegment) -> bool:
     # Compaction shrinks the log, so that its size lets go of fewer segments afterwards.
-    is_by_size = segment.reason is Reason.EXPIRED_SIZE
-    return not is_by_size and segment.base_offset not in compaction.rewritten
-
-
-def _cut(expiry: Expiry, certain: Sequence[ExpiredSegment]) -> Expiry | None:
-    if not certain:
-        return None
-    return replace(
-        expiry,
-        before_offset=certain[-1].next_offset,
-        segments=tuple(certain),
-        takes_active=False,
-    )
-
-
-def _find_overruled(log: Log, now_ms: int) -> dict[int, RetentionTimestamp]:
-    return review(observe(log), now_ms).overruled
+    return not segment.is_by_size and segment.base_offset not in compaction.rewritten

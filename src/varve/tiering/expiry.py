@@ -18,11 +18,13 @@ from typing import Final
 
 from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
 from varve.cleaning.removals.removal_json import encode_removal
+from varve.cleaning.retention.rules import Due, due_now
+from varve.cleaning.retention.segments import RemoteSegmentInfo
 from varve.commit_log import Log
 from varve.foundation.errors import ObjectExists
 from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.expiry_rules import ColdLogFacts, ExpiredColdSegment, find_expired
 from varve.tiering.manifest import Manifest
+from varve.tiering.remote_segments import readable_segments, total_retention_scope
 from varve.tiering.tiered_partition import TieredPartition, TieredPartitions
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ _SEGMENTS_MAX: Final = 256
 class ColdExpiry:
     """What one pass let go of a partition, and how many segments' objects it took away."""
 
-    expired: tuple[ExpiredColdSegment, ...] = ()
+    expired: tuple[Due[RemoteSegmentInfo], ...] = ()
     removed_count: int = 0
 
     @property
@@ -45,32 +47,7 @@ class ColdExpiry:
     @property
     def end_offset(self) -> int | None:
         """Where the log begins when these are gone; None where none are."""
-        return self.expired[-1].segment.end_offset + 1 if self.expired else None
-
-
-def observe_cold(tiered: TieredPartition, manifest: Manifest) -> ColdLogFacts:
-    """What expiry must know of a log: the local part counts from where the cold one ends."""
-    log = tiered.log
-    copied = tiered.copied_offset or 0
-    local_bytes = sum(one.size for one in log.view if one.base_offset >= copied)
-    return ColdLogFacts(
-        settings=log.settings,
-        epochs=log.epochs,
-        log_start_offset=log.log_start_offset,
-        end_offset=log.end_offset,
-        total_bytes=manifest.log_bytes - _count_foreign(tiered, manifest, copied) + local_bytes,
-    )
-
-
-def _count_foreign(tiered: TieredPartition, manifest: Manifest, copied_offset: int) -> int:
-    """Bytes of readable segments behind the copied offset: the log was cut, and has others there.
-
-    They count for no limit, as nothing else must go in their stead.
-    """
-    if manifest.highest_offset < copied_offset:
-        return 0
-    behind = tiered.manifests.segments(manifest, from_offset=copied_offset)
-    return sum(one.size for one in behind if one.is_readable)
+        return self.expired[-1].segment.next_offset if self.expired else None
 
 
 class TierExpiry:
@@ -88,11 +65,9 @@ class TierExpiry:
             tiered.retire_versions(now_ms, self._retention_ms)
             return ColdExpiry()
         manifest = tiered.load()
-        expired: list[ExpiredColdSegment] = []
+        expired: list[Due[RemoteSegmentInfo]] = []
         while True:
-            facts = observe_cold(tiered, manifest)
-            readable = (one for one in tiered.manifests.segments(manifest) if one.is_readable)
-            found = _take_batch(find_expired(facts, readable, now_ms))
+            found = _take_batch(_find_due(tiered, manifest, now_ms))
             if not found:
                 break
             manifest = self._let_go(tiered, found, now_ms)
@@ -104,24 +79,21 @@ class TierExpiry:
     def foresee(self, tiered: TieredPartition, now_ms: int) -> ColdExpiry:
         """What a pass would let go and take away now; nothing changes."""
         manifest = tiered.load()
-        readable = (one for one in tiered.manifests.segments(manifest) if one.is_readable)
-        expired = tuple(find_expired(observe_cold(tiered, manifest), readable, now_ms))
+        expired = tuple(_find_due(tiered, manifest, now_ms))
         pending = tiered.manifests.pending(manifest)
         return ColdExpiry(expired, sum(_is_due(tiered, one, now_ms) for one in pending))
 
     def _has_work(self, tiered: TieredPartition, manifest: Manifest, now_ms: int) -> bool:
-        facts = observe_cold(tiered, manifest)
-        readable = (one for one in tiered.manifests.segments(manifest) if one.is_readable)
-        if next(find_expired(facts, readable, now_ms), None) is not None:
+        if next(_find_due(tiered, manifest, now_ms), None) is not None:
             return True
         pending = tiered.manifests.pending(manifest)
         return any(_is_due(tiered, one, now_ms) for one in pending)
 
     def _let_go(
-        self, tiered: TieredPartition, found: Sequence[ExpiredColdSegment], now_ms: int
+        self, tiered: TieredPartition, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int
     ) -> Manifest:
         segments = [one.segment for one in found]
-        start, end = segments[0].base_offset, segments[-1].end_offset + 1
+        start, end = segments[0].base_offset, segments[-1].next_offset
         log = tiered.log
         # The reason comes first: once the log start is raised it is the only one that is left.
         self._record(tiered, found, now_ms)
@@ -151,7 +123,7 @@ class TierExpiry:
         return manifest
 
     def _record(
-        self, tiered: TieredPartition, found: Sequence[ExpiredColdSegment], now_ms: int
+        self, tiered: TieredPartition, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int
     ) -> None:
         """Writes the balance of the removal beside the segments, before anything else changes.
 
@@ -177,7 +149,15 @@ class TierExpiry:
         return removed
 
 
-def _take_batch(expired: Iterator[ExpiredColdSegment]) -> list[ExpiredColdSegment]:
+def _find_due(
+    tiered: TieredPartition, manifest: Manifest, now_ms: int
+) -> Iterator[Due[RemoteSegmentInfo]]:
+    """The remote segments that are due by the limits of both tiers, oldest first."""
+    scope = total_retention_scope(tiered, manifest)
+    return due_now(readable_segments(tiered, manifest), scope, now_ms)
+
+
+def _take_batch(expired: Iterator[Due[RemoteSegmentInfo]]) -> list[Due[RemoteSegmentInfo]]:
     """The segments of one commit; those below the log start come first and by themselves.
 
     So a pass that was interrupted behind its record is repeated over the same segments.
@@ -193,10 +173,11 @@ def _is_due(tiered: TieredPartition, segment: ColdSegment, now_ms: int) -> bool:
     return segment.may_be_deleted(now_ms)
 
 
-def _balance(log: Log, found: Sequence[ExpiredColdSegment], now_ms: int) -> Removal:
+def _balance(log: Log, found: Sequence[Due[RemoteSegmentInfo]], now_ms: int) -> Removal:
     records: Counter[Reason] = Counter()
     sizes: Counter[Reason] = Counter()
     for one in found:
+        assert one.reason is not None
         records[one.reason] += one.segment.record_count
         sizes[one.reason] += one.segment.size
     last = found[-1]
@@ -208,7 +189,7 @@ def _balance(log: Log, found: Sequence[ExpiredColdSegment], now_ms: int) -> Remo
         inputs=tuple(
             SegmentSummary(
                 one.segment.base_offset,
-                one.segment.end_offset + 1,
+                one.segment.next_offset,
                 one.segment.size,
                 one.segment.record_count,
             )
@@ -218,5 +199,5 @@ def _balance(log: Log, found: Sequence[ExpiredColdSegment], now_ms: int) -> Remo
         records=dict(records),
         bytes=dict(sizes),
         rule=f"segment {last.segment.base_offset} of the cold tier, {last.rule}",
-        end_offset=last.segment.end_offset + 1,
+        end_offset=last.segment.next_offset,
     )

@@ -11,12 +11,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.cleaning.compaction.log_cleaner import LogCleaner
+from varve.cleaning.retention.retention import LogRetention, RetentionPlan
+from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
@@ -26,11 +28,12 @@ from varve.tiering.cold_reads import ColdReads
 from varve.tiering.copier import REFUSALS_MAX, Progress, TierCopier
 from varve.tiering.copy_report import CopyReport
 from varve.tiering.expiry import ColdExpiry, TierExpiry
-from varve.tiering.local_retention import Moved, apply_local_retention, find_movable
+from varve.tiering.local_retention import evict_copied_segments
 from varve.tiering.manifest_backends import BackendContext, open_backend
 from varve.tiering.metadata_topic import MetadataTopic
 from varve.tiering.metrics import TierMetrics
 from varve.tiering.partition_removal import check_removable, remove_partition
+from varve.tiering.remote_segments import read_remote_segments
 from varve.tiering.settings import TierSettings
 from varve.tiering.tier_status import TierStatus, note_cold, note_lag, observe_tiers
 from varve.tiering.tiered_partition import (
@@ -51,7 +54,7 @@ class TierPass:
     """What a pass over one partition let go: of the local disk, and of both tiers."""
 
     partition: TopicPartition
-    moved: Moved
+    moved: RetentionPlan
     expiry: ColdExpiry
 
 
@@ -221,33 +224,38 @@ class Tier:
         tiered = self.partitions.get(partition)
         with tiered.work, tiered.guard("retention"):
             if not self.partitions.is_current(tiered):
-                return TierPass(partition, Moved(()), ColdExpiry())
+                return TierPass(partition, RetentionPlan(partition), ColdExpiry())
             expiry = self._expiry.expire(tiered, now_ms)
-            moved = Moved(())
+            moved = RetentionPlan(partition)
             if tiered.log.settings.copies_to_tier:
-                moved = self._move_out(tiered, now_ms)
+                moved = self._evict(tiered, now_ms)
             note_lag(tiered, self.metrics)
             note_cold(tiered, self.metrics)
             return TierPass(partition, moved, expiry)
 
-    def _move_out(self, tiered: TieredPartition, now_ms: int) -> Moved:
-        evidence = self._cleaner.evidence(tiered.log)
-        moved = Moved(())
+    def _evict(self, tiered: TieredPartition, now_ms: int) -> RetentionPlan:
+        """Evicts local segments step by step; rolls the active one where it is due as well."""
+        retention = self._retention_of(tiered)
+        evicted = RetentionPlan(tiered.log.topic_partition)
         while not self._stopping.is_set():
-            step = apply_local_retention(tiered, now_ms, evidence)
+            step = evict_copied_segments(tiered, retention, now_ms)
             if not step.segments:
                 break
-            moved = Moved(moved.segments + step.segments)
-        return moved
+            evicted = replace(evicted, segments=evicted.segments + step.segments)
+        return evicted
+
+    def _retention_of(self, tiered: TieredPartition) -> LogRetention:
+        return LogRetention(tiered.log, self._cleaner.removals.get(tiered.log))
 
     def foresee(self, partition: TopicPartition, now_ms: int) -> TierPass:
         """What `expire` would do now; nothing changes. Raises StoreError."""
         tiered = self.partitions.get(partition)
         expiry = self._expiry.foresee(tiered, now_ms)
-        movable = None
+        evicted = RetentionPlan(partition)
         if tiered.log.settings.copies_to_tier:
-            movable = find_movable(tiered.log, get_copied_offset(tiered), now_ms)
-        return TierPass(partition, Moved(movable.segments if movable else ()), expiry)
+            copied = get_copied_offset(tiered)
+            evicted = self._retention_of(tiered).plan_eviction(copied, now_ms)
+        return TierPass(partition, evicted, expiry)
 
     def check_removable(self, partition: TopicPartition) -> None:
         """Raises StoreError where `remove` would fail by what the store says now."""
@@ -266,6 +274,11 @@ class Tier:
         self.reads.forget(partition)
         self.failures.pop(partition, None)
         return removed
+
+    def remote_segments(self, partition: TopicPartition) -> RemoteSegments:
+        """All remote segments of a partition; raises Unavailable when the store is down."""
+        delay_ms = self.settings.replaced_ms
+        return read_remote_segments(self.partitions.get(partition), delete_delay_ms=delay_ms)
 
     def status(self, partition: TopicPartition) -> TierStatus:
         """How the tiers of a partition stand; raises Unavailable when the store is."""

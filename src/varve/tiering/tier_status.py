@@ -5,7 +5,7 @@ Invariant  nothing changes. The local side is told without asking the object sto
 
 from dataclasses import dataclass, replace
 
-from varve.cleaning.log_facts import read_consistently
+from varve.cleaning.retention.segments import read_consistently
 from varve.commit_log import Log, TopicPartition
 from varve.tiering.cold_segment import SegmentState
 from varve.tiering.copied_offset import find_closed

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.cleaning_bench import CleaningBench, compacted
-from varve.cleaning.moved import evict_local_segments
+from tests.support.evictions import evict_local_segments
 from varve.cleaning.removals.audit import audit_partition
 from varve.cleaning.removals.removal import RemovalKind
 from varve.disk import CrashMode
@@ -34,7 +34,7 @@ def count_steps() -> int:
 
 def move(bench: CleaningBench) -> None:
     base = max(one.base_offset for one in bench.log.view if one.base_offset <= MOVED_UP_TO)
-    evict_local_segments(bench.log, base, bench.now_ms, bench.cleaner.evidence(bench.log))
+    evict_local_segments(bench.log, base, bench.now_ms, bench.cleaner.removals.get(bench.log))
 
 
 @pytest.mark.parametrize("mode", list(CrashMode))
@@ -47,7 +47,7 @@ def test_a_move_is_explained_wherever_it_was_cut(mode: CrashMode) -> None:
         check(bench)
         move(bench)
         check(bench)
-        entries = bench.cleaner.evidence(bench.log).read()
+        entries = bench.cleaner.removals.get(bench.log).read()
         assert entries[-1].balance.kind == RemovalKind.EVICTION
         assert bench.log.log_start_offset == 0
         assert bench.log.local_start_offset > 0

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cleaning_bench import RETENTION_MS, CleaningBench, compacted, fold
+from tests.support.evictions import evict_local_segments
 from tests.support.log_model import StoredBatch, filter_committed, read_committed, split_batches
 from varve.cleaning.compaction.cleanable_log import RemoteBounds
 from varve.cleaning.compaction.log_cleaner import LogCleaner
-from varve.cleaning.moved import evict_local_segments
 from varve.cleaning.removals.audit import audit_partition
 from varve.commit_log import TopicPartition
 from varve.commit_log.names import LOG
@@ -131,7 +131,7 @@ class TwoTiers:
         log = self.hot.log
         bases = [one.base_offset for one in log.view if one.base_offset <= self.copied_offset]
         if len(bases) > back:
-            evidence = self.hot.cleaner.evidence(log)
+            evidence = self.hot.cleaner.removals.get(log)
             evict_local_segments(log, bases[len(bases) - 1 - back], self.hot.now_ms, evidence)
 
     def compact(self, back: int) -> None:

@@ -1,23 +1,21 @@
 """Retention, its forecast and selection equal simple models of Kafka's rules (G5)."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.log_facts import Piece, make_facts
 from tests.support.retention_model import ModelLog
 from varve.cleaning.compaction.cleanable_log import judge_cleanable
-from varve.cleaning.forecast import DAY_MS, forecast_facts
-from varve.cleaning.log_facts import LogFacts, SegmentTimes
-from varve.cleaning.retention_rules import review
+from varve.cleaning.retention.forecast import forecast_log
+from varve.cleaning.retention.retention import plan_retention
+from varve.cleaning.retention.segments import SegmentList
 
 TIMES = st.integers(-1, 60)
 LIMITS = st.integers(-1, 40)
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> LogFacts:
+def logs(draw: st.DrawFn) -> SegmentList:
     def piece(*, is_last: bool) -> Piece:
         is_empty = is_last and draw(st.booleans())
         offsets = 0 if is_empty else draw(st.integers(1, 4))
@@ -52,63 +50,30 @@ def logs(draw: st.DrawFn) -> LogFacts:
 
 
 @given(logs(), st.integers(0, 120))
-def test_retention_deletes_what_the_model_deletes(facts: LogFacts, now_ms: int) -> None:
-    expiry = review(facts, now_ms).expiry
-    found = [one.base_offset for one in expiry.segments] if expiry else []
+def test_retention_deletes_what_the_model_deletes(facts: SegmentList, now_ms: int) -> None:
+    plan = plan_retention(facts, now_ms)
+    found = [one.base_offset for one in plan.segments]
     model = ModelLog(facts)
     assert found == model.run(now_ms)
-    if expiry is not None:
-        remaining = model.segments[0].base
-        assert expiry.before_offset == remaining
-        assert expiry.takes_active == (len(found) == len(facts.segments))
+    assert plan.rolls_active == (len(found) == len(facts.segments))
+    if found:
+        assert plan.end_offset == model.segments[0].base
 
 
 @given(logs(), st.integers(0, 80), st.integers(0, 80))
 def test_a_forecast_is_what_retention_will_delete(
-    facts: LogFacts, now_ms: int, later_ms: int
+    facts: SegmentList, now_ms: int, later_ms: int
 ) -> None:
-    rows = forecast_facts(facts, now_ms)
+    rows = forecast_log(facts, now_ms)
     assert [row.base_offset for row in rows] == [one.base_offset for one in facts.segments]
     then_ms = now_ms + later_ms
     due = [row.base_offset for row in rows if row.when_ms is not None and row.when_ms <= then_ms]
     assert due == ModelLog(facts).run(then_ms)
 
 
-@given(logs(), st.integers(0, 60), st.integers(0, 60), st.integers(1, 3))
-def test_a_forecast_of_a_growing_log_is_what_retention_will_delete(
-    facts: LogFacts, now_ms: int, later_ms: int, growth: int
-) -> None:
-    """The active segment grows by whole bytes per ms, and its newest record is always new."""
-    rows = forecast_facts(facts, now_ms, growth * DAY_MS)
-    then_ms = now_ms + later_ms
-
-    def grown(at_ms: int) -> LogFacts:
-        active = replace(
-            facts.active,
-            size=facts.active.size + growth * (at_ms - now_ms),
-            read_times=lambda: SegmentTimes(at_ms, at_ms, at_ms),
-        )
-        return replace(facts, segments=(*facts.segments[:-1], active))
-
-    closed = {one.base_offset for one in facts.segments[:-1]}
-    due = [
-        row.base_offset
-        for row in rows
-        if row.when_ms is not None and row.when_ms <= then_ms and row.base_offset in closed
-    ]
-    model = ModelLog(grown(now_ms))
-    gone = [*model.run(now_ms)]
-    # A pass at each moment: what time takes early, size need not take later.
-    for at_ms in range(now_ms + 1, then_ms + 1):
-        model.segments[-1].size = grown(at_ms).active.size
-        model.segments[-1].age_from = at_ms
-        gone = [*model.run(at_ms)]
-    assert due == [base for base in gone if base in closed]
-
-
 @given(logs(), st.one_of(st.none(), st.integers(0, 30)), st.integers(0, 120))
 def test_selection_equals_a_simple_model(
-    facts: LogFacts, checkpoint: int | None, now_ms: int
+    facts: SegmentList, checkpoint: int | None, now_ms: int
 ) -> None:
     found = judge_cleanable(facts, checkpoint, now_ms)
     first_dirty_offset = facts.log_start_offset if checkpoint is None else checkpoint
@@ -124,7 +89,7 @@ def test_selection_equals_a_simple_model(
     protected = [facts.last_stable_offset, last]
     for base, _, one in spans[:-1]:
         lag = facts.settings.min_compaction_lag_ms
-        times = one.read_times()
+        times = one.times()
         newest = times.max_timestamp if times.max_timestamp >= 0 else times.last_append_ms
         if facts.settings.retention_time == "append":
             newest = times.last_append_ms

@@ -10,7 +10,7 @@ from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, read_a
 from tests.support.log_facts import Piece, make_facts
 from tests.support.retention_model import ModelLog
 from varve.cleaning.removals.removal_log import RemovalLog
-from varve.cleaning.retention import expire
+from varve.cleaning.retention.retention import LogRetention
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.settings import LONG_MAX
@@ -92,8 +92,7 @@ class Run:
         )
         model = ModelLog(facts)
         gone = model.run(now_ms)
-        expiry = expire(log, now_ms, RemovalLog(self.bench.fs, DIRECTORY))
-        found = expiry.segments if expiry else ()
+        found = LogRetention(log, RemovalLog(self.bench.fs, DIRECTORY)).expire(now_ms).segments
         assert [one.base_offset for one in found] == gone
         assert [one.records for one in found] == [one.offsets for one in self.made[: len(gone)]]
         end = self.end

@@ -97,7 +97,7 @@ def test_a_balance_that_cannot_be_put_on_record_leaves_no_file(
         raise OSError(errno.EMFILE, "too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.cleaner.evidence(bench.log), "next_id", fail)
+        patch.setattr(bench.cleaner.removals.get(bench.log), "next_id", fail)
         with pytest.raises(StoreError):
             bench.clean()
     assert not [name for name in bench.names() if name.endswith(CLEANED)]

@@ -1,5 +1,6 @@
 """Segments that leave the local disk for object storage are on record, and no loss to an audit."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.support.audit_bench import AuditBench
 from tests.support.balances import make_expiry
 from tests.support.cleaning_bench import PARTITION, CleaningBench, compacted
-from varve.cleaning.moved import evict_local_segments, eviction_record
+from tests.support.evictions import evict_local_segments
 from varve.cleaning.removals.audit import AuditReport, Outcome, audit_partition
 from varve.cleaning.removals.removal import Reason, Removal, RemovalKind, SegmentSummary
 from varve.cleaning.removals.removal_json import decode_removal, encode_removal
@@ -144,14 +145,14 @@ def test_a_log_moves_its_segments_out_on_record() -> None:
         hot.put("a", str(number))
         if number % 2:
             hot.roll()
-    evidence = hot.cleaner.evidence(hot.log)
+    evidence = hot.cleaner.removals.get(hot.log)
     gone = evict_local_segments(hot.log, 4, hot.now_ms, evidence)
     assert [segment.base_offset for segment in gone] == [0, 2]
     assert (hot.log.log_start_offset, hot.log.local_start_offset) == (0, 4)
     (entry,) = evidence.read()
     assert entry.is_done
     assert entry.balance.records == {Reason.EVICTED: 4}
-    assert entry.balance.rule.startswith("object storage holds them")
+    assert entry.balance.rule == "2 in object storage alone: segment 2, a test"
     assert evict_local_segments(hot.log, 4, hot.now_ms, evidence) == []
     assert len(evidence.read()) == 1
     report = audit_partition(hot.disk, hot.log.directory)
@@ -164,14 +165,40 @@ def test_what_was_compacted_and_then_moved_leaves_a_clean_audit() -> None:
         hot.put("a", str(number))
         hot.roll()
     hot.clean()
-    evidence = hot.cleaner.evidence(hot.log)
+    evidence = hot.cleaner.removals.get(hot.log)
     left = hot.log.view.closed
-    balance = eviction_record(hot.log, hot.now_ms, left, evidence.next_id())
-    assert [figure.size for figure in balance.inputs] == [segment.size for segment in left]
-    assert balance.records_before == 1
     evict_local_segments(hot.log, hot.log.view.active.base_offset, hot.now_ms, evidence)
     report = audit_partition(hot.disk, hot.log.directory, deep=True)
     assert report.findings == ()
     assert report.partition == PARTITION
-    assert report.entries[-1].balance == balance
+    removal = report.entries[-1].balance
+    assert removal.kind is RemovalKind.EVICTION
+    assert [figure.size for figure in removal.inputs] == [segment.size for segment in left]
+    assert removal.records_before == 1
     assert {one.balance.kind for one in report.entries[:-1]} == {RemovalKind.COMPACTION}
+
+
+def test_an_eviction_on_a_full_disk_is_recorded_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hot = CleaningBench(settings=compacted(remote_storage_enable=True))
+    for number in range(4):
+        hot.put(f"k{number}", "v")
+        hot.roll()
+    removals = hot.cleaner.removals.get(hot.log)
+
+    def refuse(removal: Removal) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removals, "append", refuse)
+        gone = evict_local_segments(hot.log, 2, hot.now_ms, removals)
+    assert [segment.base_offset for segment in gone] == [0, 1]
+    assert removals.read() == []
+    evict_local_segments(hot.log, 3, hot.now_ms, removals)
+    late, own = removals.read()
+    assert late.is_done
+    assert own.is_done
+    assert [figure.base_offset for figure in late.balance.inputs] == [0, 1]
+    assert "the disk was full" in late.balance.rule
+    assert audit_partition(hot.disk, hot.log.directory).findings == ()

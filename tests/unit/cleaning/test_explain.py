@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from tests.support.log_bench import DIRECTORY, NOW_MS, Bench, make_batch, split_batches
-from varve.cleaning.explain import (
+from varve.cleaning.explain.explain import (
     LatestRecord,
     PartitionContext,
     explain_key,
     explain_log,
     explain_offset,
-    explain_segment,
 )
-from varve.cleaning.explanation import Blocker, BlockingRule, RecordState, RemovalPath
+from varve.cleaning.explain.explanation import Blocker, RecordState, RemovalPath
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
+from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import Isolation
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
@@ -62,7 +62,8 @@ class Asked(Bench):
         return explain_offset(self.log, offset, self.now_ms, self.know(**known))
 
     def segment(self, offset: int, **known: Any) -> Any:
-        return explain_segment(self.log, offset, self.now_ms, self.know(**known))
+        explained = explain_log(self.log, self.now_ms, self.know(**known))
+        return [one for one in explained if one.base_offset <= offset][-1]
 
 
 def make(**settings: Any) -> Asked:

@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.log_bench import NOW_MS, Bench, make_batch
 from tests.support.log_facts import Piece, make_facts
-from varve.cleaning.explanation import BlockingRule
-from varve.cleaning.forecast import forecast, forecast_facts, observed_growth
 from varve.cleaning.removals.removal import Reason
-from varve.commit_log import Log, LogSettings
+from varve.cleaning.retention.forecast import forecast, forecast_log
+from varve.cleaning.retention.rules import BlockingRule
+from varve.commit_log import LogSettings
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidSetting
@@ -66,20 +66,16 @@ def test_a_name_that_is_none_is_refused(bench: Bench) -> None:
         forecast(bench.log, NOW_MS, overrides={"retention.mss": 1})
 
 
-def test_the_stale_bytes_of_a_compacted_topic_are_asked_for(bench: Bench) -> None:
-    def stale(log: Log, settings: LogSettings) -> int:
-        assert settings.is_compacted
-        return 42
-
-    assert forecast(bench.log, NOW_MS, stale_bytes=stale).stale_bytes is None
+def test_stale_bytes_are_those_of_a_compacted_topic(bench: Bench) -> None:
+    assert forecast(bench.log, NOW_MS, stale_bytes=42).stale_bytes is None
     overrides = {"cleanup.policy": "compact,delete"}
-    found = forecast(bench.log, NOW_MS, overrides=overrides, stale_bytes=stale)
+    found = forecast(bench.log, NOW_MS, overrides=overrides, stale_bytes=42)
     assert found.stale_bytes == 42
 
 
 def test_a_segment_waits_for_those_before_it() -> None:
     facts = make_facts(Piece(newest=9 * DAY), Piece(newest=DAY), Piece(newest=20 * DAY))
-    first, second, third = forecast_facts(facts, 10 * DAY)
+    first, second, third = forecast_log(facts, 10 * DAY)
     assert first.when_ms == second.when_ms == 16 * DAY + 1
     assert second.blocked_by is BlockingRule.EARLIER_SEGMENT
     assert third.when_ms == 27 * DAY + 1
@@ -87,7 +83,7 @@ def test_a_segment_waits_for_those_before_it() -> None:
 
 def test_what_stays_for_good_keeps_all_behind_it() -> None:
     facts = make_facts(Piece(newest=DAY), Piece(newest=DAY), Piece(newest=DAY), high_watermark=15)
-    first, second, third = forecast_facts(facts, 2 * DAY)
+    first, second, third = forecast_log(facts, 2 * DAY)
     assert first.when_ms == 8 * DAY + 1
     assert (second.when_ms, second.blocked_by) == (None, BlockingRule.HIGH_WATERMARK)
     assert third.when_ms is None
@@ -95,34 +91,9 @@ def test_what_stays_for_good_keeps_all_behind_it() -> None:
 
 def test_without_a_time_limit_growth_alone_lets_segments_go() -> None:
     facts = make_facts(Piece(), Piece(), retention_ms=-1, retention_bytes=1000)
-    for row in forecast_facts(facts, DAY):
+    for row in forecast_log(facts, DAY):
         assert row.when_ms is None
-        assert "the log of 200 bytes may grow before retention.bytes=1000" in row.rule
-
-
-def test_a_log_that_grows_reaches_its_size_limit() -> None:
-    facts = make_facts(
-        Piece(), Piece(), Piece(), Piece(), retention_ms=-1, retention_bytes=500
-    )  # fmt: skip
-    first, second, third, active = forecast_facts(facts, 0, 100)
-    assert (first.when_ms, second.when_ms, third.when_ms) == (2 * DAY, 3 * DAY, 4 * DAY)
-    assert first.reason is Reason.EXPIRED_SIZE
-    assert (active.when_ms, active.blocked_by) == (None, BlockingRule.ACTIVE_SEGMENT)
-
-
-def test_the_growth_so_far_is_taken_from_the_append_times(bench: Bench) -> None:
-    growth = observed_growth(bench.log, bench.clock.now_ms())
-    assert growth == pytest.approx(bench.log.size / 3)
-    found = forecast(
-        bench.log,
-        bench.clock.now_ms(),
-        overrides={"retention.bytes": bench.log.size, "retention.ms": -1},
-        growth_bytes_per_day=growth,
-    )
-    first_ms = found.rows[0].when_ms
-    assert first_ms is not None
-    assert abs(first_ms - found.now_ms - DAY) <= 1
-    assert found.to_json()["growth_bytes_per_day"] == growth
+        assert "the 200 bytes may grow before retention.bytes=1000" in row.rule
 
 
 def test_a_forecast_becomes_json(bench: Bench) -> None:

@@ -145,11 +145,11 @@ def test_health_is_told_by_directory_and_forgotten_when_it_heals(metrics: Cleane
 def test_retention_counts_by_reason(metrics: CleanerMetrics) -> None:
     metrics.observe_expiry(reason=Reason.EXPIRED_TIME, segments=2, bytes=700)
     metrics.observe_expiry(reason=Reason.EXPIRED_TIME, segments=1, bytes=300)
-    metrics.set_overruled({PARTITION: 4})
+    metrics.set_rejected({PARTITION: 4})
     text = exposition(metrics)
     assert 'deleted_bytes_total{reason="older than retention.ms"} 1000.0\n' in text
     assert 'deleted_segments_total{reason="older than retention.ms"} 3.0\n' in text
-    assert 'varve_retention_overruled_timestamps{partition="0",topic="orders"} 4.0\n' in text
+    assert 'varve_retention_rejected_timestamps{partition="0",topic="orders"} 4.0\n' in text
 
 
 def test_partitions_are_looked_up_when_somebody_asks(

@@ -17,8 +17,14 @@ from tests.support.mark_tables import Mark, make_tables
 from varve.cleaning.compaction.cleanable_log import CleaningBound, RemoteBounds, judge_cleanable
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.cleaning.compaction.transactions import TransactionTracker
-from varve.cleaning.explain import LatestRecord, PartitionContext, explain_log, explain_offset
-from varve.cleaning.explanation import BlockingRule, RecordState
+from varve.cleaning.explain.explain import (
+    LatestRecord,
+    PartitionContext,
+    explain_log,
+    explain_offset,
+)
+from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.retention.rules import BlockingRule
 from varve.commit_log import TopicPartition
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable

@@ -16,11 +16,12 @@ from tests.support.log_bench import (
     make_batch,
     read_all,
 )
-from varve.cleaning.effective_time import TimestampSource, effective_time
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.removals.removal import Reason, RemovalKind
-from varve.cleaning.removals.removal_log import RemovalLog
-from varve.cleaning.retention import Retention, expire, find_expired
+from varve.cleaning.removals.removal_log import RemovalLog, RemovalLogs
+from varve.cleaning.retention.retention import LogRetention, Retention
+from varve.cleaning.retention.rules import RetentionLimits, TimestampSource
+from varve.cleaning.retention.segments import list_segments
 from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
 from varve.disk.faulty import FaultyFileSystem
 from varve.foundation.clock import ManualClock
@@ -48,10 +49,14 @@ def evidence_of(bench: Bench) -> RemovalLog:
     return RemovalLog(bench.fs, DIRECTORY)
 
 
+def retention_of(bench: Bench) -> LogRetention:
+    return LogRetention(bench.log, evidence_of(bench))
+
+
 def expire_at(bench: Bench, days: float) -> list[int]:
     bench.clock.advance(int(days * DAY))
-    expiry = expire(bench.log, bench.clock.now_ms(), evidence_of(bench))
-    return [one.base_offset for one in expiry.segments] if expiry else []
+    removed = retention_of(bench).expire(bench.clock.now_ms())
+    return [one.base_offset for one in removed.segments]
 
 
 def test_segments_go_when_their_time_has_come(bench: Bench) -> None:
@@ -125,7 +130,7 @@ def test_nothing_goes_without_evidence(faulty: FaultyBench) -> None:
     faulty.clock.advance(8 * DAY)
     faulty.fail_next(OSError(errno.EIO, "broken"))
     with pytest.raises(OSError, match="broken"):
-        expire(faulty.log, faulty.clock.now_ms(), evidence_of(faulty))
+        retention_of(faulty).expire(faulty.clock.now_ms())
     assert faulty.log.log_start_offset == 0
     assert read_all(faulty.log) == [0, 1, 2, 3, 4]
 
@@ -134,10 +139,9 @@ def test_a_look_changes_nothing(bench: Bench) -> None:
     bench.open()
     bench.fill(2, 3)
     bench.clock.advance(8 * DAY)
-    found = find_expired(bench.log, bench.clock.now_ms())
-    assert found is not None
-    assert found.takes_active
-    assert (found.before_offset, len(found.segments)) == (5, 2)
+    found = retention_of(bench).plan(bench.clock.now_ms())
+    assert found.rolls_active
+    assert (found.end_offset, len(found.segments)) == (5, 2)
     assert len(bench.log.view) == 2
     assert evidence_of(bench).read() == []
 
@@ -146,17 +150,17 @@ def test_a_look_may_be_taken_under_other_settings(bench: Bench) -> None:
     bench.open()
     bench.fill(2, 3)
     now_ms = bench.clock.now_ms() + DAY
-    assert find_expired(bench.log, now_ms) is None
-    assert find_expired(bench.log, now_ms, LogSettings(retention_ms=DAY - 1)) is not None
+    assert retention_of(bench).plan(now_ms).segments == ()
+    assert retention_of(bench).plan(now_ms, LogSettings(retention_ms=DAY - 1)).segments
 
 
 @pytest.mark.parametrize("time", [400 * DAY, -400 * DAY])
 def test_an_absurd_timestamp_neither_pins_nor_destroys(bench: Bench, time: int) -> None:
     bench.open()
     bench.fill(1, 1, time=time)
-    segment = bench.log.view.closed[0]
-    assert effective_time(segment, bench.log).ms == NOW_MS
-    assert effective_time(segment, bench.log).source is TimestampSource.APPEND
+    times = list_segments(bench.log).segments[0].times()
+    since = RetentionLimits.total(bench.log.settings).timestamp(times)
+    assert (since.ms, since.source) == (NOW_MS, TimestampSource.APPEND)
     assert expire_at(bench, 6.9) == []
     assert expire_at(bench, 0.2) == [0, 1]
 
@@ -213,12 +217,12 @@ class Fleet:
             random=random.Random(5),
             topic_settings=lambda topic: LogSettings(**self.policies.get(topic, {})),
         ).open()
-        self.files: dict[TopicPartition, RemovalLog] = {}
+        self.removals = RemovalLogs(self.store)
         self.metrics = CleanerMetrics(clock=clock, logs=list)
-        self.retention = Retention(self.store, evidence=self.evidence, metrics=self.metrics)
+        self.retention = Retention(self.store, self.removals, self.metrics)
 
     def evidence(self, log: Log) -> RemovalLog:
-        return self.files.setdefault(log.topic_partition, RemovalLog(self.fs, log.directory))
+        return self.removals.get(log)
 
     def make(self, topic: str, **policy: Any) -> Log:
         self.policies[topic] = policy
@@ -247,9 +251,7 @@ def test_a_pass_takes_every_log_that_is_not_compacted(fleet: Fleet) -> None:
     fleet.clock.advance(8 * DAY)
     assert fleet.run() == {"a-0": 3}
     log = fleet.store.get(TopicPartition("c", 0))
-    expiry = fleet.retention.expire(log, fleet.clock.now_ms())
-    assert expiry is not None
-    assert len(expiry.segments) == 3
+    assert len(fleet.retention.expire(log, fleet.clock.now_ms()).segments) == 3
 
 
 def test_a_log_that_fails_does_not_stop_the_others(fleet: Fleet, monkeypatch: Any) -> None:
@@ -294,7 +296,7 @@ def test_whose_timestamps_were_not_believed_is_told(fleet: Fleet) -> None:
     log.roll()
     log.append(make_batch())
     fleet.run()
-    (notes,) = fleet.retention.overruled.values()
+    (notes,) = fleet.retention.rejected.values()
     assert list(notes) == [0]
     assert "after the last append" in notes[0].note
 
@@ -304,4 +306,24 @@ def test_a_deleted_partition_is_forgotten(fleet: Fleet) -> None:
     fleet.run()
     fleet.store.delete(TopicPartition("a", 0))
     fleet.run()
-    assert fleet.retention.overruled == {}
+    assert fleet.retention.rejected == {}
+
+
+def test_a_pass_looks_at_each_log_a_constant_number_of_times(
+    fleet: Fleet, monkeypatch: Any
+) -> None:
+    """It was quadratic in the number of partitions: every log was looked up by a walk over all."""
+    for number in range(12):
+        fleet.make(f"t{number}")
+    walks = 0
+    logs = fleet.store.logs
+
+    def count() -> Any:
+        nonlocal walks
+        walks += 1
+        return logs()
+
+    monkeypatch.setattr(fleet.store, "logs", count)
+    fleet.clock.advance(8 * DAY)
+    assert len(fleet.run()) == 12
+    assert walks <= 1

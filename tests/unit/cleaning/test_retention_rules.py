@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.log_facts import Piece, make_facts
-from varve.cleaning.log_facts import LogFacts
+from tests.support.log_facts import PARTITION, Piece, make_facts
 from varve.cleaning.removals.removal import Reason
-from varve.cleaning.retention_rules import review
+from varve.cleaning.retention.retention import RetentionPlan, plan_eviction, plan_retention
+from varve.cleaning.retention.segments import SegmentList
 
 DAY = 86_400_000
 NOW = 100 * DAY
@@ -16,15 +16,11 @@ YOUNG = Piece(newest=NOW - 6 * DAY)
 EMPTY = Piece(offsets=0, size=0, newest=-1, appended=(NOW, NOW))
 
 
-def gone(facts: LogFacts, now_ms: int = NOW) -> list[tuple[int, Reason]]:
-    expiry = review(facts, now_ms).expiry
-    if expiry is None:
-        return []
-    assert expiry.before_offset == expiry.segments[-1].next_offset
-    return [(one.base_offset, one.reason) for one in expiry.segments]
+def gone(facts: SegmentList, now_ms: int = NOW) -> list[tuple[int, Reason]]:
+    return [(one.base_offset, one.reason) for one in plan_retention(facts, now_ms).segments]
 
 
-def bases(facts: LogFacts, now_ms: int = NOW) -> list[int]:
+def bases(facts: SegmentList, now_ms: int = NOW) -> list[int]:
     return [base for base, _ in gone(facts, now_ms)]
 
 
@@ -95,10 +91,9 @@ def test_nothing_above_the_high_watermark_goes(settings: dict[str, Any]) -> None
 
 
 def test_the_active_segment_goes_with_all_others() -> None:
-    expiry = review(make_facts(OLD, OLD), NOW).expiry
-    assert expiry is not None
-    assert expiry.takes_active
-    assert expiry.before_offset == 20
+    expiry = plan_retention(make_facts(OLD, OLD), NOW)
+    assert expiry.rolls_active
+    assert expiry.end_offset == 20
 
 
 def test_the_active_segment_does_not_go_behind_the_log_start() -> None:
@@ -106,10 +101,10 @@ def test_the_active_segment_does_not_go_behind_the_log_start() -> None:
 
 
 def test_an_empty_active_segment_stays() -> None:
-    expiry = review(make_facts(OLD, EMPTY, retention_bytes=0), NOW).expiry
-    assert expiry is not None
-    assert not expiry.takes_active
-    assert review(make_facts(EMPTY, retention_bytes=0, retention_ms=0), NOW + DAY).expiry is None
+    expiry = plan_retention(make_facts(OLD, EMPTY, retention_bytes=0), NOW)
+    assert not expiry.rolls_active
+    nothing = plan_retention(make_facts(EMPTY, retention_bytes=0, retention_ms=0), NOW + DAY)
+    assert nothing == RetentionPlan(PARTITION)
 
 
 def test_an_active_segment_above_the_high_watermark_stays() -> None:
@@ -117,9 +112,8 @@ def test_an_active_segment_above_the_high_watermark_stays() -> None:
 
 
 def test_the_size_limit_zero_takes_everything() -> None:
-    expiry = review(make_facts(YOUNG, YOUNG, retention_bytes=0), NOW).expiry
-    assert expiry is not None
-    assert expiry.takes_active
+    expiry = plan_retention(make_facts(YOUNG, YOUNG, retention_bytes=0), NOW)
+    assert expiry.rolls_active
 
 
 def test_a_date_in_the_future_pins_nothing() -> None:
@@ -132,16 +126,61 @@ def test_a_date_long_past_destroys_nothing() -> None:
     absurd = Piece(newest=1, appended=(NOW - DAY, NOW - DAY))
     facts = make_facts(absurd, YOUNG)
     assert bases(facts) == []
-    assert list(review(facts, NOW).overruled) == [0]
+    assert list(plan_retention(facts, NOW).rejected) == [0]
     assert bases(facts, NOW + 6 * DAY) == []
     assert bases(facts, NOW + 6 * DAY + 1) == [0, 10]
     assert bases(make_facts(absurd, YOUNG, retention_time="event")) == [0]
 
 
 def test_the_rule_names_setting_value_and_figures() -> None:
-    expiry = review(make_facts(OLD, OLD, YOUNG, retention_bytes=200), NOW).expiry
-    assert expiry is not None
+    expiry = plan_retention(make_facts(OLD, OLD, YOUNG, retention_bytes=200), NOW)
     by_size, by_time = expiry.segments
     assert by_size.rule == "200 bytes are left without it, and retention.bytes=200"
     assert by_time.rule == (f"it is {8 * DAY} ms old by event time, and retention.ms={7 * DAY}")
     assert expiry.to_json()["size"] == 200
+
+
+TIERED: dict[str, Any] = {"remote_storage_enable": True}
+
+
+def evicted(facts: SegmentList, remote_end_offset: int, now_ms: int = NOW) -> list[int]:
+    found = plan_eviction(facts, remote_end_offset, now_ms)
+    assert {one.reason for one in found.segments} <= {Reason.EVICTED}
+    return [one.base_offset for one in found.segments]
+
+
+def test_a_tiered_log_loses_locally_only_what_lies_below_its_log_start() -> None:
+    facts = make_facts(OLD, OLD, YOUNG, log_start=10, retention_bytes=0, **TIERED)
+    assert gone(facts) == [(0, Reason.BELOW_LOG_START)]
+    assert bases(make_facts(OLD, OLD, log_start=20, **TIERED)) == [0]
+    disabled = make_facts(OLD, OLD, YOUNG, remote_log_copy_disable=True, **TIERED)
+    assert bases(disabled) == [0, 10]
+
+
+def test_only_copied_segments_are_evicted() -> None:
+    facts = make_facts(OLD, OLD, OLD, YOUNG, local_retention_ms=DAY, **TIERED)
+    assert evicted(facts, 0) == []
+    assert evicted(facts, 20) == [0, 10]
+    assert evicted(facts, 30) == [0, 10, 20]
+
+
+def test_local_limits_hold_whatever_the_policy() -> None:
+    facts = make_facts(OLD, OLD, YOUNG, cleanup_policy=("compact",), local_retention_ms=0, **TIERED)
+    assert evicted(facts, 20) == [0, 10]
+    by_size = make_facts(YOUNG, YOUNG, YOUNG, local_retention_bytes=200, **TIERED)
+    assert evicted(by_size, 20) == [0]
+    assert plan_eviction(by_size, 20, NOW).segments[0].rule == (
+        "200 bytes are left without it, and local.retention.bytes=200"
+    )
+
+
+def test_an_active_segment_that_is_due_is_rolled_once_all_before_it_are_copied() -> None:
+    facts = make_facts(OLD, OLD, local_retention_ms=DAY, **TIERED)
+    assert plan_eviction(facts, 10, NOW).rolls_active
+    assert evicted(facts, 10) == [0]
+    assert not plan_eviction(facts, 0, NOW).rolls_active
+    assert not plan_eviction(facts, 10, NOW - 8 * DAY + 1).rolls_active
+    empty = make_facts(OLD, EMPTY, local_retention_ms=DAY, **TIERED)
+    assert not plan_eviction(empty, 10, NOW).rolls_active
+    unreplicated = make_facts(OLD, OLD, local_retention_ms=DAY, high_watermark=15, **TIERED)
+    assert not plan_eviction(unreplicated, 10, NOW).rolls_active

@@ -2,8 +2,8 @@
 
 import pytest
 
-from varve.cleaning.effective_time import TimestampSource, retention_timestamp
-from varve.cleaning.log_facts import SegmentTimes
+from varve.cleaning.retention.rules import RetentionLimits, TimestampSource
+from varve.cleaning.retention.segments import SegmentTimes
 from varve.commit_log import LogSettings
 
 HOUR = 3_600_000
@@ -32,25 +32,33 @@ def test_the_time_that_counts(
 ) -> None:
     times = SegmentTimes(event_ms, APPENDED - HOUR, APPENDED)
     settings = LogSettings(retention_time=policy, retention_ms=10 * HOUR)
-    found = retention_timestamp(times, settings)
+    found = RetentionLimits.total(settings).timestamp(times)
     assert (found.ms, found.source) == (expected_ms, source)
 
 
 def test_what_was_overruled_is_said() -> None:
     settings = LogSettings(retention_ms=HOUR)
-    future = retention_timestamp(SegmentTimes(APPENDED + 5, APPENDED, APPENDED), settings)
+    future = RetentionLimits.total(settings).timestamp(
+        SegmentTimes(APPENDED + 5, APPENDED, APPENDED)
+    )
     assert "5 ms after the last append" in future.note
-    past = retention_timestamp(SegmentTimes(APPENDED - 2 * HOUR, APPENDED, APPENDED), settings)
+    past = RetentionLimits.total(settings).timestamp(
+        SegmentTimes(APPENDED - 2 * HOUR, APPENDED, APPENDED)
+    )
     assert "retention.ms=3600000" in past.note
-    believed = retention_timestamp(SegmentTimes(APPENDED, APPENDED, APPENDED), settings)
+    believed = RetentionLimits.total(settings).timestamp(SegmentTimes(APPENDED, APPENDED, APPENDED))
     assert not believed.is_rejected
 
 
 def test_without_a_limit_no_past_is_too_old() -> None:
     settings = LogSettings(retention_ms=-1)
-    assert retention_timestamp(SegmentTimes(0, APPENDED, APPENDED), settings).ms == 0
+    assert RetentionLimits.total(settings).timestamp(SegmentTimes(0, APPENDED, APPENDED)).ms == 0
 
 
 def test_append_time_by_choice_overrules_nothing() -> None:
     settings = LogSettings(retention_time="append")
-    assert not retention_timestamp(SegmentTimes(0, APPENDED, APPENDED), settings).is_rejected
+    assert (
+        not RetentionLimits.total(settings)
+        .timestamp(SegmentTimes(0, APPENDED, APPENDED))
+        .is_rejected
+    )

@@ -3,7 +3,8 @@
 import pytest
 
 import varve
-from varve.cleaning.explanation import BlockingRule, RecordState
+from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.retention.rules import BlockingRule
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, OffsetOutOfRange

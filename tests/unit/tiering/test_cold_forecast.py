@@ -2,7 +2,9 @@
 
 import pytest
 
-from varve.cleaning.explanation import BlockingRule, RecordState, SegmentLocation
+from varve.cleaning.explain.explanation import RecordState
+from varve.cleaning.retention.rules import BlockingRule
+from varve.cleaning.retention.segments import SegmentLocation
 from varve.foundation.errors import StoreUnavailable
 from varve.foundation.settings import GivenValue
 from varve.object_store import FaultyObjectStore, MemoryObjectStore
@@ -38,6 +40,8 @@ def test_what_a_forecast_says_comes_true(settings: dict[str, GivenValue]) -> Non
         moments = {row.when_ms for row in forecast.rows} | set(forecast.cold_moments())
         for moment in sorted(one for one in moments if one is not None):
             kit.advance(milliseconds=max(0, moment - kit.now_ms))
+            # A pass rolls the active segment when it is due, the next copies and removes it.
+            kit.run_background()
             kit.run_background()
             local = [row for row in forecast.rows if row.when_ms is None or row.when_ms > moment]
             local_start = local[0].base_offset if local else 40
@@ -60,9 +64,7 @@ def test_a_topic_outside_of_the_tier_can_be_tried_in_it() -> None:
         (found,) = kit.store.forecast("t", settings=tried)
     assert found.cold is not None
     assert {row.place for row in found.cold} == {SegmentLocation.LOCAL}
-    closed = found.rows[:-1]
-    assert [row.when_ms for row in closed] == [found.now_ms] * len(closed)
-    assert found.rows[-1].blocked_by is BlockingRule.ACTIVE_SEGMENT
+    assert [row.when_ms for row in found.rows] == [found.now_ms] * len(found.rows)
 
 
 def test_a_topic_that_would_leave_the_tier_has_nothing_left_there() -> None:
@@ -135,5 +137,24 @@ def test_a_store_that_is_down_is_named_and_local_segments_are_still_explained() 
         objects.come_up()
     assert found[0].base_offset == local_start
     assert found[0].local is not None
-    assert "cannot be asked now" in found[0].local.blocks[0].text
+    assert "object storage does not answer" in found[0].local.blocks[0].text
     assert (record.state, record.segment) == (RecordState.COLD, None)
+
+
+def test_records_of_a_tiered_topic_do_not_outlive_retention_ms_in_the_active_segment() -> None:
+    """Kafka rolls the active segment when it breaches retention; `segment.ms` is seven days."""
+    with VirtualStore() as kit:
+        topic = kit.store.create_topic(
+            "t", settings={"remote.storage.enable": True, "retention.ms": 600_000}
+        )
+        topic.append(key="k", value="v")
+        kit.run_background()
+        kit.advance(milliseconds=600_000)
+        kit.run_background()
+        assert [record.offset for record in topic.read()] == [0]
+        kit.advance(milliseconds=1)
+        kit.run_background()  # rolls
+        kit.run_background()  # copies and expires
+        offsets = topic.partition(0).offsets()
+        assert (offsets.log_start, offsets.end) == (1, 1)
+        assert list(topic.read()) == []

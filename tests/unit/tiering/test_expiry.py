@@ -16,7 +16,7 @@ from varve.object_store import Buffer, FaultKind, MemoryObjectStore, ObjectInfo
 from varve.tiering import tier
 from varve.tiering.cold_evidence import read_cold_evidence
 from varve.tiering.cold_segment import SegmentState
-from varve.tiering.expiry import observe_cold
+from varve.tiering.remote_segments import total_retention_scope
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_size_is_that_of_both_tiers_each_record_once(orders: TieredTopic) -> Non
     orders.fill(2)
     active = orders.log.view.closed[-1].size
     orders.tiered.load()
-    facts = observe_cold(orders.tiered, orders.manifest())
+    facts = total_retention_scope(orders.tiered, orders.manifest())
     assert facts.total_bytes == sum(sizes) + active
     orders.alter(retention_bytes=sum(sizes[1:]) + active)
     orders.expire()
@@ -82,7 +82,7 @@ def test_what_the_log_no_longer_has_counts_for_no_limit() -> None:
     topic.log.append(make_batch(), leader_epoch=1)
     topic.tiered.load()
     assert topic.tiered.copied_offset == 4
-    facts = observe_cold(topic.tiered, topic.manifest())
+    facts = total_retention_scope(topic.tiered, topic.manifest())
     assert facts.total_bytes == sum(sizes[:2]) + topic.log.view.active.size
     topic.alter(retention_bytes=facts.total_bytes)
     topic.expire()

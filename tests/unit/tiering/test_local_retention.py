@@ -7,9 +7,9 @@ import pytest
 from tests.support.log_bench import make_batch
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic, with_crc
 from varve.cleaning.removals.removal import RemovalKind
+from varve.cleaning.retention.retention import LogRetention
 from varve.foundation.errors import Corrupt, StoreUnavailable
 from varve.tiering import local_retention
-from varve.tiering.local_retention import find_movable
 from varve.tiering.manifest import Manifest
 
 
@@ -57,7 +57,7 @@ def test_what_is_not_copied_stays_however_old_it_is(orders: TieredTopic) -> None
 def test_what_left_is_on_record_as_moved(orders: TieredTopic) -> None:
     orders.kit.advance(days=1)
     orders.expire()
-    evidence = orders.tier._cleaner.evidence(orders.log)
+    evidence = orders.tier._cleaner.removals.get(orders.log)
     (entry,) = evidence.read()
     assert entry.balance.kind is RemovalKind.EVICTION
     assert [one.base_offset for one in entry.balance.inputs] == [0, 2, 4]
@@ -104,7 +104,9 @@ def test_a_lost_end_of_the_cold_tier_keeps_what_it_held(orders: TieredTopic) -> 
     orders.expire()
     orders.lose(4)
     orders.kit.advance(days=1)
-    assert find_movable(orders.log, 6, orders.kit.now_ms) is not None
+    removals = orders.tier._cleaner.removals.get(orders.log)
+    retention = LogRetention(orders.log, removals)
+    assert retention.plan_eviction(6, orders.kit.now_ms).segments
     orders.expire()
     assert orders.bases() == [4, 6]
     orders.copy()
@@ -153,7 +155,7 @@ def test_much_leaves_in_steps_that_a_stop_can_come_between(
     orders.kit.advance(days=1)
     moved = orders.expire().moved
     assert [one.base_offset for one in moved.segments] == [0, 2, 4]
-    evidence = orders.tier._cleaner.evidence(orders.log)
+    evidence = orders.tier._cleaner.removals.get(orders.log)
     assert len(evidence.read()) == 3
     assert orders.offsets() == list(range(6))
 

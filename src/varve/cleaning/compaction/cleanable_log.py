@@ -14,8 +14,13 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
-from varve.cleaning.effective_time import first_timestamp, lag_timestamp
-from varve.cleaning.log_facts import LogFacts, observe, read_consistently
+from varve.cleaning.retention.segments import (
+    SegmentList,
+    first_timestamp,
+    lag_timestamp,
+    list_segments,
+    read_consistently,
+)
 from varve.commit_log import Log, LogSettings, TopicPartition
 from varve.foundation.settings import LONG_MAX
 
@@ -128,7 +133,8 @@ def find_cleanable(
     `settings` are the topic's, for a look at what others would give.
     """
     return read_consistently(
-        log, lambda: judge_cleanable(observe(log, settings), first_dirty_offset, now_ms, border)
+        log,
+        lambda: judge_cleanable(list_segments(log, settings), first_dirty_offset, now_ms, border),
     )
 
 
@@ -138,7 +144,7 @@ def most_urgent_first(found: Iterable[CleanableLog]) -> list[CleanableLog]:
 
 
 def judge_cleanable(
-    facts: LogFacts, checkpoint: int | None, now_ms: int, border: RemoteBounds | None = None
+    facts: SegmentList, checkpoint: int | None, now_ms: int, border: RemoteBounds | None = None
 ) -> CleanableLog:
     first_dirty_offset = facts.log_start_offset if checkpoint is None else checkpoint
     is_outside = not facts.log_start_offset <= first_dirty_offset <= facts.end_offset
@@ -177,7 +183,7 @@ def judge_cleanable(
 
 
 def _uncleanable_bound(
-    facts: LogFacts, first_dirty_offset: int, now_ms: int, border: RemoteBounds | None
+    facts: SegmentList, first_dirty_offset: int, now_ms: int, border: RemoteBounds | None
 ) -> tuple[CleaningBound, int, int | None]:
     """What ends the cleanable part, at which offset, and until when if time alone lifts it."""
     blocker, bound, until_ms = CleaningBound.ACTIVE_SEGMENT, facts.active.base_offset, None
@@ -191,13 +197,15 @@ def _uncleanable_bound(
     for segment in facts.closed_from(first_dirty_offset):
         if segment.base_offset >= bound:
             break
-        newest_ms = lag_timestamp(segment.read_times(), facts.settings)
+        newest_ms = lag_timestamp(segment.times(), facts.settings)
         if newest_ms > now_ms - lag_ms:
             return CleaningBound.MIN_COMPACTION_LAG, segment.base_offset, newest_ms + lag_ms
     return blocker, bound, until_ms
 
 
-def _blocked_text(facts: LogFacts, blocker: CleaningBound, bound: int, until_ms: int | None) -> str:
+def _blocked_text(
+    facts: SegmentList, blocker: CleaningBound, bound: int, until_ms: int | None
+) -> str:
     match blocker:
         case CleaningBound.ACTIVE_SEGMENT:
             return f"the active segment {bound} is never cleaned"
@@ -214,7 +222,7 @@ def _blocked_text(facts: LogFacts, blocker: CleaningBound, bound: int, until_ms:
             )
 
 
-def _compaction_delay_ms(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
+def _compaction_delay_ms(facts: SegmentList, first_dirty_offset: int, now_ms: int) -> int:
     """By how much the oldest dirty closed segment has outwaited `max.compaction.lag.ms`."""
     lag_ms = facts.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX:

@@ -27,9 +27,9 @@ from varve.cleaning.key_index.lookup import FindCold, KeyLookup
 from varve.cleaning.key_index.segment_indexes import SegmentKeyIndexes
 from varve.cleaning.metrics import CleanerMetrics
 from varve.cleaning.observer import CleanerObserver
-from varve.cleaning.removals.removal_log import RemovalLog
+from varve.cleaning.removals.removal_log import RemovalLogs
 from varve.cleaning.report import CleanProgress, CleanReport, PartitionHealth
-from varve.cleaning.retention import Retention
+from varve.cleaning.retention.retention import Retention
 from varve.cleaning.settings import CleanerSettings
 from varve.cleaning.work_budget import Throttle
 from varve.commit_log import Log, LogStore, Segment, TopicPartition
@@ -78,7 +78,8 @@ class LogCleaner:
             clock,
             lambda wait_ms: self._stopping.wait(wait_ms / 1000),
         )
-        self.retention = Retention(store, evidence=self.evidence, metrics=metrics)
+        self.removals = RemovalLogs(store)
+        self.retention = Retention(store, self.removals, metrics)
 
     def start(self) -> None:
         """Starts `log.cleaner.threads` threads, unless `log.cleaner.enable` is off."""
@@ -196,7 +197,7 @@ class LogCleaner:
                 SegmentKeyIndexes(
                     self._store.fs, log, topic_id=key, buffer_bytes=self._buffer_bytes
                 ),
-                RemovalLog(self._store.fs, log.directory),
+                self.removals.get(log),
                 key,
             )
             self._partitions[name] = partition
@@ -208,13 +209,6 @@ class LogCleaner:
         settings = self._settings
         share = settings.log_cleaner_dedupe_buffer_size // max(settings.log_cleaner_threads, 1)
         return int(share * settings.log_cleaner_io_buffer_load_factor)
-
-    def evidence(self, log: Log) -> RemovalLog:
-        """The evidence file of a log; always the same object, as it must be."""
-        for name, known, directory in self._store.logs():
-            if known is log:
-                return self._get(name, log, directory).evidence
-        raise Unavailable(f"{log.topic_partition} is no longer in the store")
 
     def _select(
         self, partition: PartitionCleaner, border: RemoteBounds | None, now_ms: int

@@ -10,15 +10,21 @@ Threads    any, through one object per partition; two objects on one file need a
 
 import hashlib
 import json
+import logging
 import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from varve.cleaning.removals.removal import Removal
 from varve.cleaning.removals.removal_json import check_number, decode_removal, encode_removal
+from varve.commit_log import Log, LogStore, TopicPartition
+from varve.commit_log.log_state import NO_ROOM
 from varve.disk import File, FileSystem
-from varve.foundation.errors import Corrupt, InvalidRequest, UnsupportedFormat
+from varve.foundation.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedFormat
+
+logger = logging.getLogger(__name__)
 
 REMOVAL_LOG_FILE: Final = "varve-evidence.jsonl"
 VERSION: Final = 1
@@ -83,7 +89,7 @@ _EMPTY: Final = _Tail(0, FIRST_CHAIN, 1, b"")
 
 
 class RemovalLog:
-    """The evidence in one partition's directory; the file is made by the first append."""
+    """The removals of one partition, in its directory; the first append creates the file."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self.path = f"{directory}/{REMOVAL_LOG_FILE}"
@@ -91,37 +97,69 @@ class RemovalLog:
         self._directory = directory
         self._lock = threading.Lock()
         self.removal = threading.RLock()
-        """Held from taking a balance's id until its removal is done: one removal at a time."""
+        """Held from taking a removal's id until it is carried out: one removal at a time."""
+        self._owed: list[Removal] = []  # guarded by removal
         self._tail: _Tail | None = None  # guarded by _lock; set when all up to it is synced
 
     def next_id(self) -> int:
-        """The id that the next balance must have."""
+        """The id that the next removal must have."""
         with self._lock:
             return self._find_tail_locked().next_id
 
-    def append(self, balance: Removal) -> None:
-        """Checks the balance and puts it on record, durably: only now may the removal begin.
+    def append(self, removal: Removal) -> None:
+        """Checks and records a removal, durably: only then may it be carried out.
 
         Raises Unbalanced when it does not add up. After an OSError the line may or may not be
         there; without its removal it does no harm.
         """
-        balance.check()
+        removal.check()
         with self._lock:
             tail = self._find_tail_locked()
-            if balance.id != tail.next_id:
+            if removal.id != tail.next_id:
                 raise InvalidRequest(
-                    f"{self.path}: balance {balance.id} cannot be put on record, the next id is "
+                    f"{self.path}: removal {removal.id} cannot be recorded, the next id is "
                     f"{tail.next_id}: take it from `next_id` right before"
                 )
-            self._append_locked(tail, encode_removal(balance))
+            self._append_locked(tail, encode_removal(removal))
+
+    def try_append(self, removal: Removal) -> bool:
+        """As `append`; False when the disk has no room for the line."""
+        try:
+            self.append(removal)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        return True
+
+    def owe(self, removal: Removal) -> None:
+        """Keeps a removal that was carried out and could not be recorded; `removal` is held.
+
+        Only a crash before `write_owed` finds room loses it.
+        """
+        logger.warning(
+            "the disk is too full to record a removal, it will be recorded later",
+            extra={"partition": str(removal.partition), "end_offset": removal.end_offset},
+        )
+        self._owed.append(removal)
+
+    def write_owed(self) -> None:
+        """Records what was removed while the disk was full, as far as there is room now."""
+        while self._owed:
+            rule = f"{self._owed[0].rule}; recorded after it, because the disk was full"
+            removal = replace(self._owed[0], id=self.next_id(), rule=rule)
+            if not self.try_append(removal):
+                return
+            del self._owed[0]
+            self.mark_done(removal.id)
 
     def mark_done(self, id: int) -> None:
-        """Notes, durably, that the removal of this id was carried out."""
+        """Records, durably, that the removal of this id was carried out."""
         with self._lock:
             tail = self._find_tail_locked()
             if not 0 < id < tail.next_id:
                 raise InvalidRequest(
-                    f"{self.path}: balance {id} is not on record, the last id is {tail.next_id - 1}"
+                    f"{self.path}: removal {id} is not recorded, the last id is {tail.next_id - 1}"
                 )
             self._append_locked(tail, {"done": id})
 
@@ -161,6 +199,37 @@ class RemovalLog:
                 self._tail = None
                 return _read_tail(file)
             return self._tail
+
+
+class RemovalLogs:
+    """The removal logs of a store: one object per open log, as all its writers must share it.
+
+    Threads    any.
+    """
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: dict[TopicPartition, tuple[Log, RemovalLog]] = {}  # guarded by _lock
+
+    def get(self, log: Log) -> RemovalLog:
+        """Raises Unavailable for a log that left the store."""
+        partition = log.topic_partition
+        directory = self._store.directory_of(partition)
+        if directory is None or directory.logs.get(partition) is not log:
+            raise Unavailable(f"{partition} is no longer in the store")
+        with self._lock:
+            known = self._known.get(partition)
+            if known is None or known[0] is not log:
+                known = (log, RemovalLog(self._store.fs, log.directory))
+                self._known[partition] = known
+            return known[1]
+
+    def forget_others(self, served: Collection[TopicPartition]) -> None:
+        """Drops the removal logs of partitions that are no longer served."""
+        with self._lock:
+            for partition in set(self._known) - set(served):
+                del self._known[partition]
 
 
 def read_removal_log(fs: FileSystem, directory: str) -> RemovalHistory:

@@ -6,10 +6,9 @@ Invariant  the part is a chain of readable segments without a hole, all of one h
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from varve.cleaning.compaction.cleanable_log import CleanableLog, CleaningBound, judge_cleanable
-from varve.cleaning.log_facts import NO_TIMESTAMP, LogFacts, SegmentFacts, SegmentTimes
+from varve.cleaning.retention.segments import NO_TIMESTAMP, SegmentInfo, SegmentList, SegmentTimes
 from varve.commit_log import LogSettings, TopicPartition
 from varve.commit_log.producer_entry import ProducerShell
 from varve.commit_log.producer_snapshot import decode_producer_snapshot
@@ -94,48 +93,53 @@ def find_scope(
     end_offset = chain[-1].end_offset + 1
     undecided = chain[-1].undecided_from
     # What follows the chain is not compacted, as the active segment of a log is not.
-    active = SegmentFacts(end_offset, end_offset, 0, True, _no_times, _no_timestamp)
-    facts = LogFacts(
+    active = _NoSegment(base_offset=end_offset, next_offset=end_offset, size=0, is_active=True)
+    facts = SegmentList(
         partition=TopicPartition(home.topic, home.partition),
         settings=settings,
         log_start_offset=max(manifest.log_start_offset, chain[0].base_offset),
         last_stable_offset=end_offset if undecided is None else min(undecided, end_offset),
         high_watermark=end_offset + 1,
         end_offset=end_offset,
-        segments=(*(_facts_of(ColdInput(home, one, files)) for one in chain), active),
+        segments=(*(_segment_info(ColdInput(home, one, files)) for one in chain), active),
     )
     return Scope(chain, judge_cleanable(facts, manifest.cleaned_up_to, now_ms))
 
 
-def _facts_of(one: ColdInput) -> SegmentFacts:
-    cold = one.cold
-    return SegmentFacts(
-        base_offset=cold.base_offset,
-        next_offset=one.next_offset,
-        size=cold.size,
-        is_active=False,
-        read_times=partial(SegmentTimes, cold.max_timestamp, *cold.append_ms),
-        read_first_timestamp=partial(_read_first_timestamp, one),
+def _segment_info(one: ColdInput) -> "_InputSegmentInfo":
+    return _InputSegmentInfo(
+        base_offset=one.cold.base_offset, next_offset=one.next_offset, size=one.cold.size, input=one
     )
 
 
-def _read_first_timestamp(one: ColdInput) -> int:
-    if one.size < HEADER_BYTES:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InputSegmentInfo(SegmentInfo):
+    """A remote segment whose first timestamp is read from its object."""
+
+    input: ColdInput
+
+    def times(self) -> SegmentTimes:
+        return SegmentTimes(self.input.cold.max_timestamp, *self.input.cold.append_ms)
+
+    def first_timestamp(self) -> int:
+        if self.input.size < HEADER_BYTES:
+            return NO_TIMESTAMP
+        with self.input.file() as file:
+            data = file.read_at(0, HEADER_BYTES)
+        try:
+            return decode_header(data, where=file.path).max_timestamp
+        except Corrupt:
+            return NO_TIMESTAMP
+
+
+class _NoSegment(SegmentInfo):
+    """Stands for the active segment, of which a compaction of the remote log knows nothing."""
+
+    def times(self) -> SegmentTimes:
+        return SegmentTimes(NO_TIMESTAMP, NO_TIMESTAMP, NO_TIMESTAMP)
+
+    def first_timestamp(self) -> int:
         return NO_TIMESTAMP
-    with one.file() as file:
-        data = file.read_at(0, HEADER_BYTES)
-    try:
-        return decode_header(data, where=file.path).max_timestamp
-    except Corrupt:
-        return NO_TIMESTAMP
-
-
-def _no_times() -> SegmentTimes:
-    return SegmentTimes(NO_TIMESTAMP, NO_TIMESTAMP, NO_TIMESTAMP)
-
-
-def _no_timestamp() -> int:
-    return NO_TIMESTAMP
 
 
 def read_aborted(

@@ -12,25 +12,29 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from varve.cleaning.compaction.cleanable_log import KEPT_FOR_COLD, RemoteBounds, judge_cleanable
-from varve.cleaning.effective_time import retention_timestamp
-from varve.cleaning.explanation import (
+from varve.cleaning.explain.both_tiers import explain_both_tiers, removal_path, without_remote
+from varve.cleaning.explain.explanation import (
+    COMPACTION,
+    RETENTION,
     Blocker,
-    BlockingRule,
     RecordExplanation,
     RecordState,
     RemovalPath,
     SegmentExplanation,
 )
-from varve.cleaning.forecast import ForecastRow, forecast_facts
+from varve.cleaning.explain.segment_blockers import SegmentBlockers
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
-from varve.cleaning.log_facts import SegmentFacts, observe, read_consistently
-from varve.cleaning.segment_blocks import SegmentBlocks
+from varve.cleaning.retention.forecast import forecast_log
+from varve.cleaning.retention.rules import BlockingRule, RetentionLimits
+from varve.cleaning.retention.segments import (
+    RemoteSegments,
+    SegmentInfo,
+    list_segments,
+    read_consistently,
+)
 from varve.commit_log import Isolation, Log
 from varve.foundation.errors import OffsetOutOfRange, Unavailable
 from varve.records import Batch, BatchHeader
-
-RETENTION = "retention"
-COMPACTION = "compaction"
 
 
 class LatestRecord(NamedTuple):
@@ -59,6 +63,8 @@ class PartitionContext:
     """
 
     first_dirty_offset: int | None = None
+    remote: RemoteSegments | None = None
+    is_remote_unavailable: bool = False
     holds: Sequence[UncleanableSegment] = ()
     stale_bytes: Callable[[int], int | None] | None = None
     find_latest: FindLatest | None = None
@@ -66,13 +72,6 @@ class PartitionContext:
 
 
 NOTHING_KNOWN = PartitionContext()
-
-
-def explain_segment(
-    log: Log, offset: int, now_ms: int, known: PartitionContext = NOTHING_KNOWN
-) -> SegmentExplanation:
-    """Why the segment that holds an offset is still here."""
-    return read_consistently(log, lambda: _Explainer(log, now_ms, known).segment(offset))
 
 
 def explain_log(
@@ -92,7 +91,7 @@ def explain_offset(
         if start == end:
             held = f"the log is empty, and the next record gets {end}"
         raise OffsetOutOfRange(f"{log.topic_partition}: no record has offset {offset}: {held}")
-    return read_consistently(log, lambda: _Explainer(log, now_ms, known).record(offset))
+    return read_consistently(log, lambda: _Explainer(log, now_ms, known).record_in_tiers(offset))
 
 
 def explain_key(
@@ -112,13 +111,13 @@ class _Explainer:
         self._log = log
         self._now_ms = now_ms
         self._known = known
-        self._facts = observe(log)
+        self._facts = list_segments(log)
         self._is_compacted = self._facts.settings.is_compacted
         self._dirtiness = judge_cleanable(
             self._facts, known.first_dirty_offset, now_ms, known.border
         )
-        self._forecast = {row.base_offset: row for row in forecast_facts(self._facts, now_ms)}
-        self._blocks = SegmentBlocks(
+        self._forecast = {row.base_offset: row for row in forecast_log(self._facts, now_ms)}
+        self._blocks = SegmentBlockers(
             facts=self._facts,
             dirtiness=self._dirtiness,
             now_ms=now_ms,
@@ -127,14 +126,20 @@ class _Explainer:
             find_producer=self._find_producer,
         )
 
-    def segment(self, offset: int) -> SegmentExplanation:
-        return self._explain(self._facts.find_segment(offset))
-
     def all_segments(self) -> list[SegmentExplanation]:
-        return [self._explain(segment) for segment in self._facts.segments]
+        """Those of both tiers, oldest first."""
+        local = [self._explain(segment) for segment in self._facts.segments]
+        return self._with_remote(local)
 
-    def _explain(self, segment: SegmentFacts) -> SegmentExplanation:
-        times = segment.read_times()
+    def _with_remote(self, local: list[SegmentExplanation]) -> list[SegmentExplanation]:
+        if self._known.is_remote_unavailable:
+            return without_remote(local)
+        if self._known.remote is None:
+            return local
+        return explain_both_tiers(self._facts, local, self._known.remote, self._now_ms)
+
+    def _explain(self, segment: SegmentInfo) -> SegmentExplanation:
+        times = segment.times()
         compaction = stale_bytes = None
         if self._is_compacted:
             stale_bytes = self._blocks.stale_bytes(segment.base_offset)
@@ -149,8 +154,8 @@ class _Explainer:
             max_timestamp=times.max_timestamp,
             first_append_ms=times.first_append_ms,
             last_append_ms=times.last_append_ms,
-            age_from=retention_timestamp(times, self._facts.settings),
-            retention=_retention_way(self._forecast[segment.base_offset]),
+            age_from=RetentionLimits.total(self._facts.settings).timestamp(times),
+            retention=removal_path(RETENTION, self._forecast[segment.base_offset]),
             compaction=compaction,
             dirty_ratio=self._dirtiness.ratio if self._is_compacted else None,
             stale_bytes=stale_bytes,
@@ -159,6 +164,28 @@ class _Explainer:
     def _find_producer(self, offset: int) -> int | None:
         opener = _read_batch(self._log, offset)
         return opener.header.producer_id if opener else None
+
+    def record_in_tiers(self, offset: int) -> RecordExplanation:
+        """The record with its segment as both tiers have it, and what supersedes a remote one."""
+        record = self.record(offset)
+        settings = self._facts.settings
+        if not settings.remote_storage_enable or offset < self._facts.log_start_offset:
+            return record
+        segment = next(
+            (
+                one
+                for one in self._with_remote([] if record.segment is None else [record.segment])
+                if one.base_offset <= offset < one.next_offset and one.place.is_readable
+            ),
+            record.segment,
+        )
+        superseded_by = record.superseded_by
+        is_remote = record.state is RecordState.COLD and settings.is_compacted
+        if is_remote and record.key is not None and self._known.find_latest is not None:
+            latest = self._known.find_latest(record.key, self._facts.end_offset)
+            if latest is not None and latest.offset > offset:
+                superseded_by = latest.offset
+        return replace(record, segment=segment, superseded_by=superseded_by)
 
     def record(self, offset: int) -> RecordExplanation:
         facts = self._facts
@@ -348,8 +375,3 @@ def _read_record(log: Log, offset: int) -> _FoundRecord | None:
         is_tombstone=not is_control and columns.value(row) is None,
         timestamp=int(columns.timestamps[row]),
     )
-
-
-def _retention_way(row: ForecastRow) -> RemovalPath:
-    blocks = () if row.blocked_by is None else (Blocker(row.blocked_by, row.rule, row.when_ms),)
-    return RemovalPath(RETENTION, row.when_ms, blocks)

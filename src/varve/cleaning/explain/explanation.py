@@ -6,54 +6,15 @@ Invariant  values only; `to_json` gives plain dictionaries, keys as text where t
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
-from varve.cleaning.effective_time import RetentionTimestamp
+from varve.cleaning.retention.rules import BlockingRule, RetentionTimestamp
+from varve.cleaning.retention.segments import SegmentLocation
 from varve.commit_log import TopicPartition
 
-
-class BlockingRule(StrEnum):
-    """What keeps a segment or a record."""
-
-    POLICY = "cleanup.policy"
-    RETENTION_TIME = "retention.ms"
-    RETENTION_SIZE = "retention.bytes"
-    EARLIER_SEGMENT = "earlier segment"
-    HIGH_WATERMARK = "high watermark"
-    ACTIVE_SEGMENT = "active segment"
-    OPEN_TRANSACTION = "open transaction"
-    MIN_COMPACTION_LAG = "min.compaction.lag.ms"
-    DIRTY_RATIO = "min.cleanable.dirty.ratio"
-    STALE_SHARE = "min.stale.ratio"
-    NOTHING_STALE = "nothing stale"
-    HELD = "held segment"
-    NEWEST_VALUE = "newest value of its key"
-    DELETE_HORIZON = "delete.retention.ms"
-    MARKER = "transaction marker"
-    COPY = "copy to object storage"
-    COLD_TIER = "cold tier"
-    LOCAL_TIME = "local.retention.ms"
-    LOCAL_SIZE = "local.retention.bytes"
-    GRACE = "varve.tier.grace.ms"
-    UNKNOWN = "not looked up"
-
-
-class SegmentLocation(StrEnum):
-    """Where a segment is, and whether it can be read there."""
-
-    LOCAL = "local"
-    BOTH = "both"
-    """On the local disk, and copied."""
-    COLD = "cold"
-    """In object storage alone."""
-    COPYING = "copying"
-    """Announced in object storage, and not to be read there."""
-    LEAVING = "leaving"
-    """Expired or replaced in object storage; its objects go."""
-
-    @property
-    def is_readable(self) -> bool:
-        return self not in (SegmentLocation.COPYING, SegmentLocation.LEAVING)
+RETENTION: Final = "retention"
+COMPACTION: Final = "compaction"
+LOCAL_RETENTION: Final = "local retention"
 
 
 class RecordState(StrEnum):

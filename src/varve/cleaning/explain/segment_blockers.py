@@ -8,30 +8,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from varve.cleaning.compaction.cleanable_log import WAITS_FOR_COPY, CleanableLog
-from varve.cleaning.effective_time import first_timestamp, lag_timestamp
-from varve.cleaning.explanation import Blocker, BlockingRule
+from varve.cleaning.explain.explanation import Blocker
 from varve.cleaning.key_index.segment_indexes import UncleanableSegment
-from varve.cleaning.log_facts import LogFacts, SegmentFacts
+from varve.cleaning.retention.rules import BlockingRule
+from varve.cleaning.retention.segments import (
+    SegmentInfo,
+    SegmentList,
+    first_timestamp,
+    lag_timestamp,
+)
 from varve.commit_log.rolling import max_segment_ms
 from varve.foundation.settings import LONG_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentBlocks:
+class SegmentBlockers:
     """Finds the blocks of one log's segments.
 
     `stale_bytes` gives, by base offset, how much of a segment is stale; None where unknown.
     `find_producer` gives the producer whose transaction began at an offset.
     """
 
-    facts: LogFacts
+    facts: SegmentList
     dirtiness: CleanableLog
     now_ms: int
     holds: Sequence[UncleanableSegment]
     stale_bytes: Callable[[int], int | None]
     find_producer: Callable[[int], int | None]
 
-    def find(self, segment: SegmentFacts) -> list[Blocker]:
+    def find(self, segment: SegmentInfo) -> list[Blocker]:
         """What keeps stale records of a segment from going; all but the ratio at once."""
         blocks = [
             block
@@ -48,7 +53,7 @@ class SegmentBlocks:
             blocks += self._not_worth(segment)
         return blocks
 
-    def _held(self, segment: SegmentFacts) -> Blocker | None:
+    def _held(self, segment: SegmentInfo) -> Blocker | None:
         for hold in self.holds:
             if hold.base_offset == segment.base_offset:
                 times = f"{hold.attempts} attempt{'' if hold.attempts == 1 else 's'}"
@@ -59,7 +64,7 @@ class SegmentBlocks:
                 )
         return None
 
-    def _undecided(self, segment: SegmentFacts) -> Blocker | None:
+    def _undecided(self, segment: SegmentInfo) -> Blocker | None:
         stable = self.facts.last_stable_offset
         if stable >= segment.next_offset:
             return None
@@ -75,7 +80,7 @@ class SegmentBlocks:
             f"the transaction of {who} is undecided since offset {stable}, the last stable offset",
         )
 
-    def _uncopied(self, segment: SegmentFacts) -> Blocker | None:
+    def _uncopied(self, segment: SegmentInfo) -> Blocker | None:
         border = self.dirtiness.border
         if border is None or segment.next_offset <= border.copied_offset or segment.is_active:
             return None
@@ -83,7 +88,7 @@ class SegmentBlocks:
             BlockingRule.COPY, f"{WAITS_FOR_COPY}, which has come to offset {border.copied_offset}"
         )
 
-    def _not_worth(self, segment: SegmentFacts) -> list[Blocker]:
+    def _not_worth(self, segment: SegmentInfo) -> list[Blocker]:
         dirt, blocks = self.dirtiness, []
         if not dirt.is_due:
             blocks.append(
@@ -112,11 +117,11 @@ class SegmentBlocks:
         return blocks
 
 
-def _active(facts: LogFacts, segment: SegmentFacts) -> Blocker | None:
+def _active(facts: SegmentList, segment: SegmentInfo) -> Blocker | None:
     if not segment.is_active:
         return None
     roll_ms = max_segment_ms(facts.settings)
-    until_ms = segment.read_times().first_append_ms + roll_ms if segment.size else None
+    until_ms = segment.times().first_append_ms + roll_ms if segment.size else None
     return Blocker(
         BlockingRule.ACTIVE_SEGMENT,
         "the active segment is not cleaned; it rolls at segment.bytes="
@@ -126,7 +131,7 @@ def _active(facts: LogFacts, segment: SegmentFacts) -> Blocker | None:
 
 
 def _young(
-    facts: LogFacts, segment: SegmentFacts, first_dirty_offset: int, now_ms: int
+    facts: SegmentList, segment: SegmentInfo, first_dirty_offset: int, now_ms: int
 ) -> Blocker | None:
     """The segment and the dirty ones before it must all have outlived `min.compaction.lag.ms`."""
     lag_ms = facts.settings.min_compaction_lag_ms
@@ -134,7 +139,7 @@ def _young(
         return None
     until_ms, youngest = max(
         (
-            (lag_timestamp(one.read_times(), facts.settings) + lag_ms, one.base_offset)
+            (lag_timestamp(one.times(), facts.settings) + lag_ms, one.base_offset)
             for one in facts.closed_from(first_dirty_offset)
             if one.base_offset <= segment.base_offset
         ),
@@ -146,7 +151,7 @@ def _young(
     return Blocker(BlockingRule.MIN_COMPACTION_LAG, text, until_ms)
 
 
-def _forced_ms(facts: LogFacts, dirt: CleanableLog) -> int | None:
+def _forced_ms(facts: SegmentList, dirt: CleanableLog) -> int | None:
     """When `max.compaction.lag.ms` forces a cleaning whatever the ratio."""
     lag_ms = facts.settings.max_compaction_lag_ms
     if lag_ms >= LONG_MAX or dirt.cleanable_bytes == 0:

@@ -1,15 +1,17 @@
-"""Which cold segments may go, as a decision on values."""
+"""Which remote segments are due by the limits of both tiers."""
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.support.cold_builder import make_segment
 from varve.cleaning.removals.removal import Reason
-from varve.commit_log import LogSettings
+from varve.cleaning.retention.rules import RetentionLimits, RetentionScope, due_now
+from varve.commit_log import Log, LogSettings
 from varve.tiering.cold_segment import ColdSegment, SegmentState
-from varve.tiering.expiry_rules import ColdLogFacts, find_expired
+from varve.tiering.remote_segments import describe_segment
 
 NOW_MS = 10_000
 SEGMENTS = [make_segment(number, SegmentState.COPY_FINISHED) for number in range(5)]
@@ -18,17 +20,16 @@ SEGMENTS = [make_segment(number, SegmentState.COPY_FINISHED) for number in range
 
 def expired(
     segments: list[ColdSegment] = SEGMENTS, now_ms: int = NOW_MS, **given: Any
-) -> list[tuple[int, Reason]]:
-    facts: dict[str, Any] = {
-        "epochs": ((0, 0),),
-        "log_start_offset": 0,
-        "end_offset": 600,
-        "total_bytes": 5_500,
-    }
-    for name in facts:
-        facts[name] = given.pop(name, facts[name])
+) -> list[tuple[int, Reason | None]]:
+    log_start_offset = given.pop("log_start_offset", 0)
+    end_offset = given.pop("end_offset", 600)
     given.setdefault("retention_ms", -1)
-    found = find_expired(ColdLogFacts(settings=LogSettings(**given), **facts), segments, now_ms)
+    log = cast(
+        "Log", SimpleNamespace(epochs=((0, 0),), end_offset=end_offset, local_start_offset=0)
+    )
+    limits = RetentionLimits.total(LogSettings(**given))
+    described = [describe_segment(one, log) for one in segments]
+    found = due_now(described, RetentionScope(limits, 5_500, log_start_offset), now_ms)
     return [(one.segment.base_offset // 100, one.reason) for one in found]
 
 
@@ -61,7 +62,7 @@ def test_by_size_they_go_as_long_as_the_limit_is_left_in_both_tiers(limit: int, 
 
 def test_what_goes_by_age_counts_for_the_size_too() -> None:
     found = expired(now_ms=1_000, retention_ms=985, retention_bytes=3_500)
-    assert found == [(0, Reason.EXPIRED_TIME), (1, Reason.EXPIRED_TIME)]
+    assert found == [(0, Reason.EXPIRED_SIZE), (1, Reason.EXPIRED_SIZE)]
 
 
 def test_behind_the_log_start_they_go_whatever_the_policy() -> None:

@@ -1,0 +1,354 @@
+"""Removes the segments that are due: recorded first, then dropped.
+
+Invariant  only closed segments are counted and dropped, so what is dropped is what was counted,
+           whatever is appended meanwhile. An entry of the removal log is marked done when exactly
+           its segments were dropped. An eviction removes no record: object storage holds them, and
+           the log start offset stays.
+Crash      before the entry is durable nothing is dropped; after it the entry names segments that
+           may still be there, which the next pass drops with an entry of their own. Only on a disk
+           too full for a line may a crash lose the entry of what was dropped.
+Threads    any; the removal log lets one removal happen at a time.
+"""
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from varve.cleaning.metrics import CleanerMetrics
+from varve.cleaning.removals.removal import (
+    CountedSegment,
+    Reason,
+    Removal,
+    RemovalKind,
+    count_segment,
+)
+from varve.cleaning.removals.removal_log import RemovalLog, RemovalLogs
+from varve.cleaning.retention.rules import Due, RetentionScope, RetentionTimestamp, due
+from varve.cleaning.retention.segments import (
+    SegmentInfo,
+    SegmentList,
+    list_segments,
+    read_consistently,
+)
+from varve.commit_log import Log, LogSettings, LogStore, TopicPartition
+from varve.commit_log.segment import Segment
+from varve.foundation.errors import DiskFull, InvalidRequest, StoreError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredSegment:
+    """A segment that is removed, and why; `records` is None until they were counted."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    reason: Reason
+    rule: str
+    records: int | None = None
+    is_by_size: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What a pass removes of one log: the oldest segments, perhaps none.
+
+    With `rolls_active` the active segment is due as well, and the log rolls. `rejected` are, by
+    base offset, the timestamps that were not taken, of the segments whose age was looked at.
+    """
+
+    partition: TopicPartition
+    segments: tuple[ExpiredSegment, ...] = ()
+    rolls_active: bool = False
+    rejected: dict[int, RetentionTimestamp] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def end_offset(self) -> int | None:
+        """Where the log, or its local part, begins afterwards; None where nothing is removed."""
+        return self.segments[-1].next_offset if self.segments else None
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "partition": str(self.partition),
+            "before_offset": self.end_offset,
+            "segments": [asdict(segment) for segment in self.segments],
+            "takes_active": self.rolls_active,
+            "size": self.size,
+        }
+
+
+def plan_retention(log: SegmentList, now_ms: int) -> RetentionPlan:
+    """What the retention of a log removes now, of one that is not copied by all its limits.
+
+    The age and the size of a log that is copied are those of both tiers: locally it loses only what
+    lies below its log start offset, which the expiry of its remote segments raises.
+    """
+    scope = RetentionScope.of_log(log)
+    if not log.settings.copies_to_tier:
+        return _plan(log, due(log.segments, scope, now_ms), now_ms)
+    below = (one for one in log.segments[:-1] if one.next_offset <= log.log_start_offset)
+    return _plan(log, due(below, scope, now_ms), now_ms)
+
+
+def plan_eviction(log: SegmentList, remote_end_offset: int, now_ms: int) -> RetentionPlan:
+    """Which local copies of a tiered log are dropped now by its `local.retention.*`.
+
+    The active segment is never among them: it is rolled when it is due, so that it can be copied
+    and then evicted or expired (Kafka: UnifiedLog.deletableSegments).
+    """
+    scope = RetentionScope.of_local_disk(log, remote_end_offset)
+    found = _plan(log, due(log.segments, scope, now_ms), now_ms)
+    if not found.rolls_active:
+        return found
+    return replace(found, segments=found.segments[:-1])
+
+
+def _plan(log: SegmentList, segments: Iterable[Due[SegmentInfo]], now_ms: int) -> RetentionPlan:
+    expired: list[ExpiredSegment] = []
+    rejected: dict[int, RetentionTimestamp] = {}
+    rolls_active = False
+    for one in segments:
+        segment = one.segment
+        if one.age_from is not None and one.age_from.is_rejected:
+            rejected[segment.base_offset] = one.age_from
+        if not one.is_due(now_ms) or one.reason is None:
+            break
+        rolls_active = segment.is_active
+        expired.append(
+            ExpiredSegment(
+                segment.base_offset,
+                segment.next_offset,
+                segment.size,
+                one.reason,
+                one.rule,
+                is_by_size=one.is_by_size,
+            )
+        )
+    return RetentionPlan(log.partition, tuple(expired), rolls_active, rejected)
+
+
+class LogRetention:
+    """Retention of one log."""
+
+    def __init__(self, log: Log, removals: RemovalLog) -> None:
+        self._log = log
+        self._removals = removals
+
+    def plan(self, now_ms: int, settings: LogSettings | None = None) -> RetentionPlan:
+        """What `expire` would remove now, under the topic's settings or others."""
+        log = self._log
+        return read_consistently(log, lambda: plan_retention(list_segments(log, settings), now_ms))
+
+    def expire(self, now_ms: int) -> RetentionPlan:
+        """Removes what is due; returns what was removed.
+
+        Raises OSError, and nothing is removed, when the removal cannot be recorded; but on a full
+        disk, which only this frees, it is recorded later.
+        """
+        with self._removals.removal:
+            self._removals.write_owed()
+            found = self.plan(now_ms)
+            if found.rolls_active:
+                _roll(self._log)
+                found = self.plan(now_ms)
+            dropped = self._remove(found.segments, RemovalKind.EXPIRY, now_ms)
+        if dropped:
+            _log_removal("segments expired", self._log, dropped)
+        return replace(found, segments=tuple(dropped), rolls_active=False)
+
+    def plan_eviction(self, remote_end_offset: int, now_ms: int) -> RetentionPlan:
+        """What `evict` would drop now, and whether the active segment is due."""
+        log = self._log
+        return read_consistently(
+            log, lambda: plan_eviction(list_segments(log), remote_end_offset, now_ms)
+        )
+
+    def evict(self, segments: Sequence[ExpiredSegment], now_ms: int) -> list[ExpiredSegment]:
+        """Drops the oldest local segments, which the caller knows to be in object storage.
+
+        Raises as `expire`. Returns those that were dropped.
+        """
+        with self._removals.removal:
+            self._removals.write_owed()
+            dropped = self._remove(segments, RemovalKind.EVICTION, now_ms)
+        if dropped:
+            _log_removal("segments evicted from the local disk", self._log, dropped)
+        return dropped
+
+    def roll(self) -> None:
+        """Closes the active segment, which is due, unless the disk has no room for another."""
+        _roll(self._log)
+
+    def _remove(
+        self, expired: Sequence[ExpiredSegment], kind: RemovalKind, now_ms: int
+    ) -> list[ExpiredSegment]:
+        """Records and drops closed segments; on a full disk it drops them first.
+
+        Waiting for room that only this makes would never end.
+        """
+        counted = read_consistently(self._log, lambda: self._count(expired))
+        if not counted:
+            return []
+        removal = self._removal(counted, kind, now_ms)
+        is_recorded = self._removals.try_append(removal)
+        dropped = self._drop(counted, kind, now_ms)
+        if len(dropped) < len(counted):
+            logger.warning(
+                "segments were replaced while they were removed",
+                extra={"partition": str(self._log.topic_partition), "removal": removal.id},
+            )
+            if not dropped:
+                return []
+            removal = self._removal(dropped, kind, now_ms)
+            is_recorded = self._removals.try_append(removal)
+        if is_recorded:
+            self._removals.mark_done(removal.id)
+        else:
+            self._removals.owe(removal)
+        return [one.expired for one in dropped]
+
+    def _count(self, expired: Sequence[ExpiredSegment]) -> list["_Counted"]:
+        closed = {segment.base_offset: segment for segment in self._log.view.closed}
+        counted = []
+        for one in expired:
+            if (segment := closed.get(one.base_offset)) is not None:
+                found = count_segment(segment)
+                counted.append(_Counted(replace(one, records=found.figure.records), found))
+        return counted
+
+    def _drop(
+        self, counted: Sequence["_Counted"], kind: RemovalKind, now_ms: int
+    ) -> list["_Counted"]:
+        before_offset = counted[-1].expired.next_offset
+        dropped: list[Segment] = []
+        # Raised when no segment begins there any more: the log was truncated, or it was merged.
+        with contextlib.suppress(InvalidRequest):
+            if kind is RemovalKind.EVICTION:
+                dropped = self._log.drop_local_segments_before(before_offset, now_ms=now_ms)
+            else:
+                dropped = self._log.drop_segments_before(before_offset, now_ms=now_ms)
+        bases = {segment.base_offset for segment in dropped}
+        return [one for one in counted if one.expired.base_offset in bases]
+
+    def _removal(self, counted: Sequence["_Counted"], kind: RemovalKind, now_ms: int) -> Removal:
+        records: Counter[Reason] = Counter()
+        sizes: Counter[Reason] = Counter()
+        for one in counted:
+            records[one.expired.reason] += one.found.figure.records
+            sizes[one.expired.reason] += one.expired.size
+        return Removal(
+            id=self._removals.next_id(),
+            partition=self._log.topic_partition,
+            kind=kind,
+            at_ms=now_ms,
+            inputs=tuple(one.found.figure for one in counted),
+            outputs=(),
+            records=dict(records),
+            bytes=dict(sizes),
+            rule=_rule_text([one.expired for one in counted], [one.found for one in counted]),
+            end_offset=counted[-1].expired.next_offset,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A segment about to be dropped: why, and its records counted."""
+
+    expired: ExpiredSegment
+    found: CountedSegment
+
+
+def _roll(log: Log) -> None:
+    # A disk too full for a new segment is freed of the closed ones.
+    with contextlib.suppress(DiskFull):
+        log.roll()
+
+
+def _rule_text(expired: Sequence[ExpiredSegment], counted: Sequence[CountedSegment] = ()) -> str:
+    """For each reason the rule of its last segment, which was the closest to the limit."""
+    by_reason: dict[Reason, list[ExpiredSegment]] = {}
+    for one in expired:
+        by_reason.setdefault(one.reason, []).append(one)
+    parts = [
+        f"{len(segments)} {reason.value}: segment {segments[-1].base_offset}, {segments[-1].rule}"
+        for reason, segments in by_reason.items()
+    ]
+    return "; ".join([*parts, *(one.damage for one in counted if one.damage)])
+
+
+def _log_removal(message: str, log: Log, dropped: Sequence[ExpiredSegment]) -> None:
+    logger.info(
+        message,
+        extra={
+            "partition": str(log.topic_partition),
+            "segments": len(dropped),
+            "bytes": sum(segment.size for segment in dropped),
+            "before_offset": dropped[-1].next_offset,
+            "rule": _rule_text(dropped),
+        },
+    )
+
+
+class Retention:
+    """Retention of all logs of a store that are not compacted; the cleaner calls it for the others.
+
+    A log that fails is listed in `failures` and tried again at the next pass; the others go on.
+    `rejected` lists, by base offset, the timestamps that the last pass over a log did not take.
+    """
+
+    def __init__(
+        self, store: LogStore, removals: RemovalLogs, metrics: CleanerMetrics | None = None
+    ) -> None:
+        self._store = store
+        self._removals = removals
+        self._metrics = metrics
+        self.failures: dict[TopicPartition, str] = {}
+        self.rejected: dict[TopicPartition, dict[int, RetentionTimestamp]] = {}
+
+    def run_once(self, now_ms: int) -> list[RetentionPlan]:
+        """One pass over every log that is due here; returns what was removed."""
+        self._forget_vanished()
+        logs = [
+            log
+            for directory in self._store.directories
+            if directory.failure is None
+            for log in list(directory.logs.values())
+            if not log.settings.is_compacted
+        ]
+        removed = [found for log in logs if (found := self.expire(log, now_ms)).segments]
+        if self._metrics is not None:
+            self._metrics.set_rejected({one: len(found) for one, found in self.rejected.items()})
+        return removed
+
+    def expire(self, log: Log, now_ms: int) -> RetentionPlan:
+        """Retention of one log, whatever its policy; a failure is listed, not raised."""
+        partition = log.topic_partition
+        try:
+            removed = LogRetention(log, self._removals.get(log)).expire(now_ms)
+        except (StoreError, OSError) as error:
+            self.failures[partition] = str(error)
+            logger.warning(
+                "retention failed and will be tried again",
+                extra={"partition": str(partition), "error": str(error)},
+            )
+            return RetentionPlan(partition)
+        self.failures.pop(partition, None)
+        self.rejected[partition] = removed.rejected
+        if self._metrics is not None:
+            for segment in removed.segments:
+                self._metrics.observe_expiry(reason=segment.reason, segments=1, bytes=segment.size)
+        return removed
+
+    def _forget_vanished(self) -> None:
+        served = {partition for one in self._store.directories for partition in list(one.logs)}
+        self._removals.forget_others(served)
+        for notes in (self.failures, self.rejected):
+            for partition in set(notes) - served:
+                notes.pop(partition, None)
