@@ -5,7 +5,7 @@ MinIO is also put far away: every GET then takes `FAR_MS` longer, as from a clou
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -34,10 +34,6 @@ class FarStore:
     def get_range(self, key: str, start: int, end: int) -> memoryview:
         self._pause.wait(FAR_MS / 1000)
         return self._store.get_range(key, start, end)
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        self._pause.wait(FAR_MS / 1000)
-        return self._store.get_ranges(key, ranges)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -15,8 +15,9 @@ from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk.memory import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
 from varve.records import Record, build_batch
+from varve.testing import FaultyObjectStore
 from varve.tiering.cold_cursor import ExtentSizes
 from varve.tiering.cold_reader import ColdReader
 from varve.tiering.cold_segment import ColdSegment, SegmentState

@@ -9,8 +9,8 @@ from varve.cleaning.key_index.key_index import KeyEntry
 from varve.commit_log import TopicPartition
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.object_store import ObjectFaultPlan
 from varve.records import Record
+from varve.testing import ObjectFaultPlan
 from varve.tiering.cold_file import ExtentSource
 from varve.tiering.cold_keys_lookup import ColdKeysLookup
 from varve.tiering.cold_reader import ColdReader

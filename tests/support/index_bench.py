@@ -12,7 +12,8 @@ from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import FaultyFileSystem, FileSystem
 from varve.foundation.clock import ManualClock
 from varve.kernels.crc import crc32c
-from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.testing import FaultyObjectStore
 from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
 from varve.tiering.index_cache import IndexCache
 from varve.tiering.read_pool import ReadPool

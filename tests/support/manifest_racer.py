@@ -16,15 +16,8 @@ import sys
 import threading
 
 from tests.support.cold_builder import HOME, make_segment
-from varve.object_store import (
-    FaultKind,
-    FaultyObjectStore,
-    ObjectFaultPlan,
-    ObjectStore,
-    RetryingObjectStore,
-    RetryPolicy,
-    open_object_store,
-)
+from varve.object_store import ObjectStore, RetryingObjectStore, RetryPolicy, open_object_store
+from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan
 from varve.tiering.cold_segment import SegmentState
 from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_commit import Change, RetryLimits

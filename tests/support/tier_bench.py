@@ -13,7 +13,8 @@ from varve.commit_log.names import INDEX, KEYS, LOG, SNAPSHOT, TIME_INDEX, TXN_I
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.disk import CrashMode
 from varve.kernels.crc import crc32c
-from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectFaultPlan, ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.testing import FaultyObjectStore, ObjectFaultPlan
 from varve.tiering.cold_border import find_border
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment

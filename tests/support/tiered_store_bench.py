@@ -18,9 +18,9 @@ from varve.commit_log.names import LOG_START_OFFSET_FILE
 from varve.commit_log.producer_state import Origin
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.errors import Unavailable
-from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore, ObjectFaultPlan
+from varve.object_store import MemoryObjectStore
 from varve.records import Record, build_batch, edit_batch, end_transaction_marker
-from varve.testing import VirtualStore
+from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan, VirtualStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.fsck import FsckOptions, fsck

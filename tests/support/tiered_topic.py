@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from varve.commit_log import Log, TopicPartition
 from varve.embedded import Topic
 from varve.foundation.settings import GivenValue
-from varve.object_store import FaultyObjectStore, MemoryObjectStore
-from varve.testing import VirtualStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultyObjectStore, VirtualStore
 from varve.tiering.cold_segment import ColdSegment
 from varve.tiering.manifest import Manifest
 from varve.tiering.tier import Tier, TierPass

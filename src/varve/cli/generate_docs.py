@@ -108,8 +108,8 @@ _SHAPE_METRICS_INTRODUCTION = """\
 `varve shape serve` shows these at `/metrics`. Counters begin anew when it starts."""
 
 _OBJECT_STORE_METRICS_INTRODUCTION = """\
-The `table` of a `MeasuredObjectStore` is a collector of its own; see
-[object-stores.md](object-stores.md)."""
+At `/metrics` of `varve serve` too, once a topic is in the cold tier. The `table` of a
+`MeteredObjectStore` is a collector of its own; see [object-stores.md](object-stores.md)."""
 
 
 def configuration_page() -> str:

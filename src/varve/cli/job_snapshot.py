@@ -215,7 +215,7 @@ def _take(
     from varve.jobs.snapshot.job import take_snapshot
     from varve.jobs.snapshot.place import place_url
     from varve.jobs.snapshot.result import SnapshotSettings
-    from varve.object_store.urls import find_scheme
+    from varve.object_store.opening import find_scheme
 
     address = options.address
     is_alike = address is not None and find_scheme(place_url(to)) == find_scheme(address.url)

@@ -102,7 +102,9 @@ def command(
             if delete_extra and not delete_last_copies:
                 _check_first(mirror, found)
             if repair:
-                done = mirror.mend(found.differences, delete_extra=delete_extra, progress=progress)
+                done = mirror.repair_differences(
+                    found.differences, delete_extra=delete_extra, progress=progress
+                )
     finally:
         mirror.close()
     if as_json:

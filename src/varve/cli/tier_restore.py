@@ -220,7 +220,7 @@ def _remember_store(fs: FileSystem, path: str, url: str, cluster: str) -> None:
     """Lets copies go on where the topic came from: not those of another cluster, whose objects
     have other names.
     """
-    from varve.object_store.urls import normal_url
+    from varve.object_store.opening import normal_url
 
     if read_place(fs, path) is None and read_cluster(fs, path) == cluster:
         logs = LogStore([path], fs=fs, clock=SystemClock(), random=random.Random())

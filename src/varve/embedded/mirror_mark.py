@@ -3,7 +3,7 @@
 Layout     `varve-mirror-level` in every log directory that is online, with the URLs of both stores.
            Unless all of them have it nothing is known, and the stores are compared.
 Crash      removed durably from one directory at least before a write that leaves the mirror behind
-           returns; see `varve.object_store.mirror_notes`.
+           returns; see `varve.object_store.mirror`.
 """
 
 import json
@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 MARK_FILE: Final = "varve-mirror-level"
 
 
-class MirrorMark:
-    """A LevelMark in log directories, for two stores by their URLs."""
+class MirrorInSyncFile:
+    """An InSyncFlag in log directories, for two stores by their URLs."""
 
     def __init__(
         self, fs: FileSystem, directories: Sequence[str], *, url: str, mirror: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from varve.cleaning.compaction.log_cleaner import LogCleaner
 from varve.commit_log import LogStore, TopicPartition
 from varve.commit_log.names import REMOTE_INDEX_CACHE_DIRECTORY
-from varve.embedded.mirror_mark import MirrorMark
+from varve.embedded.mirror_mark import MirrorInSyncFile
 from varve.embedded.store_settings import MIRROR_STORE_PREFIX
 from varve.embedded.tier_place import (
     DEFAULT_METADATA,
@@ -21,6 +21,7 @@ from varve.embedded.tier_place import (
 )
 from varve.foundation.clock import Clock
 from varve.foundation.errors import DirectoryOffline, InvalidSetting
+from varve.foundation.metrics import MetricTable, declared_metrics
 from varve.foundation.settings import GivenValue
 from varve.tiering.metadata_settings import MetadataSettings
 from varve.tiering.settings import TierSettings
@@ -60,6 +61,7 @@ class TierOpening:
         self._mirror_settings = mirror_settings
         self._objects = objects
         self._cleaner = cleaner
+        self._store_metrics: MetricTable | None = None
 
     @property
     def owns_objects(self) -> bool:
@@ -75,8 +77,10 @@ class TierOpening:
 
     def open(self) -> "Tier":
         """The tier, opened now; raises what keeps its object store from that."""
+        from varve.object_store import metrics as store_metrics
         from varve.tiering.tier import Tier
 
+        self._store_metrics = MetricTable(declared_metrics(store_metrics))
         place = self._find_place()
         live = [one for one in self._logs.directories if one.failure is None]
         if not live:
@@ -94,13 +98,19 @@ class TierOpening:
             metadata_topic=self._open_metadata_topic,
             before_first_copy=lambda: self._remember(place),
             may_be_new=known is None,
+            store_metrics=self._store_metrics,
         )
 
     def _open_objects(
         self, place: TierPlace, known: TierPlace | None, directories: Sequence[str]
     ) -> "ObjectStore":
         """What was remembered may have been copied to: its directory is never made anew."""
-        from varve.object_store import RetryingObjectStore, open_mirrored, open_object_store
+        from varve.object_store import (
+            MeteredObjectStore,
+            RetryingObjectStore,
+            open_mirrored,
+            open_object_store,
+        )
 
         if place.mirror:
             return open_mirrored(
@@ -109,18 +119,21 @@ class TierOpening:
                 settings=self._store_settings,
                 second_settings=self._mirror_settings,
                 clock=self._clock,
-                mark=MirrorMark(self._logs.fs, directories, url=place.url, mirror=place.mirror),
+                in_sync=MirrorInSyncFile(
+                    self._logs.fs, directories, url=place.url, mirror=place.mirror
+                ),
                 must_exist=known is not None,
                 second_must_exist=known is not None and bool(known.mirror),
+                table=self._store_metrics,
             )
         if self._mirror_settings:
             raise InvalidSetting(
                 f"{', '.join(f'{MIRROR_STORE_PREFIX}{name}' for name in self._mirror_settings)} "
                 f"given, but the cold tier at {place.url} has no mirror: set varve.tier.mirror.url"
             )
-        return RetryingObjectStore(
-            open_object_store(place.url, self._store_settings, must_exist=known is not None)
-        )
+        store = open_object_store(place.url, self._store_settings, must_exist=known is not None)
+        # Below the retries, so that every attempt is counted as the provider bills it.
+        return RetryingObjectStore(MeteredObjectStore(store, table=self._store_metrics))
 
     def _find_place(self) -> TierPlace:
         settings = self.settings

@@ -49,7 +49,7 @@ def find_place(
     Empty texts are not given. Raises InvalidSetting for a place that is not the remembered one,
     and for one that cannot keep what leaves the disk; InvalidRequest for a wrong URL.
     """
-    from varve.object_store.urls import normal_url
+    from varve.object_store.opening import normal_url
 
     known = recall_place(fs, directories)
     where = directories[0].path
@@ -86,7 +86,7 @@ def _check_apart(
     fs: FileSystem, directories: Sequence[LogDirectory], *, url: str, mirror: str
 ) -> None:
     """Raises InvalidSetting for a directory of objects that is, holds or is in one of logs."""
-    from varve.object_store.urls import find_scheme, split_directory
+    from varve.object_store.opening import find_scheme, split_directory
 
     for name, given in (("varve.tier.url", url), ("varve.tier.mirror.url", mirror)):
         if find_scheme(given) != "file" or not isinstance(fs, RealFileSystem):
@@ -104,7 +104,7 @@ def _check_apart(
 
 def check_remembered(name: str, given: str, remembered: str, where: str) -> None:
     """Raises InvalidSetting for a setting that is given and not the remembered one."""
-    from varve.object_store.urls import hide_secrets, normal_url
+    from varve.object_store.opening import hide_secrets, normal_url
 
     if given and normal_url(given) != normal_url(remembered):
         raise InvalidSetting(
@@ -210,7 +210,7 @@ def _decode(data: bytes, path: str) -> TierPlace:
 
 def _remembered_url(url: str, path: str) -> str:
     """Raises Corrupt for one that names no place, or another one in each working directory."""
-    from varve.object_store.urls import normal_url
+    from varve.object_store.opening import normal_url
 
     try:
         if url[:5].lower() == "file:" and not url[5:].startswith("/"):

@@ -31,11 +31,16 @@ from varve.foundation.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
-from varve.object_store.failure import failure
-from varve.object_store.keys import RESERVED, check_key, check_prefix
-from varve.object_store.object_store import Buffer, ObjectInfo
 from varve.object_store.obstore_store import CountedParts
-from varve.object_store.ranges import Range, check_range
+from varve.object_store.protocol import (
+    RESERVED,
+    Buffer,
+    ObjectInfo,
+    check_key,
+    check_prefix,
+    check_range,
+    failure,
+)
 
 WRITING: Final = f"{RESERVED}writing"
 _LEFTOVER_AGE_MS: Final = 24 * 60 * 60 * 1000
@@ -196,20 +201,13 @@ class DirectoryObjectStore:
             return bytes(_read(descriptor, 0, os.fstat(descriptor).st_size))
 
     def get_range(self, key: str, start: int, end: int) -> memoryview:
-        return self.get_ranges(key, ((start, end),))[0]
-
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
         check_key(key, store=self.name, operation="get range")
-        for start, end in ranges:
-            check_range(start, end, store=self.name, key=key)
-        if all(start == end for start, end in ranges):
-            return [memoryview(b"") for _ in ranges]
+        check_range(start, end, store=self.name, key=key)
+        if start == end:
+            return memoryview(b"")
         with self._translated("get range", key), self._opened(key) as descriptor:
             size = os.fstat(descriptor).st_size
-            return [
-                memoryview(_read(descriptor, start, max(0, min(end, size) - start)))
-                for start, end in ranges
-            ]
+            return memoryview(_read(descriptor, start, max(0, min(end, size) - start)))
 
     def head(self, key: str) -> ObjectInfo:
         check_key(key, store=self.name, operation="head")

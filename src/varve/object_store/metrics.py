@@ -1,10 +1,10 @@
-"""What a MeasuredObjectStore measures."""
+"""What a MeteredObjectStore counts."""
 
 from varve.foundation.metrics import counter
 
 REQUESTS = counter(
     "varve_object_store_requests_total",
-    "Requests sent; those of an upload in parts, of pages and of merged ranges are computed.",
+    "Requests sent; those of an upload in parts and of pages are computed.",
     unit="requests",
     labels=("store", "operation"),
 )

@@ -2,7 +2,7 @@
 
 Invariant  nothing is changed in the first store. An object that only the second has is deleted
            after the first was asked for it once more: it may have come since the lists.
-Crash      each object is mended by itself; what is left is found by the next comparison.
+Crash      each object is repaired by itself; what is left is found by the next comparison.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from varve.foundation.errors import ObjectNotFound
-from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
+from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
 
 COPY_BYTES: Final = 8 << 20
 """A copy holds so much in memory."""
@@ -122,7 +122,7 @@ def _compare_bytes(
             continue
 
 
-def mend(
+def repair_object(
     first: ObjectStore, second: ObjectStore, difference: Difference, progress: Callable[[int], None]
 ) -> bool:
     """Make the second store like the first in one object; whether there was something to do.

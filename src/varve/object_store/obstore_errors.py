@@ -32,7 +32,7 @@ from varve.foundation.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
-from varve.object_store.failure import failure
+from varve.object_store.protocol import failure
 
 OBSTORE_ERRORS: Final = (BaseError, OSError, ValueError, NotImplementedError)
 """What obstore raises; a missing object is a FileNotFoundError, a bad path a ValueError."""

@@ -15,13 +15,18 @@ from typing import Final
 import obstore
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from varve.foundation.clock import Clock
+from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, ObjectNotFound
-from varve.object_store.failure import failure
-from varve.object_store.keys import check_key, check_prefix, is_reserved
-from varve.object_store.object_store import Buffer, ObjectInfo
 from varve.object_store.obstore_errors import OBSTORE_ERRORS, is_past_end, translate, translated
-from varve.object_store.ranges import Range, check_range, cut_ranges, merge_ranges
+from varve.object_store.protocol import (
+    Buffer,
+    ObjectInfo,
+    check_key,
+    check_prefix,
+    check_range,
+    failure,
+    is_reserved,
+)
 
 Client = AzureStore | GCSStore | MemoryStore | S3Store
 
@@ -30,6 +35,8 @@ LIST_PAGE_COUNT: Final = 1000
 
 _PART_COUNT_MAX: Final = 10_000
 """What S3 allows in one upload."""
+
+_MEMORY_PART_BYTES: Final = 8 << 20
 
 _PARTS_AT_ONCE: Final = 6
 """So many parts of one upload are held in memory and under way."""
@@ -105,31 +112,6 @@ class ObstoreObjectStore:
                 return memoryview(b"")
             raise translate(error, store=self.name, operation="get range", key=key) from None
 
-    def get_ranges(self, key: str, ranges: Sequence[Range]) -> list[memoryview]:
-        check_key(key, store=self.name, operation="get ranges")
-        for start, end in ranges:
-            check_range(start, end, store=self.name, key=key)
-        merged = merge_ranges(ranges)
-        return (
-            cut_ranges(ranges, merged, self._fetch(key, merged))
-            if merged
-            else [memoryview(b"") for _ in ranges]
-        )
-
-    def _fetch(self, key: str, merged: Sequence[Range]) -> list[memoryview]:
-        """Merged ranges, all at once. Without any further merging by obstore, which would panic on
-        a range behind the object's end."""
-        if len(merged) == 1:
-            return [self.get_range(key, *merged[0])]
-        starts, ends = zip(*merged, strict=True)
-        try:
-            found = obstore.get_ranges(self.client, key, starts=starts, ends=ends, coalesce=0)
-            return [memoryview(data) for data in found]
-        except OBSTORE_ERRORS as error:
-            if not is_past_end(error):
-                raise translate(error, store=self.name, operation="get ranges", key=key) from None
-        return [self.get_range(key, start, end) for start, end in merged]
-
     def head(self, key: str) -> ObjectInfo:
         check_key(key, store=self.name, operation="head")
         with translated(self.name, "head", key):
@@ -189,6 +171,19 @@ class ObstoreObjectStore:
 
     def _written(self, key: str, size: int, result: "obstore.PutResult") -> ObjectInfo:
         return ObjectInfo(key, size, self._clock.now_ms(), result["e_tag"], result["version"])
+
+
+class MemoryObjectStore(ObstoreObjectStore):
+    """An ObjectStore in the memory of this process, for tests and trials.
+
+    Each is empty at first and shares nothing with others.
+    """
+
+    def __init__(self, name: str = "memory:", *, clock: Clock | None = None) -> None:
+        client = MemoryStore()
+        super().__init__(
+            name, client, client, part_bytes=_MEMORY_PART_BYTES, clock=clock or SystemClock()
+        )
 
 
 class CountedParts:

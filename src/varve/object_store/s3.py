@@ -9,19 +9,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from obstore.store import S3Store
 
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import ObjectExists, StoreUnsupported
 from varve.foundation.settings import setting
-from varve.object_store.failure import failure
-from varve.object_store.http_settings import NO_RETRIES, PART_RETRIES, HttpSettings
-from varve.object_store.keys import RESERVED
+from varve.object_store.cloud import NO_RETRIES, PART_RETRIES, HttpStoreSettings
 from varve.object_store.obstore_errors import configured
 from varve.object_store.obstore_store import ObstoreObjectStore
-from varve.object_store.retrying import RetryingObjectStore, RetryPolicy
+from varve.object_store.protocol import RESERVED, failure
+from varve.object_store.retry import RetryingObjectStore, RetryPolicy
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3CredentialProvider
@@ -36,7 +35,7 @@ _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_EN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class S3Settings(HttpSettings):
+class S3Settings(HttpStoreSettings):
     """Settings of S3 stores; what is left empty is taken from the AWS_* environment variables."""
 
     endpoint: str = setting(
@@ -173,20 +172,18 @@ def _config(settings: S3Settings, endpoint: str) -> "S3Config":
         "disable_bulk_delete": not settings.bulk_delete,
         "conditional_put": "etag",
     }
-    if endpoint:
-        config["endpoint"] = endpoint
-    if settings.region:
-        config["region"] = settings.region
-    if settings.access_key_id:
-        config["access_key_id"] = settings.access_key_id
-    if settings.secret_access_key:
-        config["secret_access_key"] = settings.secret_access_key
-    if settings.session_token:
-        config["session_token"] = settings.session_token
-    if settings.encryption != "bucket":
-        config["server_side_encryption"] = settings.encryption
-    if settings.kms_key_id:
-        config["sse_kms_key_id"] = settings.kms_key_id
+    optional = {
+        "endpoint": endpoint,
+        "region": settings.region,
+        "access_key_id": settings.access_key_id,
+        "secret_access_key": settings.secret_access_key,
+        "session_token": settings.session_token,
+        "server_side_encryption": settings.encryption.removeprefix("bucket"),
+        "sse_kms_key_id": settings.kms_key_id,
+    }
+    # obstore takes a missing name for its own default, and an empty text for a value.
+    given: Any = {name: value for name, value in optional.items() if value}
+    config.update(given)
     return config
 
 

@@ -30,11 +30,11 @@ from varve.foundation.errors import (
     StoreUnsupported,
 )
 from varve.foundation.settings import GivenValue
-from varve.object_store.failure import failure
-from varve.object_store.http_settings import parse_http_settings
-from varve.object_store.retrying import RetryingObjectStore
+from varve.object_store.cloud import parse_http_settings
+from varve.object_store.opening import find_scheme, split_bucket
+from varve.object_store.protocol import failure
+from varve.object_store.retry import RetryingObjectStore
 from varve.object_store.s3 import S3ObjectStore, S3Settings, find_endpoint
-from varve.object_store.urls import find_scheme, split_bucket
 
 _SAFE: Final = "-_.~"
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()

@@ -1,7 +1,23 @@
 """A test kit for other projects: a store in the process, a virtual clock, planned crashes."""
 
 from varve.disk import CrashMode, PowerLoss
+from varve.testing.faulty_object_store import (
+    FaultKind,
+    FaultyObjectStore,
+    ObjectFaultPlan,
+    ObjectStep,
+)
 from varve.testing.kafka_kit import KafkaKit
 from varve.testing.virtual_store import PlannedCrash, VirtualStore
 
-__all__ = ["CrashMode", "KafkaKit", "PlannedCrash", "PowerLoss", "VirtualStore"]
+__all__ = [
+    "CrashMode",
+    "FaultKind",
+    "FaultyObjectStore",
+    "KafkaKit",
+    "ObjectFaultPlan",
+    "ObjectStep",
+    "PlannedCrash",
+    "PowerLoss",
+    "VirtualStore",
+]

@@ -20,7 +20,7 @@ from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import FileSystem
 from varve.foundation.errors import Closed, Corrupt, StoreError
-from varve.object_store import Buffer, CacheUsage, ObjectStore
+from varve.object_store import Buffer, ObjectStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, ObjectPart
 from varve.tiering.index_files import IndexFiles, find_fault, index_name
@@ -37,6 +37,17 @@ _TXN_ENTRY_SHARE: Final = 6  # an aborted transaction in memory, by its bytes in
 _OBJECT_BYTES: Final = 700  # what a decoded index takes beside its entries
 
 _Index = OffsetIndex | TimeIndex | TransactionIndex
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """How a cache of bounded size fared."""
+
+    hits: int
+    misses: int
+    evicted: int
+    held_bytes: int
+    limit_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

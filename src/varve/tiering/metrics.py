@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import Metric, MetricTable, counter, declared_metrics, gauge
+from varve.object_store import metrics as store_metrics
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -253,6 +254,7 @@ class TierMetrics:
     """The figures of one store's cold tier; a collector for a registry.
 
     `pool`, `indexes` and `extents` are asked when somebody collects; None where nothing is read.
+    `stores` are the figures of the object stores that the tier was opened with.
     """
 
     def __init__(
@@ -261,7 +263,9 @@ class TierMetrics:
         pool: Callable[[], PoolFigures] | None = None,
         indexes: Callable[[], CacheFigures] | None = None,
         extents: Callable[[], CacheFigures] | None = None,
+        stores: MetricTable | None = None,
     ) -> None:
+        self.stores = stores or MetricTable(declared_metrics(store_metrics))
         self.table = MetricTable(declared_metrics(sys.modules[__name__]))
         self.table.set(READER_IDLE, 100)
         self._pool = pool
@@ -357,7 +361,8 @@ class TierMetrics:
         for name, usage in self._caches.items():
             if usage is not None:
                 self._set_cache(name, usage())
-        return self.table.collect()
+        yield from self.table.collect()
+        yield from self.stores.collect()
 
     def _set_pool(self, pool: PoolFigures) -> None:
         self.table.set(READER_QUEUE, pool.pending_count)

@@ -22,6 +22,7 @@ from varve.cleaning.retention.segments import RemoteSegments
 from varve.commit_log import Log, LogStore, TopicPartition
 from varve.foundation.clock import Clock
 from varve.foundation.errors import InvalidSetting, StoreError, StoreUnavailable
+from varve.foundation.metrics import MetricTable
 from varve.object_store import ObjectStore
 from varve.tiering.cold_border import find_border
 from varve.tiering.cold_reads import ColdReads
@@ -63,7 +64,8 @@ class Tier:
 
     `cache_directory` is for indexes of cold segments, on the local disk. `backend` names who keeps
     the manifests, in `metadata_topic` if it is the topic. `wait` sleeps for so many
-    milliseconds and may end early. `may_be_new` unless something was copied before.
+    milliseconds and may end early. `may_be_new` unless something was copied before. `store_metrics`
+    has the figures of the object store, where that is metered.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Tier:
         wait: Callable[[float], object] | None = None,
         before_first_copy: Callable[[], None] | None = None,
         may_be_new: bool = True,
+        store_metrics: MetricTable | None = None,
     ) -> None:
         self.objects = objects
         self.settings = settings
@@ -94,6 +97,7 @@ class Tier:
             pool=lambda: self.reads.pool,
             indexes=lambda: self.reads.indexes.usage(),
             extents=lambda: self.reads.extents.usage(),
+            stores=store_metrics,
         )
         self.partitions = TieredPartitions(
             store,

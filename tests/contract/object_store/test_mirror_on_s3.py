@@ -9,13 +9,8 @@ import pytest
 from tests.support.s3_server import BUCKET, S3Server
 from varve.foundation.errors import StoreUnavailable
 from varve.foundation.settings import GivenValue
-from varve.object_store import (
-    MirroredObjectStore,
-    RetryPolicy,
-    mirror_opening,
-    open_mirrored,
-    open_object_store,
-)
+from varve.object_store import MirroredObjectStore, RetryPolicy, open_mirrored, open_object_store
+from varve.object_store import opening as mirror_opening
 
 
 @pytest.fixture

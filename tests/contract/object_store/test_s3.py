@@ -213,7 +213,7 @@ def test_a_server_that_is_down_is_unavailable() -> None:
     for call in (
         lambda: store.put("a", b"1"),
         lambda: store.create("a", b"1"),
-        lambda: store.get_ranges("a", [(0, 1), (MEGABYTE, MEGABYTE + 1)]),
+        lambda: store.get_range("a", 0, 1),
         lambda: list(store.list("")),
         lambda: store.delete(["a"]),
     ):

@@ -32,7 +32,6 @@ MODIFIED = "Mon, 16 Nov 2026 00:00:00 GMT"
 CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "get": lambda store: store.get("a"),
     "get range": lambda store: store.get_range("a", 0, 100),
-    "get ranges": lambda store: store.get_ranges("a", [(0, 9), (MEGABYTE, MEGABYTE + 9)]),
     "put": lambda store: store.put("a", b"1"),
     "create": lambda store: store.create("a", b"1"),
     "head": lambda store: store.head("a"),

@@ -9,7 +9,7 @@ from tests.support.cold_compaction import ColdCompaction
 from tests.support.tier_bench import TierBench, tiered
 from varve.foundation.errors import PowerLoss
 from varve.jobs.running.distributor import LocalDistributor, Task
-from varve.object_store import FaultKind, FaultyObjectStore
+from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.cold_segment import SegmentState
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3

@@ -10,8 +10,8 @@ from tests.support.tiered_topic import TieredTopic
 from varve.foundation.errors import PowerLoss, StoreError
 from varve.jobs.erase.hot import HotErasure
 from varve.jobs.erase.match import Matcher
-from varve.object_store import FaultKind, FaultyObjectStore
 from varve.records import Codec
+from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.cold_segment import SegmentState
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 11

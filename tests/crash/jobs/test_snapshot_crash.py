@@ -18,7 +18,8 @@ from varve.jobs.snapshot.erase import count_in_place, erase_from_place
 from varve.jobs.snapshot.place import SnapshotPlace, named_files
 from varve.jobs.snapshot.read import Snapshot
 from varve.jobs.tier.address import find_cluster, find_topic
-from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore, ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.testing import FaultKind, FaultyObjectStore
 
 STRIDE = 1 if os.environ.get("VARVE_ROUNDS") == "long" else 3
 """Between the requests at which a run is cut; a long run takes every one."""

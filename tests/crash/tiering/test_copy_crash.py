@@ -7,7 +7,7 @@ import pytest
 from tests.support.tier_bench import TierBench
 from varve.disk import CrashMode
 from varve.foundation.errors import PowerLoss, StoreUnavailable
-from varve.object_store import FaultKind
+from varve.testing import FaultKind
 
 Faults = pytest.mark.parametrize(
     "kind",

@@ -7,7 +7,7 @@ import pytest
 from tests.support.index_bench import DIRECTORY, KINDS, IndexBench, file_name
 from varve.disk import CrashMode, FaultyFileSystem, PowerLoss
 from varve.foundation.errors import StoreUnavailable
-from varve.object_store import FaultKind
+from varve.testing import FaultKind
 from varve.tiering.index_cache import IndexCache
 
 LIMIT_BYTES = 160

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.cold_builder import HOME, copy, delete, make_segment, open_manifest
 from varve.foundation.errors import PowerLoss
-from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_store import ObjectManifestStore

@@ -11,7 +11,8 @@ from varve.disk import FileSystem
 from varve.disk.faulty import CrashMode, FaultyFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import PowerLoss, StoreUnavailable
-from varve.object_store import FaultKind, FaultyObjectStore, MemoryObjectStore, ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.testing import FaultKind, FaultyObjectStore
 from varve.tiering.restore import hold_log_directory, plan_restore, restore_partition
 
 TARGET = "restored"

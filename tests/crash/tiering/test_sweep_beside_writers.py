@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.cold_builder import HOME, delete, make_segment, open_manifest
 from varve.foundation.errors import PowerLoss
-from varve.object_store import Buffer, FaultyObjectStore, MemoryObjectStore, ObjectInfo
+from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
+from varve.testing import FaultyObjectStore
 from varve.tiering.cold_segment import ColdSegment, ObjectPart, SegmentState
 from varve.tiering.fsck import FsckOptions, fsck
 from varve.tiering.manifest import Manifest

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.tiered_store_bench import Fault, TieredStore
 from varve.disk import CrashMode
-from varve.object_store import FaultKind
+from varve.testing import FaultKind
 
 Work = Callable[[TieredStore], None]
 

@@ -15,7 +15,7 @@ from tests.support.log_bench import NOW_MS, split_batches
 from varve.commit_log.remote_log import RemoteRead
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import StoreUnavailable, Unavailable
-from varve.object_store import FaultKind, ObjectFaultPlan
+from varve.testing import FaultKind, ObjectFaultPlan
 from varve.tiering.cold_cursor import ExtentSizes
 from varve.tiering.cold_segment import ColdSegment
 

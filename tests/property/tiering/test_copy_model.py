@@ -13,7 +13,7 @@ from tests.support.tier_bench import TierBench
 from varve.cleaning.compaction.cleanable_log import no_border
 from varve.disk import CrashMode
 from varve.foundation.errors import PowerLoss, StoreUnavailable
-from varve.object_store import FaultKind, ObjectFaultPlan
+from varve.testing import FaultKind, ObjectFaultPlan
 
 RATES = {
     FaultKind.ERROR_BEFORE: 0.04,

@@ -16,12 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.cold_builder import HOME, SMALL, make_segment, open_manifest
 from varve.foundation.errors import ObjectNotFound, Unavailable
-from varve.object_store import (
-    FaultKind,
-    FaultyObjectStore,
-    MemoryObjectStore,
-    ObjectFaultPlan,
-)
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.manifest import Manifest
 from varve.tiering.manifest_commit import RetryLimits

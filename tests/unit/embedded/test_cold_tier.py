@@ -26,7 +26,7 @@ from varve.foundation.errors import (
     Unavailable,
 )
 from varve.foundation.settings import GivenValue
-from varve.object_store import FaultKind
+from varve.testing import FaultKind
 
 OFF = {"remote.storage.enable": False, "remote.log.delete.on.disable": True}
 

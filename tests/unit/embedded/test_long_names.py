@@ -7,7 +7,7 @@ import pytest
 import varve
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import GivenValue
-from varve.object_store.keys import find_fault
+from varve.object_store.protocol import find_key_fault
 from varve.tiering.cold_keys import TOPIC_SIZE_MAX, ColdPartition
 
 TIERED: dict[str, GivenValue] = {"remote.storage.enable": True}
@@ -17,7 +17,7 @@ LONGEST, LONGER = "t" * TOPIC_SIZE_MAX, "t" * (TOPIC_SIZE_MAX + 1)
 def test_the_longest_name_is_the_longest_that_a_key_takes() -> None:
     for topic, is_good in ((LONGEST, True), (LONGER, False)):
         key = ColdPartition("c" * 22, topic, "i" * 22, 0).manifest_key(1)
-        assert (find_fault(key) is None) == is_good
+        assert (find_key_fault(key) is None) == is_good
 
 
 def test_a_longer_one_is_refused_when_it_is_to_enter_the_tier(tmp_path: Path) -> None:

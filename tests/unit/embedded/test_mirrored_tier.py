@@ -10,23 +10,22 @@ import pytest
 import varve
 from varve.disk import FaultyFileSystem, MemoryFileSystem
 from varve.embedded import Store
-from varve.embedded.mirror_mark import MARK_FILE, MirrorMark
+from varve.embedded.mirror_mark import MARK_FILE, MirrorInSyncFile
 from varve.embedded.tier_place import TIER_FILE
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, StoreUnavailable, Unavailable
 from varve.foundation.settings import GivenValue
 from varve.object_store import (
-    FaultyObjectStore,
     MemoryObjectStore,
     MirroredObjectStore,
     ObjectStore,
     RetryPolicy,
-    mirror_opening,
     register,
-    registry,
 )
-from varve.object_store.mirror_status import REST_MS
-from varve.testing import VirtualStore
+from varve.object_store import opening as mirror_opening
+from varve.object_store import opening as registry
+from varve.object_store.mirror import BREAKER_MS
+from varve.testing import FaultyObjectStore, VirtualStore
 
 
 class Bench:
@@ -136,7 +135,7 @@ def test_a_second_store_that_is_back_is_caught_up_by_the_next_round(bench: Bench
     bench.append(50)
     bench.kit.run_background()
     bench.second.come_up()
-    bench.advance(REST_MS)
+    bench.advance(BREAKER_MS)
     bench.kit.run_background()
     assert bench.kit.store.health().mirror == ""
     assert bench.keys(bench.first) == bench.keys(bench.second) != []
@@ -321,11 +320,11 @@ def test_a_mark_counts_where_all_directories_have_it_for_these_stores() -> None:
     fs = MemoryFileSystem(ManualClock())
     for path in ("/a", "/b"):
         fs.make_directory(path)
-    mark = MirrorMark(fs, ["/a", "/b"], url="s3://one", mirror="s3://two")
+    mark = MirrorInSyncFile(fs, ["/a", "/b"], url="s3://one", mirror="s3://two")
     assert not mark.is_set()
     mark.set()
     assert mark.is_set()
-    assert not MirrorMark(fs, ["/a"], url="s3://one", mirror="s3://three").is_set()
+    assert not MirrorInSyncFile(fs, ["/a"], url="s3://one", mirror="s3://three").is_set()
     mark.clear()
     assert not mark.is_set()
     mark.clear()
@@ -334,10 +333,10 @@ def test_a_mark_counts_where_all_directories_have_it_for_these_stores() -> None:
 def test_a_mark_that_no_directory_lets_go_of_fails_the_write() -> None:
     fs = FaultyFileSystem(ManualClock())
     fs.make_directory("/a")
-    mark = MirrorMark(fs, ["/a"], url="s3://one", mirror="s3://two")
+    mark = MirrorInSyncFile(fs, ["/a"], url="s3://one", mirror="s3://two")
     second = FaultyObjectStore(MemoryObjectStore("memory:second"))
     mark.set()
-    mirror = MirroredObjectStore(MemoryObjectStore(), second, mark=mark)
+    mirror = MirroredObjectStore(MemoryObjectStore(), second, in_sync=mark)
     second.go_down()
     fs.fail_at(fs.steps + 1, OSError(errno.EIO, "Input/output error"))
     with pytest.raises(Unavailable, match="varve-mirror-level cannot be removed from /a"):

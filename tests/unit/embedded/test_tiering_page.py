@@ -9,8 +9,8 @@ import pytest
 
 import varve
 from varve import errors
-from varve.object_store import FaultyObjectStore, MemoryObjectStore
-from varve.testing import VirtualStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultyObjectStore, VirtualStore
 
 DAY_MS = 86_400_000
 TIERED = {
@@ -89,7 +89,7 @@ def test_deleted_records_leave_reads_at_once_and_the_bucket_after_the_grace(
         next(visits.read(start=4))
     kit.run_background()
     assert _bases_in_bucket(kit) == bases
-    kit.advance(days=1, seconds=1)
+    kit.advance(days=7, seconds=1)
     kit.run_background()
     assert _bases_in_bucket(kit) == [base for base in bases if base >= 4]
 

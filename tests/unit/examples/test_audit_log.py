@@ -4,8 +4,8 @@ import pytest
 
 from examples.topic_classes.audit_log import DAY_MS, YEAR_MS, live
 from varve import errors
-from varve.object_store import FaultyObjectStore, MemoryObjectStore
-from varve.testing import CrashMode, VirtualStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import CrashMode, FaultyObjectStore, VirtualStore
 
 
 def _bases_on_disk(kit: VirtualStore) -> list[int]:
@@ -23,7 +23,7 @@ def test_seven_years_are_read_and_what_is_older_is_gone_from_both_tiers() -> Non
             assert at.hot_bytes < 2_000
             assert min(7, at.year) - 0.01 <= at.oldest_years <= 7.1
         for _ in range(2):
-            kit.advance(days=2)  # then varve.tier.grace.ms is over
+            kit.advance(days=8)  # then varve.tier.manifest.retention.ms is over
             kit.run_background()
         audit = kit.store.topic("audit")
         offsets = audit.offsets()

@@ -4,8 +4,8 @@ import pytest
 
 from examples.topic_classes.capped_tier import SETTINGS, live
 from varve import errors
-from varve.object_store import FaultyObjectStore, MemoryObjectStore
-from varve.testing import VirtualStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultyObjectStore, VirtualStore
 
 TOTAL_BYTES = 200_000
 LOCAL_BYTES = 20_000
@@ -37,7 +37,7 @@ def test_what_the_cap_let_go_leaves_the_bucket_after_its_grace() -> None:
     with VirtualStore() as kit:
         *_, at = live(kit, quarters=9)
         assert at.log_start > 0
-        kit.advance(days=2)
+        kit.advance(days=8)
         kit.run_background()
         start = kit.store.topic("readings").offsets().log_start
         keys = [one.key for one in kit.objects.list("") if "/segment/" in one.key]

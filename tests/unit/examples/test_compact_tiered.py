@@ -4,8 +4,8 @@ import pytest
 
 from examples.topic_classes.compact_tiered import Prices, live
 from varve import errors
-from varve.object_store import FaultyObjectStore, MemoryObjectStore
-from varve.testing import VirtualStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultyObjectStore, VirtualStore
 
 
 def _latest(kit: VirtualStore, start: int | None = None) -> Prices:

@@ -7,7 +7,8 @@ import pytest
 
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.jobs.tier.files import BLOCK_BYTES, TierFiles
-from varve.object_store import FaultyObjectStore, MemoryObjectStore, ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.testing import FaultyObjectStore
 
 DATA = random.Random(1).randbytes(5 * BLOCK_BYTES + 77)
 _stores: dict[str, ObjectStore] = {}

@@ -14,8 +14,8 @@ from varve.object_store import (
     ObjectStore,
     open_object_store,
     register,
-    registry,
 )
+from varve.object_store import opening as registry
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from varve.foundation.errors import InvalidRequest
-from varve.object_store.urls import hide_secrets, normal_url
+from varve.object_store.opening import hide_secrets, normal_url
 
 
 @pytest.mark.parametrize(

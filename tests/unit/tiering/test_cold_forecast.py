@@ -7,8 +7,8 @@ from varve.cleaning.retention.rules import BlockingRule
 from varve.cleaning.retention.segments import SegmentLocation
 from varve.foundation.errors import StoreUnavailable
 from varve.foundation.settings import GivenValue
-from varve.object_store import FaultyObjectStore, MemoryObjectStore
-from varve.testing import VirtualStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultyObjectStore, VirtualStore
 
 TIERED: dict[str, GivenValue] = {"remote.storage.enable": True, "segment.bytes": 1000}
 

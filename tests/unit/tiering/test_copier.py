@@ -11,7 +11,7 @@ from tests.support.tiered_topic import TieredTopic
 from varve.cleaning.compaction.cleanable_log import no_border
 from varve.commit_log.names import KEYS
 from varve.foundation.errors import InvalidRequest
-from varve.object_store import FaultKind, ObjectStep
+from varve.testing import FaultKind, ObjectStep
 from varve.tiering import copier
 from varve.tiering.cold_segment import SegmentState
 from varve.tiering.settings import TierSettings

@@ -12,7 +12,8 @@ from tests.support.log_bench import make_batch
 from tests.support.tiered_topic import MINUTE, PARTITION, TieredTopic
 from varve.cleaning.removals.removal import Reason
 from varve.foundation.errors import Fenced, OffsetOutOfRange, StoreUnavailable, Unavailable
-from varve.object_store import Buffer, FaultKind, MemoryObjectStore, ObjectInfo
+from varve.object_store import Buffer, MemoryObjectStore, ObjectInfo
+from varve.testing import FaultKind
 from varve.tiering import tier
 from varve.tiering.cold_evidence import read_cold_evidence
 from varve.tiering.cold_segment import SegmentState

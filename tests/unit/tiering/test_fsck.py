@@ -17,7 +17,8 @@ from tests.support.cold_log import (
 )
 from tests.support.log_bench import NOW_MS
 from varve.foundation.clock import ManualClock
-from varve.object_store import S3_STANDARD, MemoryObjectStore
+from varve.object_store import MemoryObjectStore
+from varve.object_store.prices import S3_STANDARD
 from varve.tiering.cold_segment import ColdSegment, SegmentState
 from varve.tiering.fsck import SETTLE_MS, FsckOptions, fsck
 from varve.tiering.fsck_report import FsckReport, ObjectClass

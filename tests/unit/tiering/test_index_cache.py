@@ -32,7 +32,8 @@ from varve.foundation.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from varve.object_store import FaultKind, MemoryObjectStore, ObjectStore
+from varve.object_store import MemoryObjectStore, ObjectStore
+from varve.testing import FaultKind
 from varve.tiering import index_cache
 from varve.tiering.cold_segment import ColdSegment, ObjectPart
 from varve.tiering.index_cache import IndexCache

@@ -8,9 +8,9 @@ import pytest
 from varve.cleaning import metrics as cleaning
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import declared_metrics, exposition
-from varve.object_store import CacheUsage
 from varve.object_store import metrics as object_store
 from varve.tiering import metrics as declared
+from varve.tiering.index_cache import CacheUsage
 from varve.tiering.metrics import TierMetrics
 
 ORDERS = TopicPartition("orders", 0)

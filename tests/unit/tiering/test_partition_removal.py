@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.tiered_topic import PARTITION, TieredTopic
 from varve.foundation.errors import Unavailable
-from varve.object_store import FaultKind, ObjectStep
+from varve.testing import FaultKind, ObjectStep
 from varve.tiering import partition_removal
 
 

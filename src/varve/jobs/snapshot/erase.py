@@ -30,8 +30,8 @@ from varve.jobs.snapshot.place import SnapshotPlace, find_place, is_work, named_
 from varve.jobs.snapshot.rows import describe, open_rows, write_rows
 from varve.jobs.tier.address import TierAddress
 from varve.jobs.tier.removed_versions import ErasedVersions, erase_versions
+from varve.object_store.opening import BUCKETS, find_scheme
 from varve.object_store.s3_versions import S3Versions, open_versions
-from varve.object_store.urls import BUCKETS, find_scheme
 
 Find = Callable[[pa.Array, pa.Array, pa.Array], npt.NDArray[np.bool_]]
 

@@ -34,7 +34,7 @@ from varve.jobs.snapshot.document import (
 from varve.jobs.tier.address import TierAddress
 from varve.object_store import ObjectInfo, ObjectStore, open_object_store
 from varve.object_store.directory import WRITING
-from varve.object_store.urls import BUCKETS, find_scheme, normal_url, split_directory
+from varve.object_store.opening import BUCKETS, find_scheme, normal_url, split_directory
 
 _OURS: Final = re.compile(
     rf"{DATA_FOLDER}/[0-9]{{5,}}-[0-9]{{5,}}-[0-9a-f]{{32}}\.parquet"

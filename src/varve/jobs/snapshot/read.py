@@ -20,7 +20,7 @@ from varve.jobs.snapshot.document import SnapshotDocument, SnapshotFile
 from varve.jobs.snapshot.place import SnapshotPlace, get_place
 from varve.jobs.snapshot.rows import make_columns, open_rows
 from varve.object_store import ObjectStore
-from varve.object_store.urls import find_scheme, split_directory
+from varve.object_store.opening import find_scheme, split_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import GivenValue
 from varve.jobs.running.store_count import StoreCount
 from varve.object_store import (
-    MeasuredObjectStore,
+    MeteredObjectStore,
     ObjectStore,
     RetryingObjectStore,
     open_object_store,
@@ -23,7 +23,7 @@ from varve.tiering.manifest_store import ObjectManifestStore
 
 _lock = threading.Lock()
 _open: dict["TierAddress", ObjectStore] = {}  # guarded by _lock; a process talks to few stores
-_measured: list[MeasuredObjectStore] = []  # guarded by _lock; those below the ones that are open
+_measured: list[MeteredObjectStore] = []  # guarded by _lock; those below the ones that are open
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TierAddress:
         """The store, with failed requests repeated; the same one for every call in a process."""
         with _lock:
             if self not in _open:
-                measured = MeasuredObjectStore(
+                measured = MeteredObjectStore(
                     open_object_store(self.url, dict(self.settings), must_exist=True)
                 )
                 _measured.append(measured)

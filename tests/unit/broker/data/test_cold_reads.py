@@ -8,7 +8,8 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.data_requests import append, fetch_request, fetched, list_offsets
 from tests.support.log_bench import NOW_MS, make_batch
 from varve.commit_log import TopicPartition
-from varve.object_store import FaultyObjectStore, MemoryObjectStore
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultyObjectStore
 from varve.wire import ErrorCode
 
 EVENTS = TopicPartition("events", 0)

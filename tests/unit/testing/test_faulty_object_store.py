@@ -9,12 +9,8 @@ from varve.foundation.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from varve.object_store import (
-    FaultKind,
-    FaultyObjectStore,
-    MemoryObjectStore,
-    ObjectFaultPlan,
-)
+from varve.object_store import MemoryObjectStore
+from varve.testing import FaultKind, FaultyObjectStore, ObjectFaultPlan
 
 
 def _bench() -> tuple[FaultyObjectStore, MemoryObjectStore]:

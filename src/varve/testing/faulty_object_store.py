@@ -1,24 +1,121 @@
 """An object store that fails on purpose: at a chosen request, or by chance with a seed.
 
 Every request is a step with a number; a list is one step however long it gets. After a planned
-crash every call raises PowerLoss, and `after_crash` gives what the next start finds.
+crash every call raises PowerLoss, and `after_crash` gives what the next start finds. The same seed
+and the same requests give the same faults.
 
 Threads    any; `_lock` guards plan, steps and trace and is not held during requests.
 """
 
+import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
 
 from varve.foundation.errors import PowerLoss, StoreThrottled, StoreUnavailable
-from varve.object_store.failure import failure
-from varve.object_store.fault_plan import FaultKind, ObjectFaultPlan, ObjectStep
-from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
+from varve.object_store import Buffer, ObjectInfo, ObjectStore
+from varve.object_store.protocol import failure
+from varve.object_store.wrapper import ObjectStoreWrapper
 
 T = TypeVar("T")
 
 
-class FaultyObjectStore:
+class FaultKind(StrEnum):
+    """What can go wrong with one request."""
+
+    ERROR_BEFORE = "error before"
+    """It never arrives."""
+    ERROR_AFTER = "error after"
+    """It has its effect, but the answer is lost; a list breaks off after its first object."""
+    REPEATED = "repeated"
+    """It arrives twice, and the second answer counts."""
+    THROTTLED = "throttled"
+    """It is refused for being one too many."""
+    SLOW = "slow"
+    """It takes its time and succeeds."""
+    PARTIAL = "partial"
+    """An upload ends after some of its parts, a delete after some of its keys; others: before."""
+    CRASH_BEFORE = "crash before"
+    """The power goes before it is sent."""
+    CRASH_AFTER = "crash after"
+    """The power goes when it has had its effect."""
+
+
+class ObjectStep(NamedTuple):
+    """One request, for the message of a failed test."""
+
+    number: int
+    operation: str
+    key: str
+    fault: FaultKind | None
+
+    def __str__(self) -> str:
+        fault = f" ({self.fault})" if self.fault else ""
+        return f"{self.number}: {self.operation} {self.key}{fault}"
+
+
+class ObjectFaultPlan:
+    """Faults by step number, and by chance with a seed.
+
+    `rates` gives the chance of each kind; after `in_a_row_max` faults by chance one request
+    succeeds, so that a bounded number of retries is enough.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        rates: Mapping[FaultKind, float] | None = None,
+        in_a_row_max: int = 3,
+    ) -> None:
+        self._source = random.Random(seed)
+        self._rates = dict(rates or {})
+        self._in_a_row_max = in_a_row_max
+        self._in_a_row = 0
+        self._chosen: dict[int, FaultKind] = {}
+        self._down_from: int | None = None
+
+    def fail_at(self, step: int, kind: FaultKind) -> None:
+        self._chosen[step] = kind
+
+    def go_down(self, from_step: int) -> None:
+        """Let every request from this step on fail before its effect."""
+        self._down_from = from_step
+
+    def come_up(self) -> None:
+        self._down_from = None
+
+    def find_fault(self, step: int) -> FaultKind | None:
+        """What happens to this request; a chosen fault goes before all others."""
+        chosen = self._chosen.get(step)
+        if chosen is not None:
+            return chosen
+        if self._down_from is not None and step >= self._down_from:
+            return FaultKind.ERROR_BEFORE
+        return self._draw()
+
+    def share(self) -> float:
+        """How much of a partial request happens."""
+        return self._source.random()
+
+    def _draw(self) -> FaultKind | None:
+        if not self._rates:
+            return None
+        drawn = self._source.random()
+        if self._in_a_row >= self._in_a_row_max:
+            self._in_a_row = 0
+            return None
+        for kind, rate in self._rates.items():
+            if drawn < rate:
+                self._in_a_row += 1
+                return kind
+            drawn -= rate
+        self._in_a_row = 0
+        return None
+
+
+class FaultyObjectStore(ObjectStoreWrapper):
     """An ObjectStore over another; `wait` takes the seconds of a slow request."""
 
     def __init__(
@@ -29,10 +126,9 @@ class FaultyObjectStore:
         wait: Callable[[float], object] = lambda seconds: None,
         slow_seconds: float = 10.0,
     ) -> None:
-        self.name = store.name
+        super().__init__(store)
         self.steps = 0  # guarded by _lock
         self.trace: list[ObjectStep] = []  # guarded by _lock
-        self._store = store
         self._plan = plan or ObjectFaultPlan()  # guarded by _lock
         self._wait = wait
         self._slow_seconds = slow_seconds
@@ -67,9 +163,6 @@ class FaultyObjectStore:
 
     # Requests
 
-    def put(self, key: str, data: Buffer) -> ObjectInfo:
-        return self._request("put", key, lambda: self._store.put(key, data))
-
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         fault = self._step("put parts", key)
         if fault is FaultKind.PARTIAL:
@@ -83,29 +176,8 @@ class FaultyObjectStore:
             "put parts", key, fault, lambda: self._store.put_parts(key, parts, size=size)
         )
 
-    def create(self, key: str, data: Buffer) -> ObjectInfo:
-        return self._request("create", key, lambda: self._store.create(key, data))
-
-    def get(self, key: str) -> bytes:
-        return self._request("get", key, lambda: self._store.get(key))
-
-    def get_range(self, key: str, start: int, end: int) -> memoryview:
-        return self._request("get range", key, lambda: self._store.get_range(key, start, end))
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return self._request("get ranges", key, lambda: self._store.get_ranges(key, ranges))
-
-    def head(self, key: str) -> ObjectInfo:
-        return self._request("head", key, lambda: self._store.head(key))
-
-    def list_directories(self, prefix: str) -> list[str]:
-        return self._request(
-            "list directories", prefix, lambda: self._store.list_directories(prefix)
-        )
-
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        found = self._store.list(prefix, start_after=start_after)
-        return self._broken_list(prefix, found)
+        return self._broken_list(prefix, self._store.list(prefix, start_after=start_after))
 
     def _broken_list(self, prefix: str, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         fault = self._step("list", prefix)
@@ -127,13 +199,11 @@ class FaultyObjectStore:
             self._store.delete(keys[:count])
         self._carry_out("delete", shown, fault, lambda: self._store.delete(keys))
 
-    def close(self) -> None:
-        self._store.close()
-
     # Steps
 
-    def _request(self, operation: str, key: str, call: Callable[[], T]) -> T:
-        return self._carry_out(operation, key, self._step(operation, key), call)
+    def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
+        fault = self._step(operation, key)
+        return self._carry_out(operation, key, fault, lambda: call(self._store))
 
     def _step(self, operation: str, key: str) -> FaultKind | None:
         with self._lock:

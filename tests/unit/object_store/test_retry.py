@@ -11,13 +11,8 @@ from varve.foundation.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from varve.object_store import (
-    FaultKind,
-    FaultyObjectStore,
-    MemoryObjectStore,
-    RetryingObjectStore,
-    RetryPolicy,
-)
+from varve.object_store import MemoryObjectStore, RetryingObjectStore, RetryPolicy
+from varve.testing import FaultKind, FaultyObjectStore
 
 
 class Bench:

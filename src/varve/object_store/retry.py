@@ -10,7 +10,7 @@ Threads    any; the random source is locked. Closing wakes those who wait, and t
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,8 +21,8 @@ from varve.foundation.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from varve.object_store.keys import check_prefix
-from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
+from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
+from varve.object_store.wrapper import ObjectStoreWrapper
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class RetryPolicy:
         return min(self.first_wait_ms << doublings, self.wait_ms_max) * source.uniform(0.5, 1.0)
 
 
-class RetryingObjectStore:
+class RetryingObjectStore(ObjectStoreWrapper):
     """An ObjectStore over another; `wait` sleeps for seconds and may end early."""
 
     def __init__(
@@ -54,8 +54,7 @@ class RetryingObjectStore:
         wait: Callable[[float], object] | None = None,
         source: random.Random | None = None,
     ) -> None:
-        self.name = store.name
-        self._store = store
+        super().__init__(store)
         self._policy = policy or RetryPolicy()
         self._clock = clock or SystemClock()
         self._closed = threading.Event()
@@ -63,13 +62,13 @@ class RetryingObjectStore:
         self._lock = threading.Lock()
         self._source = source or random.Random()  # guarded by _lock
 
-    def put(self, key: str, data: Buffer) -> ObjectInfo:
-        return self.repeat(lambda: self._store.put(key, data))
+    def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
+        return self.repeat(lambda: call(self._store))
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         if iter(parts) is parts:
             return self._store.put_parts(key, parts, size=size)
-        return self.repeat(lambda: self._store.put_parts(key, parts, size=size))
+        return super().put_parts(key, parts, size=size)
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
         return self.repeat(lambda: self._create(key, data))
@@ -91,26 +90,7 @@ class RetryingObjectStore:
         except ObjectNotFound:
             return None
 
-    def get(self, key: str) -> bytes:
-        return self.repeat(lambda: self._store.get(key))
-
-    def get_range(self, key: str, start: int, end: int) -> memoryview:
-        return self.repeat(lambda: self._store.get_range(key, start, end))
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return self.repeat(lambda: self._store.get_ranges(key, ranges))
-
-    def head(self, key: str) -> ObjectInfo:
-        return self.repeat(lambda: self._store.head(key))
-
-    def list_directories(self, prefix: str) -> list[str]:
-        return self.repeat(lambda: self._store.list_directories(prefix))
-
-    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        check_prefix(prefix, store=self.name, operation="list")
-        return self._resumed_list(prefix, start_after)
-
-    def _resumed_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         """Goes on behind the last key after an error; every key that came ends the row of them."""
         attempt, begin_ms = 0, self._clock.now_ms()
         while True:
@@ -123,9 +103,6 @@ class RetryingObjectStore:
             except StoreUnavailable as error:
                 attempt += 1
                 self._wait_or_raise(error, attempt, begin_ms)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self.repeat(lambda: self._store.delete(keys))
 
     def close(self) -> None:
         self._closed.set()

@@ -1,7 +1,7 @@
 """An object store that counts what is asked of the one below, and what it costs.
 
 The numbers of requests follow from the rules by which stores work: an upload in parts needs one per
-part and two more, a list one per thousand objects, near ranges one together. Below a
+part and two more, a list one per thousand objects. Below a
 RetryingObjectStore every attempt counts, as it does on the bill.
 
 Threads    any; the table locks itself, `_lock` guards the sum of errors.
@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from varve.foundation.metrics import MetricTable, declared_metrics
 from varve.object_store import metrics
-from varve.object_store.object_store import Buffer, ObjectInfo, ObjectStore
 from varve.object_store.obstore_store import LIST_PAGE_COUNT
 from varve.object_store.prices import PriceTable, RequestKind, default_prices
-from varve.object_store.ranges import merge_ranges
+from varve.object_store.protocol import Buffer, ObjectInfo, ObjectStore
+from varve.object_store.wrapper import ObjectStoreWrapper
+
+T = TypeVar("T")
 
 _KINDS: Final = {
     "put": RequestKind.WRITE,
@@ -27,7 +29,6 @@ _KINDS: Final = {
     "create": RequestKind.WRITE,
     "get": RequestKind.READ,
     "get range": RequestKind.READ,
-    "get ranges": RequestKind.READ,
     "head": RequestKind.READ,
     "list": RequestKind.LIST,
     "list directories": RequestKind.LIST,
@@ -48,7 +49,7 @@ class StoreUsage:
     prices: PriceTable
 
 
-class MeasuredObjectStore:
+class MeteredObjectStore(ObjectStoreWrapper):
     """An ObjectStore over another. `table` is a collector for a registry of prometheus_client and
     may be shared by several stores; `timer` gives seconds."""
 
@@ -61,10 +62,9 @@ class MeasuredObjectStore:
         part_bytes: int = 8 << 20,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.name = store.name
+        super().__init__(store)
         self.prices = prices or default_prices(store.name)
         self.table = table or MetricTable(declared_metrics(metrics))
-        self._store = store
         self._part_bytes = part_bytes
         self._timer = timer
         self._lock = threading.Lock()
@@ -88,10 +88,12 @@ class MeasuredObjectStore:
             prices=self.prices,
         )
 
+    def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
+        with self._measured(operation):
+            return call(self._store)
+
     def put(self, key: str, data: Buffer) -> ObjectInfo:
-        with self._measured("put"):
-            info = self._store.put(key, data)
-        return self._written(info)
+        return self._written(super().put(key, data))
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
         part_count = -(-size // self._part_bytes)
@@ -100,13 +102,10 @@ class MeasuredObjectStore:
         return self._written(info)
 
     def create(self, key: str, data: Buffer) -> ObjectInfo:
-        with self._measured("create"):
-            info = self._store.create(key, data)
-        return self._written(info)
+        return self._written(super().create(key, data))
 
     def get(self, key: str) -> bytes:
-        with self._measured("get"):
-            data = self._store.get(key)
+        data = super().get(key)
         self._read(len(data))
         return data
 
@@ -116,25 +115,9 @@ class MeasuredObjectStore:
         self._read(data.nbytes)
         return data
 
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        with self._measured("get ranges", len(merge_ranges(ranges))):
-            found = self._store.get_ranges(key, ranges)
-        self._read(sum(data.nbytes for data in found))
-        return found
-
-    def head(self, key: str) -> ObjectInfo:
-        with self._measured("head"):
-            return self._store.head(key)
-
-    def list_directories(self, prefix: str) -> list[str]:
-        with self._measured("list directories"):
-            return self._store.list_directories(prefix)
-
-    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        return self._measured_list(self._store.list(prefix, start_after=start_after))
-
-    def _measured_list(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         """A request at every thousandth object; the end of the list belongs to the last one."""
+        found = self._store.list(prefix, start_after=start_after)
         count = 0
         while True:
             with self._measured("list", 1 if count % LIST_PAGE_COUNT == 0 else 0):
@@ -147,9 +130,6 @@ class MeasuredObjectStore:
     def delete(self, keys: Sequence[str]) -> None:
         with self._measured("delete", -(-len(keys) // LIST_PAGE_COUNT)):
             self._store.delete(keys)
-
-    def close(self) -> None:
-        self._store.close()
 
     @contextmanager
     def _measured(self, operation: str, request_count: int = 1) -> Iterator[None]:

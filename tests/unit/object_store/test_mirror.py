@@ -16,15 +16,14 @@ from varve.foundation.errors import (
 from varve.object_store import (
     Difference,
     Fault,
-    FaultKind,
-    FaultyObjectStore,
     MemoryObjectStore,
     MirroredObjectStore,
     MirrorRepair,
-    mirror_notes,
+    mirror,
     mirror_repair,
 )
-from varve.object_store.mirror_status import REST_MS
+from varve.object_store.mirror import BREAKER_MS
+from varve.testing import FaultKind, FaultyObjectStore
 
 
 class Bench:
@@ -199,13 +198,13 @@ def test_large_objects_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_notes, "NOTED_KEYS_MAX", 2)
+    monkeypatch.setattr(mirror, "BACKLOG_KEYS_MAX", 2)
     bench = Bench()
     bench.second.go_down()
     for key in "abcd":
         bench.store.put(key, b"1")
     status = bench.store.status()
-    assert (len(status.missing), status.unnoted_count) == (2, 2)
+    assert (len(status.missing), status.unlisted_count) == (2, 2)
     bench.second.come_up()
     assert bench.store.repair().copied == ("a", "b", "c", "d")
     assert bench.store.status().is_complete
@@ -225,12 +224,12 @@ def test_a_first_that_is_down_is_asked_by_one_read_in_a_while() -> None:
         assert [info.key for info in bench.store.list("")] == ["a", "b", "c"]
     assert bench.first.steps == before + 1
     assert "memory:first" in bench.store.status().first_error
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     bench.store.get("b")
     bench.store.get("c")
     assert bench.first.steps == before + 2
     bench.first.come_up()
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     bench.store.get("b")
     assert bench.store.status().first_error == ""
     before = bench.second.steps
@@ -298,7 +297,7 @@ def test_a_second_that_is_down_costs_one_write_in_a_while() -> None:
         bench.store.put(f"{number}", b"1")
     assert bench.second.steps == before + 1
     bench.second.come_up()
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     bench.store.put("later", b"1")
     assert len(bench.store.status().missing) == 10
     assert list(bench.contents(bench.second)) == ["later"]
@@ -316,7 +315,7 @@ def test_what_was_noted_is_caught_up_once_the_second_is_back() -> None:
     bench.store.delete(["gone"])
     assert bench.store.catch_up(within_ms=1000) == 0
     bench.second.come_up()
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     assert bench.store.catch_up(within_ms=1000) == 3
     assert bench.contents(bench.second) == {"a": b"1", "b": b"2"}
     assert bench.store.status().is_complete
@@ -328,12 +327,12 @@ def test_catching_up_ends_in_time_and_when_a_store_fails() -> None:
     for key in "abc":
         bench.store.put(key, b"1")
     bench.second.come_up()
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     assert bench.store.catch_up(within_ms=-1) == 0
     bench.first.fail_at(bench.first.steps + 3, FaultKind.ERROR_BEFORE)
     assert bench.store.catch_up(within_ms=1000) == 1
     assert bench.store.status().behind_count == 2
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     assert bench.store.catch_up(within_ms=1000) == 2
 
 
@@ -342,7 +341,7 @@ def test_a_note_made_while_its_object_is_caught_up_stays() -> None:
     bench.second.go_down()
     bench.store.put("a", b"old")
     bench.second.come_up()
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
 
     def show(title: str, done_bytes: int, total_bytes: int) -> None:
         if title == "copy":
@@ -381,7 +380,7 @@ def test_what_changed_since_the_lists_is_left_alone() -> None:
     found = bench.store.compare()
     bench.first.delete(["deleted"])
     bench.first.put("created", b"2")
-    done = bench.store.mend(found.differences, delete_extra=True)
+    done = bench.store.repair_differences(found.differences, delete_extra=True)
     assert done == MirrorRepair((), (), ())
     assert bench.contents(bench.second) == {"created": b"2"}
 
@@ -453,27 +452,27 @@ def test_lists_are_not_taken_from_a_second_that_was_never_seen_to_be_level() -> 
     bench = Bench()
     bench.first.put("a", b"1")
     mark = Mark()
-    mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, mark=mark)
+    mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, in_sync=mark)
     assert "was not compared" in mirror.trouble()
     bench.first.go_down()
     with pytest.raises(StoreUnavailable):
         list(mirror.list(""))
     assert mirror.catch_up(within_ms=1000) == 0
     bench.first.come_up()
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     assert mirror.catch_up(within_ms=1000) == 1
     assert mark.is_marked
     assert mirror.trouble() == ""
     bench.first.go_down()
     assert [info.key for info in mirror.list("")] == ["a"]
-    later = MirroredObjectStore(bench.first, bench.second, mark=mark)
+    later = MirroredObjectStore(bench.first, bench.second, in_sync=mark)
     assert [info.key for info in later.list("")] == ["a"]
 
 
 def test_the_mark_is_gone_before_a_write_returns_that_leaves_the_second_behind() -> None:
     bench = Bench()
     mark = Mark(is_marked=True)
-    mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, mark=mark)
+    mirror = MirroredObjectStore(bench.first, bench.second, clock=bench.clock, in_sync=mark)
     mirror.put("a", b"1")
     assert mark.is_marked
     bench.second.go_down()
@@ -487,13 +486,13 @@ def test_the_mark_is_gone_before_a_write_returns_that_leaves_the_second_behind()
 
 
 def test_more_than_can_be_noted_is_caught_up_by_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_notes, "NOTED_KEYS_MAX", 2)
+    monkeypatch.setattr(mirror, "BACKLOG_KEYS_MAX", 2)
     bench = Bench()
     bench.second.go_down()
     for key in "abcde":
         bench.store.put(key, b"1")
     bench.second.come_up()
-    bench.clock.advance(REST_MS)
+    bench.clock.advance(BREAKER_MS)
     assert [bench.store.catch_up(within_ms=1000) for _ in range(4)] == [2, 2, 1, 0]
     assert bench.store.status().is_complete
     assert bench.contents(bench.first) == bench.contents(bench.second)

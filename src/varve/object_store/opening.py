@@ -1,0 +1,359 @@
+"""From a URL to an object store: by scheme, lazily, or two of them as a mirror.
+
+Further schemes are added by `register`, one set per process, or by packages with entry points of
+the group `varve.object_stores`, which are looked up when first wanted.
+
+Invariant  two URLs of varve's own schemes name the same place, on the same server, exactly when
+           `normal_url` writes them alike. No message shows a user, a password or a query.
+Threads    any; `_lock` guards the registered openers.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+from varve.foundation.clock import Clock
+from varve.foundation.errors import Closed, InvalidRequest, InvalidSetting, StoreUnavailable
+from varve.foundation.metrics import MetricTable
+from varve.foundation.settings import GivenValue
+from varve.object_store.cloud import (
+    AzureObjectStore,
+    AzureSettings,
+    GcsObjectStore,
+    GcsSettings,
+    parse_http_settings,
+)
+from varve.object_store.directory import DirectoryObjectStore
+from varve.object_store.metering import MeteredObjectStore
+from varve.object_store.mirror import InSyncFlag, MirroredObjectStore
+from varve.object_store.obstore_store import MemoryObjectStore
+from varve.object_store.protocol import ObjectInfo, ObjectStore, find_key_fault
+from varve.object_store.retry import RetryingObjectStore, RetryPolicy
+from varve.object_store.s3 import OPEN_RETRIES, S3ObjectStore, S3Settings
+from varve.object_store.wrapper import ObjectStoreWrapper
+
+T = TypeVar("T")
+
+BUCKETS: Final = frozenset({"s3", "gs", "az"})
+"""Schemes whose URLs are a bucket and a prefix."""
+
+_SECRET: Final = re.compile(r"(?<=//)[^/]*@|[?#].*", re.DOTALL)
+
+
+def find_scheme(url: str) -> str:
+    """What a URL begins with, in small letters; empty where it has none."""
+    return url.partition(":")[0].lower() if ":" in url else ""
+
+
+def normal_url(url: str) -> str:
+    """The URL as varve writes it: directories absolute, prefixes without a closing '/'.
+
+    One of a scheme that is not varve's own is left as it is. Raises InvalidRequest.
+    """
+    scheme = find_scheme(url)
+    if scheme == "file":
+        return f"file:{quote(split_directory(url))}"
+    if scheme in BUCKETS:
+        bucket, prefix = split_bucket(url)
+        return f"{scheme}://{bucket}/{prefix}".rstrip("/")
+    return f"memory:{url.partition(':')[2]}" if scheme == "memory" else url
+
+
+def split_directory(url: str) -> str:
+    """The absolute path that a file: URL names; raises InvalidRequest."""
+    parts = _split(url)
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise InvalidRequest(
+            f"{hide_secrets(url)} names no directory of this machine: write file:/path or "
+            "file:///path"
+        )
+    path = os.path.abspath(unquote(parts.path))
+    return f"/{path.lstrip('/')}"
+
+
+def split_bucket(url: str) -> tuple[str, str]:
+    """The bucket and prefix that a URL names; raises InvalidRequest."""
+    parts = _split(url)
+    prefix = parts.path.strip("/")
+    fault = find_key_fault(prefix) if prefix else None
+    if not parts.netloc or fault is not None:
+        raise InvalidRequest(
+            f"{hide_secrets(url)} names no place in an object store: write "
+            f"{parts.scheme}://bucket/prefix" + (f"; its prefix {fault}" if fault else "")
+        )
+    return parts.netloc, prefix
+
+
+def hide_secrets(url: str) -> str:
+    """The URL as a message may show it."""
+    return _SECRET.sub("", url)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"the {find_scheme(url)}: URL of an object store cannot be read: {error}"
+        ) from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise InvalidRequest(
+            f"a {parts.scheme}: URL of an object store takes no user, password, '?' or '#': "
+            "credentials and options are settings"
+        )
+    return parts
+
+
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9]*")
+
+ENTRY_POINTS: Final = "varve.object_stores"
+
+Opener = Callable[[str, Mapping[str, GivenValue]], ObjectStore]
+"""Makes a store from its URL and settings; raises InvalidRequest or InvalidSetting for bad ones."""
+
+_lock = threading.Lock()
+_registered: dict[str, Opener] = {}  # guarded by _lock
+
+
+class _Prepared(NamedTuple):
+    """A store whose URL and settings are good, and that was not asked for anything.
+
+    `connect` asks what is to be known before the store is used, again and again if told how.
+    """
+
+    name: str
+    connect: Callable[[RetryPolicy | None], ObjectStore]
+
+
+def open_object_store(
+    url: str, settings: Mapping[str, GivenValue] | None = None, *, must_exist: bool = False
+) -> ObjectStore:
+    """The store that a URL names: file:, memory:, s3:, gs:, az:, or one registered.
+
+    A directory is made if missing, or StoreUnavailable where it `must_exist`.
+    """
+    scheme = find_scheme(url)
+    prepare = _find_built_in(scheme, must_exist=must_exist)
+    if prepare is not None:
+        return prepare(url, settings or {}).connect(OPEN_RETRIES)
+    return _get_opener(scheme)(url, settings or {})
+
+
+def open_lazily(
+    url: str, settings: Mapping[str, GivenValue] | None = None, *, must_exist: bool = False
+) -> ObjectStore:
+    """The store that a URL names, which is asked for nothing before its first request.
+
+    A URL or settings that are wrong raise at once. A registered store is opened at once, and where
+    that is unavailable again at its first request.
+    """
+    given = settings or {}
+    scheme = find_scheme(url)
+    prepare = _find_built_in(scheme, must_exist=must_exist)
+    if prepare is not None:
+        prepared = prepare(url, given)
+        return LazyObjectStore(prepared.name, partial(prepared.connect, None))
+    opener = _get_opener(scheme)
+    try:
+        return opener(url, given)
+    except StoreUnavailable:
+        parts = urlsplit(url)
+        name = f"{scheme}:{f'//{parts.hostname}' if parts.hostname else ''}{parts.path}"
+        return LazyObjectStore(name, partial(opener, url, given))
+
+
+def _get_opener(scheme: str) -> Opener:
+    opener = _find_opener(scheme)
+    if opener is None:
+        with _lock:
+            known = ", ".join(f"{name}:" for name in (*_BUILT_IN, *sorted(_registered)))
+        # The URL itself is not shown: a mistaken one may hold a secret.
+        raise InvalidRequest(
+            f"the URL of an object store begins with one of {known}, this one with {scheme!r}; "
+            "a directory is written file:/path; others come by `register` or by a package with "
+            f"entry points of group {ENTRY_POINTS}"
+        )
+    return opener
+
+
+def register(scheme: str, opener: Opener) -> None:
+    """Let URLs of a scheme be opened by `opener`; a scheme of varve's own cannot be replaced."""
+    if scheme in _BUILT_IN or not _SCHEME.fullmatch(scheme):
+        raise InvalidRequest(
+            f"object store scheme {scheme!r} cannot be registered: it must be of small letters and "
+            f"digits and none of {', '.join(_BUILT_IN)}"
+        )
+    with _lock:
+        _registered[scheme] = opener
+
+
+def _find_opener(scheme: str) -> Opener | None:
+    with _lock:
+        opener = _registered.get(scheme)
+    if opener is None and scheme:
+        for point in entry_points(group=ENTRY_POINTS, name=scheme):
+            loaded: Opener = point.load()
+            return loaded
+    return opener
+
+
+def _prepare_directory(
+    url: str, settings: Mapping[str, GivenValue], *, must_exist: bool = False
+) -> _Prepared:
+    root = split_directory(url)
+    _refuse_settings("file:", settings)
+    return _Prepared(f"file://{root}", lambda _: DirectoryObjectStore(root, must_exist=must_exist))
+
+
+def _prepare_memory(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
+    _refuse_settings("memory:", settings)
+    return _made(MemoryObjectStore(url))
+
+
+def _prepare_s3(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
+    bucket, prefix = split_bucket(url)
+    store = S3ObjectStore(bucket, prefix, settings=parse_http_settings(S3Settings, settings, url))
+
+    def connect(retries: RetryPolicy | None) -> ObjectStore:
+        store.check_conditional_put(retries)
+        return store
+
+    return _Prepared(store.name, connect)
+
+
+def _prepare_gcs(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
+    bucket, prefix = split_bucket(url)
+    given = parse_http_settings(GcsSettings, settings, url)
+    return _made(GcsObjectStore(bucket, prefix, settings=given))
+
+
+def _prepare_azure(url: str, settings: Mapping[str, GivenValue]) -> _Prepared:
+    container, prefix = split_bucket(url)
+    given = parse_http_settings(AzureSettings, settings, url)
+    return _made(AzureObjectStore(container, prefix, settings=given))
+
+
+def _made(store: ObjectStore) -> _Prepared:
+    """A store whose making asks nobody."""
+    return _Prepared(store.name, lambda _: store)
+
+
+_Preparer = Callable[[str, Mapping[str, GivenValue]], _Prepared]
+
+_BUILT_IN: Final[Mapping[str, _Preparer]] = {
+    "file": _prepare_directory,
+    "memory": _prepare_memory,
+    "s3": _prepare_s3,
+    "gs": _prepare_gcs,
+    "az": _prepare_azure,
+}
+
+
+def _find_built_in(scheme: str, *, must_exist: bool) -> "_Preparer | None":
+    if scheme == "file":
+        return partial(_prepare_directory, must_exist=must_exist)
+    return _BUILT_IN.get(scheme)
+
+
+def _refuse_settings(scheme: str, settings: Mapping[str, GivenValue]) -> None:
+    if settings:
+        raise InvalidRequest(
+            f"a {scheme} object store has no settings, but was given {', '.join(sorted(settings))}"
+        )
+
+
+class LazyObjectStore(ObjectStoreWrapper):
+    """An ObjectStore that its first request opens by `connect`, or the next one if that failed.
+
+    For a store whose opening asks a server: one that is down fails each request, as it would when
+    it goes down later, and nobody has to open it again once it is back. Several requests that come
+    first open at once, as no lock is held during requests; the first to succeed is kept.
+    """
+
+    def __init__(self, name: str, connect: Callable[[], ObjectStore]) -> None:
+        self.name = name  # without super().__init__: there is no store yet
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._inner: ObjectStore | None = None  # guarded by _lock
+        self._is_closed = False  # guarded by _lock
+
+    def _request(self, operation: str, key: str, call: Callable[[ObjectStore], T]) -> T:
+        return call(self._opened())
+
+    def _list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        yield from self._opened().list(prefix, start_after=start_after)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            store = self._inner
+        if store is not None:
+            store.close()
+
+    def _opened(self) -> ObjectStore:
+        with self._lock:
+            store, is_closed = self._inner, self._is_closed
+        if store is None and is_closed:
+            raise Closed(f"{self.name}: the object store was closed: open it again")
+        return store or self._open()
+
+    def _open(self) -> ObjectStore:
+        opened = self._connect()
+        with self._lock:
+            if self._inner is None:
+                self._inner = opened
+            kept, is_closed = self._inner, self._is_closed
+        if kept is not opened or is_closed:
+            opened.close()
+        return kept
+
+
+SIDE_RETRIES: Final = RetryPolicy(attempt_count_max=4, wait_ms_max=2_000, deadline_ms=15_000)
+"""For each store of a mirror: while one is repeated for long, the other could have answered."""
+
+_SERVERS: Final = ("endpoint", "base.url", "account.name")
+"""Settings that tell one server from another."""
+
+
+def open_mirrored(
+    url: str,
+    second_url: str,
+    *,
+    settings: Mapping[str, GivenValue],
+    second_settings: Mapping[str, GivenValue],
+    clock: Clock | None = None,
+    in_sync: InSyncFlag | None = None,
+    must_exist: bool = False,
+    second_must_exist: bool = False,
+    table: MetricTable | None = None,
+) -> MirroredObjectStore:
+    """The mirror of two stores, asked for nothing before its first request.
+
+    Raises InvalidRequest or InvalidSetting for a URL or settings that are wrong, and for a second
+    store that is the first, or a part of it. Directories that must exist are not created. `table`
+    takes the figures of both stores.
+    """
+    first = open_lazily(url, settings, must_exist=must_exist)
+    second = open_lazily(second_url, second_settings, must_exist=second_must_exist)
+    is_one_server = all(settings.get(name) == second_settings.get(name) for name in _SERVERS)
+    if is_one_server and _overlap(first.name, second.name):
+        raise InvalidSetting(
+            f"{second.name} cannot be the mirror of {first.name}: one is the other or a part of "
+            "it; give a store that stands and falls for itself"
+        )
+    return MirroredObjectStore(
+        RetryingObjectStore(MeteredObjectStore(first, table=table), policy=SIDE_RETRIES),
+        RetryingObjectStore(MeteredObjectStore(second, table=table), policy=SIDE_RETRIES),
+        clock=clock,
+        in_sync=in_sync,
+    )
+
+
+def _overlap(one: str, other: str) -> bool:
+    short, long = sorted((f"{one}/", f"{other}/"), key=len)
+    return long.startswith(short) and not short.startswith("memory:")

@@ -1,0 +1,170 @@
+"""What varve asks of an object store: whole objects by key, ranges of them, and create-if-absent.
+
+Invariant  a key names whole objects only: it is written at once or not at all, and a write that
+           returned is durable and seen by every later read and list.
+Invariant  of any number of creators of one key exactly one succeeds, also across processes.
+Invariant  a checked key is 1 to 900 bytes of names joined by single '/', each of 1 to 200 letters,
+           digits and `-_.=+@,:!()`, none of them '.', '..' or beginning with `.varve-`. Object
+           stores escape, refuse or rewrite other characters, each in its own way; file systems
+           limit names to 255 bytes and S3 limits keys to 1024, of which the prefix takes a part.
+Crash      a write that did not return may have happened or not; parts of one are never visible.
+Threads    a store is shared by threads; after a fork only the parent may go on using it.
+Errors     those of varve.foundation.errors; each names store, key, operation, cause and remedy.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from varve.foundation.errors import InvalidRequest, StoreError
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes to write; a memoryview is contiguous, one-dimensional and counts bytes (format 'B')."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object.
+
+    `modified_ms` of an object just written is the writer's clock where the store does not tell, and
+    in whole seconds where it comes by a header, as `head` has it over HTTP;
+    `etag` and `version` are the store's own words and None where it has none.
+    """
+
+    key: str
+    size: int
+    modified_ms: int
+    etag: str | None
+    version: str | None
+
+
+class ObjectStore(Protocol):
+    """Objects by key.
+
+    A key is made of names joined by '/' (see `check_key`); no key may be the directory of another,
+    as `a` is of `a/b`, because a directory on disk cannot hold both. A prefix is a directory:
+    `a/b`, with or without a closing '/', or "" for everything.
+    """
+
+    name: str
+    """For messages and status, such as s3://bucket/prefix; never holds a secret."""
+
+    def put(self, key: str, data: Buffer) -> ObjectInfo:
+        """Write an object, replacing one of that key; durable when it returns."""
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, size: int) -> ObjectInfo:
+        """Write a large object of `size` bytes from its parts, of any sizes, in order.
+
+        Nothing is visible unless all of it was written. What `parts` raises is passed on. A
+        RetryingObjectStore repeats it only when `parts` can be iterated again (not an iterator).
+        """
+
+    def create(self, key: str, data: Buffer) -> ObjectInfo:
+        """Write an object unless there is one of that key, which raises ObjectExists."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object; raises ObjectNotFound."""
+
+    def get_range(self, key: str, start: int, end: int) -> memoryview:
+        """Bytes [start, end); fewer only at the object's end, none from there on.
+
+        An empty range is answered without asking whether the object exists.
+        """
+
+    def head(self, key: str) -> ObjectInfo:
+        """What is known of an object without reading it; raises ObjectNotFound."""
+
+    def list_directories(self, prefix: str) -> list[str]:
+        """The directories right below a prefix, as prefixes without a closing '/', in order."""
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """All objects below a prefix in the order of their keys, fetched as they are asked for.
+
+        Objects that others put there are listed too, also those that `check_key` would refuse.
+        """
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are fine. After an error some of them may be gone."""
+
+    def close(self) -> None:
+        """Give up what the store holds; closing twice is harmless."""
+
+
+E = TypeVar("E", bound=StoreError)
+
+
+def failure(
+    kind: type[E], *, store: str, operation: str, key: str, cause: str, remedy: str = ""
+) -> E:
+    """An error that names the store, what was asked of it, for which key, why, and what helps."""
+    wanted = f"{operation} {key!r}" if key else operation
+    return kind(f"{store}: {wanted} failed: {cause}" + (f"; {remedy}" if remedy else ""))
+
+
+RESERVED: Final = ".varve-"
+"""Names that begin so are the stores' own: temporary files and marks. No list shows them."""
+
+_KEY_BYTES_MAX: Final = 900
+_NAME_BYTES_MAX: Final = 200
+_NAME: Final = re.compile(r"[A-Za-z0-9_.=+@,:!()-]+")
+
+
+def check_key(key: str, *, store: str, operation: str) -> None:
+    """Raise InvalidRequest unless the key is one of ours."""
+    reason = find_key_fault(key)
+    if reason is not None:
+        shown = key if len(key) <= 120 else f"{key[:117]}..."
+        raise failure(
+            InvalidRequest,
+            store=store,
+            operation=operation,
+            key=shown,
+            cause=f"the key {reason}",
+            remedy=f"use names of at most {_NAME_BYTES_MAX} letters, digits and -_.=+@,:!() joined "
+            f"by '/', {_KEY_BYTES_MAX} characters in all",
+        )
+
+
+def check_prefix(prefix: str, *, store: str, operation: str) -> str:
+    """The prefix without its closing '/'; raises InvalidRequest unless it is "" or like a key."""
+    bare = prefix[:-1] if prefix.endswith("/") else prefix
+    if bare or prefix:
+        check_key(bare, store=store, operation=operation)
+    return bare
+
+
+def find_key_fault(key: str) -> str | None:
+    """What is wrong with a key, None where nothing is."""
+    if not key:
+        return "is empty"
+    if len(key) > _KEY_BYTES_MAX:
+        return f"has {len(key)} characters, more than {_KEY_BYTES_MAX}"
+    for name in key.split("/"):
+        if name in ("", ".", ".."):
+            return f"has the name {name!r} in it" if name else "begins, ends or doubles with '/'"
+        if not _NAME.fullmatch(name):
+            return f"has a character in {name!r} that not every store takes"
+        if len(name) > _NAME_BYTES_MAX:
+            return f"has a name of {len(name)} characters, more than {_NAME_BYTES_MAX}"
+        if name.startswith(RESERVED):
+            return f"has a name that begins with {RESERVED!r}, which stores keep for themselves"
+    return None
+
+
+def is_reserved(key: str) -> bool:
+    """Whether a key belongs to the stores themselves."""
+    return key.startswith(RESERVED) or f"/{RESERVED}" in key
+
+
+def check_range(start: int, end: int, *, store: str, key: str) -> None:
+    """Raise InvalidRequest unless 0 <= start <= end."""
+    if not 0 <= start <= end:
+        raise failure(
+            InvalidRequest,
+            store=store,
+            operation="get range",
+            key=key,
+            cause=f"[{start}, {end}) is not a range of bytes",
+            remedy="give 0 <= start <= end",
+        )
