@@ -7,9 +7,8 @@ from typing import Final, Protocol
 
 from varve.commit_log import Log, TopicPartition
 from varve.foundation.errors import NotFound
-from varve.kafka_client.address import ServerAddress, parse_server_address
-from varve.kafka_client.answers import check
-from varve.kafka_client.client import ServerClient
+from varve.kafka_client.address import ClusterAddress, parse_cluster_address
+from varve.kafka_client.client import KafkaClient
 from varve.records import Producer, Record, build_batch
 from varve.testing import KafkaKit, VirtualStore
 from varve.topics import (
@@ -20,6 +19,7 @@ from varve.topics import (
     TransactionalWriter,
 )
 from varve.topics.store_transaction import FIRST_PRODUCER_ID, open_transactions_of, write_marker
+from varve.wire.errors import raise_for_code
 from varve.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -117,12 +117,12 @@ class KafkaBench:
     """A cluster behind the Kafka protocol."""
 
     def __init__(self, bootstrap: str) -> None:
-        address = parse_server_address(
+        address = parse_cluster_address(
             {"bootstrap.servers": bootstrap, "request.timeout.ms": "20000"}
         )
-        assert isinstance(address, ServerAddress)
+        assert isinstance(address, ClusterAddress)
         self.cluster = KafkaCluster(address)
-        self._client = ServerClient(address, threading.Event().wait)
+        self._client = KafkaClient(address, threading.Event().wait)
 
     def writer(self, id: str) -> TransactionalWriter:
         return self.cluster.writer(id)
@@ -134,17 +134,17 @@ class KafkaBench:
         )
 
         def produce() -> None:
-            response = self._client.ask_leader(topic, partition, request, ProduceResponse)
-            check(response.responses[0].partition_responses[0].error_code, topic)
+            response = self._client.send_to_leader(topic, partition, request, ProduceResponse)
+            raise_for_code(response.responses[0].partition_responses[0].error_code, topic)
 
-        self._client.patiently(produce)
+        self._client.retry(produce)
 
     def delete(self, topic: str) -> None:
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=topic)], topic_names=[topic], timeout_ms=20_000
         )
-        (deleted,) = self._client.ask_controller(request, DeleteTopicsResponse).responses
-        check(deleted.error_code, topic)
+        (deleted,) = self._client.send_to_controller(request, DeleteTopicsResponse).responses
+        raise_for_code(deleted.error_code, topic)
         with suppress(NotFound):
             while True:
                 self.cluster.describe(topic)

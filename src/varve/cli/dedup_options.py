@@ -24,7 +24,7 @@ from varve.foundation.errors import InvalidRequest, InvalidSetting
 if TYPE_CHECKING:
     from varve.dedup.rules import DedupRules
     from varve.embedded import Store
-    from varve.kafka_client.address import ServerAddress
+    from varve.kafka_client.address import ClusterAddress
 
 DEFAULT_STATE: Final = Path("varve-dedup")
 """Where the ids of deduplications behind a server lie, unless told."""
@@ -144,11 +144,11 @@ class DedupPlace:
     """Where the topics are: log directories, or behind a server."""
 
     directories: tuple[Path, ...]
-    address: "ServerAddress | None"
+    address: "ClusterAddress | None"
     state: Path
 
     @contextlib.contextmanager
-    def open(self) -> "Iterator[Store | ServerAddress]":
+    def open(self) -> "Iterator[Store | ClusterAddress]":
         """The store, opened, or the server's address."""
         if self.address is not None:
             yield self.address
@@ -179,8 +179,8 @@ def make_place(
     return DedupPlace((), _make_address(broker, settings, file), state or DEFAULT_STATE)
 
 
-def _make_address(broker: str, settings: list[str], file: Path | None) -> "ServerAddress":
-    from varve.kafka_client.address import BOOTSTRAP, SERVER, SERVER_NAMES, parse_server_address
+def _make_address(broker: str, settings: list[str], file: Path | None) -> "ClusterAddress":
+    from varve.kafka_client.address import BOOTSTRAP, SERVER, SERVER_NAMES, parse_cluster_address
 
     given = read_client_file(file) if file else {}
     given.update(parse_setting(one) for one in settings)
@@ -192,7 +192,7 @@ def _make_address(broker: str, settings: list[str], file: Path | None) -> "Serve
         raise InvalidSetting(
             f"{', '.join(unknown)} is nothing that this client knows: {', '.join(SERVER_NAMES)}"
         )
-    address = parse_server_address({**named, BOOTSTRAP: broker})
+    address = parse_cluster_address({**named, BOOTSTRAP: broker})
     assert address is not None
     return address
 

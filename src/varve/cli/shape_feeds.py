@@ -34,7 +34,7 @@ from varve.shapes.feed.transactions import SourceTransactions
 from varve.shapes.feed.whole_state import WholeState
 
 if TYPE_CHECKING:
-    from varve.kafka_client.address import ServerAddress
+    from varve.kafka_client.address import ClusterAddress
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class FeedMaker:
 
     def __init__(
         self,
-        place: "Store | ServerAddress",
+        place: "Store | ClusterAddress",
         topics: Mapping[str, TopicOptions],
         directory: str,
         *,
@@ -121,13 +121,13 @@ class FeedMaker:
         One that is away is waited for, and told of."""
         if isinstance(self._place, Store):
             return
-        from varve.kafka_client.client import ServerClient
+        from varve.kafka_client.client import KafkaClient
         from varve.wire.messages.metadata import MetadataRequest, MetadataResponse
 
         hurried = replace(self._place, timeout_ms=min(self._place.timeout_ms, _CHECK_MS))
-        client = ServerClient(hurried, self._wait)
+        client = KafkaClient(hurried, self._wait)
         try:
-            client.ask_any(MetadataRequest([], False), MetadataResponse)
+            client.send_to_any(MetadataRequest([], False), MetadataResponse)
         except Unavailable as error:
             logger.warning("broker does not answer", extra={"error": str(error)})
         finally:

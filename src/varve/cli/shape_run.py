@@ -48,7 +48,7 @@ from varve.shapes.storage.layout import SCRATCH, TRASH
 
 if TYPE_CHECKING:
     from varve.embedded import Store
-    from varve.kafka_client.address import ServerAddress
+    from varve.kafka_client.address import ClusterAddress
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ def _check_names(names: set[str], data: Path) -> None:
         )
 
 
-def serve(plan: ShapePlan, source: "Store | ServerAddress", tell: Callable[[str], None]) -> None:
+def serve(plan: ShapePlan, source: "Store | ClusterAddress", tell: Callable[[str], None]) -> None:
     """Serves until a signal; raises what keeps it from starting."""
     began = time.monotonic()
     allow_files()

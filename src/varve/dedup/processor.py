@@ -28,7 +28,7 @@ from varve.disk import FileSystem, RealFileSystem
 from varve.embedded import Store
 from varve.foundation.clock import Clock, SystemClock
 from varve.foundation.errors import InvalidRequest, StoreError, Unavailable
-from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.address import ClusterAddress
 from varve.rocks.database import Databases, RocksDatabases
 
 STATE_SUFFIX: Final = ".dedup"
@@ -82,7 +82,7 @@ class Deduplicator:
     @classmethod
     def open(
         cls,
-        place: Store | ServerAddress,
+        place: Store | ClusterAddress,
         input: str,
         output: str,
         rules: DedupRules,
@@ -238,7 +238,7 @@ class Deduplicator:
 
 
 def make_ends(
-    place: Store | ServerAddress,
+    place: Store | ClusterAddress,
     topics: DedupTopics,
     *,
     settings: Mapping[str, Mapping[str, str]],

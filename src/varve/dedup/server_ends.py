@@ -33,10 +33,9 @@ from varve.dedup.progress import Progress, find_last_progress, progress_batch
 from varve.dedup.survivors import BatchLimit
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Closed, NotFound, StoreError, Unavailable
-from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
-from varve.kafka_client.topics import alter_topic, find_or_create_topic
-from varve.kafka_client.transaction import Note, TransactionalProducer
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.client import EARLIEST, LATEST, KafkaClient
+from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer
 from varve.records import Batch, RecordColumns, decode_header
 
 PREFIX: Final = "varve-dedup-"
@@ -67,7 +66,7 @@ class ServerEnds:
 
     def __init__(
         self,
-        address: ServerAddress,
+        address: ClusterAddress,
         topics: DedupTopics,
         *,
         settings: Mapping[str, Mapping[str, str]],
@@ -80,9 +79,9 @@ class ServerEnds:
         self._clock = clock
         self._wait = wait
         self._lock = threading.Lock()
-        self._clients: dict[int, ServerClient] = {}  # guarded by _lock
+        self._clients: dict[int, KafkaClient] = {}  # guarded by _lock
         self._writers: dict[int, _Writer] = {}
-        self._admin = ServerClient(address, wait)
+        self._admin = KafkaClient(address, wait)
 
     @property
     def place(self) -> str:
@@ -94,14 +93,14 @@ class ServerEnds:
         own = [one for one in (topics.changelog, topics.progress) if self._has_topic(one)]
         check_own_topics(topics, own, place=self.place, has_entries=self._has_entries)
         for name in topics.written:
-            found = find_or_create_topic(
-                self._admin, name, partitions=count, settings=self._settings[name]
+            found = self._admin.create_topic(
+                name, partitions=count, settings=self._settings[name], exist_ok=True
             )
             check_partitions(topics, name, len(found.leaders), wanted=count)
         had = self._admin.topic_settings(topics.changelog).get(RETENTION)
         altered = longer_retention(int(had or -1), self._settings[topics.changelog])
         if altered:
-            alter_topic(self._admin, topics.changelog, altered)
+            self._admin.alter_topic(topics.changelog, altered)
         return count
 
     def _has_topic(self, name: str) -> bool:
@@ -227,10 +226,10 @@ class ServerEnds:
         batches = list(walk)
         return InputRead(batches, walk.next_offset, fetched.last_stable_offset)
 
-    def _client(self, partition: int) -> ServerClient:
+    def _client(self, partition: int) -> KafkaClient:
         with self._lock:
             if partition not in self._clients:
-                self._clients[partition] = ServerClient(self._address, self._wait)
+                self._clients[partition] = KafkaClient(self._address, self._wait)
             return self._clients[partition]
 
     # Writing
@@ -268,5 +267,5 @@ class ServerEnds:
             writer.sequences[name] = following
             if name == topics.changelog and offset >= 0:
                 writer.changelog_end = offset + decode_header(joined[-1]).last_offset_delta + 1
-        position = Note(topics.input, commit.progress.position, "", partition)
-        transactions.note(f"{PREFIX}{topics.name}", position)
+        position = CommittedOffset(topics.input, commit.progress.position, "", partition)
+        transactions.commit_offset(f"{PREFIX}{topics.name}", position)

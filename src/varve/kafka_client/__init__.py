@@ -1,1 +1,15 @@
-"""A running server asked by its protocol: raw batches, offsets, appends in transactions."""
+"""A blocking client of the Kafka protocol: raw batches, offsets, appends in transactions."""
+
+from varve.kafka_client.address import ClusterAddress, parse_cluster_address
+from varve.kafka_client.client import FetchedBatches, KafkaClient, TopicMetadata
+from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer
+
+__all__ = [
+    "ClusterAddress",
+    "CommittedOffset",
+    "FetchedBatches",
+    "KafkaClient",
+    "TopicMetadata",
+    "TransactionalProducer",
+    "parse_cluster_address",
+]

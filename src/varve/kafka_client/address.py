@@ -35,7 +35,7 @@ _PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAddress:
+class ClusterAddress:
     """Hosts and ports to begin with, and how a client shows who it is.
 
     `mechanism` is None where nobody logs in; paths are empty where none is given.
@@ -58,7 +58,7 @@ class ServerAddress:
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
 
-def parse_server_address(options: Mapping[str, str]) -> ServerAddress | None:
+def parse_cluster_address(options: Mapping[str, str]) -> ClusterAddress | None:
     """The server that options name, in lower case; None where they name none."""
     given = [name for name in SERVER_NAMES if name in options]
     if not given:
@@ -71,7 +71,7 @@ def parse_server_address(options: Mapping[str, str]) -> ServerAddress | None:
     protocol = _choose(options, "security.protocol", _PROTOCOLS, "PLAINTEXT")
     has_login = protocol.startswith("SASL")
     check = _choose(options, "ssl.endpoint.identification.algorithm", _CHECKS, "https")
-    return ServerAddress(
+    return ClusterAddress(
         hosts=tuple(_parse_host(one.strip()) for one in bootstrap.split(",") if one.strip()),
         uses_tls=protocol.endswith("SSL"),
         mechanism=_choose(options, "sasl.mechanism", MECHANISMS, None) if has_login else None,

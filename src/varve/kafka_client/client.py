@@ -1,26 +1,31 @@
-"""A client of Kafka's protocol that waits for its answers: topics, offsets, and raw batches.
+"""A blocking client of the Kafka protocol: topics, offsets, raw batches.
 
-Made for reads by tasks: batches come as the log has them, with all that they tell of producers and
-transactions.
+Batches come as the log has them, with their producers and transactions, which librdkafka hides.
 
-Invariant  who leads a partition is asked again when a broker says that it does not, or is gone; a
-           request is tried again until the time of the address is over, and what is asked twice
-           does no harm.
-Threads    any; `_lock` guards the connections, and who asks has them alone until the answer.
+Invariant  a request is retried until `request.timeout.ms` is over. The leader or coordinator is
+           looked up again after an error that says it moved. Only requests that may be repeated are
+           sent.
+Threads    any. Every request has a connection of its own until its response is there, so that a
+           long poll delays nobody. `_lock` guards the tables and is not held during network I/O.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from varve.foundation.errors import NotFound, Unavailable
-from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.answers import Refused, check, only
-from varve.kafka_client.connection import Connection, open_connection
-from varve.wire.errors import ErrorCode
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.connection import BrokerConnection, ConnectionPool
+from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
+from varve.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from varve.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -33,6 +38,13 @@ from varve.wire.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
+from varve.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from varve.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from varve.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -40,27 +52,40 @@ from varve.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from varve.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from varve.wire.schema import Message
 
-R = TypeVar("R", bound=Message)
+M = TypeVar("M", bound=Message)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 EARLIEST_LOCAL: Final = -4
-"""The first offset that is on the broker's own disk (KIP-405)."""
+"""The first offset on the broker's own disk (KIP-405)."""
+DEFAULT_COUNT: Final = -1
+"""Leaves the number of partitions or replicas to the broker."""
+GROUP: Final = 0
+TRANSACTION: Final = 1
+"""Types of coordinators."""
 
 _EARLIEST_LOCAL_VERSION: Final = 8
 _TOPIC_RESOURCE: Final = 2
 _BROKER_RESOURCE: Final = 4
+_SET: Final = 0
 _PAUSE_MS_MIN: Final = 5
-"""A transaction that has ended holds the next one up for some milliseconds."""
+"""The end of a transaction delays the next one by some milliseconds."""
 _PAUSE_MS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class ServedTopic:
-    """A topic as a server tells of it."""
+class TopicMetadata:
+    """A topic as Metadata describes it; `leaders` are broker ids by partition."""
 
     name: str
     id: UUID
@@ -69,8 +94,8 @@ class ServedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """Batches from an offset on, the last of which may be cut, and what is known of the log."""
+class FetchedBatches:
+    """Raw batches from an offset on, the last of which may be cut off."""
 
     data: memoryview
     aborted: tuple[AbortedTransaction, ...]
@@ -78,102 +103,196 @@ class Fetched:
     last_stable_offset: int
 
 
-class ServerClient:
-    """One cluster, with a connection to each broker that was asked."""
+def get_only(found: Sequence[T], where: str) -> T:
+    """The single item of a response; raises RetriableError where it is missing.
 
-    def __init__(self, address: ServerAddress, wait: Callable[[float], object]) -> None:
+    Kafka answers a client over its quota with an empty response.
+    """
+    if len(found) != 1:
+        raise RetriableError(f"{where}: the response has {len(found)} entries instead of one")
+    return found[0]
+
+
+class KafkaClient:
+    """A client of one cluster. Connections are opened when they are needed."""
+
+    def __init__(
+        self,
+        address: ClusterAddress,
+        wait: Callable[[float], object] | None = None,
+        *,
+        client_id: str = "varve",
+    ) -> None:
+        """`wait` sleeps for some seconds; one that returns early ends a close sooner."""
         self.address = address
-        self._wait = wait
-        self._lock = threading.RLock()
-        self._connections: dict[tuple[str, int], Connection] = {}  # guarded by _lock
+        self._wait = wait or threading.Event().wait
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[str, int], ConnectionPool] = {}  # guarded by _lock
         self._brokers: dict[int, tuple[str, int]] = {}  # guarded by _lock
-        self._topics: dict[str, ServedTopic] = {}  # guarded by _lock
-        self._is_known = False  # guarded by _lock
+        self._topics: dict[str, TopicMetadata] = {}  # guarded by _lock
+        self._coordinators: dict[tuple[int, str], tuple[str, int]] = {}  # guarded by _lock
+        self._was_reached = False
 
     def close(self) -> None:
         with self._lock:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
+            pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            pool.close()
 
-    # What there is
+    # Topics and settings
 
-    def topic(self, name: str) -> ServedTopic:
-        """A topic as it is now; raises NotFound."""
-        return self.patiently(lambda: self._load_topic(name))
+    def topic(self, name: str) -> TopicMetadata:
+        """Asks for a topic now; raises NotFound."""
+        return self.retry(self._load_topic, name)
 
-    def _load_topic(self, name: str) -> ServedTopic:
+    def _load_topic(self, name: str) -> TopicMetadata:
         request = MetadataRequest([MetadataRequestTopic(name=name)], False)
-        answer = self.ask_any(request, MetadataResponse)
-        self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
-        found = only(answer.topics, f"{self.address.name}: topic {name}")
+        response = self.send_to_any(request, MetadataResponse)
+        found = get_only(response.topics, f"{self.address.name}: topic {name}")
         if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise NotFound(f"{self.address.name} has no topic {name!r:.260}")
-        check(found.error_code, f"{self.address.name}: topic {name}")
-        leaders = {one.partition_index: one.leader_id for one in found.partitions}
-        made = ServedTopic(name, found.topic_id, answer.cluster_id, leaders)
-        self._topics[name] = made
-        return made
+        raise_for_code(found.error_code, f"{self.address.name}: topic {name}")
+        leaders = {part.partition_index: part.leader_id for part in found.partitions}
+        topic = TopicMetadata(name, found.topic_id, response.cluster_id, leaders)
+        brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        with self._lock:
+            self._brokers = brokers
+            self._topics[name] = topic
+        return topic
 
-    def broker_settings(self, *names: str) -> dict[str, str]:
-        """Those of a broker's settings that it knows, and that have a value."""
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = DEFAULT_COUNT,
+        settings: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> TopicMetadata:
+        """Creates a topic; with `exist_ok` one that exists is returned as it is."""
+        if exist_ok:
+            try:
+                return self.topic(name)
+            except NotFound:
+                pass
+        self.retry(self._create_topic, name, partitions, settings or {}, exist_ok)
+        return self.retry(self._load_created_topic, name)
 
-        def ask() -> dict[str, str]:
-            answer = self.ask_any(MetadataRequest([], False), MetadataResponse)
-            # A broker tells its own settings alone.
-            if not answer.brokers:
-                raise Refused(f"{self.address.name} tells of no broker")
-            broker = min(answer.brokers, key=lambda one: one.node_id)
-            resource = DescribeConfigsResource(_BROKER_RESOURCE, str(broker.node_id), list(names))
-            request = DescribeConfigsRequest([resource])
-            told = self.ask_at(broker.host, broker.port, request, DescribeConfigsResponse)
-            return self._settings_of(told)
+    def _create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, str], exist_ok: bool
+    ) -> None:
+        configs = [CreatableTopicConfig(setting, value) for setting, value in settings.items()]
+        topic = CreatableTopic(name, partitions, DEFAULT_COUNT, configs=configs)
+        request = CreateTopicsRequest([topic], timeout_ms=self.address.timeout_ms)
+        where = f"{self.address.name}: topic {name}"
+        created = get_only(self.send_to_controller(request, CreateTopicsResponse).topics, where)
+        if not (exist_ok and created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise_for_code(created.error_code, where, created.error_message)
 
-        return self.patiently(ask)
+    def _load_created_topic(self, name: str) -> TopicMetadata:
+        """A broker may know a new topic a little later than its controller."""
+        try:
+            return self._load_topic(name)
+        except NotFound as error:
+            raise RetriableError(str(error)) from error
+
+    def alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        """Changes settings of a topic; those not named stay."""
+        self.retry(self._alter_topic, name, settings)
+
+    def _alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        configs = [AlterableConfig(key, _SET, value) for key, value in settings.items()]
+        resource = AlterConfigsResource(_TOPIC_RESOURCE, name, configs)
+        request = IncrementalAlterConfigsRequest([resource], False)
+        response = self.send_to_controller(request, IncrementalAlterConfigsResponse)
+        where = f"{self.address.name}: settings of topic {name}"
+        altered = get_only(response.responses, where)
+        raise_for_code(altered.error_code, where, altered.error_message)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
+        """All settings of a topic that have a value."""
         request = DescribeConfigsRequest([DescribeConfigsResource(_TOPIC_RESOURCE, topic, None)])
-        return self.patiently(
-            lambda: self._settings_of(self.ask_any(request, DescribeConfigsResponse))
+        return self.retry(self._describe_configs, None, request)
+
+    def broker_settings(self, *names: str) -> dict[str, str]:
+        """Those of a broker's settings that it knows and that have a value."""
+        return self.retry(self._describe_broker, names)
+
+    def _describe_broker(self, names: Sequence[str]) -> dict[str, str]:
+        response = self.send_to_any(MetadataRequest([], False), MetadataResponse)
+        if not response.brokers:
+            raise RetriableError(f"{self.address.name} names no broker")
+        # A broker describes no settings but its own.
+        broker = min(response.brokers, key=lambda one: one.node_id)
+        resource = DescribeConfigsResource(_BROKER_RESOURCE, str(broker.node_id), list(names))
+        return self._describe_configs(
+            (broker.host, broker.port), DescribeConfigsRequest([resource])
         )
 
-    def _settings_of(self, answer: DescribeConfigsResponse) -> dict[str, str]:
-        found = only(answer.results, f"{self.address.name}: settings")
+    def _describe_configs(
+        self, broker: tuple[str, int] | None, request: DescribeConfigsRequest
+    ) -> dict[str, str]:
+        if broker is None:
+            response = self.send_to_any(request, DescribeConfigsResponse)
+        else:
+            response = self.send_to(*broker, request, DescribeConfigsResponse)
+        found = get_only(response.results, f"{self.address.name}: settings")
         where = f"{self.address.name}: settings of {found.resource_name}"
-        check(found.error_code, where, found.error_message)
-        return {one.name: one.value for one in found.configs if one.value}
+        raise_for_code(found.error_code, where, found.error_message)
+        return {config.name: config.value for config in found.configs if config.value}
 
     # Offsets and batches
 
     def find_offset(
         self, topic: str, partition: int, timestamp: int, *, is_committed: bool
     ) -> int | None:
-        """The first offset of a record of this time or later, or what a special time means."""
-        asked = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=timestamp)])
+        """The first offset at or after a timestamp, or what a special timestamp stands for."""
+        return self.retry(self._find_offset, topic, partition, timestamp, is_committed)
+
+    def _find_offset(
+        self, topic: str, partition: int, timestamp: int, is_committed: bool
+    ) -> int | None:
+        requested = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, timestamp=timestamp)])
         request = ListOffsetsRequest(
-            -1, int(is_committed), [asked], timeout_ms=self.address.timeout_ms
+            -1, int(is_committed), [requested], timeout_ms=self.address.timeout_ms
         )
+        response = self.send_to_leader(topic, partition, request, ListOffsetsResponse)
+        where = f"{self.address.name}: {topic}-{partition}"
+        found = get_only(get_only(response.topics, where).partitions, where)
+        raise_for_code(found.error_code, where)
+        return None if found.offset < 0 else found.offset
 
-        def ask() -> int | None:
-            answer = self.ask_leader(topic, partition, request, ListOffsetsResponse)
-            where = f"{self.address.name}: {topic}-{partition}"
-            found = only(only(answer.topics, where).partitions, where)
-            check(found.error_code, where)
-            return None if found.offset < 0 else found.offset
+    def find_epoch_end(
+        self, topic: str, partition: int, leader_epoch: int
+    ) -> tuple[int, int] | None:
+        """The largest epoch not after `leader_epoch` and the offset where it ends (KIP-101).
 
-        return self.patiently(ask)
+        None where the broker knows no such epoch.
+        """
+        return self.retry(self._find_epoch_end, topic, partition, leader_epoch)
+
+    def _find_epoch_end(
+        self, topic: str, partition: int, leader_epoch: int
+    ) -> tuple[int, int] | None:
+        requested = OffsetForLeaderPartition(partition, leader_epoch=leader_epoch)
+        request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic(topic, [requested])])
+        response = self.send_to_leader(topic, partition, request, OffsetForLeaderEpochResponse)
+        where = f"{self.address.name}: {topic}-{partition}, leader epoch {leader_epoch}"
+        found = get_only(get_only(response.topics, where).partitions, where)
+        raise_for_code(found.error_code, where)
+        return None if found.end_offset < 0 else (found.leader_epoch, found.end_offset)
 
     def is_local(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether an offset, if it is there, lies on the broker's own disk."""
-
-        def knows_tiers() -> bool:
-            version = self._leader(topic, partition).find_version(ListOffsetsRequest)
-            return version is not None and version >= _EARLIEST_LOCAL_VERSION
-
-        if not self.patiently(knows_tiers):
+        """Whether an offset, if it exists, is on the broker's own disk."""
+        if not self.retry(self._knows_local_offsets, topic, partition):
             return True
         first = self.find_offset(topic, partition, EARLIEST_LOCAL, is_committed=False)
         return first is None or offset >= first
+
+    def _knows_local_offsets(self, topic: str, partition: int) -> bool:
+        with self._pool_of_leader(topic, partition).connection() as connection:
+            version = connection.find_version(ListOffsetsRequest)
+        return version is not None and version >= _EARLIEST_LOCAL_VERSION
 
     def fetch(
         self,
@@ -184,105 +303,147 @@ class ServerClient:
         max_bytes: int,
         max_wait_ms: int,
         is_committed: bool,
-    ) -> Fetched:
-        """What lies at an offset: at least one whole batch, or nothing within the time."""
-        wanted = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    ) -> FetchedBatches:
+        """At least one whole batch at an offset, or nothing within the time."""
+        requested = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=int(is_committed),
-            topics=[FetchTopic(topic, partitions=[wanted])],
+            topics=[FetchTopic(topic, partitions=[requested])],
+        )
+        return self.retry(self._fetch, topic, partition, offset, request)
+
+    def _fetch(
+        self, topic: str, partition: int, offset: int, request: FetchRequest
+    ) -> FetchedBatches:
+        where = f"{self.address.name}: {topic}-{partition}"
+        response = self.send_fetch(topic, partition, request)
+        found = get_only([part for some in response.responses for part in some.partitions], where)
+        raise_for_code(found.error_code, f"{where}, offset {offset}")
+        return FetchedBatches(
+            found.records or memoryview(b""),
+            tuple(found.aborted_transactions or ()),
+            found.high_watermark,
+            found.last_stable_offset,
         )
 
-        def ask() -> Fetched:
-            answer = self.ask_leader(topic, partition, request, FetchResponse)
-            where = f"{self.address.name}: {topic}-{partition}"
-            check(answer.error_code, where)
-            parts = [one for some in answer.responses for one in some.partitions]
-            if answer.throttle_time_ms and not any(one.records or one.error_code for one in parts):
-                # Over its quota a client gets no records, from Kafka not even the partition.
-                self._wait(answer.throttle_time_ms / 1000)
-                raise Refused(f"{where}: over a quota for {answer.throttle_time_ms} ms")
-            found = only(parts, where)
-            check(found.error_code, f"{where}, offset {offset}")
-            return Fetched(
-                found.records or memoryview(b""),
-                tuple(found.aborted_transactions or ()),
-                found.high_watermark,
-                found.last_stable_offset,
+    def send_fetch(self, topic: str, partition: int, request: FetchRequest) -> FetchResponse:
+        """Sends a Fetch to the leader of one of its partitions, which must lead the others too.
+
+        Raises RetriableError after the wait that a quota asks for; codes of partitions are the
+        caller's to check.
+        """
+        response = self.send_to_leader(topic, partition, request, FetchResponse)
+        raise_for_code(response.error_code, f"{self.address.name}: {topic}")
+        parts = [part for some in response.responses for part in some.partitions]
+        is_empty = not any(part.records or part.error_code for part in parts)
+        if response.throttle_time_ms and is_empty:
+            # Over its quota a client gets no records, from Kafka not even the partitions.
+            self._wait(response.throttle_time_ms / 1000)
+            raise RetriableError(
+                f"{self.address.name}: {topic}: over a quota for {response.throttle_time_ms} ms"
             )
+        return response
 
-        return self.patiently(ask)
+    # Requests
 
-    # Asking
+    def send_to_leader(
+        self, topic: str, partition: int, request: Message, response_type: type[M]
+    ) -> M:
+        return self.send_all_to_leader(topic, partition, [request], response_type)[0]
 
-    def ask_leader(self, topic: str, partition: int, request: Message, kind: type[R]) -> R:
+    def send_all_to_leader(
+        self, topic: str, partition: int, requests: Sequence[Message], response_type: type[M]
+    ) -> list[M]:
+        """The responses to requests that are all sent before the first response is read."""
+        return self._send(self._pool_of_leader(topic, partition), requests, response_type)
+
+    def _pool_of_leader(self, topic: str, partition: int) -> ConnectionPool:
         with self._lock:
-            return self._ask(self._leader(topic, partition), [request], kind)[0]
-
-    def ask_leader_all(
-        self, topic: str, partition: int, requests: Sequence[Message], kind: type[R]
-    ) -> list[R]:
-        """The answers to requests that are all sent before the first is answered."""
+            known = self._topics.get(topic)
+        if known is None:
+            known = self._load_topic(topic)
+        leader_id = known.leaders.get(partition)
+        if leader_id is None:
+            raise NotFound(f"{self.address.name}: topic {topic} has no partition {partition}")
         with self._lock:
-            return self._ask(self._leader(topic, partition), requests, kind)
+            broker = self._brokers.get(leader_id)
+        if broker is None:
+            raise RetriableError(f"{topic}-{partition} has no leader now", refresh_metadata=True)
+        return self._pool(broker)
 
-    def _leader(self, topic: str, partition: int) -> Connection:
+    def send_to_coordinator(
+        self, type: int, key: str, request: Message, response_type: type[M]
+    ) -> M:
+        """Sends to the coordinator of a group or a transactional id."""
         with self._lock:
-            known = self._topics.get(topic) or self._load_topic(topic)
-            node_id = known.leaders.get(partition)
-            if node_id is None:
-                raise NotFound(f"{self.address.name}: topic {topic} has no partition {partition}")
-            if node_id not in self._brokers:
-                raise Refused(f"{topic}-{partition} has no leader now", is_moved=True)
-            return self.connect(*self._brokers[node_id])
+            broker = self._coordinators.get((type, key))
+        if broker is None:
+            broker = self._find_coordinator(type, key)
+            with self._lock:
+                self._coordinators[type, key] = broker
+        return self.send_to(*broker, request, response_type)
 
-    def ask_any(self, request: Message, kind: type[R]) -> R:
-        """Asks the first broker of the address that answers."""
+    def _find_coordinator(self, type: int, key: str) -> tuple[str, int]:
+        request = FindCoordinatorRequest(key, type, [key])
+        response = self.send_to_any(request, FindCoordinatorResponse)
+        where = f"{self.address.name}: the coordinator of {key}"
+        raise_for_code(response.error_code, where, response.error_message)
+        if not response.coordinators and response.host:
+            return response.host, response.port
+        found = get_only(response.coordinators, where)
+        raise_for_code(found.error_code, where, found.error_message)
+        return found.host, found.port
+
+    def send_to_any(self, request: Message, response_type: type[M]) -> M:
+        """Sends to the first broker of the address that answers."""
+        *others, last = self.address.hosts
+        for host in others:
+            try:
+                return self.send_to(*host, request, response_type)
+            except Unavailable:
+                continue
+        return self.send_to(*last, request, response_type)
+
+    def send_to_controller(self, request: Message, response_type: type[M]) -> M:
+        """Sends to the broker that creates topics."""
+        response = self.send_to_any(MetadataRequest([], False), MetadataResponse)
+        brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        if response.controller_id not in brokers:
+            raise RetriableError(f"{self.address.name} has no controller now")
+        return self.send_to(*brokers[response.controller_id], request, response_type)
+
+    def send_to(self, host: str, port: int, request: Message, response_type: type[M]) -> M:
+        return self._send(self._pool((host, port)), [request], response_type)[0]
+
+    def _pool(self, broker: tuple[str, int]) -> ConnectionPool:
         with self._lock:
-            for number, host in enumerate(self.address.hosts, 1):
-                try:
-                    return self._ask(self.connect(*host), [request], kind)[0]
-                except Unavailable:
-                    if number == len(self.address.hosts):
-                        raise
-            raise AssertionError("an address has hosts")
+            pool = self._pools.get(broker)
+            if pool is None:
+                pool = ConnectionPool(self.address, *broker, client_id=self._client_id)
+                self._pools[broker] = pool
+            return pool
 
-    def ask_controller(self, request: Message, kind: type[R]) -> R:
-        """Asks the broker that makes topics."""
-        with self._lock:
-            answer = self.ask_any(MetadataRequest([], False), MetadataResponse)
-            places = {one.node_id: (one.host, one.port) for one in answer.brokers}
-            if answer.controller_id not in places:
-                raise Refused(f"{self.address.name} has no controller now")
-            return self.ask_at(*places[answer.controller_id], request, kind)
+    def _send(
+        self, pool: ConnectionPool, requests: Sequence[Message], response_type: type[M]
+    ) -> list[M]:
+        with pool.connection() as connection:
+            responses = self._exchange(connection, requests, response_type)
+        self._was_reached = True
+        return responses
 
-    def ask_at(self, host: str, port: int, request: Message, kind: type[R]) -> R:
-        with self._lock:
-            return self._ask(self.connect(host, port), [request], kind)[0]
+    def _exchange(
+        self,
+        connection: BrokerConnection,
+        requests: Sequence[Message],
+        response_type: type[M],
+    ) -> list[M]:
+        return connection.send_all(requests, response_type)
 
-    def connect(self, host: str, port: int) -> Connection:
-        with self._lock:
-            found = self._connections.get((host, port))
-            if found is None:
-                found = open_connection(self.address, host, port)
-                self._connections[host, port] = found
-            return found
-
-    def _ask(self, connection: Connection, requests: Sequence[Message], kind: type[R]) -> list[R]:
-        try:
-            answers = connection.ask_all(requests, kind)
-            self._is_known = True
-            return answers
-        except Unavailable:
-            self._connections = {
-                key: one for key, one in self._connections.items() if one is not connection
-            }
-            raise
-
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """Tries again what cannot be done now, until the time of the address is over.
+    def retry(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls until it raises no Unavailable, at most for the timeout of the address.
 
         A cluster that was never reached is not waited for: the address may be wrong.
         """
@@ -290,24 +451,29 @@ class ServerClient:
         pause_ms = _PAUSE_MS_MIN
         while True:
             try:
-                return ask()
+                return call(*args, **kwargs)
             except Unavailable as error:
-                if not isinstance(error, Refused) or error.is_moved:
-                    with self._lock:
-                        self._topics.clear()
-                if not self._is_known or monotonic() >= deadline:
+                if not isinstance(error, RetriableError) or error.refresh_metadata:
+                    self._forget_brokers()
+                if not self._was_reached or monotonic() >= deadline:
                     raise
             self._wait(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
 
+    def _forget_brokers(self) -> None:
+        """Leaders and coordinators are asked for again."""
+        with self._lock:
+            self._topics.clear()
+            self._coordinators.clear()
+
 
 _kept_lock = threading.Lock()
-_kept: dict[ServerAddress, ServerClient] = {}  # guarded by _kept_lock; a process asks few clusters
+_kept: dict[ClusterAddress, KafkaClient] = {}  # guarded by _kept_lock
 
 
-def open_client(address: ServerAddress) -> ServerClient:
-    """The client of an address; the same one for every call in a process."""
+def open_client(address: ClusterAddress) -> KafkaClient:
+    """The client of an address; the same one for every call in a process of Spark."""
     with _kept_lock:
         if address not in _kept:
-            _kept[address] = ServerClient(address, threading.Event().wait)
+            _kept[address] = KafkaClient(address, client_id="varve-spark")
         return _kept[address]

@@ -1,13 +1,16 @@
-"""One connection to a broker: requests out, answers in, in the same order.
+"""Connections to one broker: requests out, responses in, in the same order.
 
-Invariant  an answer is that of the request it is given for; after a failure the connection is
-           closed. A request goes out in the newest version that both sides know.
-Threads    one at a time.
+Invariant  a response is that of its request; after a failure the connection is closed, and with it
+           the idle ones to the same broker. A request is sent in the newest version that both sides
+           know.
+Threads    a connection belongs to one thread at a time; a pool to any.
 """
 
 import socket
 import ssl
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from struct import Struct
 from typing import Final, TypeVar
 
@@ -18,7 +21,7 @@ from varve.foundation.errors import (
     StoreDenied,
     Unavailable,
 )
-from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.login import log_in
 from varve.wire.apis import APIS, ApiKey
 from varve.wire.codec import decode, encode
@@ -35,7 +38,7 @@ from varve.wire.schema import NO_ID, Message
 
 R = TypeVar("R", bound=Message)
 
-CLIENT_ID: Final = "varve-spark"
+_CONNECTIONS_MAX: Final = 16
 _SIZE: Final = Struct(">i")
 _CORRELATION_END: Final = 4
 _ANSWER_BYTES_MAX: Final = 1 << 30
@@ -67,11 +70,82 @@ _VERIFY_REMEDIES: Final = {
 """By what OpenSSL finds: an end that is past, the name of another host, another address."""
 
 
-class Connection:
-    """Opened by `open_connection`; a context manager that closes it."""
+class ConnectionPool:
+    """Connections to one broker; each request has one to itself, at most `_CONNECTIONS_MAX`."""
 
-    def __init__(self, stream: socket.socket, name: str) -> None:
+    def __init__(self, address: ClusterAddress, host: str, port: int, *, client_id: str) -> None:
+        self._address = address
+        self._host = host
+        self._port = port
+        self._client_id = client_id
+        self._changed = threading.Condition()
+        self._idle: list[BrokerConnection] = []  # guarded by _changed
+        self._count = 0  # guarded by _changed
+        self._is_closed = False  # guarded by _changed
+
+    @contextmanager
+    def connection(self) -> Iterator["BrokerConnection"]:
+        """An idle connection or a new one; waits where there are as many as may be."""
+        connection = self._acquire()
+        try:
+            yield connection
+        except BaseException:
+            if connection.is_closed:
+                # The broker went away, or closes what is idle: others are of no use either.
+                self._close_idle()
+            self._release(connection)
+            raise
+        self._release(connection)
+
+    def _acquire(self) -> "BrokerConnection":
+        with self._changed:
+            while not self._idle and self._count >= _CONNECTIONS_MAX:
+                self._changed.wait()
+            if self._idle:
+                return self._idle.pop()
+            self._count += 1
+        try:
+            return open_connection(self._address, self._host, self._port, client_id=self._client_id)
+        except BaseException:
+            self._forget_one()
+            raise
+
+    def _release(self, connection: "BrokerConnection") -> None:
+        with self._changed:
+            if not connection.is_closed and not self._is_closed:
+                self._idle.append(connection)
+                self._changed.notify()
+                return
+        connection.close()
+        self._forget_one()
+
+    def _forget_one(self) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify()
+
+    def _close_idle(self) -> None:
+        with self._changed:
+            idle, self._idle = self._idle, []
+            self._count -= len(idle)
+            self._changed.notify_all()
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Closes idle connections now, and those in use when their request ends."""
+        with self._changed:
+            self._is_closed = True
+        self._close_idle()
+
+
+class BrokerConnection:
+    """One socket; opened by `open_connection`."""
+
+    def __init__(self, stream: socket.socket, name: str, client_id: str) -> None:
         self.name = name
+        self._client_id = client_id
+        self.is_closed = False
         self._stream = stream
         self._number = 0
         self._is_answered = False
@@ -79,6 +153,7 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
+        self.is_closed = True
         self._stream.close()
 
     def learn_versions(self) -> None:
@@ -103,13 +178,12 @@ class Connection:
         high = min(high, known.last)
         return high if high >= max(low, known.first) else None
 
-    def ask(self, request: Message, kind: type[R]) -> R:
-        """The answer to a request; raises Unavailable when the connection fails."""
-        (answer,) = self.ask_all([request], kind)
-        return answer
+    def send(self, request: Message, kind: type[R]) -> R:
+        """The response to a request; raises Unavailable when the connection fails."""
+        return self.send_all([request], kind)[0]
 
-    def ask_all(self, requests: Sequence[Message], kind: type[R]) -> list[R]:
-        """The answers to requests of one sort that are all sent before the first is answered.
+    def send_all(self, requests: Sequence[Message], kind: type[R]) -> list[R]:
+        """The responses to requests of one type that are all sent before the first is answered.
 
         They are few and small enough for the broker to take them without being read from.
         """
@@ -143,7 +217,7 @@ class Connection:
         self._number += 1
         is_flexible = version >= request.FLEXIBLE
         head = write_request_header(
-            request.API_KEY, version, self._number, CLIENT_ID, is_flexible=is_flexible
+            request.API_KEY, version, self._number, self._client_id, is_flexible=is_flexible
         )
         out = encode(request, version, head)
         self._stream.sendall(_SIZE.pack(len(out)))
@@ -179,10 +253,10 @@ class Connection:
             filled += count
         return data
 
-    def log_in(self, address: ServerAddress) -> None:
+    def log_in(self, address: ClusterAddress) -> None:
         """Raises StoreDenied for a login that the broker refuses."""
         assert address.mechanism is not None
-        offered = self.ask(SaslHandshakeRequest(address.mechanism), SaslHandshakeResponse)
+        offered = self.send(SaslHandshakeRequest(address.mechanism), SaslHandshakeResponse)
         if offered.error_code:
             raise StoreDenied(
                 f"{self.name} has no login by {address.mechanism}, only by "
@@ -191,7 +265,7 @@ class Connection:
         log_in(address.mechanism, address.username, address.password, self._say)
 
     def _say(self, data: bytes) -> bytes:
-        answer = self.ask(SaslAuthenticateRequest(data), SaslAuthenticateResponse)
+        answer = self.send(SaslAuthenticateRequest(data), SaslAuthenticateResponse)
         if answer.error_code:
             told = answer.error_message or ErrorCode(answer.error_code).name
             raise StoreDenied(
@@ -208,7 +282,9 @@ def _has_ids(request: Message) -> bool:
     )
 
 
-def open_connection(address: ServerAddress, host: str, port: int) -> Connection:
+def open_connection(
+    address: ClusterAddress, host: str, port: int, *, client_id: str = "varve"
+) -> BrokerConnection:
     """Connects, checks the certificate and logs in, as the address says."""
     name = f"{host}:{port}"
     try:
@@ -225,7 +301,7 @@ def open_connection(address: ServerAddress, host: str, port: int) -> Connection:
         raise StoreDenied(f"{name}: {error.verify_message}: {remedy}") from error
     except OSError as error:
         raise Unavailable(f"no connection to {name}: {error}") from error
-    connection = Connection(stream, name)
+    connection = BrokerConnection(stream, name, client_id)
     try:
         connection.learn_versions()
         if address.mechanism is not None:
@@ -236,7 +312,7 @@ def open_connection(address: ServerAddress, host: str, port: int) -> Connection:
     return connection
 
 
-def _make_tls(address: ServerAddress) -> ssl.SSLContext:
+def _make_tls(address: ClusterAddress) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=address.ca_path or None)
         if address.certificate_path:

@@ -15,16 +15,14 @@ from uuid import UUID
 
 from varve.commit_log import Isolation
 from varve.foundation.errors import NotFound, OffsetOutOfRange, Unavailable
-from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.answers import Refused, check
-from varve.kafka_client.client import EARLIEST, LATEST, ServedTopic, ServerClient
-from varve.kafka_client.topics import DEFAULT_COUNT, alter_topic, find_or_create_topic
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.client import DEFAULT_COUNT, EARLIEST, LATEST, KafkaClient, TopicMetadata
 from varve.records import BatchHeader, CommittedBatches, decode_header
 from varve.topics.cluster import OffsetRange, TopicInfo
 from varve.topics.kafka_transaction import KafkaTransaction
 from varve.topics.position import LogTruncated, Position
 from varve.topics.reading import find_break
-from varve.wire.errors import ErrorCode
+from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -46,10 +44,10 @@ _OTHER_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_
 class KafkaCluster:
     """A cluster by its address. Connections are opened when they are needed."""
 
-    def __init__(self, address: ServerAddress, *, wait: Wait | None = None) -> None:
+    def __init__(self, address: ClusterAddress, *, wait: Wait | None = None) -> None:
         self.address = address
         self._wait = wait or threading.Event().wait
-        self.client = ServerClient(address, self._wait)
+        self.client = KafkaClient(address, self._wait)
 
     @property
     def name(self) -> str:
@@ -66,16 +64,16 @@ class KafkaCluster:
     ) -> TopicInfo:
         count = DEFAULT_COUNT if partitions is None else partitions
         return _describe(
-            find_or_create_topic(self.client, topic, partitions=count, settings=settings)
+            self.client.create_topic(topic, partitions=count, settings=settings, exist_ok=True)
         )
 
     def alter(self, topic: str, settings: Mapping[str, str]) -> None:
-        alter_topic(self.client, topic, settings)
+        self.client.alter_topic(topic, settings)
 
     def reader(
         self, topic: str, *, isolation: Isolation = Isolation.READ_COMMITTED
     ) -> "KafkaReader":
-        fetching = ServerClient(self.address, self._wait)
+        fetching = KafkaClient(self.address, self._wait)
         return KafkaReader(self.client, fetching, topic, isolation=isolation)
 
     def writer(self, transactional_id: str, *, timeout_ms: int | None = None) -> KafkaTransaction:
@@ -95,7 +93,7 @@ class KafkaReader:
     """Reads a topic through the Kafka protocol."""
 
     def __init__(
-        self, asking: ServerClient, fetching: ServerClient, topic: str, *, isolation: Isolation
+        self, asking: KafkaClient, fetching: KafkaClient, topic: str, *, isolation: Isolation
     ) -> None:
         self.topic = topic
         self.cluster_name = asking.address.name
@@ -132,7 +130,7 @@ class KafkaReader:
     def fetch(
         self, positions: Mapping[int, Position], *, max_bytes: int, wait_ms: int
     ) -> Mapping[int, CommittedBatches]:
-        return self._fetching.patiently(lambda: self._try_fetch(positions, max_bytes, wait_ms))
+        return self._fetching.retry(lambda: self._try_fetch(positions, max_bytes, wait_ms))
 
     def find_batch_before(self, partition: int, offset: int) -> BatchHeader | None:
         wanted = offset - 1
@@ -212,15 +210,17 @@ class KafkaReader:
         self, positions: Mapping[int, Position], max_bytes: int, wait_ms: int
     ) -> dict[int, CommittedBatches]:
         request = self._request(positions, max_bytes, wait_ms)
-        response = self._fetching.ask_leader(
+        response = self._fetching.send_to_leader(
             self.topic, next(iter(positions)), request, FetchResponse
         )
-        check(response.error_code, f"{self.cluster_name}: {self.topic}")
+        raise_for_code(response.error_code, f"{self.cluster_name}: {self.topic}")
         parts = [part for topic in response.responses for part in topic.partitions]
         if any(part.error_code in _OTHER_TOPIC for part in parts):
             # Created again, or not known to this broker yet: the id tells which.
             self._load_topic(self._fetching)
-            raise Refused(f"{self.cluster_name} does not know topic {self.topic}", is_moved=True)
+            raise RetriableError(
+                f"{self.cluster_name} does not know topic {self.topic}", refresh_metadata=True
+            )
         found = {}
         for part in parts:
             position = positions[part.partition_index]
@@ -228,7 +228,7 @@ class KafkaReader:
             if fetched.next_offset > position.offset:
                 found[part.partition_index] = fetched
         if not found and response.throttle_time_ms:
-            raise Refused(f"{self.cluster_name} throttles this client (a quota is used up)")
+            raise RetriableError(f"{self.cluster_name} throttles this client (a quota is used up)")
         return found
 
     def _request(
@@ -253,7 +253,7 @@ class KafkaReader:
 
     def _read_part(self, part: PartitionData, position: Position) -> CommittedBatches:
         where = f"{self.cluster_name}: {self.topic}-{part.partition_index}"
-        check(part.error_code, f"{where}, offset {position.offset}")
+        raise_for_code(part.error_code, f"{where}, offset {position.offset}")
         diverging = part.diverging_epoch
         if diverging.end_offset >= 0:
             raise LogTruncated(
@@ -274,7 +274,7 @@ class KafkaReader:
             where=where,
         )
 
-    def _load_topic(self, client: ServerClient) -> ServedTopic:
+    def _load_topic(self, client: KafkaClient) -> TopicMetadata:
         topic = client.topic(self.topic)
         if self._topic_id is None:
             self._topic_id = topic.id
@@ -286,5 +286,5 @@ class KafkaReader:
         return topic
 
 
-def _describe(topic: ServedTopic) -> TopicInfo:
+def _describe(topic: TopicMetadata) -> TopicInfo:
     return TopicInfo(topic.name, None if topic.id == NO_ID else topic.id, len(topic.leaders))

@@ -12,15 +12,15 @@ from contextlib import suppress
 
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Closed, StoreError
-from varve.kafka_client.client import ServerClient
-from varve.kafka_client.transaction import Note, TransactionalProducer
+from varve.kafka_client.client import KafkaClient
+from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer
 from varve.records import Producer, decode_header, stamp_producer_all
 
 
 class KafkaTransaction:
     """A transactional writer through the Kafka protocol."""
 
-    def __init__(self, client: ServerClient, transactional_id: str, *, timeout_ms: int) -> None:
+    def __init__(self, client: KafkaClient, transactional_id: str, *, timeout_ms: int) -> None:
         self._requests = TransactionalProducer(client, transactional_id, timeout_ms=timeout_ms)
         self._is_ready = False
         self._added_partitions: set[TopicPartition] = set()
@@ -56,11 +56,11 @@ class KafkaTransaction:
             self._give_up()
             raise
 
-    def commit_offset(self, group: str, offset: Note) -> None:
+    def commit_offset(self, group: str, offset: CommittedOffset) -> None:
         """Makes a committed offset of a consumer group part of the transaction."""
         _ = self.producer
         try:
-            self._requests.note(group, offset)
+            self._requests.commit_offset(group, offset)
         except StoreError:
             self._give_up()
             raise

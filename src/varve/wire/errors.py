@@ -1,7 +1,8 @@
 """Kafka's error codes, and the errors of varve that they stand for.
 
 Invariant  `code_for` gives every StoreError the code by which a Kafka client takes the same next
-           step: correct the request, look for the leader again, retry, or give up.
+           step: correct the request, look for the leader again, retry, or give up. A client takes
+           it by `raise_for_code`, which passes over no code.
 """
 
 from enum import IntEnum
@@ -25,6 +26,7 @@ from varve.foundation.errors import (
     OutOfOrderSequence,
     PolicyViolation,
     RecordTooLarge,
+    StoreDenied,
     StoreError,
     StoreUnavailable,
     TopicExists,
@@ -218,3 +220,82 @@ def code_for(error: Exception) -> ErrorCode:
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class RetriableError(Unavailable):
+    """A response that a later request may not get; with `refresh_metadata` from another broker."""
+
+    def __init__(self, message: str, *, refresh_metadata: bool = False) -> None:
+        super().__init__(message)
+        self.refresh_metadata = refresh_metadata
+
+
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+)
+_RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+_REMEDIES: Final[dict[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "have describe and read of the topic granted, for its "
+    "settings describe_configs (`varve acl add`), or log in as somebody else",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "have read of the group granted (`varve acl add`)",
+}
+_ERRORS: Final[dict[int, type[StoreError]]] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: NotFound,
+    ErrorCode.UNKNOWN_TOPIC_ID: NotFound,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: StoreDenied,
+    ErrorCode.CORRUPT_MESSAGE: Corrupt,
+    ErrorCode.INVALID_RECORD: InvalidRecord,
+    ErrorCode.INVALID_TIMESTAMP: InvalidTimestamp,
+    ErrorCode.MESSAGE_TOO_LARGE: RecordTooLarge,
+    ErrorCode.RECORD_LIST_TOO_LARGE: RecordTooLarge,
+    ErrorCode.PRODUCER_FENCED: Fenced,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: Fenced,
+    ErrorCode.INVALID_PRODUCER_EPOCH: InvalidProducerEpoch,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: OutOfOrderSequence,
+    ErrorCode.INVALID_TXN_STATE: InvalidTransactionState,
+    ErrorCode.INVALID_CONFIG: InvalidSetting,
+    ErrorCode.POLICY_VIOLATION: PolicyViolation,
+    ErrorCode.TOPIC_ALREADY_EXISTS: TopicExists,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: UnsupportedFormat,
+    ErrorCode.UNKNOWN_SERVER_ERROR: Unavailable,
+}
+
+
+def raise_for_code(code: int, where: str, detail: str | None = None) -> None:
+    """Raises the error that a response's code stands for; RetriableError for one to send again."""
+    if code == ErrorCode.NONE:
+        return
+    name = ErrorCode(code).name if code in _KNOWN else f"error {code}"
+    message = f"{where}: the server says {name}" + (f": {detail:.300}" if detail else "")
+    if code in _MOVED or code in _RETRIABLE:
+        raise RetriableError(message, refresh_metadata=code in _MOVED)
+    remedy = _REMEDIES.get(code)
+    raise _ERRORS.get(code, InvalidRequest)(message if remedy is None else f"{message}; {remedy}")
+
+
+_KNOWN: Final = frozenset(map(int, ErrorCode))

@@ -15,7 +15,7 @@ from tests.support.dedup_stage import NOW_MS, OUTPUT, SIDE, SOURCE, rules_of
 from varve.dedup.processor import Deduplicator
 from varve.dedup.task import TaskSettings, TaskState
 from varve.foundation.clock import ManualClock
-from varve.kafka_client.address import parse_server_address
+from varve.kafka_client.address import parse_cluster_address
 
 RULES = rules_of()
 
@@ -30,7 +30,7 @@ def run(place: str, state: str, seed: int) -> None:
         chunk_bytes=source.choice([1, 2_000, 20_000]),
         checkpoint_entries=source.choice([1, 50, 1_000_000]),
     )
-    address = parse_server_address({"bootstrap.servers": place}) if ":" in place else None
+    address = parse_cluster_address({"bootstrap.servers": place}) if ":" in place else None
     store = None if address is not None else varve.open(place, maintain=False)
     opened = address or store
     assert opened is not None

@@ -26,9 +26,8 @@ from tests.support.dedup_stage import (
 from tests.support.kafka_server import ServerMaker
 from varve.dedup.producing import Producer, join_transaction
 from varve.embedded import Store
-from varve.kafka_client.address import parse_server_address
-from varve.kafka_client.client import ServerClient
-from varve.kafka_client.topics import find_or_create_topic
+from varve.kafka_client.address import parse_cluster_address
+from varve.kafka_client.client import KafkaClient
 from varve.kafka_client.transaction import TransactionalProducer
 from varve.records import Record, build_batch
 
@@ -138,10 +137,10 @@ def produce(
     bootstrap: str, more: dict[int, list[Record]], records: dict[int, list[Record]]
 ) -> None:
     """Appends through the server, each time in a transaction of its own."""
-    address = parse_server_address({"bootstrap.servers": bootstrap})
+    address = parse_cluster_address({"bootstrap.servers": bootstrap})
     assert address is not None
-    client = ServerClient(address, threading.Event().wait)
-    find_or_create_topic(client, SOURCE, partitions=PARTITIONS)
+    client = KafkaClient(address, threading.Event().wait)
+    client.create_topic(SOURCE, partitions=PARTITIONS, exist_ok=True)
     producer = TransactionalProducer(client, "source", timeout_ms=30_000)
     producer.begin()
     producer.add_partitions(SOURCE, list(more))

@@ -29,9 +29,8 @@ from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import InvalidRequest, InvalidSetting, Unavailable
 from varve.http.access import Access
-from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.client import ServerClient
-from varve.kafka_client.topics import find_or_create_topic
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.client import KafkaClient
 from varve.shapes.compaction.report import Outcome
 from varve.testing.kafka_kit import KafkaKit
 
@@ -410,9 +409,9 @@ def test_a_topic_that_is_not_there_has_no_feed(tmp_path: Path, name: str) -> Non
 def test_who_waits_for_a_broker_that_is_away_ends_with_the_server(tmp_path: Path) -> None:
     with KafkaKit() as kit:
         host, _, port = kit.bootstrap.rpartition(":")
-        address = ServerAddress(hosts=((host, int(port)),), timeout_ms=10_000)
-        client = ServerClient(address, threading.Event().wait)
-        find_or_create_topic(client, "items", partitions=1, settings={})
+        address = ClusterAddress(hosts=((host, int(port)),), timeout_ms=10_000)
+        client = KafkaClient(address, threading.Event().wait)
+        client.create_topic("items", partitions=1, settings={}, exist_ok=True)
         client.close()
         maker = FeedMaker(
             address, {}, str(tmp_path / "tables"), files=RealFileSystem(), clock=SystemClock()

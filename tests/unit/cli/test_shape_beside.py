@@ -22,7 +22,7 @@ from varve.cli.main import app
 from varve.cli.shape_feeds import FeedMaker, TopicOptions
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.kafka_client.address import parse_server_address
+from varve.kafka_client.address import parse_cluster_address
 from varve.shapes.feed.debezium_decoder import UNAVAILABLE
 
 
@@ -80,7 +80,7 @@ def test_of_debezium_the_whole_topic_is_read_for_the_latest_records_do_not_tell_
         put(2, "u", note=UNAVAILABLE, n=1)
         store.flush()
         with Serving(store) as serving:
-            address = parse_server_address({"bootstrap.servers": serving.bootstrap})
+            address = parse_cluster_address({"bootstrap.servers": serving.bootstrap})
             assert address is not None
             maker = FeedMaker(
                 address,

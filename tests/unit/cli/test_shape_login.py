@@ -15,7 +15,7 @@ from varve.cli.shape_feeds import FeedMaker
 from varve.disk import RealFileSystem
 from varve.foundation.clock import SystemClock
 from varve.foundation.errors import Unavailable
-from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.address import ClusterAddress
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_a_certificate_that_has_expired_is_told(tmp_path: Path) -> None:
     assert "certificate has expired: have the broker's certificate renewed" in told
 
 
-def _maker(address: ServerAddress, path: Path) -> FeedMaker:
+def _maker(address: ClusterAddress, path: Path) -> FeedMaker:
     return FeedMaker(address, {}, str(path), files=RealFileSystem(), clock=SystemClock())
 
 
@@ -84,7 +84,7 @@ def test_rights_that_are_missing_may_come_and_are_told_once(
     server: SecureServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     host, _, port = server.address("SASL_PLAINTEXT").rpartition(":")
-    address = ServerAddress(
+    address = ClusterAddress(
         hosts=((host, int(port)),), mechanism="PLAIN", username="alice", password="wonderland"
     )
     maker = _maker(address, tmp_path)
@@ -100,5 +100,5 @@ def test_a_broker_that_is_away_is_told_and_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ReservedPort() as free, caplog.at_level(logging.WARNING, "varve.cli.shape_feeds"):
-        _maker(ServerAddress(hosts=((HOST, free.number),)), tmp_path).check_place()
+        _maker(ClusterAddress(hosts=((HOST, free.number),)), tmp_path).check_place()
     assert [one.message for one in caplog.records] == ["broker does not answer"]

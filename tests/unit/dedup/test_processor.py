@@ -28,10 +28,9 @@ from varve.embedded import Store
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Fenced, InvalidRequest, NotFound, RecordTooLarge, StoreError
 from varve.foundation.metrics import exposition
-from varve.kafka_client.address import ServerAddress, parse_server_address
-from varve.kafka_client.client import ServerClient
-from varve.kafka_client.topics import find_or_create_topic
-from varve.kafka_client.transaction import find_notes
+from varve.kafka_client.address import ClusterAddress, parse_cluster_address
+from varve.kafka_client.client import KafkaClient
+from varve.kafka_client.transaction import fetch_offsets
 from varve.records import Record
 from varve.rocks.memory_database import MemoryDatabases
 from varve.testing import KafkaKit
@@ -49,7 +48,7 @@ SMALL = TaskSettings(chunk_bytes=700)
 class Bench:
     """Where a deduplication is opened: `place` is a store or the address of a server."""
 
-    def __init__(self, store: Store, place: Store | ServerAddress) -> None:
+    def __init__(self, store: Store, place: Store | ClusterAddress) -> None:
         self.store = store
         self.place = place
         self.clock = ManualClock(NOW_MS)
@@ -75,17 +74,17 @@ class Bench:
         if isinstance(self.place, Store):
             self.place.create_topic(topic, partitions=PARTITIONS)
             return
-        client = ServerClient(self.place, threading.Event().wait)
-        find_or_create_topic(client, topic, partitions=PARTITIONS)
+        client = KafkaClient(self.place, threading.Event().wait)
+        client.create_topic(topic, partitions=PARTITIONS, exist_ok=True)
         client.close()
 
     def delete(self, topic: str) -> None:
         if isinstance(self.place, Store):
             self.place.delete_topic(topic, at_once=True)
             return
-        client = ServerClient(self.place, threading.Event().wait)
+        client = KafkaClient(self.place, threading.Event().wait)
         request = DeleteTopicsRequest([DeleteTopicState(topic)], [topic], 5_000)
-        (found,) = client.ask_controller(request, DeleteTopicsResponse).responses
+        (found,) = client.send_to_controller(request, DeleteTopicsResponse).responses
         assert found.error_code == 0
         client.close()
 
@@ -121,10 +120,10 @@ def kit() -> Iterator[KafkaKit]:
 
 @pytest.fixture
 def served(kit: KafkaKit) -> Bench:
-    address = parse_server_address({"bootstrap.servers": kit.bootstrap})
+    address = parse_cluster_address({"bootstrap.servers": kit.bootstrap})
     assert address is not None
-    client = ServerClient(address, threading.Event().wait)
-    find_or_create_topic(client, SOURCE, partitions=PARTITIONS)
+    client = KafkaClient(address, threading.Event().wait)
+    client.create_topic(SOURCE, partitions=PARTITIONS, exist_ok=True)
     client.close()
     return Bench(kit.store, address)
 
@@ -264,11 +263,11 @@ def test_a_server_tells_the_lag_by_a_group(served: Bench) -> None:
     served.fill(30)
     with served.open() as dedup:
         dedup.run_once()
-    assert isinstance(served.place, ServerAddress)
-    client = ServerClient(served.place, threading.Event().wait)
-    notes = find_notes(client, "varve-dedup-out")
+    assert isinstance(served.place, ClusterAddress)
+    client = KafkaClient(served.place, threading.Event().wait)
+    notes = fetch_offsets(client, "varve-dedup-out")
     client.close()
-    assert sorted((one.topic, one.partition, one.number) for one in notes) == [
+    assert sorted((one.topic, one.partition, one.offset) for one in notes) == [
         (SOURCE, partition, 30) for partition in range(PARTITIONS)
     ]
 

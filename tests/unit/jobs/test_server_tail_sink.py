@@ -22,9 +22,9 @@ from varve.jobs.sink.options import SinkOptions, parse_sink_options
 from varve.jobs.sink.server_commit import ServerCommit
 from varve.jobs.sink.server_target import find_served_target
 from varve.jobs.sink.staging import StagedTask, Staging
-from varve.kafka_client.address import ServerAddress, parse_server_address
-from varve.kafka_client.client import R, ServerClient
-from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
+from varve.kafka_client.address import ClusterAddress, parse_cluster_address
+from varve.kafka_client.client import KafkaClient, M
+from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
 from varve.object_store import MemoryObjectStore
 from varve.records import Codec
 from varve.testing import KafkaKit
@@ -40,22 +40,22 @@ class Killed(Exception):
     """Ends a writer as kill -9 would: nothing behind it is done."""
 
 
-class MortalClient(ServerClient):
+class MortalClient(KafkaClient):
     """Dies before it sends a request, or before it reads the answer."""
 
-    def __init__(self, address: ServerAddress, *, dies_at: int, after: bool) -> None:
+    def __init__(self, address: ClusterAddress, *, dies_at: int, after: bool) -> None:
         super().__init__(address, lambda seconds: None)
         self._left = dies_at
         self._after = after
         self.asked: list[str] = []
 
-    def _ask(  # type: ignore[no-untyped-def]
-        self, connection, requests: Sequence[Message], kind: type[R]
-    ) -> list[R]:
+    def _exchange(  # type: ignore[no-untyped-def]
+        self, connection, requests: Sequence[Message], kind: type[M]
+    ) -> list[M]:
         self.asked.append(type(requests[0]).__name__)
         if self._left == 0 and not self._after:
             raise Killed
-        answers = super()._ask(connection, requests, kind)
+        answers = super()._exchange(connection, requests, kind)
         if self._left == 0:
             raise Killed
         self._left -= 1
@@ -68,23 +68,23 @@ class Bench:
     def __init__(self, kit: KafkaKit) -> None:
         self.kit = kit
         self.objects = MemoryObjectStore("memory:")
-        self._clients: list[ServerClient] = []
+        self._clients: list[KafkaClient] = []
 
     @property
-    def address(self) -> ServerAddress:
-        found = parse_server_address({"server": self.kit.bootstrap})
+    def address(self) -> ClusterAddress:
+        found = parse_cluster_address({"server": self.kit.bootstrap})
         assert found is not None
         return found
 
-    def client(self) -> ServerClient:
-        return self.keep(ServerClient(self.address, lambda seconds: None))
+    def client(self) -> KafkaClient:
+        return self.keep(KafkaClient(self.address, lambda seconds: None))
 
     def mortal(self, *, dies_at: int, after: bool) -> "MortalClient":
         made = MortalClient(self.address, dies_at=dies_at, after=after)
         self.keep(made)
         return made
 
-    def keep(self, client: ServerClient) -> ServerClient:
+    def keep(self, client: KafkaClient) -> KafkaClient:
         self._clients.append(client)
         return client
 
@@ -111,7 +111,7 @@ class Bench:
         *,
         query: str | None = "q",
         sink_id: str = "s",
-        client: ServerClient | None = None,
+        client: KafkaClient | None = None,
         is_once: bool = False,
         skips_repeated: bool = False,
     ) -> CommitResult:
@@ -196,15 +196,15 @@ def test_a_connection_that_breaks_does_not_repeat_a_batch(bench: Bench) -> None:
     class Torn(MortalClient):
         """Loses the connection once, when the server has done what it was asked."""
 
-        def _ask(  # type: ignore[no-untyped-def]
-            self, connection, requests: Sequence[Message], kind: type[R]
-        ) -> list[R]:
+        def _exchange(  # type: ignore[no-untyped-def]
+            self, connection, requests: Sequence[Message], kind: type[M]
+        ) -> list[M]:
             try:
-                return super()._ask(connection, requests, kind)
+                return super()._exchange(connection, requests, kind)
             except Killed:
                 self._left = -1
                 connection.close()
-                return ServerClient._ask(self, connection, requests, kind)
+                return KafkaClient._exchange(self, connection, requests, kind)
 
     for step in range(STEPS):
         bench.write(step, client=bench.keep(Torn(bench.address, dies_at=step, after=True)))
@@ -226,11 +226,11 @@ def test_a_transaction_whose_time_is_over_is_not_committed(bench: Bench) -> None
     late = TransactionalProducer(bench.client(), "varve-sink-s", timeout_ms=1_000)
     late.begin()
     late.add_partitions(TOPIC, [0, 1])
-    late.note("varve-sink-s", Note(TOPIC, 7, "{}"))
+    late.commit_offset("varve-sink-s", CommittedOffset(TOPIC, 7, "{}"))
     bench.kit.advance(minutes=2)
     with pytest.raises(StoreError):
         late.end(is_committed=True)
-    assert find_notes(bench.client(), "varve-sink-s") == []
+    assert fetch_offsets(bench.client(), "varve-sink-s") == []
 
 
 def test_a_query_under_another_name_does_not_write_its_last_epoch_again(bench: Bench) -> None:
@@ -262,13 +262,13 @@ def test_epochs_that_are_not_the_next_are_refused(
 def test_a_write_of_its_own_leaves_no_note(bench: Bench) -> None:
     bench.write(0, query=None, sink_id="write-1", is_once=True)
     assert bench.committed() == EPOCH_0
-    assert find_notes(bench.client(), "varve-sink-write-1") == []
+    assert fetch_offsets(bench.client(), "varve-sink-write-1") == []
 
 
 def test_a_note_of_another_program_is_not_passed_over(bench: Bench) -> None:
     other = TransactionalProducer(bench.client(), "other", timeout_ms=TIMEOUT_MS)
     other.begin()
-    other.note("varve-sink-s", Note(TOPIC, 3, "offset of mine"))
+    other.commit_offset("varve-sink-s", CommittedOffset(TOPIC, 3, "offset of mine"))
     other.end(is_committed=True)
     with pytest.raises(Corrupt, match="which no sink wrote"):
         bench.write(4)
@@ -284,7 +284,7 @@ def test_a_refused_batch_aborts_the_epoch(bench: Bench) -> None:
         commit.commit(write, target, Staging(bench.objects, "s"))
     (partition,) = bench.kit.store.topic("late").partitions
     assert list(partition.read(isolation="read_committed")) == []
-    assert find_notes(bench.client(), "varve-sink-s") == []
+    assert fetch_offsets(bench.client(), "varve-sink-s") == []
 
 
 def test_the_topic_is_found_with_its_settings_or_made(bench: Bench) -> None:

@@ -7,11 +7,10 @@ from typing import TypeVar
 import pytest
 
 from varve.foundation.errors import InvalidRequest, OutOfOrderSequence, StoreError, Unavailable
-from varve.kafka_client.address import ServerAddress, parse_server_address
-from varve.kafka_client.client import ServerClient
-from varve.kafka_client.connection import Connection
-from varve.kafka_client.topics import find_or_create_topic
-from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
+from varve.kafka_client.address import ClusterAddress, parse_cluster_address
+from varve.kafka_client.client import KafkaClient
+from varve.kafka_client.connection import BrokerConnection
+from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
 from varve.records import Record, build_batch
 from varve.testing import KafkaKit
 from varve.wire.messages.produce import ProduceRequest
@@ -20,16 +19,18 @@ from varve.wire.schema import Message
 R = TypeVar("R", bound=Message)
 
 
-class ForgetfulClient(ServerClient):
+class ForgetfulClient(KafkaClient):
     """Loses the answers to the first requests of a sort, as a broken connection does."""
 
-    def __init__(self, address: ServerAddress, *, losses: int) -> None:
+    def __init__(self, address: ClusterAddress, *, losses: int) -> None:
         super().__init__(address, lambda seconds: None)
         self.losses = losses
         self.flights: list[int] = []
 
-    def _ask(self, connection: Connection, requests: Sequence[Message], kind: type[R]) -> list[R]:
-        answers = super()._ask(connection, requests, kind)
+    def _exchange(
+        self, connection: BrokerConnection, requests: Sequence[Message], kind: type[R]
+    ) -> list[R]:
+        answers = super()._exchange(connection, requests, kind)
         if isinstance(requests[0], ProduceRequest):
             self.flights.append(len(requests))
             if self.losses:
@@ -45,15 +46,15 @@ def kit() -> Iterator[KafkaKit]:
 
 
 @pytest.fixture
-def address(kit: KafkaKit) -> ServerAddress:
-    found = parse_server_address({"bootstrap.servers": kit.bootstrap})
+def address(kit: KafkaKit) -> ClusterAddress:
+    found = parse_cluster_address({"bootstrap.servers": kit.bootstrap})
     assert found is not None
     return found
 
 
 @pytest.fixture
-def client(address: ServerAddress) -> Iterator[ServerClient]:
-    made = ServerClient(address, threading.Event().wait)
+def client(address: ClusterAddress) -> Iterator[KafkaClient]:
+    made = KafkaClient(address, threading.Event().wait)
     yield made
     made.close()
 
@@ -77,23 +78,23 @@ def committed(kit: KafkaKit, topic: str) -> list[bytes | None]:
     return [one.value for one in kit.store.topic(topic).read(isolation="read_committed")]
 
 
-def test_a_topic_is_made_as_asked_and_then_left_alone(kit: KafkaKit, client: ServerClient) -> None:
-    made = find_or_create_topic(
-        client, "made", partitions=3, settings={"cleanup.policy": "compact"}
+def test_a_topic_is_made_as_asked_and_then_left_alone(kit: KafkaKit, client: KafkaClient) -> None:
+    made = client.create_topic(
+        "made", partitions=3, settings={"cleanup.policy": "compact"}, exist_ok=True
     )
     assert sorted(made.leaders) == [0, 1, 2]
     assert kit.store.topic("made").settings.cleanup_policy == ("compact",)
-    again = find_or_create_topic(client, "made", partitions=5)
+    again = client.create_topic("made", partitions=5, exist_ok=True)
     assert (again.id, len(again.leaders)) == (made.id, 3)
 
 
-def test_a_topic_that_cannot_be_made_is_told(client: ServerClient) -> None:
+def test_a_topic_that_cannot_be_made_is_told(client: KafkaClient) -> None:
     with pytest.raises(InvalidRequest, match="INVALID_CONFIG"):
-        find_or_create_topic(client, "wrong", settings={"cleanup.policy": "burn"})
+        client.create_topic("wrong", settings={"cleanup.policy": "burn"}, exist_ok=True)
 
 
-def test_batches_go_out_together_and_keep_their_order(kit: KafkaKit, client: ServerClient) -> None:
-    find_or_create_topic(client, "many")
+def test_batches_go_out_together_and_keep_their_order(kit: KafkaKit, client: KafkaClient) -> None:
+    client.create_topic("many", exist_ok=True)
     producer = TransactionalProducer(client, "many", timeout_ms=10_000)
     producer.begin()
     producer.add_partitions("many", [0])
@@ -104,11 +105,11 @@ def test_batches_go_out_together_and_keep_their_order(kit: KafkaKit, client: Ser
 
 @pytest.mark.parametrize("losses", [1, 2])
 def test_what_is_sent_again_is_appended_once(
-    kit: KafkaKit, address: ServerAddress, losses: int
+    kit: KafkaKit, address: ClusterAddress, losses: int
 ) -> None:
     topic = f"again-{losses}"
     client = ForgetfulClient(address, losses=losses)
-    find_or_create_topic(client, topic)
+    client.create_topic(topic, exist_ok=True)
     producer = TransactionalProducer(client, topic, timeout_ms=10_000)
     producer.begin()
     producer.add_partitions(topic, [0])
@@ -119,8 +120,8 @@ def test_what_is_sent_again_is_appended_once(
     assert committed(kit, topic) == [b"%d" % number for number in range(8)]
 
 
-def test_the_first_failure_of_a_flight_is_told(client: ServerClient) -> None:
-    find_or_create_topic(client, "gap")
+def test_the_first_failure_of_a_flight_is_told(client: KafkaClient) -> None:
+    client.create_topic("gap", exist_ok=True)
     producer = TransactionalProducer(client, "gap", timeout_ms=10_000)
     producer.begin()
     producer.add_partitions("gap", [0])
@@ -131,18 +132,18 @@ def test_the_first_failure_of_a_flight_is_told(client: ServerClient) -> None:
     producer.end(is_committed=False)
 
 
-def test_a_transaction_spans_topics_and_notes(kit: KafkaKit, client: ServerClient) -> None:
+def test_a_transaction_spans_topics_and_notes(kit: KafkaKit, client: KafkaClient) -> None:
     for topic in ("left", "right"):
-        find_or_create_topic(client, topic, partitions=2)
+        client.create_topic(topic, partitions=2, exist_ok=True)
     producer = TransactionalProducer(client, "both", timeout_ms=10_000)
     producer.begin()
     for number in range(3):
         producer.add_topics({"left": [0], "right": [1]})
         producer.append_all("left", 0, batches_of(producer, 1, first=number))
         producer.append_all("right", 1, batches_of(producer, 1, first=number))
-        producer.note("both-group", Note("left", number, "text", partition=1))
+        producer.commit_offset("both-group", CommittedOffset("left", number, "text", partition=1))
         producer.end(is_committed=number != 1)
     assert committed(kit, "left") == [b"0", b"2"]
     right = kit.store.topic("right").read(1, 0, isolation="read_committed")
     assert [one.value for one in right] == [b"0", b"2"]
-    assert find_notes(client, "both-group") == [Note("left", 2, "text", partition=1)]
+    assert fetch_offsets(client, "both-group") == [CommittedOffset("left", 2, "text", partition=1)]

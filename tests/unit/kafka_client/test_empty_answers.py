@@ -8,10 +8,9 @@ import pytest
 
 from tests.support.scripted_broker import ScriptedBroker
 from varve.foundation.errors import InvalidRequest, Unavailable
-from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.client import Fetched, ServerClient
-from varve.kafka_client.topics import alter_topic, find_or_create_topic
-from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.client import FetchedBatches, KafkaClient
+from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
 from varve.wire import ApiKey
 from varve.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -23,14 +22,14 @@ from varve.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 
 @contextmanager
-def open_client(broker: ScriptedBroker, *, timeout_ms: int = 300) -> Iterator[ServerClient]:
-    address = ServerAddress(hosts=(("127.0.0.1", broker.port),), timeout_ms=timeout_ms)
-    client = ServerClient(address, threading.Event().wait)
+def open_client(broker: ScriptedBroker, *, timeout_ms: int = 300) -> Iterator[KafkaClient]:
+    address = ClusterAddress(hosts=(("127.0.0.1", broker.port),), timeout_ms=timeout_ms)
+    client = KafkaClient(address, threading.Event().wait)
     yield client
     client.close()
 
 
-def fetch(client: ServerClient) -> Fetched:
+def fetch(client: KafkaClient) -> FetchedBatches:
     return client.fetch("t", 0, 7, max_bytes=100, max_wait_ms=1, is_committed=True)
 
 
@@ -55,20 +54,22 @@ def test_a_throttled_fetch_is_tried_again_until_there_are_records(throttled: Fet
     assert found.high_watermark == 9
 
 
-def _produce(client: ServerClient) -> None:
+def _produce(client: KafkaClient) -> None:
     TransactionalProducer(client, "id", timeout_ms=1).append("t", 0, bytearray(100))
 
 
-def _note(client: ServerClient) -> None:
-    TransactionalProducer(client, "id", timeout_ms=1).note("g", Note("t", 1, ""))
+def _note(client: KafkaClient) -> None:
+    TransactionalProducer(client, "id", timeout_ms=1).commit_offset(
+        "g", CommittedOffset("t", 1, "")
+    )
 
 
-def _add_partitions(client: ServerClient) -> None:
+def _add_partitions(client: KafkaClient) -> None:
     TransactionalProducer(client, "id", timeout_ms=1).add_partitions("t", [0])
 
 
-def _create(client: ServerClient) -> None:
-    find_or_create_topic(client, "t")
+def _create(client: KafkaClient) -> None:
+    client.create_topic("t", exist_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +79,14 @@ def _create(client: ServerClient) -> None:
         lambda client: client.find_offset("t", 0, -1, is_committed=True),
         lambda client: client.topic_settings("t"),
         lambda client: client.broker_settings("node.id"),
-        lambda client: alter_topic(client, "t", {"a": "b"}),
-        lambda client: find_notes(client, "g"),
+        lambda client: client.alter_topic("t", {"a": "b"}),
+        lambda client: fetch_offsets(client, "g"),
         _produce,
         _note,
         _add_partitions,
     ],
 )
-def test_an_answer_without_what_was_asked_for_is_named(ask: Callable[[ServerClient], None]) -> None:
+def test_an_answer_without_what_was_asked_for_is_named(ask: Callable[[KafkaClient], None]) -> None:
     with ScriptedBroker({}) as broker:
         found = FindCoordinatorResponse(
             coordinators=[Coordinator("id", 1, "127.0.0.1", broker.port)]

@@ -1,46 +1,38 @@
-"""Errors of varve as Kafka's codes."""
+"""Every code becomes an error of varve, and every error of varve a code, both ways alike."""
 
-from collections.abc import Iterator
+import pytest
 
-import varve.foundation.errors as errors
-from varve.wire import ErrorCode, KafkaError, code_for
+from varve.foundation import errors
+from varve.foundation.errors import StoreError
+from varve.wire.errors import ErrorCode, RetriableError, code_for, raise_for_code
 
-NEVER_ANSWERED = {
-    "StoreDenied",
-    "StoreError",
-    "StoreUnsupported",
-    "Unbalanced",
-    "VersionMismatch",
-}
-"""Errors of the object store and of cleaning, which no request of a client causes."""
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, StoreError) and kind is not StoreError
+]
 
 
-def _error_types(base: type[errors.StoreError]) -> Iterator[type[errors.StoreError]]:
-    yield base
-    for kind in base.__subclasses__():
-        if kind.__module__ == errors.__name__:
-            yield from _error_types(kind)
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+def test_every_code_is_raised_as_an_error_that_names_it(code: ErrorCode) -> None:
+    with pytest.raises(StoreError, match=f"here: the server says {code.name}: why"):
+        raise_for_code(code, "here", "why")
 
 
-def test_every_store_error_that_a_request_can_cause_has_a_code() -> None:
-    unknown = {
-        kind.__name__
-        for kind in _error_types(errors.StoreError)
-        if code_for(kind("text")) is ErrorCode.UNKNOWN_SERVER_ERROR
-    }
-    assert unknown == NEVER_ANSWERED
+def test_no_error_and_unknown_codes() -> None:
+    raise_for_code(ErrorCode.NONE, "here")
+    with pytest.raises(StoreError, match="here: the server says error 9999"):
+        raise_for_code(9999, "here")
 
 
-def test_a_kafka_error_carries_its_own_code() -> None:
-    error = KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open")
-    assert code_for(error) is ErrorCode.INVALID_TXN_STATE
-    assert str(error) == "no transaction is open"
-
-
-def test_a_kafka_error_without_a_message_names_its_code() -> None:
-    assert str(KafkaError(ErrorCode.INVALID_REQUEST)) == "INVALID_REQUEST"
-    assert KafkaError(ErrorCode.INVALID_REQUEST).message is None
-
-
-def test_other_exceptions_are_unknown_server_errors() -> None:
-    assert code_for(ValueError("x")) is ErrorCode.UNKNOWN_SERVER_ERROR
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_survives_the_way_through_its_code(kind: type[StoreError]) -> None:
+    """A client raises the error of the server, one above it, or one that says to try again."""
+    code = code_for(kind("why"))
+    with pytest.raises(StoreError) as caught:
+        raise_for_code(code, "here")
+    raised = type(caught.value)
+    if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+        assert raised is errors.Unavailable
+    else:
+        assert issubclass(kind, raised) or issubclass(raised, RetriableError)

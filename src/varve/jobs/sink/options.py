@@ -14,7 +14,12 @@ from varve.embedded.packing import parse_codec
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.sink.staging import ONCE_PREFIX
 from varve.jobs.tier.address import TierAddress
-from varve.kafka_client.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
+from varve.kafka_client.address import (
+    BOOTSTRAP,
+    SERVER_NAMES,
+    ClusterAddress,
+    parse_cluster_address,
+)
 from varve.records import Codec
 
 T = TypeVar("T")
@@ -65,7 +70,7 @@ class SinkOptions:
     epoch: int | None = None
     skips_repeated: bool = False
     lock_wait_ms: int = _LOCK_WAIT_MS
-    server: ServerAddress | None = None
+    server: ClusterAddress | None = None
     transaction_timeout_ms: int = _TRANSACTION_TIMEOUT_MS
 
 
@@ -76,7 +81,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     directories = tuple(
         os.path.abspath(one.strip()) for one in options.get("directory", "").split(",") if one
     )
-    server = parse_server_address(options)
+    server = parse_cluster_address(options)
     _check_place(options, directories, server)
     if not options.get("topic"):
         raise InvalidRequest("option topic is missing: name the topic to write to")
@@ -131,7 +136,7 @@ def _check_names(options: Mapping[str, str]) -> None:
 
 
 def _check_place(
-    options: Mapping[str, str], directories: tuple[str, ...], server: ServerAddress | None
+    options: Mapping[str, str], directories: tuple[str, ...], server: ClusterAddress | None
 ) -> None:
     if server is None:
         if not directories:

@@ -29,8 +29,8 @@ from varve.jobs.sink.commit import (
 )
 from varve.jobs.sink.ledger import Sink
 from varve.jobs.sink.staging import RowSummary, Staging, split_batches
-from varve.kafka_client.client import ServerClient
-from varve.kafka_client.transaction import Note, TransactionalProducer, find_notes
+from varve.kafka_client.client import KafkaClient
+from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
 from varve.records import decode_header, increment_sequence
 
 SINK_PREFIX: Final = "varve-sink-"
@@ -44,7 +44,7 @@ _NOBODY: Final = -1
 class ServerCommit:
     """Commits through a server."""
 
-    def __init__(self, client: ServerClient, *, clock: Clock, timeout_ms: int) -> None:
+    def __init__(self, client: KafkaClient, *, clock: Clock, timeout_ms: int) -> None:
         self._client = client
         self._clock = clock
         self._timeout_ms = timeout_ms
@@ -63,7 +63,7 @@ class ServerCommit:
         try:
             self._append(producer, write, target, staging)
             for group in _groups(write):
-                producer.note(group, _make_note(write, target))
+                producer.commit_offset(group, _make_note(write, target))
         except StoreError:
             # What cannot be aborted now is aborted by the next commit, or when its time is over.
             with suppress(StoreError):
@@ -73,18 +73,18 @@ class ServerCommit:
         return CommitResult(write.summary.rows, is_repeated=False, ends={})
 
     def _is_done(self, write: EpochWrite, target: SinkTarget) -> bool:
-        known = [self._read(one) for one in find_notes(self._client, _groups(write)[0])]
+        known = [self._read(one) for one in fetch_offsets(self._client, _groups(write)[0])]
         for sink in known:
             check_owner(sink, write, target)
         if not known:
-            former = find_notes(self._client, _groups(write)[-1])
+            former = fetch_offsets(self._client, _groups(write)[-1])
             check_former_name([self._read(one) for one in former], write, target)
         done = [is_done(sink, write) for sink in known]
         return any(done)
 
-    def _read(self, note: Note) -> Sink:
+    def _read(self, note: CommittedOffset) -> Sink:
         try:
-            told: dict[str, Any] = json.loads(note.text)
+            told: dict[str, Any] = json.loads(note.metadata)
             if told["format"] != _FORMAT:
                 raise ValueError(f"format {told['format']!r:.40}, this varve knows {_FORMAT}")
             return Sink(
@@ -95,13 +95,13 @@ class ServerCommit:
                 is_once=False,
                 producer_id=_NOBODY,
                 producer_epoch=_NOBODY,
-                epoch=note.number,
+                epoch=note.offset,
                 summary=RowSummary(**told["summary"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
-                f"{self._client.address.name}: offset {note.number} of a sink's group for topic "
-                f"{note.topic} has the text {note.text!r:.120}, which no sink wrote: another "
+                f"{self._client.address.name}: offset {note.offset} of a sink's group for topic "
+                f"{note.topic} has the text {note.metadata!r:.120}, which no sink wrote: another "
                 "program commits to this group; choose another sinkId"
             ) from error
 
@@ -155,7 +155,7 @@ def _groups(write: EpochWrite) -> tuple[str, ...]:
     return (f"{SINK_PREFIX}{write.sink_id}", *query)
 
 
-def _make_note(write: EpochWrite, target: SinkTarget) -> Note:
+def _make_note(write: EpochWrite, target: SinkTarget) -> CommittedOffset:
     told = {
         "format": _FORMAT,
         "sink": write.sink_id,
@@ -163,4 +163,4 @@ def _make_note(write: EpochWrite, target: SinkTarget) -> Note:
         "topic_id": target.topic_id,
         "summary": asdict(write.summary),
     }
-    return Note(target.topic, write.epoch, json.dumps(told))
+    return CommittedOffset(target.topic, write.epoch, json.dumps(told))

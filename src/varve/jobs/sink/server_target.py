@@ -11,9 +11,8 @@ from varve.foundation.errors import InvalidRequest, NotFound
 from varve.foundation.settings import parse_settings
 from varve.jobs.sink.batches import SinkTarget
 from varve.jobs.sink.options import SinkOptions
-from varve.kafka_client.answers import check
-from varve.kafka_client.client import ServedTopic, ServerClient
-from varve.wire.errors import ErrorCode
+from varve.kafka_client.client import KafkaClient, TopicMetadata
+from varve.wire.errors import ErrorCode, raise_for_code
 from varve.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -34,7 +33,7 @@ _DEFAULT: Final = -1
 """Leaves the number of partitions or replicas to the server."""
 
 
-def find_served_target(client: ServerClient, options: SinkOptions) -> SinkTarget:
+def find_served_target(client: KafkaClient, options: SinkOptions) -> SinkTarget:
     """The topic, made if that is asked for; raises NotFound."""
     topic = _find(client, options)
     told = client.topic_settings(topic.name)
@@ -49,7 +48,7 @@ def find_served_target(client: ServerClient, options: SinkOptions) -> SinkTarget
     return SinkTarget(topic.name, encode_topic_id(topic.id), count, settings)
 
 
-def _find(client: ServerClient, options: SinkOptions) -> ServedTopic:
+def _find(client: KafkaClient, options: SinkOptions) -> TopicMetadata:
     try:
         return client.topic(options.topic)
     except NotFound as error:
@@ -57,16 +56,16 @@ def _find(client: ServerClient, options: SinkOptions) -> ServedTopic:
             raise NotFound(
                 f"{error}: make it, or let the write make it with createTopic=true"
             ) from error
-    client.patiently(lambda: _create(client, options))
-    return client.patiently(lambda: client.topic(options.topic))
+    client.retry(lambda: _create(client, options))
+    return client.retry(lambda: client.topic(options.topic))
 
 
-def _create(client: ServerClient, options: SinkOptions) -> None:
+def _create(client: KafkaClient, options: SinkOptions) -> None:
     configs = [CreatableTopicConfig(name, value) for name, value in options.topic_settings]
     count = options.partitions or _DEFAULT
     asked = CreatableTopic(options.topic, count, _DEFAULT, configs=configs)
     request = CreateTopicsRequest([asked], timeout_ms=client.address.timeout_ms)
-    (made,) = client.ask_controller(request, CreateTopicsResponse).topics
+    (made,) = client.send_to_controller(request, CreateTopicsResponse).topics
     if made.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
         where = f"{client.address.name}: topic {options.topic}"
-        check(made.error_code, where, made.error_message)
+        raise_for_code(made.error_code, where, made.error_message)

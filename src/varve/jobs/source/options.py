@@ -13,7 +13,12 @@ from typing import Final, TypeVar
 from varve.foundation.errors import InvalidRequest
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.tier.address import TierAddress
-from varve.kafka_client.address import BOOTSTRAP, SERVER_NAMES, ServerAddress, parse_server_address
+from varve.kafka_client.address import (
+    BOOTSTRAP,
+    SERVER_NAMES,
+    ClusterAddress,
+    parse_cluster_address,
+)
 
 T = TypeVar("T")
 
@@ -83,7 +88,7 @@ class SourceOptions:
     topic: str
     address: TierAddress | None = None
     directories: tuple[str, ...] = ()
-    server: ServerAddress | None = None
+    server: ClusterAddress | None = None
     is_through_server: bool = False
     tier_settings: tuple[tuple[str, str], ...] = ()
     cluster: str | None = None
@@ -120,7 +125,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             )
     directories = tuple(one for one in _words(options.get("directory", "")) if one)
     address = _make_address(options)
-    server = parse_server_address(options)
+    server = parse_cluster_address(options)
     is_through_server = _read(options, "throughServer", _parse_flag, False)
     if address is None and not directories and server is None:
         raise InvalidRequest(
@@ -174,7 +179,7 @@ def _store_settings(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _check_server(
-    server: ServerAddress | None,
+    server: ClusterAddress | None,
     directories: tuple[str, ...],
     address: TierAddress | None,
     *,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.jobs.source.record_blocks import CHUNK_BYTES
-from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.address import ClusterAddress
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
 
@@ -79,7 +79,7 @@ class ServerPiece:
     Which transactions were aborted the server tells with the batches.
     """
 
-    address: ServerAddress
+    address: ClusterAddress
     topic: str
     partition: int
     start_offset: int

@@ -34,7 +34,7 @@ from varve.jobs.source.pieces import ColdPiece, Piece, pack
 from varve.jobs.source.read import TaskRead
 from varve.jobs.source.server_tail import ServerTail
 from varve.jobs.tier.address import ColdTopic, TierAddress, find_topic
-from varve.kafka_client.address import ServerAddress
+from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import open_client
 from varve.tiering.cold_keys import ColdPartition
 
@@ -258,7 +258,7 @@ def open_partitions(
 
 
 def _open_served(
-    options: SourceOptions, address: ServerAddress, wanted: frozenset[int] | None
+    options: SourceOptions, address: ClusterAddress, wanted: frozenset[int] | None
 ) -> list[PartitionSource]:
     """The partitions as a server has them; what is in the cold tier is read there."""
     client = open_client(address)

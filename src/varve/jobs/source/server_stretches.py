@@ -19,7 +19,7 @@ from varve.foundation.errors import Corrupt, Unavailable, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.pieces import ServerPiece
 from varve.jobs.source.record_blocks import CHUNK_BYTES, Stretch, Table, Wanted
-from varve.kafka_client.client import Fetched, ServerClient, open_client
+from varve.kafka_client.client import FetchedBatches, KafkaClient, open_client
 from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
 from varve.kernels.status import ScanStatus, describe
 from varve.wire.messages.fetch import AbortedTransaction as ToldAborted
@@ -46,7 +46,7 @@ def fetch_stretches(piece: ServerPiece, wanted: Wanted) -> Iterator[Stretch]:
     owner = TopicPartition(piece.topic, piece.partition)
     name = f"{piece.address.name}: {owner}"
 
-    def fetch(offset: int) -> Fetched | None:
+    def fetch(offset: int) -> FetchedBatches | None:
         return fetch_some(
             client,
             owner,
@@ -58,7 +58,7 @@ def fetch_stretches(piece: ServerPiece, wanted: Wanted) -> Iterator[Stretch]:
 
     with ThreadPoolExecutor(1, thread_name_prefix="varve-server") as pool:
         offset, low = piece.start_offset, 0
-        flight: Future[Fetched | None] | None = pool.submit(fetch, offset)
+        flight: Future[FetchedBatches | None] | None = pool.submit(fetch, offset)
         while flight is not None:
             fetched = flight.result()
             if fetched is None:
@@ -75,14 +75,14 @@ def fetch_stretches(piece: ServerPiece, wanted: Wanted) -> Iterator[Stretch]:
 
 
 def fetch_some(
-    client: ServerClient,
+    client: KafkaClient,
     owner: TopicPartition,
     offset: int,
     *,
     end_offset: int,
     max_bytes: int,
     is_committed: bool,
-) -> Fetched | None:
+) -> FetchedBatches | None:
     """Batches from an offset on; None where none is left below the end.
 
     An answer may be empty because the server's disk or object store is slow, so that it is asked

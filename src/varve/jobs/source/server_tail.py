@@ -17,7 +17,7 @@ from varve.foundation.errors import NotFound
 from varve.jobs.source.cold_plan import ColdPlan
 from varve.jobs.source.pieces import ServerPiece
 from varve.jobs.source.server_stretches import fetch_some, whole_batches
-from varve.kafka_client.client import EARLIEST, LATEST, ServedTopic, ServerClient
+from varve.kafka_client.client import EARLIEST, LATEST, KafkaClient, TopicMetadata
 from varve.kernels.batch_scan import Field
 
 _SAMPLE_BYTES: Final = 256 << 10
@@ -32,8 +32,8 @@ class ServerTail:
 
     def __init__(
         self,
-        client: ServerClient,
-        topic: ServedTopic,
+        client: KafkaClient,
+        topic: TopicMetadata,
         partition: int,
         *,
         cold: ColdPlan | None,

@@ -14,12 +14,11 @@ from uuid import UUID
 
 from varve.commit_log.partition_metadata import encode_topic_id
 from varve.foundation.errors import StoreDenied, Unavailable
-from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.answers import Refused, check
-from varve.kafka_client.client import EARLIEST, LATEST, ServerClient
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.client import EARLIEST, LATEST, KafkaClient
 from varve.shapes.feed.committed import read_committed
 from varve.shapes.feed.source import SourceRead, Wait
-from varve.wire.errors import ErrorCode
+from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
 from varve.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -40,12 +39,12 @@ _OTHER_TOPIC: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_
 class ServerSource:
     """Reads a topic through Kafka's protocol."""
 
-    def __init__(self, address: ServerAddress, topic: str, *, wait: Wait) -> None:
+    def __init__(self, address: ClusterAddress, topic: str, *, wait: Wait) -> None:
         self.topic = topic
         self._address = address
-        self._client = ServerClient(address, wait)
+        self._client = KafkaClient(address, wait)
         # Who reads waits for the server; others need not wait for them.
-        self._asking = ServerClient(address, wait)
+        self._asking = KafkaClient(address, wait)
         self._id: UUID | None = None
         self._leaders: Mapping[int, int] | None = None
 
@@ -86,7 +85,7 @@ class ServerSource:
                 raise
 
         with _wait_for_rights():
-            return self._client.patiently(ask)
+            return self._client.retry(ask)
 
     def tombstone_retention_ms(self) -> int | None:
         with _wait_for_rights():
@@ -143,25 +142,29 @@ class ServerSource:
                 )
             ],
         )
-        answer = self._client.ask_leader(self.topic, next(iter(positions)), request, FetchResponse)
-        check(answer.error_code, f"{self.place}: {self.topic}")
+        answer = self._client.send_to_leader(
+            self.topic, next(iter(positions)), request, FetchResponse
+        )
+        raise_for_code(answer.error_code, f"{self.place}: {self.topic}")
         parts = [one for topic in answer.responses for one in topic.partitions]
         found = {}
         if any(part.error_code in _OTHER_TOPIC for part in parts):
             # Made anew, or not known to this broker yet: the id tells which.
             self._leaders = None
-            raise Refused(f"{self.place} has no topic {self.topic} of that id", is_moved=True)
+            raise RetriableError(
+                f"{self.place} has no topic {self.topic} of that id", refresh_metadata=True
+            )
         for part in parts:
             read = self._read_part(part, positions[part.partition_index])
             if read.next_offset > positions[part.partition_index]:
                 found[part.partition_index] = read
         if not found and answer.throttle_time_ms:
-            raise Refused(f"{self.place} asks for patience (a quota is used up)")
+            raise RetriableError(f"{self.place} asks for patience (a quota is used up)")
         return found
 
     def _read_part(self, part: PartitionData, offset: int) -> SourceRead:
         where = f"{self.place}: {self.topic}-{part.partition_index}"
-        check(part.error_code, f"{where}, offset {offset}")
+        raise_for_code(part.error_code, f"{where}, offset {offset}")
         aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
         data = part.records or memoryview(b"")
         found = read_committed(data, aborted, start=offset, where=where)

@@ -12,9 +12,8 @@ from varve.dedup.producing import Producer, join_transaction
 from varve.disk import RealFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import NotFound
-from varve.kafka_client.address import ServerAddress
-from varve.kafka_client.client import ServerClient
-from varve.kafka_client.topics import find_or_create_topic
+from varve.kafka_client.address import ClusterAddress
+from varve.kafka_client.client import KafkaClient
 from varve.records import build_batch
 from varve.records.record import Record
 from varve.shapes.feed.change import Transaction
@@ -37,22 +36,22 @@ def kit() -> Iterator[KafkaKit]:
         yield made
 
 
-def _address(kit: KafkaKit) -> ServerAddress:
+def _address(kit: KafkaKit) -> ClusterAddress:
     host, _, port = kit.bootstrap.rpartition(":")
-    return ServerAddress(hosts=((host, int(port)),), timeout_ms=10_000)
+    return ClusterAddress(hosts=((host, int(port)),), timeout_ms=10_000)
 
 
 def _create(kit: KafkaKit, topic: str = "orders", count: int = 1, **settings: str) -> None:
-    client = ServerClient(_address(kit), threading.Event().wait)
+    client = KafkaClient(_address(kit), threading.Event().wait)
     given = {name.replace("_", "."): value for name, value in settings.items()}
-    find_or_create_topic(client, topic, partitions=count, settings=given)
+    client.create_topic(topic, partitions=count, settings=given, exist_ok=True)
     client.close()
 
 
 def _delete(kit: KafkaKit) -> None:
-    client = ServerClient(_address(kit), threading.Event().wait)
+    client = KafkaClient(_address(kit), threading.Event().wait)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")])
-    (answer,) = client.ask_controller(request, DeleteTopicsResponse).responses
+    (answer,) = client.send_to_controller(request, DeleteTopicsResponse).responses
     assert answer.error_code == 0
     client.close()
 
@@ -181,8 +180,8 @@ def test_a_server_that_comes_to_tell_ids_of_topics_has_the_same_ones(
     source = _source(kit)
     feed = _feed(source, tmp_path)
     with monkeypatch.context() as older:
-        ask = ServerClient.topic
-        older.setattr(ServerClient, "topic", lambda *told: replace(ask(*told), id=NO_ID))
+        ask = KafkaClient.topic
+        older.setattr(KafkaClient, "topic", lambda *told: replace(ask(*told), id=NO_ID))
         feed.open()
         feed.checkpoint(feed.mark())
         assert source.topic_id() == ""

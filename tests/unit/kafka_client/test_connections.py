@@ -1,0 +1,85 @@
+"""Requests of several threads through one client: none waits for the long poll of another."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.scripted_broker import ScriptedBroker
+from varve.kafka_client import ClusterAddress, FetchedBatches, KafkaClient
+from varve.wire import ApiKey
+from varve.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from varve.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from varve.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from varve.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from varve.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+
+@contextmanager
+def open_client(broker: ScriptedBroker) -> Iterator[KafkaClient]:
+    address = ClusterAddress(hosts=(("127.0.0.1", broker.port),), timeout_ms=10_000)
+    client = KafkaClient(address, client_id="varve-test")
+    yield client
+    client.close()
+
+
+def test_a_long_poll_delays_no_other_request() -> None:
+    release = threading.Event()
+
+    def hold(_: object) -> FetchResponse:
+        release.wait(10)
+        part = PartitionData(records=memoryview(b"batches"))
+        return FetchResponse(responses=[FetchableTopicResponse("t", partitions=[part])])
+
+    offsets = ListOffsetsResponse(
+        topics=[ListOffsetsTopicResponse("t", [ListOffsetsPartitionResponse(offset=7)])]
+    )
+    answers = {ApiKey.FETCH: hold, ApiKey.LIST_OFFSETS: lambda _: offsets}
+    found: list[FetchedBatches] = []
+    with ScriptedBroker(answers) as broker, open_client(broker) as client:
+
+        def poll() -> None:
+            found.append(
+                client.fetch("t", 0, 0, max_bytes=10, max_wait_ms=5_000, is_committed=False)
+            )
+
+        polling = [threading.Thread(target=poll) for _ in range(3)]
+        for thread in polling:
+            thread.start()
+        began = time.monotonic()
+        for _ in range(20):
+            assert client.find_offset("t", 0, -1, is_committed=False) == 7
+        assert not found
+        assert time.monotonic() - began < 5
+        release.set()
+        for thread in polling:
+            thread.join(10)
+        assert [bytes(one.data) for one in found] == [b"batches"] * 3
+        assert broker.client_ids == {"varve-test"}
+
+
+def test_a_coordinator_is_looked_up_once_until_it_moves() -> None:
+    with ScriptedBroker({}) as broker, open_client(broker) as client:
+        coordinator = Coordinator("g", 1, "127.0.0.1", broker.port)
+        found = FindCoordinatorResponse(coordinators=[coordinator])
+        broker.script(ApiKey.FIND_COORDINATOR, lambda _: found)
+        for _ in range(3):
+            client.send_to_coordinator(0, "g", HeartbeatRequest("g"), HeartbeatResponse)
+        kinds = [type(one).__name__ for one in broker.requests]
+        assert kinds.count("FindCoordinatorRequest") == 1
+
+
+def test_the_end_of_a_leader_epoch_is_asked_of_the_leader() -> None:
+    end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=42)
+    answer = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult("t", [end])])
+    answers = {ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda _: answer}
+    with ScriptedBroker(answers) as broker, open_client(broker) as client:
+        assert client.find_epoch_end("t", 0, 4) == (3, 42)
