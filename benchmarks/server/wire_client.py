@@ -15,8 +15,10 @@ from typing import Final, Self
 
 from benchmarks.server.brokers import pause
 from varve.wire import ApiKey, decode, encode, write_request_header
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from varve.wire.messages.produce import (
+from varve.wire.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,

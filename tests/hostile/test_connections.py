@@ -15,7 +15,7 @@ from tests.support.hostile_client import cuts_of
 from tests.support.hostile_requests import LENGTH, FrameMaker
 from tests.support.kafka_server import HOST
 from varve.wire import APIS, ApiKey, encode, write_request_header
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from varve.wire.messages.data import FetchPartition, FetchRequest, FetchTopic
 
 ALLOWED_GROWTH_BYTES = 128 << 20
 GREEDY_GROWTH_BYTES = 400 << 20

@@ -7,14 +7,15 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.log_bench import make_batch
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from varve.wire.messages.list_offsets import (
+from varve.wire.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
-)
-from varve.wire.messages.produce import (
+    PartitionData,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

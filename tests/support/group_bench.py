@@ -7,21 +7,22 @@ from typing import Any
 
 from tests.support.broker_kit import BrokerKit
 from varve.wire import encode
-from varve.wire.messages.consumer_protocol import ConsumerProtocolSubscription
-from varve.wire.messages.heartbeat import HeartbeatRequest
-from varve.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from varve.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from varve.wire.messages.offset_commit import (
+from varve.wire.messages.groups import (
+    ConsumerProtocolSubscription,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from varve.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
 )
-from varve.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 
 def subscription(*topics: str) -> bytes:

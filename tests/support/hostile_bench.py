@@ -15,15 +15,15 @@ from varve.broker.security.acl import PatternType, Permission
 from varve.broker.security.rights import Operation, ResourceType
 from varve.records import Codec, Record, build_batch
 from varve.wire import ErrorCode
-from varve.wire.messages.create_acls import AclCreation, CreateAclsRequest
-from varve.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from varve.wire.messages.metadata import MetadataRequest
-from varve.wire.messages.offset_commit import (
+from varve.wire.messages.cluster import MetadataRequest
+from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from varve.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.security import AclCreation, CreateAclsRequest
+from varve.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
 VAULT: Final = "vault-of-the-honest"
 HONEST_GROUP: Final = "honest-readers"

@@ -14,7 +14,7 @@ from tests.support.hostile_requests import LENGTH, Frame
 from tests.support.kafka_server import HOST
 from varve.foundation.errors import MalformedMessage
 from varve.wire import APIS, ApiKey, ErrorCode, decode, read_request_header, skip_tags
-from varve.wire.messages.api_versions import ApiVersionsResponse
+from varve.wire.messages.cluster import ApiVersionsResponse
 
 BURST: Final = 12
 """Frames that are sent in one go; those behind one that ends the connection are sent again."""

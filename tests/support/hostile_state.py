@@ -7,22 +7,29 @@ from typing import Any, Final, Self
 from tests.support.hostile_requests import LENGTH
 from tests.support.kafka_server import HOST
 from varve.wire import APIS, ApiKey, Message, decode, encode, skip_tags, write_request_header
-from varve.wire.messages.describe_acls import DescribeAclsRequest
-from varve.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
-from varve.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from varve.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from varve.wire.messages.list_groups import ListGroupsRequest
-from varve.wire.messages.list_offsets import (
+from varve.wire.messages.cluster import MetadataRequest
+from varve.wire.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from varve.wire.messages.list_transactions import ListTransactionsRequest
-from varve.wire.messages.metadata import MetadataRequest
-from varve.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from varve.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from varve.wire.messages.sasl_handshake import SaslHandshakeRequest
+from varve.wire.messages.groups import (
+    ListGroupsRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from varve.wire.messages.security import (
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from varve.wire.messages.topics import DescribeConfigsRequest, DescribeConfigsResource
+from varve.wire.messages.transactions import ListTransactionsRequest
 
 _CORRELATION: Final = Struct(">i")
 _PATIENCE_SECONDS: Final = 20.0

@@ -22,8 +22,9 @@ from varve.wire import (
     skip_tags,
     write_response_header,
 )
-from varve.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
-from varve.wire.messages.metadata import (
+from varve.wire.messages.cluster import (
+    ApiVersion,
+    ApiVersionsResponse,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,

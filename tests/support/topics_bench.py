@@ -20,17 +20,13 @@ from varve.topics import (
 )
 from varve.topics.store_transaction import FIRST_PRODUCER_ID, open_transactions_of, write_marker
 from varve.wire.errors import raise_for_code
-from varve.wire.messages.delete_topics import (
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
-from varve.wire.messages.produce import (
+from varve.wire.messages.data import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
+from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 
 _ALL_REPLICAS: Final = -1
 

@@ -12,7 +12,7 @@ from varve.broker.groups import handlers as groups
 from varve.broker.security import handlers as security
 from varve.broker.transactions import handlers as transactions
 from varve.wire import ApiKey, ErrorCode
-from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from varve.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _OF_THE_SERVER: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)

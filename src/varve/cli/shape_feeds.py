@@ -122,7 +122,7 @@ class FeedMaker:
         if isinstance(self._place, Store):
             return
         from varve.kafka_client.client import KafkaClient
-        from varve.wire.messages.metadata import MetadataRequest, MetadataResponse
+        from varve.wire.messages.cluster import MetadataRequest, MetadataResponse
 
         hurried = replace(self._place, timeout_ms=min(self._place.timeout_ms, _CHECK_MS))
         client = KafkaClient(hurried, self._wait)

@@ -20,43 +20,40 @@ from varve.foundation.errors import NotFound, Unavailable
 from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.connection import BrokerConnection, ConnectionPool
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
-from varve.wire.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+from varve.wire.messages.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
 )
-from varve.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
-from varve.wire.messages.fetch import (
+from varve.wire.messages.data import (
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
-)
-from varve.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from varve.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from varve.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
-)
-from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from varve.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
+)
+from varve.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
 )
 from varve.wire.schema import Message
 
@@ -201,8 +198,8 @@ class KafkaClient:
         self.retry(self._alter_topic, name, settings)
 
     def _alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        configs = [AlterableConfig(key, _SET, value) for key, value in settings.items()]
-        resource = AlterConfigsResource(_TOPIC_RESOURCE, name, configs)
+        configs = [IncrementalAlterableConfig(key, _SET, value) for key, value in settings.items()]
+        resource = IncrementalAlterConfigsResource(_TOPIC_RESOURCE, name, configs)
         request = IncrementalAlterConfigsRequest([resource], False)
         response = self.send_to_controller(request, IncrementalAlterConfigsResponse)
         where = f"{self.address.name}: settings of topic {name}"

@@ -27,13 +27,14 @@ from varve.wire.apis import APIS, ApiKey
 from varve.wire.codec import decode, encode
 from varve.wire.errors import ErrorCode
 from varve.wire.header import skip_tags, write_request_header
-from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from varve.wire.messages.fetch import FetchRequest
-from varve.wire.messages.sasl_authenticate import (
+from varve.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from varve.wire.messages.data import FetchRequest
+from varve.wire.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
-from varve.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from varve.wire.schema import NO_ID, Message
 
 R = TypeVar("R", bound=Message)

@@ -18,26 +18,27 @@ from typing import Final, TypeVar
 from varve.foundation.errors import Fenced, InvalidRequest
 from varve.kafka_client.client import GROUP, TRANSACTION, KafkaClient, get_only
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
-from varve.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from varve.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from varve.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from varve.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from varve.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-)
-from varve.wire.messages.produce import (
+from varve.wire.messages.data import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from varve.wire.messages.txn_offset_commit import (
+from varve.wire.messages.groups import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+from varve.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

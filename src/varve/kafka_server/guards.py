@@ -21,8 +21,7 @@ from varve.kafka_server.principal_mapping import NoRuleFits
 from varve.kafka_server.sasl import ListenerSasl, SaslAuthenticator
 from varve.kafka_server.tls_settings import TlsSettings
 from varve.wire import ApiKey, ErrorCode, Message
-from varve.wire.messages.sasl_authenticate import SaslAuthenticateResponse
-from varve.wire.messages.sasl_handshake import SaslHandshakeResponse
+from varve.wire.messages.security import SaslAuthenticateResponse, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from varve.kafka_server.tls import Tls

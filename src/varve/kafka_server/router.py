@@ -22,9 +22,8 @@ from varve.kafka_server.metrics import FAILED_REQUESTS, ServerMetrics
 from varve.kafka_server.settings import ServerSettings
 from varve.wire import APIS, Api, ApiKey, ErrorCode, Message, decode, read_request_header, skip_tags
 from varve.wire.errors import code_for
-from varve.wire.messages.produce import ProduceRequest
-from varve.wire.messages.sasl_authenticate import SaslAuthenticateResponse
-from varve.wire.messages.sasl_handshake import SaslHandshakeResponse
+from varve.wire.messages.data import ProduceRequest
+from varve.wire.messages.security import SaslAuthenticateResponse, SaslHandshakeResponse
 
 logger = logging.getLogger(__name__)
 

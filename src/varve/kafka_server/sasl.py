@@ -25,8 +25,12 @@ from varve.kafka_server.plain_exchange import PlainExchange
 from varve.kafka_server.sasl_exchange import SaslExchange, SaslRefused
 from varve.kafka_server.scram_exchange import ScramExchange
 from varve.wire import ApiKey, ErrorCode, Message
-from varve.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from varve.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from varve.wire.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 logger = logging.getLogger(__name__)
 

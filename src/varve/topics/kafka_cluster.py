@@ -23,7 +23,7 @@ from varve.topics.kafka_transaction import KafkaTransaction
 from varve.topics.position import LogTruncated, Position
 from varve.topics.reading import find_break
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
-from varve.wire.messages.fetch import (
+from varve.wire.messages.data import (
     FetchPartition,
     FetchRequest,
     FetchResponse,

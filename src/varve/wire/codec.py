@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from varve.foundation.errors import MalformedMessage
 from varve.wire.compiler import Compiler, StructError
 from varve.wire.fetch_codec import FetchEncoder
-from varve.wire.messages.fetch import FetchResponse
+from varve.wire.messages.data import FetchResponse
 from varve.wire.schema import Message
 
 M = TypeVar("M", bound=Message)

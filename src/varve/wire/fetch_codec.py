@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final
 
 from varve.wire.compiler import Compiler, write_uvarint
-from varve.wire.messages.fetch import (
+from varve.wire.messages.data import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,

@@ -197,13 +197,15 @@ class Message:
     API_KEY: ClassVar[int] = -1
     """-1 for what is no request or response."""
     VERSIONS: ClassVar[Versions]
+    SERVED: ClassVar[Versions]
+    """The versions that the server offers; fewer where newer ones need what it does not do."""
     FLEXIBLE: ClassVar[int]
     """The first version with compact lengths and tagged fields."""
 
 
 @dataclass_transform()
 def wire_message(
-    versions: str, *, flexible: str = "none", api_key: int = -1
+    versions: str, *, flexible: str = "none", api_key: int = -1, served: str | None = None
 ) -> Callable[[type[T]], type[T]]:
     """A whole message: a request, a response, or a record of an internal topic."""
 
@@ -211,6 +213,7 @@ def wire_message(
         made: Any = _as_dataclass(cls)
         made.API_KEY = api_key
         made.VERSIONS = Versions.parse(versions)
+        made.SERVED = Versions.parse(served or versions)
         made.FLEXIBLE = Versions.parse(flexible).first
         return made  # type: ignore[no-any-return]  # the class it was given, as a dataclass
 

@@ -26,10 +26,7 @@ from varve.broker.groups.consumer_reconciliation import reconcile
 from varve.broker.groups.consumer_regex import TopicPattern
 from varve.broker.groups.consumer_state import ConsumerState
 from varve.foundation.errors import InvalidRequest
-from varve.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    TopicPartitions,
-)
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
 
 TOPICS = [UUID(int=one) for one in range(1, 4)]
 MEMBERS = ["a", "b", "c", "d"]
@@ -137,7 +134,9 @@ class ModelMember:
         if self.epoch == 0 or self.is_full:
             request.subscribed_topic_names = ["t"]
         if self.epoch == 0 or self.is_full or tells_owned:
-            request.topic_partitions = [TopicPartitions(t, [n]) for t, n in sorted(self.reads)]
+            request.topic_partitions = [
+                HeartbeatTopicPartitions(t, [n]) for t, n in sorted(self.reads)
+            ]
         return request
 
 

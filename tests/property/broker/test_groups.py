@@ -17,14 +17,14 @@ from varve.broker.groups.settings import GroupSettings
 from varve.broker.timers import ManualTimers
 from varve.foundation.clock import ManualClock
 from varve.wire import ErrorCode
-from varve.wire.messages.group_records import GroupMetadataValue
-from varve.wire.messages.join_group import JoinGroupResponse
-from varve.wire.messages.leave_group import MemberIdentity
-from varve.wire.messages.sync_group import (
+from varve.wire.messages.groups import (
+    JoinGroupResponse,
+    MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from varve.wire.messages.state_records import GroupMetadataValue
 
 _REBALANCE_MS = 30_000
 _PATIENCE_MS = 1_000_000

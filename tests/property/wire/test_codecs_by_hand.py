@@ -4,8 +4,12 @@ import pytest
 
 from tests.support.random_messages import MessageMaker
 from varve.wire import encode, encode_parts
-from varve.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from varve.wire.messages.produce import ProduceRequest
+from varve.wire.messages.data import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+    ProduceRequest,
+)
 
 FETCH_VERSIONS = range(4, 18)
 ROUNDS = 60

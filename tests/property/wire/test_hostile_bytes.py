@@ -12,7 +12,7 @@ import pytest
 from tests.support.random_messages import MessageMaker
 from varve.foundation.errors import MalformedMessage
 from varve.wire import APIS, Api, Message, decode, encode, read_request_header, skip_tags
-from varve.wire.messages.metadata import MetadataRequest
+from varve.wire.messages.cluster import MetadataRequest
 from varve.wire.schema import NO_ID, Kind, wire_fields
 
 _MANY = 20_000

@@ -12,8 +12,7 @@ from benchmarks.server.wire_client import (
     make_produce,
 )
 from varve.wire import ApiKey, decode, read_request_header, skip_tags
-from varve.wire.messages.fetch import FetchRequest
-from varve.wire.messages.produce import ProduceRequest
+from varve.wire.messages.data import FetchRequest, ProduceRequest
 
 LENGTH_BYTES = 4
 

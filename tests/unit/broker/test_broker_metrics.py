@@ -18,7 +18,7 @@ from varve.broker.metrics import (
 )
 from varve.commit_log import TopicPartition
 from varve.foundation.metrics import Metric, exposition
-from varve.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest
 
 EVENTS = TopicPartition("events", 0)
 

@@ -7,9 +7,15 @@ import pytest
 from tests.support.random_messages import MessageMaker
 from varve.broker.failure import failed_response
 from varve.wire import APIS, Api, ApiKey, ErrorCode, decode, encode
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from varve.wire.messages.metadata import MetadataRequest
-from varve.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.cluster import MetadataRequest
+from varve.wire.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 
 ROUNDS = 5
 

@@ -34,11 +34,7 @@ from varve.kafka_client.transaction import fetch_offsets
 from varve.records import Record
 from varve.rocks.memory_database import MemoryDatabases
 from varve.testing import KafkaKit
-from varve.wire.messages.delete_topics import (
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
+from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 
 RULES = rules_of()
 PARTITIONS = 3

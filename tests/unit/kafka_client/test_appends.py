@@ -13,7 +13,7 @@ from varve.kafka_client.connection import BrokerConnection
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
 from varve.records import Record, build_batch
 from varve.testing import KafkaKit
-from varve.wire.messages.produce import ProduceRequest
+from varve.wire.messages.data import ProduceRequest
 from varve.wire.schema import Message
 
 R = TypeVar("R", bound=Message)

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from tests.support.scripted_broker import ScriptedBroker
 from varve.kafka_client import ClusterAddress, FetchedBatches, KafkaClient
 from varve.wire import ApiKey
-from varve.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from varve.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from varve.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from varve.wire.messages.list_offsets import (
+from varve.wire.messages.cluster import Coordinator, FindCoordinatorResponse
+from varve.wire.messages.data import (
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderEpochEndOffset,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-)
-from varve.wire.messages.offset_for_leader_epoch import (
-    EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
+    PartitionData,
 )
+from varve.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def test_a_coordinator_is_looked_up_once_until_it_moves() -> None:
 
 
 def test_the_end_of_a_leader_epoch_is_asked_of_the_leader() -> None:
-    end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=42)
+    end = LeaderEpochEndOffset(partition=0, leader_epoch=3, end_offset=42)
     answer = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult("t", [end])])
     answers = {ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda _: answer}
     with ScriptedBroker(answers) as broker, open_client(broker) as client:

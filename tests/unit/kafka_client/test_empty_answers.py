@@ -12,13 +12,13 @@ from varve.kafka_client.address import ClusterAddress
 from varve.kafka_client.client import FetchedBatches, KafkaClient
 from varve.kafka_client.transaction import CommittedOffset, TransactionalProducer, fetch_offsets
 from varve.wire import ApiKey
-from varve.wire.messages.fetch import (
-    FetchableTopicResponse,
-    FetchResponse,
-    PartitionData,
+from varve.wire.messages.cluster import (
+    Coordinator,
+    FindCoordinatorResponse,
+    MetadataResponse,
+    MetadataResponseTopic,
 )
-from varve.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from varve.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
+from varve.wire.messages.data import FetchableTopicResponse, FetchResponse, PartitionData
 
 
 @contextmanager

@@ -14,22 +14,19 @@ from varve.foundation.errors import InvalidRequest
 from varve.kafka_server import ServerSettings
 from varve.kafka_server.metrics import FAILED_REQUESTS, REQUESTS
 from varve.wire import ApiKey, ErrorCode, decode
-from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from varve.wire.messages.fetch import (
+from varve.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
+from varve.wire.messages.data import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
-)
-from varve.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from varve.wire.messages.metadata import MetadataRequest
-from varve.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from varve.wire.messages.sasl_handshake import SaslHandshakeRequest
+from varve.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from varve.wire.messages.security import SaslHandshakeRequest
 
 
 class Delayed:

@@ -14,15 +14,12 @@ from varve.kafka_server import ServerSettings
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS, REFUSED_FRAMES
 from varve.wire import ApiKey
 from varve.wire.compiler import write_uvarint
-from varve.wire.messages.api_versions import ApiVersionsRequest
-from varve.wire.messages.fetch import (
+from varve.wire.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from varve.wire.messages.data import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
-)
-from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from varve.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,

@@ -23,8 +23,7 @@ from varve.kafka_server.sasl_exchange import SaslRefused
 from varve.kafka_server.scram_exchange import ScramExchange
 from varve.kafka_server.settings import ServerSettings
 from varve.wire import ApiKey, ErrorCode
-from varve.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from varve.wire.messages.sasl_handshake import SaslHandshakeRequest
+from varve.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
 ALL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 JAAS = {

@@ -9,14 +9,9 @@ from tests.support.server_bench import ServerBench, frame, run
 from varve.broker.security.quota_table import EntityType, QuotaEntity, QuotaKind
 from varve.kafka_server import ServerSettings
 from varve.kafka_server.guards import Guards
-from varve.wire.messages.metadata import MetadataRequest
-from varve.wire.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from varve.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from varve.wire.messages.sasl_handshake import SaslHandshakeRequest
+from varve.wire.messages.cluster import MetadataRequest
+from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="wonderland";'
 LENGTH = Struct(">i")

@@ -13,10 +13,8 @@ from varve.foundation.errors import InvalidSetting, Unavailable
 from varve.foundation.metrics import exposition
 from varve.kafka_server import ServerSettings
 from varve.wire import ApiKey
-from varve.wire.messages.api_versions import ApiVersionsRequest
-from varve.wire.messages.fetch import FetchRequest, FetchResponse
-from varve.wire.messages.metadata import MetadataRequest
-from varve.wire.messages.produce import ProduceRequest, ProduceResponse
+from varve.wire.messages.cluster import ApiVersionsRequest, MetadataRequest
+from varve.wire.messages.data import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 
 HELLO = ApiVersionsRequest("honest", "1")
 

@@ -5,7 +5,7 @@ import socket
 from typing import Any
 
 from tests.support.server_bench import ServerBench, run
-from varve.wire.messages.api_versions import ApiVersionsRequest
+from varve.wire.messages.cluster import ApiVersionsRequest
 
 ADDRESS = "127.0.0.1"
 HELLO = ApiVersionsRequest("honest", "1")

@@ -14,7 +14,7 @@ from varve.kafka_server.guards import Guards
 from varve.kafka_server.metrics import CLOSED_CONNECTIONS
 from varve.kafka_server.settings import ServerSettings
 from varve.kafka_server.tls_settings import TlsSettings
-from varve.wire.messages.api_versions import ApiVersionsRequest
+from varve.wire.messages.cluster import ApiVersionsRequest
 
 AUTHORITY = Authority()
 ALICE = AUTHORITY.sign("alice")

@@ -16,10 +16,15 @@ from varve.wire import (
     write_request_header,
     write_response_header,
 )
-from varve.wire.messages.api_versions import ApiVersionsRequest
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from varve.wire.messages.produce import ProduceRequest, TopicProduceData
+from varve.wire.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from varve.wire.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ProduceRequest,
+    TopicProduceData,
+)
 
 
 def test_tags_that_nobody_knows_are_passed_over() -> None:

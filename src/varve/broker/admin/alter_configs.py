@@ -17,25 +17,24 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.messages import alter_configs as whole
-from varve.wire.messages import incremental_alter_configs as incremental
+from varve.wire.messages import topics as topics_messages
 
 _Resource = tuple[int, str]
 _Plans = list[tuple[_Resource, Callable[[], Changes]]]
 
 
 async def alter_configs(
-    broker: Broker, context: RequestContext, request: whole.AlterConfigsRequest
-) -> whole.AlterConfigsResponse:
+    broker: Broker, context: RequestContext, request: topics_messages.AlterConfigsRequest
+) -> topics_messages.AlterConfigsResponse:
     """What is not named goes back to its default."""
     plans: _Plans = [
         ((one.resource_type, one.resource_name), partial(_replacing, broker, one))
         for one in request.resources
     ]
     refusals = await _alter_all(broker, context, plans, is_trial=request.validate_only)
-    return whole.AlterConfigsResponse(
+    return topics_messages.AlterConfigsResponse(
         responses=[
-            whole.AlterConfigsResourceResponse(
+            topics_messages.AlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=kind, resource_name=name
             )
             for (kind, name), (code, message) in refusals.items()
@@ -43,7 +42,7 @@ async def alter_configs(
     )
 
 
-def _replacing(broker: Broker, resource: whole.AlterConfigsResource) -> Changes:
+def _replacing(broker: Broker, resource: topics_messages.AlterConfigsResource) -> Changes:
     configs = {config.name: config.value for config in resource.configs}
     if len(configs) < len(resource.configs):
         raise Refusal(ErrorCode.INVALID_REQUEST, "a setting is given twice; give it once")
@@ -54,17 +53,17 @@ def _replacing(broker: Broker, resource: whole.AlterConfigsResource) -> Changes:
 
 
 async def incremental_alter_configs(
-    broker: Broker, context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
-) -> incremental.IncrementalAlterConfigsResponse:
+    broker: Broker, context: RequestContext, request: topics_messages.IncrementalAlterConfigsRequest
+) -> topics_messages.IncrementalAlterConfigsResponse:
     """What is not named stays."""
     plans: _Plans = [
         ((one.resource_type, one.resource_name), partial(_applying, broker, one))
         for one in request.resources
     ]
     refusals = await _alter_all(broker, context, plans, is_trial=request.validate_only)
-    return incremental.IncrementalAlterConfigsResponse(
+    return topics_messages.IncrementalAlterConfigsResponse(
         responses=[
-            incremental.AlterConfigsResourceResponse(
+            topics_messages.IncrementalAlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=kind, resource_name=name
             )
             for (kind, name), (code, message) in refusals.items()
@@ -72,7 +71,7 @@ async def incremental_alter_configs(
     )
 
 
-def _applying(broker: Broker, resource: incremental.AlterConfigsResource) -> Changes:
+def _applying(broker: Broker, resource: topics_messages.IncrementalAlterConfigsResource) -> Changes:
     changes = [
         ConfigChange(config.name, config.config_operation, config.value)
         for config in resource.configs

@@ -15,7 +15,7 @@ from varve.broker.topics import ServedTopic
 from varve.embedded.topic_admin import PARTITION_COUNT_MAX
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.messages.create_partitions import (
+from varve.wire.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

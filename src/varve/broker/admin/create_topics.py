@@ -24,7 +24,7 @@ from varve.commit_log.names import validate_topic_name
 from varve.embedded.topic_admin import PARTITION_COUNT_MAX
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ErrorCode
-from varve.wire.messages.create_topics import (
+from varve.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfigs,

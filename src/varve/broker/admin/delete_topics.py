@@ -10,7 +10,7 @@ from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.topics import ServedTopic
 from varve.foundation.errors import StoreError
 from varve.wire import NO_ID, ErrorCode
-from varve.wire.messages.delete_topics import (
+from varve.wire.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,

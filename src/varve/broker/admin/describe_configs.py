@@ -11,7 +11,7 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_configs import (
+from varve.wire.messages.topics import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

@@ -5,15 +5,13 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.topics import ServedTopic
 from varve.wire import ErrorCode
-from varve.wire.messages.elect_leaders import (
+from varve.wire.messages.cluster import (
     ElectLeadersRequest,
     ElectLeadersResponse,
-    PartitionResult,
-    ReplicaElectionResult,
-)
-from varve.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    PartitionResult,
+    ReplicaElectionResult,
 )
 
 

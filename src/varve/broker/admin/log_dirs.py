@@ -10,7 +10,7 @@ from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.commit_log import LogDirectory
 from varve.disk import FileSystem, RealFileSystem
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_log_dirs import (
+from varve.wire.messages.cluster import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

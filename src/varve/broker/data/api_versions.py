@@ -6,7 +6,7 @@ Invariant  no feature is finalised: clients then use transactions as they were b
 from collections.abc import Iterable
 
 from varve.wire import APIS, ApiKey, ErrorCode
-from varve.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from varve.wire.messages.cluster import ApiVersion, ApiVersionsResponse
 
 
 def tell_versions(keys: Iterable[ApiKey], error: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:

@@ -10,7 +10,7 @@ from varve.broker.topics import ServedTopic
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.delete_records import (
+from varve.wire.messages.data import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -7,7 +7,7 @@ from varve.broker.broker import Broker
 from varve.broker.context import RequestContext
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_cluster import (
+from varve.wire.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,

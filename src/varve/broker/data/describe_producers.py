@@ -8,12 +8,12 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic
 from varve.commit_log.producer_entry import ProducerEntry
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_producers import (
+from varve.wire.messages.data import (
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeProducersTopic,
     PartitionResponse,
     ProducerState,
-    TopicRequest,
     TopicResponse,
 )
 
@@ -29,7 +29,9 @@ def answer_describe_producers(
     )
 
 
-def _answer_topic(broker: Broker, context: RequestContext, asked: TopicRequest) -> TopicResponse:
+def _answer_topic(
+    broker: Broker, context: RequestContext, asked: DescribeProducersTopic
+) -> TopicResponse:
     topic = broker.topics.find(asked.name)
     error = ErrorCode.NONE
     if not broker.authorizer.is_allowed(context, Operation.READ, ResourceType.TOPIC, asked.name):

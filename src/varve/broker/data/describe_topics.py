@@ -13,7 +13,7 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic, leader_epoch_of
 from varve.foundation.errors import InvalidRequest
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_topic_partitions import (
+from varve.wire.messages.cluster import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

@@ -30,7 +30,7 @@ from varve.commit_log.active_segment import ActiveSegment
 from varve.foundation.errors import Corrupt, StoreError, Unavailable
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.fetch import (
+from varve.wire.messages.data import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,

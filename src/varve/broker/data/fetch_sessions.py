@@ -13,7 +13,7 @@ from uuid import UUID
 from varve.broker.data.settings import DataSettings
 from varve.foundation.clock import Clock
 from varve.wire import ErrorCode
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from varve.wire.messages.data import FetchPartition, FetchRequest, PartitionData
 
 NO_SESSION: Final = 0
 _INITIAL_EPOCH: Final = 0

@@ -14,7 +14,7 @@ from varve.broker.context import ConnectionContext
 from varve.broker.data.slow_reads import ReadKey
 from varve.broker.timers import Timer, Timers
 from varve.commit_log import FetchResult, TopicPartition
-from varve.wire.messages.fetch import FetchResponse
+from varve.wire.messages.data import FetchResponse
 
 K = TypeVar("K")
 

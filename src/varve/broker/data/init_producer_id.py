@@ -8,7 +8,7 @@ from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from varve.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 _FIRST_WITH_FENCED: Final = 4
 

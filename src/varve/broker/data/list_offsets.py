@@ -19,7 +19,7 @@ from varve.embedded import Store
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.list_offsets import (
+from varve.wire.messages.data import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

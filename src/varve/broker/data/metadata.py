@@ -16,7 +16,7 @@ from varve.commit_log.names import validate_topic_name
 from varve.foundation.errors import StoreError, TopicExists
 from varve.wire import NO_ID, ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.metadata import (
+from varve.wire.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

@@ -6,8 +6,8 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic, check_leader_epoch, leader_epoch_of
 from varve.commit_log import Log
 from varve.wire import ErrorCode
-from varve.wire.messages.offset_for_leader_epoch import (
-    EpochEndOffset,
+from varve.wire.messages.data import (
+    LeaderEpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -39,7 +39,7 @@ def _answer_topic(
     return OffsetForLeaderTopicResult(
         asked.topic,
         [
-            EpochEndOffset(error, one.partition)
+            LeaderEpochEndOffset(error, one.partition)
             if error or topic is None
             else _answer_partition(topic, one)
             for one in asked.partitions
@@ -47,15 +47,15 @@ def _answer_topic(
     )
 
 
-def _answer_partition(topic: ServedTopic, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _answer_partition(topic: ServedTopic, asked: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
     log = topic.find_log(asked.partition)
     if log is None:
-        return EpochEndOffset(topic.why_missing(asked.partition), asked.partition)
+        return LeaderEpochEndOffset(topic.why_missing(asked.partition), asked.partition)
     error = check_leader_epoch(log, asked.current_leader_epoch)
     if error:
-        return EpochEndOffset(error, asked.partition)
+        return LeaderEpochEndOffset(error, asked.partition)
     epoch, end_offset = _find_end(log, asked.leader_epoch)
-    return EpochEndOffset(ErrorCode.NONE, asked.partition, epoch, end_offset)
+    return LeaderEpochEndOffset(ErrorCode.NONE, asked.partition, epoch, end_offset)
 
 
 def _find_end(log: Log, epoch: int) -> tuple[int, int]:

@@ -28,11 +28,11 @@ from varve.foundation.errors import Closed, InvalidRecord
 from varve.records import HEADER_BYTES, Codec
 from varve.wire import ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.produce import (
+from varve.wire.messages.data import (
     BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
+    ProduceLeader,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -236,7 +236,7 @@ class _Produce:
                 answer.record_errors = [fault]
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             epoch = leader_epoch_of(part.log)
-            answer.current_leader = LeaderIdAndEpoch(self._broker.settings.node_id, epoch)
+            answer.current_leader = ProduceLeader(self._broker.settings.node_id, epoch)
         return answer
 
     # Waiting

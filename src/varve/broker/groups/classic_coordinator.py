@@ -25,11 +25,15 @@ from varve.broker.timers import Timers
 from varve.foundation.clock import Clock
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode, Message
-from varve.wire.messages.group_records import GroupMetadataKey, GroupMetadataValue
-from varve.wire.messages.heartbeat import HeartbeatRequest
-from varve.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from varve.wire.messages.leave_group import MemberIdentity
-from varve.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from varve.wire.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from varve.wire.messages.state_records import GroupMetadataKey, GroupMetadataValue
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from varve.broker.groups.group import GroupKind
 from varve.broker.groups.subscription import CONSUMER_PROTOCOL, find_subscribed_topics
 from varve.broker.timers import Timer
 from varve.wire import ErrorCode, Message
-from varve.wire.messages.group_records import GroupMetadataKey
-from varve.wire.messages.join_group import JoinGroupResponseMember
+from varve.wire.messages.groups import JoinGroupResponseMember
+from varve.wire.messages.state_records import GroupMetadataKey
 
 NO_MEMBER: Final = ""
 NO_GENERATION: Final = -1

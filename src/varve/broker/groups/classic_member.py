@@ -11,8 +11,7 @@ from typing import Final
 
 from varve.broker.timers import Timer
 from varve.wire import ErrorCode
-from varve.wire.messages.join_group import JoinGroupResponse
-from varve.wire.messages.sync_group import SyncGroupResponse
+from varve.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 JoinReply = Callable[[JoinGroupResponse], None]
 SyncReply = Callable[[SyncGroupResponse], None]

@@ -14,8 +14,7 @@ from varve.broker.groups.classic_rebalance import ClassicRebalance, joined, sync
 from varve.broker.groups.classic_static import StaticRejoin
 from varve.broker.groups.settings import GroupSettings
 from varve.wire import ErrorCode
-from varve.wire.messages.leave_group import MemberIdentity
-from varve.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from varve.wire.messages.groups import MemberIdentity, SyncGroupRequest, SyncGroupResponse
 
 _SKIPPING_VERSION = 9
 _KNOWN_MEMBER_VERSION = 4

@@ -22,8 +22,7 @@ from varve.broker.groups.settings import GroupSettings
 from varve.broker.timers import Timers
 from varve.foundation.clock import Clock
 from varve.wire import ErrorCode
-from varve.wire.messages.join_group import JoinGroupResponse
-from varve.wire.messages.sync_group import SyncGroupResponse
+from varve.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 Stored = Callable[[ErrorCode], None]
 Persist = Callable[[ClassicGroup, Mapping[str, bytes], Stored], None]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import ClassicMember, Subscriber
 from varve.wire import Message
-from varve.wire.messages.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from varve.wire.messages.state_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 
 def to_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> tuple[Message, Message]:

@@ -11,7 +11,7 @@ from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import ClassicMember, JoinReply, Subscriber
 from varve.broker.groups.classic_rebalance import ClassicRebalance, Persist, joined
 from varve.wire import ErrorCode
-from varve.wire.messages.join_group import JoinGroupResponse
+from varve.wire.messages.groups import JoinGroupResponse
 
 
 class StaticRejoin:

@@ -48,10 +48,7 @@ from varve.broker.timers import Timers
 from varve.broker.topics import Topics
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ErrorCode
-from varve.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 logger = logging.getLogger(__name__)
 

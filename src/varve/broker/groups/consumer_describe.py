@@ -11,13 +11,13 @@ from varve.broker.groups.consumer_member import ConsumerMember
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import Topics
 from varve.wire import ErrorCode
-from varve.wire.messages.consumer_group_describe import (
-    Assignment,
+from varve.wire.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DescribedGroup,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
     Member,
-    TopicPartitions,
 )
 
 _CONSUMER_MEMBER: Final = 1
@@ -37,7 +37,7 @@ def answer_consumer_describe(
     return ConsumerGroupDescribeResponse(groups=described)
 
 
-def _describe(broker: Broker, context: RequestContext, id: str) -> DescribedGroup:
+def _describe(broker: Broker, context: RequestContext, id: str) -> DescribedConsumerGroup:
     if not broker.authorizer.is_allowed(context, Operation.DESCRIBE, ResourceType.GROUP, id):
         return _refuse(id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not id:
@@ -57,11 +57,13 @@ def _describe(broker: Broker, context: RequestContext, id: str) -> DescribedGrou
     return described
 
 
-def _refuse(id: str, code: ErrorCode, message: str | None = None) -> DescribedGroup:
-    return DescribedGroup(group_id=id, error_code=code, error_message=message)
+def _refuse(id: str, code: ErrorCode, message: str | None = None) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(group_id=id, error_code=code, error_message=message)
 
 
-def _may_see_topics(broker: Broker, context: RequestContext, described: DescribedGroup) -> bool:
+def _may_see_topics(
+    broker: Broker, context: RequestContext, described: DescribedConsumerGroup
+) -> bool:
     names: set[str] = set()
     for member in described.members:
         names.update(member.subscribed_topic_names)
@@ -73,9 +75,9 @@ def _may_see_topics(broker: Broker, context: RequestContext, described: Describe
 
 def _describe_group(
     group: ConsumerGroup, topics: Topics, assignors: tuple[str, ...]
-) -> DescribedGroup:
+) -> DescribedConsumerGroup:
     state = group.state
-    return DescribedGroup(
+    return DescribedConsumerGroup(
         group_id=group.id,
         group_state=group.state_name,
         group_epoch=state.epoch,
@@ -103,11 +105,11 @@ def _describe_member(member: ConsumerMember, target: Partitions, topics: Topics)
     )
 
 
-def _named(partitions: Partitions, topics: Topics) -> Assignment:
+def _named(partitions: Partitions, topics: Topics) -> DescribedAssignment:
     """Topics that were deleted have no name and are left out."""
     told = []
     for id, numbers in by_topic(partitions):
         topic = topics.find_by_id(id)
         if topic is not None:
-            told.append(TopicPartitions(id, topic.name, numbers))
-    return Assignment(told)
+            told.append(DescribedTopicPartitions(id, topic.name, numbers))
+    return DescribedAssignment(told)

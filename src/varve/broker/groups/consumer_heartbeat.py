@@ -6,10 +6,7 @@ from varve.broker.groups.consumer_membership import Client
 from varve.broker.groups.consumer_replies import refused
 from varve.broker.security.rights import Operation, ResourceType
 from varve.wire import ErrorCode
-from varve.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 
 async def answer_consumer_heartbeat(

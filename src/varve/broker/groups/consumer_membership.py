@@ -18,7 +18,7 @@ from varve.broker.groups.consumer_member import (
 )
 from varve.broker.groups.consumer_state import ConsumerState
 from varve.wire import ErrorCode
-from varve.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest
 
 _FIRST_WITH_OWN_ID = 1
 

@@ -14,7 +14,8 @@ from varve.broker.groups.consumer_state import ConsumerState
 from varve.broker.groups.offsets_log import OffsetsLog
 from varve.broker.groups.record_types import RecordType
 from varve.wire import Message
-from varve.wire.messages.group_records import (
+from varve.wire.messages.state_records import (
+    AssignedTopicPartitions,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -25,7 +26,6 @@ from varve.wire.messages.group_records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    TopicPartitions,
 )
 
 Records = list[tuple[Message, Message | None]]
@@ -103,11 +103,11 @@ def _current(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValu
     )
 
 
-def _told(partitions: Partitions) -> list[TopicPartitions]:
-    return [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions)]
+def _told(partitions: Partitions) -> list[AssignedTopicPartitions]:
+    return [AssignedTopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions)]
 
 
-def _read(told: Iterable[TopicPartitions]) -> Partitions:
+def _read(told: Iterable[AssignedTopicPartitions]) -> Partitions:
     return frozenset((one.topic_id, number) for one in told for number in one.partitions)
 
 

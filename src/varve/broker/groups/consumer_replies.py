@@ -3,11 +3,11 @@
 from varve.broker.groups.consumer_assignment import by_topic
 from varve.broker.groups.consumer_member import JOIN_EPOCH, ConsumerMember
 from varve.wire import ErrorCode
-from varve.wire.messages.consumer_group_heartbeat import (
-    Assignment,
+from varve.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
+    HeartbeatAssignment,
+    HeartbeatTopicPartitions,
 )
 
 
@@ -28,8 +28,10 @@ def answered(
     joins = request.member_epoch == JOIN_EPOCH
     is_changed = before is None or before.assigned != member.assigned
     if joins or is_changed or _is_full(request):
-        told = [TopicPartitions(topic, numbers) for topic, numbers in by_topic(member.assigned)]
-        response.assignment = Assignment(told)
+        told = [
+            HeartbeatTopicPartitions(topic, numbers) for topic, numbers in by_topic(member.assigned)
+        ]
+        response.assignment = HeartbeatAssignment(told)
     return response
 
 

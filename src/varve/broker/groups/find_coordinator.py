@@ -9,11 +9,7 @@ from varve.broker.groups.failure import group_code_of
 from varve.broker.security.rights import Operation, ResourceType
 from varve.foundation.errors import StoreError
 from varve.wire import ErrorCode
-from varve.wire.messages.find_coordinator import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
+from varve.wire.messages.cluster import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 _FIRST_WITH_KEYS: Final = 4
 

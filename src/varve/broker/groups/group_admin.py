@@ -9,18 +9,18 @@ from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.classic_member import ClassicMember
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.wire import ErrorCode
-from varve.wire.messages.delete_groups import (
+from varve.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-)
-from varve.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
-from varve.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _FIRST_WITH_MISSING: Final = 6
 """Before this version a group that does not exist is described as dead."""

@@ -7,15 +7,18 @@ from varve.broker.context import RequestContext
 from varve.broker.groups.classic_member import refused_join
 from varve.broker.security.rights import Operation, ResourceType
 from varve.wire import ErrorCode
-from varve.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from varve.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from varve.wire.messages.leave_group import (
+from varve.wire.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
     MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
-from varve.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _NULL_PROTOCOL_VERSION: Final = 7
 _FIRST_WITH_MEMBERS: Final = 3

@@ -10,7 +10,7 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import ServedTopic
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
-from varve.wire.messages.offset_commit import (
+from varve.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

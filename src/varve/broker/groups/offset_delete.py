@@ -6,7 +6,7 @@ from varve.broker.groups.group import Group
 from varve.broker.security.rights import Operation, ResourceType
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
-from varve.wire.messages.offset_delete import (
+from varve.wire.messages.groups import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,

@@ -14,7 +14,7 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation, ResourceType
 from varve.commit_log import TopicPartition
 from varve.wire import NO_ID, ErrorCode
-from varve.wire.messages.offset_fetch import (
+from varve.wire.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

@@ -18,7 +18,7 @@ from varve.broker.groups.record_types import RecordType
 from varve.broker.groups.replay import ReplayedRecord
 from varve.commit_log import TopicPartition
 from varve.wire import NO_ID, Message
-from varve.wire.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from varve.wire.messages.state_records import OffsetCommitKey, OffsetCommitValue
 
 UNWRITTEN: Final = -1
 _TOMBSTONES_AT_ONCE: Final = 1_000

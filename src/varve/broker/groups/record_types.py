@@ -13,7 +13,7 @@ from typing import Final
 from varve.foundation.errors import Corrupt, InvalidRequest
 from varve.records import Record
 from varve.wire import Message, decode, encode
-from varve.wire.messages.group_records import (
+from varve.wire.messages.state_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,

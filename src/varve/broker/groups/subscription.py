@@ -10,7 +10,7 @@ from typing import Final
 
 from varve.foundation.errors import MalformedMessage
 from varve.wire import decode
-from varve.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from varve.wire.messages.groups import ConsumerProtocolSubscription
 
 CONSUMER_PROTOCOL: Final = "consumer"
 

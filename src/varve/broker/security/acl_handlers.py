@@ -9,21 +9,17 @@ from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.create_acls import (
+from varve.wire.messages.security import (
     AclCreation,
     AclCreationResult,
+    AclDescription,
     CreateAclsRequest,
     CreateAclsResponse,
-)
-from varve.wire.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
-)
-from varve.wire.messages.describe_acls import (
-    AclDescription,
     DescribeAclsRequest,
     DescribeAclsResource,
     DescribeAclsResponse,

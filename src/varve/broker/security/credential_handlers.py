@@ -12,18 +12,16 @@ from varve.broker.security.scram import SALT_BYTES_MAX, Mechanism, credential_of
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages.alter_user_scram_credentials import (
+from varve.wire.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
-from varve.wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
 )
 
 _DENIED: Final = "Cluster authorization failed."

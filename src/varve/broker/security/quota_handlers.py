@@ -16,8 +16,7 @@ from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import InvalidRequest, StoreError
 from varve.wire import ApiKey, ErrorCode
 from varve.wire.errors import code_for
-from varve.wire.messages import alter_client_quotas as altering
-from varve.wire.messages import describe_client_quotas as describing
+from varve.wire.messages import security as security_messages
 
 _DENIED: Final = "Cluster authorization failed."
 
@@ -38,8 +37,8 @@ def _may(broker: Broker, context: RequestContext, operation: Operation) -> bool:
 def _describe(
     broker: Broker,
     context: RequestContext,
-    request: describing.DescribeClientQuotasRequest,
-) -> describing.DescribeClientQuotasResponse:
+    request: security_messages.DescribeClientQuotasRequest,
+) -> security_messages.DescribeClientQuotasResponse:
     if not _may(broker, context, Operation.DESCRIBE_CONFIGS):
         return _no_quotas(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _DENIED)
     try:
@@ -47,20 +46,25 @@ def _describe(
     except InvalidRequest as error:
         return _no_quotas(code_for(error), str(error))
     found = broker.quotas.table.find(lambda one: _matches(one, wanted, strict=request.strict))
-    return describing.DescribeClientQuotasResponse(
+    return security_messages.DescribeClientQuotasResponse(
         error_message=None,
         entries=[
-            describing.EntryData(
-                entity=[describing.EntityData(type.value, name) for type, name in entity.names],
-                values=[describing.ValueData(kind.value, value) for kind, value in values.items()],
+            security_messages.DescribedQuotaEntry(
+                entity=[
+                    security_messages.DescribedQuotaEntity(type.value, name)
+                    for type, name in entity.names
+                ],
+                values=[
+                    security_messages.ValueData(kind.value, value) for kind, value in values.items()
+                ],
             )
             for entity, values in found.items()
         ],
     )
 
 
-def _no_quotas(code: ErrorCode, message: str) -> describing.DescribeClientQuotasResponse:
-    return describing.DescribeClientQuotasResponse(
+def _no_quotas(code: ErrorCode, message: str) -> security_messages.DescribeClientQuotasResponse:
+    return security_messages.DescribeClientQuotasResponse(
         error_code=code, error_message=message, entries=None
     )
 
@@ -68,7 +72,7 @@ def _no_quotas(code: ErrorCode, message: str) -> describing.DescribeClientQuotas
 _Wanted = dict[EntityType, tuple[MatchType, str | None]]
 
 
-def _wanted(components: list[describing.ComponentData]) -> _Wanted:
+def _wanted(components: list[security_messages.ComponentData]) -> _Wanted:
     wanted: _Wanted = {}
     for one in components:
         type = _type_of(one.entity_type)
@@ -104,14 +108,14 @@ def _matches(entity: QuotaEntity, wanted: _Wanted, *, strict: bool) -> bool:
 
 
 async def _alter(
-    broker: Broker, context: RequestContext, request: altering.AlterClientQuotasRequest
-) -> altering.AlterClientQuotasResponse:
+    broker: Broker, context: RequestContext, request: security_messages.AlterClientQuotasRequest
+) -> security_messages.AlterClientQuotasResponse:
     results = [
-        altering.EntryDataResponse(error_message=None, entity=entry.entity)
+        security_messages.EntryDataResponse(error_message=None, entity=entry.entity)
         for entry in request.entries
     ]
     may = _may(broker, context, Operation.ALTER_CONFIGS)
-    changes: list[tuple[altering.EntryDataResponse, tuple[QuotaEntity, Changes]]] = []
+    changes: list[tuple[security_messages.EntryDataResponse, tuple[QuotaEntity, Changes]]] = []
     for entry, result in zip(request.entries, results, strict=True):
         if not may:
             result.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -127,14 +131,14 @@ async def _alter(
     except StoreError as error:
         for result, _ in changes:
             result.error_code, result.error_message = code_for(error), str(error)
-    return altering.AlterClientQuotasResponse(entries=results)
+    return security_messages.AlterClientQuotasResponse(entries=results)
 
 
-def _entity_of(entry: altering.EntryData) -> QuotaEntity:
+def _entity_of(entry: security_messages.AlteredQuotaEntry) -> QuotaEntity:
     return QuotaEntity.of((_type_of(one.entity_type), one.entity_name) for one in entry.entity)
 
 
-def _changes_of(entry: altering.EntryData) -> Changes:
+def _changes_of(entry: security_messages.AlteredQuotaEntry) -> Changes:
     changes: dict[QuotaKind, float | None] = {}
     for op in entry.ops:
         try:

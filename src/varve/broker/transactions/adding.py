@@ -6,8 +6,9 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.transactions.codes import code_for
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
-from varve.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from varve.wire.messages.add_partitions_to_txn import (
+from varve.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

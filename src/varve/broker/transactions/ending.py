@@ -5,7 +5,7 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.transactions.codes import code_for
 from varve.wire import ErrorCode
-from varve.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from varve.wire.messages.transactions import EndTxnRequest, EndTxnResponse
 
 
 async def answer_end(

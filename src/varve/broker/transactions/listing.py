@@ -8,17 +8,15 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.transactions.state import BY_KAFKA_NAME, Status, Transaction
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_transactions import (
+from varve.wire.messages.transactions import (
+    DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    TopicData,
-)
-from varve.wire.messages.describe_transactions import TransactionState as DescribedTransaction
-from varve.wire.messages.list_transactions import (
+    ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    TopicData,
 )
-from varve.wire.messages.list_transactions import TransactionState as ListedTransaction
 
 
 def answer_describe(

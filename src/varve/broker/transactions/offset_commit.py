@@ -6,7 +6,7 @@ from varve.broker.groups.offsets import CommittedOffset
 from varve.broker.security.rights import Operation, ResourceType
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
-from varve.wire.messages.txn_offset_commit import (
+from varve.wire.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

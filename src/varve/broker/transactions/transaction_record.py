@@ -13,7 +13,7 @@ from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.records import Record
 from varve.wire import decode, encode
-from varve.wire.messages.transaction_records import (
+from varve.wire.messages.state_records import (
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,

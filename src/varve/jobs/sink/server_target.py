@@ -13,7 +13,7 @@ from varve.jobs.sink.batches import SinkTarget
 from varve.jobs.sink.options import SinkOptions
 from varve.kafka_client.client import KafkaClient, TopicMetadata
 from varve.wire.errors import ErrorCode, raise_for_code
-from varve.wire.messages.create_topics import (
+from varve.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,

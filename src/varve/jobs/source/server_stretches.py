@@ -22,7 +22,7 @@ from varve.jobs.source.record_blocks import CHUNK_BYTES, Stretch, Table, Wanted
 from varve.kafka_client.client import FetchedBatches, KafkaClient, open_client
 from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
 from varve.kernels.status import ScanStatus, describe
-from varve.wire.messages.fetch import AbortedTransaction as ToldAborted
+from varve.wire.messages.data import AbortedTransaction as ToldAborted
 
 _ROWS: Final = 4096
 _CONTROL: Final = 0x20

@@ -19,7 +19,7 @@ from varve.kafka_client.client import EARLIEST, LATEST, KafkaClient
 from varve.shapes.feed.committed import read_committed
 from varve.shapes.feed.source import SourceRead, Wait
 from varve.wire.errors import ErrorCode, RetriableError, raise_for_code
-from varve.wire.messages.fetch import (
+from varve.wire.messages.data import (
     FetchPartition,
     FetchRequest,
     FetchResponse,

@@ -1,1 +1,1 @@
-"""One module for each API: its request and its response."""
+"""Declarations of Kafka's messages, one module for each area of the protocol."""

@@ -13,9 +13,8 @@ from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.settings import setting
 from varve.wire import ErrorCode
-from varve.wire.messages import alter_configs as whole
-from varve.wire.messages import incremental_alter_configs as incremental
-from varve.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from varve.wire.messages import topics as topics_messages
+from varve.wire.messages.topics import DescribeConfigsRequest, DescribeConfigsResource
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -55,23 +54,29 @@ def _incremental(
     version: int = 1,
 ) -> Any:
     configs = [
-        incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+        topics_messages.IncrementalAlterableConfig(
+            name=key, config_operation=operation, value=value
+        )
         for key, operation, value in changes
     ]
-    resource = incremental.AlterConfigsResource(
+    resource = topics_messages.IncrementalAlterConfigsResource(
         resource_type=kind, resource_name=name, configs=configs
     )
-    request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=trial)
+    request = topics_messages.IncrementalAlterConfigsRequest(
+        resources=[resource], validate_only=trial
+    )
     return kit.ask(request, version=version).responses[0]
 
 
 def _whole(kit: BrokerKit, kind: int, name: str, *, version: int = 2, **configs: str | None) -> Any:
     given = [
-        whole.AlterableConfig(name=key.replace("_", "."), value=value)
+        topics_messages.AlterableConfig(name=key.replace("_", "."), value=value)
         for key, value in configs.items()
     ]
-    resource = whole.AlterConfigsResource(resource_type=kind, resource_name=name, configs=given)
-    request = whole.AlterConfigsRequest(resources=[resource])
+    resource = topics_messages.AlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=given
+    )
+    request = topics_messages.AlterConfigsRequest(resources=[resource])
     return kit.ask(request, version=version).responses[0]
 
 
@@ -232,8 +237,8 @@ def test_a_trial_tells_errors_and_changes_nothing(kit: BrokerKit) -> None:
 def test_a_setting_or_resource_that_is_named_twice_is_refused(kit: BrokerKit) -> None:
     twice = _incremental(kit, TOPIC, "orders", ("flush", SET, "ack"), ("flush", DELETE, None))
     assert twice.error_code == ErrorCode.INVALID_REQUEST
-    resource = whole.AlterConfigsResource(resource_type=TOPIC, resource_name="orders")
-    answer = kit.ask(whole.AlterConfigsRequest(resources=[resource, resource]))
+    resource = topics_messages.AlterConfigsResource(resource_type=TOPIC, resource_name="orders")
+    answer = kit.ask(topics_messages.AlterConfigsRequest(resources=[resource, resource]))
     assert [one.error_code for one in answer.responses] == [ErrorCode.INVALID_REQUEST]
 
 

@@ -10,9 +10,13 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation, ResourceType
 from varve.foundation.errors import DirectoryOffline
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from varve.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from varve.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from varve.wire.messages.cluster import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+    ListPartitionReassignmentsRequest,
+)
 
 
 class Nobody:
@@ -69,7 +73,7 @@ def test_a_directory_that_is_offline_says_so(kit: BrokerKit) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_no_election_is_needed(kit: BrokerKit, version: int) -> None:
-    wanted = [TopicPartitions(topic="orders", partitions=[1, 2])]
+    wanted = [ElectLeadersTopic(topic="orders", partitions=[1, 2])]
     answer = kit.ask(ElectLeadersRequest(topic_partitions=wanted), version=version)
     [result] = answer.replica_election_results
     codes = [one.error_code for one in result.partition_result]
@@ -88,7 +92,7 @@ def test_the_cluster_is_seen_and_altered_by_right(kit: BrokerKit) -> None:
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     directories = kit.ask(DescribeLogDirsRequest(topics=None))
     assert (directories.error_code, directories.results) == (denied, [])
-    wanted = [TopicPartitions(topic="orders", partitions=[1])]
+    wanted = [ElectLeadersTopic(topic="orders", partitions=[1])]
     election = kit.ask(ElectLeadersRequest(topic_partitions=wanted))
     assert election.error_code == denied
     assert election.replica_election_results[0].partition_result[0].error_code == denied

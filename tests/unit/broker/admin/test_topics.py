@@ -10,18 +10,17 @@ from varve.broker.admin.settings import AdminSettings
 from varve.broker.context import RequestContext
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.wire import NO_ID, ErrorCode
-from varve.wire.messages.create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from varve.wire.messages.create_topics import (
+from varve.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
-from varve.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from varve.broker.dispatch import HANDLERS, api_versions_response
 from varve.wire import ApiKey, ErrorCode, decode, encode
-from varve.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from varve.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -9,7 +9,7 @@ from tests.support.rights import AllBut
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode
-from varve.wire.messages.delete_records import (
+from varve.wire.messages.data import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

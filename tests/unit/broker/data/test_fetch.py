@@ -13,13 +13,15 @@ from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.settings import BrokerSettings
 from varve.foundation.errors import Unavailable
 from varve.wire import ErrorCode
-from varve.wire.messages.delete_records import (
+from varve.wire.messages.data import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
 )
-from varve.wire.messages.delete_topics import DeleteTopicsRequest
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from varve.wire.messages.topics import DeleteTopicsRequest
 
 VERSIONS = range(4, 18)
 SIZE = len(make_batch())

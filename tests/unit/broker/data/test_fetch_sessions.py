@@ -12,7 +12,7 @@ from varve.broker.data.fetch_sessions import FetchSessions
 from varve.broker.data.settings import DataSettings
 from varve.foundation.clock import ManualClock
 from varve.wire import ErrorCode
-from varve.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from varve.wire.messages.data import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 SIZE = len(make_batch())
 ALL = {("events", 0): 0, ("events", 1): 0, ("events", 2): 0}

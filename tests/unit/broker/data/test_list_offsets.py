@@ -8,12 +8,10 @@ from tests.support.log_bench import NOW_MS, make_batch
 from tests.support.rights import AllBut
 from varve.broker.security.rights import Operation, ResourceType
 from varve.wire import ErrorCode
-from varve.wire.messages.list_offsets import (
+from varve.wire.messages.data import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
-)
-from varve.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,

@@ -14,13 +14,14 @@ from varve.broker.settings import BrokerSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import InvalidRequest
 from varve.wire import NO_ID, ErrorCode
-from varve.wire.messages.describe_cluster import DescribeClusterRequest
-from varve.wire.messages.describe_topic_partitions import (
+from varve.wire.messages.cluster import (
     Cursor,
+    DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
-    TopicRequest,
+    DescribeTopicPartitionsTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
 )
-from varve.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 TOPIC = ResourceType.TOPIC
 
@@ -151,7 +152,11 @@ def test_topics_are_described_page_by_page(kit: BrokerKit) -> None:
 
 def test_described_topics_have_lists_and_errors(kit: BrokerKit) -> None:
     kit.broker.authorizer = AllBut((Operation.DESCRIBE, TOPIC, "secret"))
-    names = [TopicRequest("missing"), TopicRequest("events"), TopicRequest("secret")]
+    names = [
+        DescribeTopicPartitionsTopic("missing"),
+        DescribeTopicPartitionsTopic("events"),
+        DescribeTopicPartitionsTopic("secret"),
+    ]
     events, missing, secret = kit.ask(DescribeTopicPartitionsRequest(names)).topics
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert secret.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -14,7 +14,7 @@ from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.records import Codec, Record, build_batch
 from varve.wire import ErrorCode
-from varve.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
 
 VERSIONS = range(3, 14)
 

@@ -12,8 +12,8 @@ from varve.broker.data.producer_ids import PRODUCER_IDS_FILE
 from varve.broker.security.rights import CLUSTER_NAME, Operation, ResourceType
 from varve.foundation.errors import Corrupt
 from varve.wire import ErrorCode
-from varve.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from varve.wire.messages.init_producer_id import InitProducerIdRequest
+from varve.wire.messages.data import DescribeProducersRequest, DescribeProducersTopic
+from varve.wire.messages.transactions import InitProducerIdRequest
 
 IDEMPOTENT = InitProducerIdRequest(transactional_id=None)
 
@@ -91,7 +91,7 @@ def test_a_damaged_counter_is_told_and_not_passed_over(kit: BrokerKit) -> None:
 def test_producers_of_partitions_are_described(kit: BrokerKit) -> None:
     append(kit, make_batch(2, time=5, producer_id=9, producer_epoch=3, base_sequence=4))
     append(kit, make_batch(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))
-    topics = [TopicRequest("events", [0, 8]), TopicRequest("missing", [0])]
+    topics = [DescribeProducersTopic("events", [0, 8]), DescribeProducersTopic("missing", [0])]
     events, missing = kit.ask(DescribeProducersRequest(topics)).topics
     found, unknown = events.partitions
     open_one, plain = found.active_producers

@@ -11,9 +11,11 @@ from varve.broker.groups.settings import GroupSettings
 from varve.broker.security.rights import EverybodyMay, Operation, ResourceType
 from varve.foundation.errors import DiskFull, InvalidSetting
 from varve.wire import ErrorCode
-from varve.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from varve.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from varve.wire.messages.delete_groups import DeleteGroupsRequest
+from varve.wire.messages.groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+)
 
 
 @pytest.fixture

@@ -10,21 +10,21 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from varve.broker.groups.settings import GroupSettings
 from varve.wire import ErrorCode
-from varve.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from varve.wire.messages.consumer_group_heartbeat import (
+from varve.wire.messages.groups import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
-    TopicPartitions,
-)
-from varve.wire.messages.delete_groups import DeleteGroupsRequest
-from varve.wire.messages.describe_groups import DescribeGroupsRequest
-from varve.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from varve.wire.messages.list_groups import ListGroupsRequest
-from varve.wire.messages.offset_commit import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatTopicPartitions,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    ListGroupsRequest,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
 )
-from varve.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
 Owned = set[tuple[UUID, int]]
 
@@ -70,8 +70,8 @@ class Member:
         request = ConsumerGroupHeartbeatRequest(**{**given, **changes})
         return self.kit.ask(request, version=version)
 
-    def tell_owned(self) -> list[TopicPartitions]:
-        return [TopicPartitions(topic, [number]) for topic, number in sorted(self.owned)]
+    def tell_owned(self) -> list[HeartbeatTopicPartitions]:
+        return [HeartbeatTopicPartitions(topic, [number]) for topic, number in sorted(self.owned)]
 
     def join(self) -> Any:
         self.epoch, self.owned = 0, set()

@@ -11,24 +11,22 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode, Message
-from varve.wire.messages.delete_groups import DeleteGroupsRequest
-from varve.wire.messages.describe_groups import DescribeGroupsRequest
-from varve.wire.messages.find_coordinator import FindCoordinatorRequest
-from varve.wire.messages.heartbeat import HeartbeatRequest
-from varve.wire.messages.join_group import JoinGroupRequest
-from varve.wire.messages.leave_group import LeaveGroupRequest
-from varve.wire.messages.list_groups import ListGroupsRequest
-from varve.wire.messages.offset_delete import (
+from varve.wire.messages.cluster import FindCoordinatorRequest
+from varve.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-)
-from varve.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+    SyncGroupRequest,
 )
-from varve.wire.messages.sync_group import SyncGroupRequest
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ import pytest
 from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member
 from varve.broker.groups.settings import GroupSettings
-from varve.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    TopicPartitions,
-)
+from varve.wire.messages.groups import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
 
 MEMBERS = 25
 PARTITIONS = 60
@@ -58,7 +55,7 @@ def test_all_members_of_a_consumer_group_share_the_partitions_out(kit: BrokerKit
 def _beat(kit: BrokerKit, member: str, epochs: dict[str, int], owned: dict[str, list[int]]) -> None:
     """One heartbeat, after which the member has what it was given."""
     topic_id = kit.topic("events").id
-    held = [TopicPartitions(topic_id, owned[member])] if owned.get(member) else []
+    held = [HeartbeatTopicPartitions(topic_id, owned[member])] if owned.get(member) else []
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id=member,

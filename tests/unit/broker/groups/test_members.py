@@ -11,10 +11,14 @@ from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.broker.groups.settings import GroupSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.wire import ErrorCode
-from varve.wire.messages.heartbeat import HeartbeatRequest
-from varve.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from varve.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from varve.wire.messages.sync_group import SyncGroupRequest
+from varve.wire.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+)
 
 
 @pytest.fixture

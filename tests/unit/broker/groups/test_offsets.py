@@ -13,23 +13,19 @@ from varve.broker.groups.settings import GroupSettings
 from varve.broker.topics import OFFSETS_TOPIC
 from varve.commit_log import TopicPartition
 from varve.wire import ErrorCode
-from varve.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from varve.wire.messages.offset_commit import (
+from varve.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from varve.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-)
-from varve.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 
 EVENTS = TopicPartition("events", 0)
 

@@ -20,7 +20,7 @@ from varve.broker.topics import OFFSETS_TOPIC
 from varve.foundation.errors import Corrupt, DirectoryOffline, InvalidProducerEpoch, InvalidRequest
 from varve.records import Codec, Record, build_batch
 from varve.wire import Message
-from varve.wire.messages.group_records import (
+from varve.wire.messages.state_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,

@@ -9,7 +9,7 @@ from tests.support.broker_kit import BrokerKit
 from tests.support.group_bench import Member, commit, leap
 from varve.broker.groups.classic_group import ClassicGroup, ClassicState
 from varve.wire import ErrorCode
-from varve.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from varve.wire.messages.groups import LeaveGroupRequest, MemberIdentity
 
 
 @pytest.fixture

@@ -10,9 +10,13 @@ from varve.broker.security.acl import PatternType, Permission
 from varve.broker.security.rights import Operation, ResourceType
 from varve.broker.security.settings import SecuritySettings
 from varve.wire import ErrorCode
-from varve.wire.messages.create_acls import AclCreation, CreateAclsRequest
-from varve.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from varve.wire.messages.describe_acls import DescribeAclsRequest
+from varve.wire.messages.security import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
 
 ROOT = Principal("User", "root")
 ALICE = Principal("User", "alice")

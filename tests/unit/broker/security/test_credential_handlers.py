@@ -7,13 +7,11 @@ from varve.broker.context import Principal
 from varve.broker.security.scram import Mechanism, salted_password
 from varve.broker.security.settings import SecuritySettings
 from varve.wire import ErrorCode
-from varve.wire.messages.alter_user_scram_credentials import (
+from varve.wire.messages.security import (
     AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
-)
-from varve.wire.messages.describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
     UserName,
 )
 

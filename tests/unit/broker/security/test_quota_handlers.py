@@ -9,18 +9,19 @@ from varve.broker.context import Principal
 from varve.broker.security.quota_handlers import MatchType
 from varve.broker.security.settings import SecuritySettings
 from varve.wire import ErrorCode
-from varve.wire.messages.alter_client_quotas import (
+from varve.wire.messages.security import (
     AlterClientQuotasRequest,
-    EntityData,
-    EntryData,
+    AlteredQuotaEntity,
+    AlteredQuotaEntry,
+    ComponentData,
+    DescribeClientQuotasRequest,
     OpData,
 )
-from varve.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
 
-def _entry(entity: dict[str, str | None], **values: float | None) -> EntryData:
-    return EntryData(
-        entity=[EntityData(type, name) for type, name in entity.items()],
+def _entry(entity: dict[str, str | None], **values: float | None) -> AlteredQuotaEntry:
+    return AlteredQuotaEntry(
+        entity=[AlteredQuotaEntity(type, name) for type, name in entity.items()],
         ops=[
             OpData(key=key, value=value or 0.0, remove=value is None)
             for key, value in values.items()
@@ -95,11 +96,15 @@ def test_quotas_are_found_by_parts_of_their_entities(
         _entry({"user": "a"}, producer_byte_rate=1.5),
         _entry({"user": "a"}, request_percentage=float("nan")),
         _entry({"user": ""}, producer_byte_rate=1.0),
-        EntryData(entity=[EntityData("user", "a"), EntityData("user", "b")]),
-        EntryData([EntityData("user", "a")], [OpData("request_percentage", 1.0)] * 2),
+        AlteredQuotaEntry(
+            entity=[AlteredQuotaEntity("user", "a"), AlteredQuotaEntity("user", "b")]
+        ),
+        AlteredQuotaEntry(
+            [AlteredQuotaEntity("user", "a")], [OpData("request_percentage", 1.0)] * 2
+        ),
     ],
 )
-def test_what_is_not_enforced_is_not_taken(entry: EntryData) -> None:
+def test_what_is_not_enforced_is_not_taken(entry: AlteredQuotaEntry) -> None:
     with BrokerKit() as kit:
         good = _entry({"user": "good"}, producer_byte_rate=1.0)
         answer = kit.ask(AlterClientQuotasRequest(entries=[entry, good]))

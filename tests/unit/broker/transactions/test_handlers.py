@@ -10,17 +10,15 @@ from varve.broker.context import RequestContext
 from varve.broker.security.rights import Operation, ResourceType
 from varve.records import Record, build_batch
 from varve.wire import ErrorCode
-from varve.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from varve.wire.messages.add_partitions_to_txn import (
+from varve.wire.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
+from varve.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
-)
-from varve.wire.messages.describe_transactions import DescribeTransactionsRequest
-from varve.wire.messages.end_txn import EndTxnRequest
-from varve.wire.messages.init_producer_id import InitProducerIdRequest
-from varve.wire.messages.list_transactions import ListTransactionsRequest
-from varve.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from varve.wire.messages.txn_offset_commit import (
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

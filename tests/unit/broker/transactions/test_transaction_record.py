@@ -13,7 +13,7 @@ from varve.broker.transactions.transaction_record import (
 from varve.commit_log import TopicPartition
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.wire import encode
-from varve.wire.messages.transaction_records import PartitionsSchema, TransactionLogValue
+from varve.wire.messages.state_records import PartitionsSchema, TransactionLogValue
 
 ONGOING = Transaction(
     transactional_id="pay",

@@ -22,11 +22,7 @@ from varve.shapes.feed.replay_state import ReplayState
 from varve.shapes.feed.server_source import ServerSource
 from varve.shapes.feed.topic_feed import TopicFeed
 from varve.testing import KafkaKit
-from varve.wire.messages.delete_topics import (
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
+from varve.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from varve.wire.schema import NO_ID
 
 

@@ -28,12 +28,14 @@ from varve.kafka_server.server import Server
 from varve.rocks.database import Put
 from varve.rocks.memory_database import MemoryDatabase
 from varve.wire import ErrorCode
-from varve.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from varve.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from varve.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from varve.wire.messages.topics import (
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
 )
 
 NONE = ErrorCode.NONE
@@ -63,10 +65,12 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def alter(kit: BrokerKit, **values: str | None) -> None:
     """`window_ms` stands for varve.dedup.window.ms; None takes a setting back."""
     configs = [
-        AlterableConfig(f"varve.dedup.{name.replace('_', '.')}", 1 if value is None else 0, value)
+        IncrementalAlterableConfig(
+            f"varve.dedup.{name.replace('_', '.')}", 1 if value is None else 0, value
+        )
         for name, value in values.items()
     ]
-    resource = AlterConfigsResource(TOPIC_KIND, TOPIC, configs)
+    resource = IncrementalAlterConfigsResource(TOPIC_KIND, TOPIC, configs)
     answer = kit.ask(IncrementalAlterConfigsRequest([resource]))
     assert answer.responses[0].error_code == NONE, answer.responses[0].error_message
     kit.settle()

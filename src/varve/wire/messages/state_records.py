@@ -1,10 +1,11 @@
-"""Keys and values of the records in `__consumer_offsets`."""
+"""Records of the internal topics __consumer_offsets and __transaction_state."""
 
 from uuid import UUID
 
 from varve.wire.schema import (
     BYTES,
     INT8,
+    INT16,
     INT32,
     INT64,
     NO_ID,
@@ -17,6 +18,8 @@ from varve.wire.schema import (
     wire_message,
     wire_struct,
 )
+
+# Keys and values of the records in `__consumer_offsets`
 
 
 @wire_message("0")
@@ -124,14 +127,14 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
 
 
 @wire_struct
-class TopicPartitions:
+class AssignedTopicPartitions:
     topic_id: UUID = scalar(UUID_TYPE, "0+", NO_ID)
     partitions: list[int] = array(INT32)
 
 
 @wire_message("0", flexible="0+")
 class ConsumerGroupTargetAssignmentMemberValue(Message):
-    topic_partitions: list[TopicPartitions] = array(TopicPartitions)
+    topic_partitions: list[AssignedTopicPartitions] = array(AssignedTopicPartitions)
 
 
 @wire_message("0")
@@ -145,5 +148,34 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     member_epoch: int = scalar(INT32)
     previous_member_epoch: int = scalar(INT32)
     state: int = scalar(INT8)
-    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
-    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions)
+    assigned_partitions: list[AssignedTopicPartitions] = array(AssignedTopicPartitions)
+    partitions_pending_revocation: list[AssignedTopicPartitions] = array(AssignedTopicPartitions)
+
+
+# Keys and values of the records in `__transaction_state`
+
+
+@wire_message("0")
+class TransactionLogKey(Message):
+    transactional_id: str = scalar(STRING, "0", "")
+
+
+@wire_struct
+class PartitionsSchema:
+    topic: str = scalar(STRING, "0+", "")
+    partition_ids: list[int] = array(INT32)
+
+
+@wire_message("0-1", flexible="1+")
+class TransactionLogValue(Message):
+    producer_id: int = scalar(INT64)
+    previous_producer_id: int = scalar(INT64, "1+", -1, tag=0)
+    next_producer_id: int = scalar(INT64, "1+", -1, tag=1)
+    producer_epoch: int = scalar(INT16)
+    next_producer_epoch: int = scalar(INT16, "1+", -1, tag=3)
+    transaction_timeout_ms: int = scalar(INT32)
+    transaction_status: int = scalar(INT8)
+    transaction_partitions: list[PartitionsSchema] | None = array(PartitionsSchema, nullable="0+")
+    transaction_last_update_timestamp_ms: int = scalar(INT64)
+    transaction_start_timestamp_ms: int = scalar(INT64)
+    client_transaction_version: int = scalar(INT16, "1+", tag=2)
