@@ -427,9 +427,7 @@ class KafkaClient:
         self, pool: ConnectionPool, requests: Sequence[Message], response_type: type[M]
     ) -> list[M]:
         with pool.connection() as connection:
-            responses = self._exchange(connection, requests, response_type)
-        self._was_reached = True
-        return responses
+            return self._exchange(connection, requests, response_type)
 
     def _exchange(
         self,
@@ -437,7 +435,9 @@ class KafkaClient:
         requests: Sequence[Message],
         response_type: type[M],
     ) -> list[M]:
-        return connection.send_all(requests, response_type)
+        responses = connection.send_all(requests, response_type)
+        self._was_reached = True
+        return responses
 
     def retry(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls until it raises no Unavailable, at most for the timeout of the address.
