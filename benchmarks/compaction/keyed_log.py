@@ -25,7 +25,7 @@ from varve.commit_log.names import KEYS, LOG
 from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import FileSystem, RealFileSystem
 from varve.foundation.clock import SystemClock
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.records import BinaryColumn, Codec, build_batch_from_columns
 
 PARTITION = TopicPartition("benchmark", 0)
@@ -217,5 +217,5 @@ def count_stored_records(directory: Path) -> int:
     for path in sorted(directory.glob(f"*{LOG}")):
         with fs.open(str(path)) as file:
             for table in BatchWalk(file, start=0, end=file.size(), verify_crc=False):
-                count += int(table.rows[:, Field.RECORD_COUNT].sum())
+                count += int(table.rows[:, BatchColumn.RECORD_COUNT].sum())
     return count

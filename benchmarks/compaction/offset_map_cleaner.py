@@ -37,9 +37,8 @@ from varve.commit_log.names import CLEANED, DELETED, INDEX, LOG, SWAP, TIME_INDE
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import InvalidRequest
-from varve.kernels.batch_scan import HEADER_SIZE, Field
+from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, RecordStatus, status_text
 from varve.kernels.key_entries import ENTRY_WORDS, Entries, scan_keys, scan_payload_keys
-from varve.kernels.status import RecordStatus, describe
 from varve.records import Batch, BinaryColumn, build_batch_from_columns, empty_batch
 from varve.records.compression import compress
 from varve.records.header import decode_header
@@ -169,9 +168,9 @@ class OffsetMapCleaner:
             walk.check_ended(path)
 
     def _check_supported(self, table: BatchTable, path: str) -> None:
-        if np.any(table.rows[:, Field.ATTRIBUTES] & _TRANSACTIONAL_OR_CONTROL):
+        if np.any(table.rows[:, BatchColumn.ATTRIBUTES] & _TRANSACTIONAL_OR_CONTROL):
             raise InvalidRequest(f"{path} has transactions, which the baseline cannot do")
-        if np.any(table.rows[:, Field.PRODUCER_ID] >= 0):
+        if np.any(table.rows[:, BatchColumn.PRODUCER_ID] >= 0):
             raise InvalidRequest(f"{path} has producers, which the baseline cannot do")
 
     def _fill_map(
@@ -213,7 +212,10 @@ class OffsetMapCleaner:
         out = self._entries
         rows = run.rows
         if run.is_compressed:
-            base, last = int(rows[0, Field.BASE_OFFSET]), int(rows[0, Field.LAST_OFFSET])
+            base, last = (
+                int(rows[0, BatchColumn.BASE_OFFSET]),
+                int(rows[0, BatchColumn.LAST_OFFSET]),
+            )
             count, _, status, *_ = scan_payload_keys(
                 run.payload,
                 0,
@@ -244,7 +246,7 @@ class OffsetMapCleaner:
                 out,
             )
         if status != RecordStatus.OK:
-            raise InvalidRequest(f"{self._directory}: {describe(status)}")
+            raise InvalidRequest(f"{self._directory}: {status_text(status)}")
         return out[:count]
 
     def _group(self, sources: Sequence[Source], end_offset: int) -> Iterator[list[Source]]:
@@ -297,11 +299,11 @@ class OffsetMapCleaner:
                 self._totals.counts,
             )
             if step == Step.NO_ROOM:
-                writer.make_room(int(run.rows[row, Field.SIZE]))
+                writer.make_room(int(run.rows[row, BatchColumn.SIZE]))
             elif step != Step.DONE:
-                batch, count = run.batch(row), int(run.rows[row, Field.RECORD_COUNT])
+                batch, count = run.batch(row), int(run.rows[row, BatchColumn.RECORD_COUNT])
                 chosen = fates[record : record + count]
-                writer.add(self._filter_batch(batch, batch[HEADER_SIZE:], chosen, shell_end))
+                writer.add(self._filter_batch(batch, batch[HEADER_BYTES:], chosen, shell_end))
                 row, record = row + 1, record + count
 
     def _filter_batch(self, batch: Bytes, records: Bytes, fates: Bytes, shell_end: int) -> Bytes:
@@ -329,7 +331,7 @@ class OffsetMapCleaner:
             return batch
         if kept:
             payload = compress(header.codec, out.data[:end])
-            rebuilt = np.concatenate([batch[:HEADER_SIZE], np.frombuffer(payload, np.uint8)])
+            rebuilt = np.concatenate([batch[:HEADER_BYTES], np.frombuffer(payload, np.uint8)])
             seal_batch(rebuilt, 0, len(rebuilt), header.attributes, kept, largest)
             return rebuilt
         is_last = header.next_offset == shell_end

@@ -18,13 +18,18 @@ import numpy.typing as npt
 from numba import njit
 
 import varve.kernels
-from varve.kernels.batch_build import address_of, copy_bytes
-from varve.kernels.batch_scan import HEADER_SIZE, Field
+from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn
 from varve.kernels.compile import as_int, inlined
 from varve.kernels.crc import crc32c
 from varve.kernels.key_entries import Entries
-from varve.kernels.loads import Bytes
-from varve.kernels.peeks import peek_u8, peek_u64, poke_u64, start_of
+from varve.kernels.memory import (
+    Bytes,
+    address_of,
+    copy_bytes,
+    load_u8_at,
+    load_u64_at,
+    store_u64_at,
+)
 from varve.kernels.record_parse import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,13 +72,13 @@ class Fate(IntEnum):
     LATEST_TOMBSTONE = 2
 
 
-_POSITION = int(Field.POSITION)
-_SIZE = int(Field.SIZE)
-_BASE_OFFSET = int(Field.BASE_OFFSET)
-_LAST_OFFSET = int(Field.LAST_OFFSET)
-_ATTRIBUTES = int(Field.ATTRIBUTES)
-_BASE_TIMESTAMP = int(Field.BASE_TIMESTAMP)
-_RECORD_COUNT = int(Field.RECORD_COUNT)
+_POSITION = int(BatchColumn.POSITION)
+_SIZE = int(BatchColumn.SIZE)
+_BASE_OFFSET = int(BatchColumn.BASE_OFFSET)
+_LAST_OFFSET = int(BatchColumn.LAST_OFFSET)
+_ATTRIBUTES = int(BatchColumn.ATTRIBUTES)
+_BASE_TIMESTAMP = int(BatchColumn.BASE_TIMESTAMP)
+_RECORD_COUNT = int(BatchColumn.RECORD_COUNT)
 _COUNT = int(MapState.COUNT)
 _LATEST_OFFSET = int(MapState.LATEST_OFFSET)
 _READ = int(FilterCount.READ)
@@ -117,7 +122,7 @@ def _find(slots: int, slot_count: int, high: Any, low: Any) -> int:
     slot = as_int(((high >> np.uint64(32)) * np.uint64(slot_count)) >> np.uint64(32))
     at = slots + slot * _SLOT_BYTES
     end = slots + slot_count * _SLOT_BYTES
-    while not (peek_u64(at) == high and peek_u64(at + 8) == low) and not _is_empty(at):
+    while not (load_u64_at(at) == high and load_u64_at(at + 8) == low) and not _is_empty(at):
         at += _SLOT_BYTES
         if at == end:
             at = slots
@@ -126,7 +131,7 @@ def _find(slots: int, slot_count: int, high: Any, low: Any) -> int:
 
 @inlined
 def _is_empty(at: int) -> bool:
-    return bool((peek_u64(at) | peek_u64(at + 8) | peek_u64(at + 16)) == np.uint64(0))
+    return bool((load_u64_at(at) | load_u64_at(at + 8) | load_u64_at(at + 16)) == np.uint64(0))
 
 
 @_kernel
@@ -139,22 +144,22 @@ def map_entries(
     state: State,
 ) -> int:
     """Puts the keys from `first_dirty_offset` on into the map, in their order; gives a `Step`."""
-    at, table, slot_count = start_of(entries), start_of(slots), slots.shape[0]
+    at, table, slot_count = address_of(entries), address_of(slots), slots.shape[0]
     key_count, latest = state[_COUNT], state[_LATEST_OFFSET]
     step = _DONE
     for _ in range(entries.shape[0]):
-        offset = base_offset + as_int(peek_u64(at + 16) & _LOW_HALF)
+        offset = base_offset + as_int(load_u64_at(at + 16) & _LOW_HALF)
         if offset >= first_dirty_offset:
             if key_count >= capacity:
                 step = _MAP_FULL
                 break
-            high, low = peek_u64(at), peek_u64(at + 8)
+            high, low = load_u64_at(at), load_u64_at(at + 8)
             slot = _find(table, slot_count, high, low)
             if _is_empty(slot):
                 key_count += 1
-                poke_u64(slot, high)
-                poke_u64(slot + 8, low)
-            poke_u64(slot + 16, np.uint64(offset))
+                store_u64_at(slot, high)
+                store_u64_at(slot + 8, low)
+            store_u64_at(slot + 16, np.uint64(offset))
             latest = offset
         at += _ENTRY_BYTES
     state[_COUNT], state[_LATEST_OFFSET] = key_count, latest
@@ -164,13 +169,13 @@ def map_entries(
 @_kernel
 def judge_entries(entries: Entries, base_offset: int, slots: Slots, fates: Bytes) -> None:
     """The `Fate` of every record with a key, by its number; the others are left as they are."""
-    at, table, slot_count = start_of(entries), start_of(slots), slots.shape[0]
+    at, table, slot_count = address_of(entries), address_of(slots), slots.shape[0]
     for _ in range(entries.shape[0]):
-        place, size = peek_u64(at + 16), peek_u64(at + 24)
+        place, size = load_u64_at(at + 16), load_u64_at(at + 24)
         offset = base_offset + as_int(place & _LOW_HALF)
-        slot = _find(table, slot_count, peek_u64(at), peek_u64(at + 8))
+        slot = _find(table, slot_count, load_u64_at(at), load_u64_at(at + 8))
         fate = _GONE
-        if _is_empty(slot) or offset >= as_int(peek_u64(slot + 16)):
+        if _is_empty(slot) or offset >= as_int(load_u64_at(slot + 16)):
             fate = _LATEST_RECORD if size >> _HALF == np.uint64(0) else _LATEST_TOMBSTONE
         fates[as_int(place >> _HALF)] = fate
         at += _ENTRY_BYTES
@@ -180,12 +185,12 @@ def judge_entries(entries: Entries, base_offset: int, slots: Slots, fates: Bytes
 def _read_varint(at: int) -> tuple[int, int]:
     """A varint of records that were scanned before, and the address behind it."""
     value, shift = np.uint64(0), np.uint64(0)
-    byte = peek_u8(at)
+    byte = load_u8_at(at)
     while byte >= 0x80:
         value |= np.uint64(byte & 0x7F) << shift
         shift += np.uint64(7)
         at += 1
-        byte = peek_u8(at)
+        byte = load_u8_at(at)
     value |= np.uint64(byte) << shift
     return as_int(value >> np.uint64(1)) ^ -as_int(value & np.uint64(1)), at + 1
 
@@ -208,7 +213,7 @@ def copy_records(
     The records begin at payload[start] and were scanned; `out` has room for all of them. The
     fates of those that go are set to GONE.
     """
-    source, target = start_of(payload), address_of(out)
+    source, target = address_of(payload), address_of(out)
     written, at, run = target + out_start, source + start, source + start
     kept, largest, tombstones = 0, -1, 0
     for index in range(count):
@@ -242,7 +247,7 @@ def _store_big_endian(out: Bytes, position: int, value: int, size: int) -> None:
 
 @inlined
 def _copy_header(buffer: Bytes, position: int, out: Bytes, start: int) -> None:
-    copy_bytes(address_of(out) + start, address_of(buffer) + position, HEADER_SIZE)
+    copy_bytes(address_of(out) + start, address_of(buffer) + position, HEADER_BYTES)
 
 
 @_kernel
@@ -285,7 +290,7 @@ def copy_batches(
         has_horizon = attributes & _HORIZON_BIT != 0
         kept, end, largest, tombstones = copy_records(
             buffer,
-            position + HEADER_SIZE,
+            position + HEADER_BYTES,
             count,
             rows[row, _BASE_OFFSET],
             rows[row, _BASE_TIMESTAMP],
@@ -293,7 +298,7 @@ def copy_batches(
             has_horizon and now_ms >= rows[row, _BASE_TIMESTAMP],
             fates[first_record : first_record + count],
             out,
-            at + HEADER_SIZE,
+            at + HEADER_BYTES,
         )
         if tombstones != 0 and not has_horizon:
             return row, first_record, at, _NEEDS_HORIZON

@@ -14,7 +14,8 @@ from varve.commit_log.names import CLEANED, INDEX, LOG, TIME_INDEX
 from varve.commit_log.segment_recovery import SegmentIndexer
 from varve.commit_log.segment_scan import BatchTable
 from varve.disk import FileSystem
-from varve.kernels.batch_scan import FIELD_COUNT, HEADER_SIZE, Field, scan_batches
+from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, HEADER_BYTES, BatchColumn
+from varve.kernels.batch_scan import scan_batches
 from varve.records import Codec
 from varve.records.compression import decompress_to_array
 from varve.records.header import CODEC_MASK
@@ -42,11 +43,11 @@ class Run:
 
     @property
     def record_count(self) -> int:
-        return int(self.rows[:, Field.RECORD_COUNT].sum())
+        return int(self.rows[:, BatchColumn.RECORD_COUNT].sum())
 
     @property
     def last_offset(self) -> int:
-        return int(self.rows[-1, Field.LAST_OFFSET])
+        return int(self.rows[-1, BatchColumn.LAST_OFFSET])
 
     def batch(self, row: int) -> Bytes:
         """The stored bytes of a batch."""
@@ -55,13 +56,13 @@ class Run:
 
 def split_runs(table: BatchTable, base_offset: int) -> Iterator[Run]:
     rows = table.rows
-    codecs = rows[:, Field.ATTRIBUTES] & CODEC_MASK
+    codecs = rows[:, BatchColumn.ATTRIBUTES] & CODEC_MASK
     first = 0
     while first < len(rows):
         if codecs[first]:
             last = first + 1
             stored = _bytes_of(table, rows[first])
-            payload = decompress_to_array(Codec(int(codecs[first])), stored.data[HEADER_SIZE:])
+            payload = decompress_to_array(Codec(int(codecs[first])), stored.data[HEADER_BYTES:])
             start = 0
         else:
             compressed = np.flatnonzero(codecs[first:])
@@ -95,9 +96,9 @@ class SegmentWriter:
         self.filled += len(batch)
 
     def _write_out(self) -> None:
-        rows = np.empty((self.filled // HEADER_SIZE, FIELD_COUNT), np.int64)
+        rows = np.empty((self.filled // HEADER_BYTES, BATCH_COLUMN_COUNT), np.int64)
         count, _, _ = scan_batches(self.out, 0, self.filled, False, rows)
-        rows[:count, Field.POSITION] += self._size
+        rows[:count, BatchColumn.POSITION] += self._size
         end = self._size + self.filled
         self._indexer.add(BatchTable(rows[:count], self.out.data, self._size, end))
         self._file.write_at(self._size, self.out.data[: self.filled])
@@ -122,5 +123,5 @@ class SegmentWriter:
 
 
 def _bytes_of(table: BatchTable, row: npt.NDArray[np.int64]) -> Bytes:
-    position = int(row[Field.POSITION]) - table.start
-    return np.frombuffer(table.buffer[position : position + int(row[Field.SIZE])], np.uint8)
+    position = int(row[BatchColumn.POSITION]) - table.start
+    return np.frombuffer(table.buffer[position : position + int(row[BatchColumn.SIZE])], np.uint8)

@@ -11,7 +11,7 @@ from varve.commit_log.names import LOG
 from varve.commit_log.segment import Segment
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import FileSystem
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 from varve.records import Batch, BatchHeader
 
 DIRECTORY = "data/topic-0"
@@ -93,14 +93,14 @@ def _add_records(model: KeyModel, latest: dict[tuple[int, int], Entry], batch: B
     columns = batch.columns()
     hashes = columns.hash_keys(TOPIC_ID).tolist()
     for index, row in enumerate(columns.table.tolist()):
-        size = row[RecordField.RECORD_END] - row[RecordField.RECORD_START]
+        size = row[RecordColumn.RECORD_END] - row[RecordColumn.RECORD_START]
         model.record_bytes += size
-        if row[RecordField.KEY_SIZE] < 0:
+        if row[RecordColumn.KEY_SIZE] < 0:
             model.null_key_count += 1
             continue
         high, low = hashes[index]
-        offset = row[RecordField.OFFSET] - model.base_offset
-        is_tombstone = int(row[RecordField.VALUE_SIZE] < 0)
+        offset = row[RecordColumn.OFFSET] - model.base_offset
+        is_tombstone = int(row[RecordColumn.VALUE_SIZE] < 0)
         latest[high, low] = (high, low, offset, model.record_count + index, size, is_tombstone)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from varve.foundation.errors import NotFound, OffsetOutOfRange
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 from varve.records import Batch, RecordColumns, build_batch
 from varve.records.record import Record
 from varve.shapes.feed.source import SourceRead
@@ -100,5 +100,5 @@ def _columns(records: list[tuple[int, bytes, bytes | None]]) -> RecordColumns:
     batch = build_batch([Record(key=key, value=value, timestamp=1) for _, key, value in records])
     columns = Batch(batch).columns()
     table = columns.table.copy()
-    table[:, RecordField.OFFSET] = np.array([offset for offset, _, _ in records], np.int64)
+    table[:, RecordColumn.OFFSET] = np.array([offset for offset, _, _ in records], np.int64)
     return RecordColumns(columns.payload, table)

@@ -17,14 +17,16 @@ import numpy.typing as npt
 
 from varve.commit_log import Log
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field, batch_table, scan_batches
-from varve.kernels.record_parse import (
+from varve.kernels.batch_layout import (
     NO_LOG_APPEND_TIMESTAMP,
-    RecordField,
-    parse_records,
-    record_table,
+    BatchColumn,
+    RecordColumn,
+    RecordStatus,
+    ScanStatus,
+    status_text,
 )
-from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.kernels.batch_scan import batch_table, scan_batches
+from varve.kernels.record_parse import parse_records, record_table
 from varve.records import HEADER_BYTES, Batch
 
 CONTROL: Final = 0x20
@@ -85,21 +87,21 @@ def _scan(data: memoryview, where: str) -> Iterator[ScannedRecords]:
         count, position, status = scan_batches(buffer, position, len(data), True, table)
         if status not in (ScanStatus.FULL, ScanStatus.END):
             raise Corrupt(
-                f"{where}: {describe(ScanStatus(status))} at position {position} of what was read; "
+                f"{where}: {status_text(status)} at position {position} of what was read; "
                 "run `varve check` on the directory to see what is broken"
             )
         rows = table[:count]
-        if np.any(rows[:, Field.ATTRIBUTES] & _CODEC):
+        if np.any(rows[:, BatchColumn.ATTRIBUTES] & _CODEC):
             yield from _unpack(data, rows, where)
         else:
             yield _parse(data, rows, where)
 
 
 def _parse(data: memoryview, rows: _Rows, where: str) -> ScannedRecords:
-    ends = (rows[:, Field.POSITION] + rows[:, Field.SIZE]).tolist()
-    starts = (rows[:, Field.POSITION] + HEADER_BYTES).tolist()
+    ends = (rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]).tolist()
+    starts = (rows[:, BatchColumn.POSITION] + HEADER_BYTES).tolist()
     payload = b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    counts = rows[:, Field.RECORD_COUNT]
+    counts = rows[:, BatchColumn.RECORD_COUNT]
     count = int(counts.sum())
     table = record_table(count)
     buffer = np.frombuffer(payload, np.uint8)
@@ -107,18 +109,20 @@ def _parse(data: memoryview, rows: _Rows, where: str) -> ScannedRecords:
         buffer, 0, buffer.size, count, 0, 0, NO_LOG_APPEND_TIMESTAMP, table
     )
     if status != RecordStatus.OK:
-        raise Corrupt(f"{where}: record {index} of {count}: {describe(RecordStatus(status))}")
-    offsets = table[:, RecordField.OFFSET] + np.repeat(rows[:, Field.BASE_OFFSET], counts)
+        raise Corrupt(f"{where}: record {index} of {count}: {status_text(RecordStatus(status))}")
+    offsets = table[:, RecordColumn.OFFSET] + np.repeat(rows[:, BatchColumn.BASE_OFFSET], counts)
     return ScannedRecords(
         offsets.tolist(),
-        np.repeat(rows[:, Field.PRODUCER_ID], counts).tolist(),
-        np.repeat(rows[:, Field.ATTRIBUTES], counts).tolist(),
-        _cut(payload, table, RecordField.KEY_START, RecordField.KEY_SIZE),
-        _cut(payload, table, RecordField.VALUE_START, RecordField.VALUE_SIZE),
+        np.repeat(rows[:, BatchColumn.PRODUCER_ID], counts).tolist(),
+        np.repeat(rows[:, BatchColumn.ATTRIBUTES], counts).tolist(),
+        _cut(payload, table, RecordColumn.KEY_START, RecordColumn.KEY_SIZE),
+        _cut(payload, table, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE),
     )
 
 
-def _cut(payload: bytes, table: _Rows, start: RecordField, size: RecordField) -> list[bytes | None]:
+def _cut(
+    payload: bytes, table: _Rows, start: RecordColumn, size: RecordColumn
+) -> list[bytes | None]:
     starts, sizes = table[:, start], table[:, size]
     return [
         payload[one:end] if end >= one else None
@@ -128,7 +132,7 @@ def _cut(payload: bytes, table: _Rows, start: RecordField, size: RecordField) ->
 
 def _unpack(data: memoryview, rows: _Rows, where: str) -> Iterator[ScannedRecords]:
     """Batches among which somebody has compressed one, one by one."""
-    for position in rows[:, Field.POSITION].tolist():
+    for position in rows[:, BatchColumn.POSITION].tolist():
         batch = Batch(data, where, position=position)
         records = list(batch.records())
         yield ScannedRecords(

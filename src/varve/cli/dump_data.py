@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from varve.cli.dump_entry import DumpOptions, Entry, Source, problem
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field
-from varve.kernels.status import ScanStatus, describe
+from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 from varve.records import (
     Batch,
     BatchHeader,
@@ -59,7 +58,7 @@ class GapFinder:
 
 def _dump_end(walk: BatchWalk, end: int, *, is_cut: bool) -> Iterator[Entry]:
     if walk.status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
-        yield problem(describe(walk.status), walk.position)
+        yield problem(status_text(walk.status), walk.position)
     if walk.position < end and not is_cut:
         yield Entry("trailingBytes", {"size": end - walk.position})
 
@@ -67,12 +66,12 @@ def _dump_end(walk: BatchWalk, end: int, *, is_cut: bool) -> Iterator[Entry]:
 def _dump_batch(
     table: BatchTable, row: int, source: Source, options: DumpOptions, gaps: GapFinder
 ) -> Iterator[Entry]:
-    position = int(table.rows[row, Field.POSITION])
+    position = int(table.rows[row, BatchColumn.POSITION])
     batch = Batch(table.bytes_of(row), where=source.path)
     is_valid = batch.is_valid_crc()
     yield _batch_entry(batch.header, position, is_valid)
     if not is_valid:
-        yield problem(describe(ScanStatus.BAD_CRC), position)
+        yield problem(status_text(ScanStatus.BAD_CRC), position)
     if options.deep:
         try:
             yield from _dump_records(batch, options, gaps)

@@ -18,7 +18,7 @@ from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.records import HEADER_BYTES, Batch, decode_header
 
 _NO_TIMESTAMP = -1
@@ -112,11 +112,11 @@ def _check_time_entry(
 def _largest_timestamp_at(log: File, start: int, offset: int) -> tuple[int, int]:
     """The last offset of the first batch that reaches the offset, and its records' largest time."""
     for table in BatchWalk(log, start=max(start, 0), end=log.size(), verify_crc=False):
-        rows = np.flatnonzero(table.rows[:, Field.LAST_OFFSET] >= offset)
+        rows = np.flatnonzero(table.rows[:, BatchColumn.LAST_OFFSET] >= offset)
         if not rows.size:
             continue
         row = int(rows[0])
-        last_offset = int(table.rows[row, Field.LAST_OFFSET])
+        last_offset = int(table.rows[row, BatchColumn.LAST_OFFSET])
         if last_offset != offset:
             return last_offset, _NO_TIMESTAMP
         timestamps = Batch(table.bytes_of(row), where=log.path).columns().timestamps

@@ -28,7 +28,7 @@ from varve.foundation.metrics import exposition
 from varve.kafka_server.guards import Guards
 from varve.kafka_server.http_endpoint import METRICS_TYPE, HttpEndpoint, Page
 from varve.kafka_server.server import Server
-from varve.kernels import append_inspect, batch_build, cell_join
+from varve.kernels import batch_build, batch_scan, record_columns
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +121,9 @@ def _warm() -> None:
 
     What follows is for the records of groups and transactions.
     """
-    append_inspect.warm()
+    batch_scan.warm()
     batch_build.warm()
-    cell_join.warm()
+    record_columns.warm()
 
 
 def _reload(guards: Guards) -> None:

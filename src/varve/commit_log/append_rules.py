@@ -21,10 +21,15 @@ from varve.foundation.errors import (
     RecordTooLarge,
     UnsupportedFormat,
 )
-from varve.kernels.append_inspect import PLAIN, inspect_append
-from varve.kernels.batch_scan import Field, inspection_row
-from varve.kernels.record_parse import Summary, summarize_records
-from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.kernels.batch_layout import (
+    BatchColumn,
+    InspectionColumn,
+    RecordStatus,
+    ScanStatus,
+    status_text,
+)
+from varve.kernels.batch_scan import VALID_AS_SENT, inspect_append, inspection_row
+from varve.kernels.record_parse import summarize_records
 from varve.records import (
     HEADER_BYTES,
     Codec,
@@ -41,18 +46,18 @@ _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 
 # Plain ints: an enum member as a list index costs a call, and these run for every append.
-_SIZE = int(Field.SIZE)
-_BASE_OFFSET = int(Field.BASE_OFFSET)
-_LAST_OFFSET = int(Field.LAST_OFFSET)
-_ATTRIBUTES = int(Field.ATTRIBUTES)
-_MAX_TIMESTAMP = int(Field.MAX_TIMESTAMP)
-_PRODUCER_ID = int(Field.PRODUCER_ID)
-_BASE_SEQUENCE = int(Field.BASE_SEQUENCE)
-_RECORD_COUNT = int(Field.RECORD_COUNT)
-_RECORDS_STATUS = int(Summary.RECORDS_STATUS)
-_RECORDS_MAX_TIMESTAMP = int(Summary.RECORDS_MAX_TIMESTAMP)
-_RECORDS_MIN_TIMESTAMP = int(Summary.RECORDS_MIN_TIMESTAMP)
-_RECORDS_NULL_KEYS = int(Summary.RECORDS_NULL_KEYS)
+_SIZE = int(BatchColumn.SIZE)
+_BASE_OFFSET = int(BatchColumn.BASE_OFFSET)
+_LAST_OFFSET = int(BatchColumn.LAST_OFFSET)
+_ATTRIBUTES = int(BatchColumn.ATTRIBUTES)
+_MAX_TIMESTAMP = int(BatchColumn.MAX_TIMESTAMP)
+_PRODUCER_ID = int(BatchColumn.PRODUCER_ID)
+_BASE_SEQUENCE = int(BatchColumn.BASE_SEQUENCE)
+_RECORD_COUNT = int(BatchColumn.RECORD_COUNT)
+_RECORDS_STATUS = int(InspectionColumn.RECORDS_STATUS)
+_RECORDS_MAX_TIMESTAMP = int(InspectionColumn.RECORDS_MAX_TIMESTAMP)
+_RECORDS_MIN_TIMESTAMP = int(InspectionColumn.RECORDS_MIN_TIMESTAMP)
+_RECORDS_NULL_KEYS = int(InspectionColumn.RECORDS_NULL_KEYS)
 _OK = int(ScanStatus.OK)
 _RECORDS_OK = int(RecordStatus.OK)
 
@@ -86,7 +91,7 @@ class CheckedBatch:
             base_offset=base_offset,
             last_offset=base_offset + self.last_delta,
             producer_id=fields[_PRODUCER_ID],
-            producer_epoch=fields[Field.PRODUCER_EPOCH],
+            producer_epoch=fields[BatchColumn.PRODUCER_EPOCH],
             base_sequence=base_sequence,
             last_sequence=-1
             if base_sequence < 0
@@ -129,11 +134,11 @@ class AppendRules:
         row = inspection_row()
         status = inspect_append(buffer, row)
         fields: list[int] = row.tolist()
-        if status == PLAIN and self._keeps_plain and buffer.size <= self._max_bytes:
+        if status == VALID_AS_SENT and self._keeps_plain and buffer.size <= self._max_bytes:
             if self._is_choosy:
                 self._check_settings(fields, now_ms)
             return CheckedBatch(data, fields, fields[_MAX_TIMESTAMP], None)
-        if status not in (_OK, PLAIN):
+        if status not in (_OK, VALID_AS_SENT):
             raise self._refusal(ScanStatus(status), data)
         self._check_header(fields, buffer.size, origin)
         attributes = fields[_ATTRIBUTES]
@@ -149,7 +154,12 @@ class AppendRules:
                 Codec(codec), memoryview(data)[HEADER_BYTES:], where=self._where
             )
             summarize_records(
-                payload, 0, payload.size, fields[_RECORD_COUNT], fields[Field.BASE_TIMESTAMP], row
+                payload,
+                0,
+                payload.size,
+                fields[_RECORD_COUNT],
+                fields[BatchColumn.BASE_TIMESTAMP],
+                row,
             )
             fields = row.tolist()
         self._check_records(fields, now_ms)
@@ -158,7 +168,7 @@ class AppendRules:
     def _refusal(self, status: ScanStatus, data: Buffer) -> Exception:
         if not len(data):
             return InvalidRecord(f"{self._where}: the append holds no batch")
-        message = f"{self._where}: {describe(status)}"
+        message = f"{self._where}: {status_text(status)}"
         if status == ScanStatus.OLD_MAGIC:
             return UnsupportedFormat(f"{message}; send batches of message format 2")
         return Corrupt(f"{message}; nothing was appended")
@@ -201,10 +211,11 @@ class AppendRules:
 
     def _check_records(self, fields: list[int], now_ms: int) -> None:
         if fields[_RECORDS_STATUS] != _RECORDS_OK:
-            index = fields[Summary.RECORDS_FAULT_INDEX]
+            index = fields[InspectionColumn.RECORDS_FAULT_INDEX]
             raise InvalidRecord.at(
                 index,
-                f"{self._where}: record {index} of the batch: {describe(fields[_RECORDS_STATUS])}",
+                f"{self._where}: record {index} of the batch: "
+                f"{status_text(fields[_RECORDS_STATUS])}",
             )
         if self._log_append_time:
             if fields[_ATTRIBUTES] & _LOG_APPEND_TIME:
@@ -223,7 +234,7 @@ class AppendRules:
         if self._has_bounds and not self._log_append_time:
             self._check_bounds(fields, now_ms)
         if self._is_compacted and fields[_RECORDS_NULL_KEYS]:
-            index = fields[Summary.RECORDS_FIRST_NULL_KEY]
+            index = fields[InspectionColumn.RECORDS_FIRST_NULL_KEY]
             raise InvalidRecord.at(
                 index,
                 f"{self._where}: record {index} of the batch has no key, which "
@@ -250,7 +261,7 @@ class AppendRules:
         attributes = fields[_ATTRIBUTES]
         codec = Codec(attributes & _CODEC) if attributes & _CODEC else Codec.NONE
         target = codec if self._target.codec is None else self._target.codec
-        if target is not codec or (codec and not fields[Summary.RECORDS_CONSECUTIVE]):
+        if target is not codec or (codec and not fields[InspectionColumn.RECORDS_CONSECUTIVE]):
             data = rebuild_batch(bytes(data), codec=target, level=self._target.level)
             if len(data) > self._max_bytes:
                 raise RecordTooLarge(

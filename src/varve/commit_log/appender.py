@@ -33,8 +33,8 @@ from varve.foundation.errors import (
     UnexpectedOffset,
     UnsupportedFormat,
 )
-from varve.kernels.batch_scan import Field, batch_table, scan_batches
-from varve.kernels.status import ScanStatus, describe
+from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
+from varve.kernels.batch_scan import batch_table, scan_batches
 
 # Base offset, batch length, leader epoch: the part of a batch that the log may rewrite freely.
 _PREFIX: Final = Struct(">qii")
@@ -178,11 +178,13 @@ class Appender:
         rows = self._scan(data)
         if not rows:
             return None
-        end = rows[-1][Field.POSITION] + rows[-1][Field.SIZE]
+        end = rows[-1][BatchColumn.POSITION] + rows[-1][BatchColumn.SIZE]
         view = memoryview(data)[:end]
-        newest = max(rows, key=lambda row: row[Field.MAX_TIMESTAMP])
+        newest = max(rows, key=lambda row: row[BatchColumn.MAX_TIMESTAMP])
         where = str(self._state.topic_partition)
-        summaries = [_summary(row, view, where) for row in rows if row[Field.PRODUCER_ID] >= 0]
+        summaries = [
+            _summary(row, view, where) for row in rows if row[BatchColumn.PRODUCER_ID] >= 0
+        ]
         state = self._state
         with state.lock:
             state.check_usable()
@@ -191,18 +193,18 @@ class Appender:
             batches = BatchSet(
                 (view,),
                 end,
-                rows[0][Field.BASE_OFFSET],
-                rows[-1][Field.LAST_OFFSET],
-                newest[Field.MAX_TIMESTAMP],
-                newest[Field.LAST_OFFSET],
+                rows[0][BatchColumn.BASE_OFFSET],
+                rows[-1][BatchColumn.LAST_OFFSET],
+                newest[BatchColumn.MAX_TIMESTAMP],
+                newest[BatchColumn.LAST_OFFSET],
             )
-            epochs = [(row[Field.LEADER_EPOCH], row[Field.BASE_OFFSET]) for row in rows]
+            epochs = [(row[BatchColumn.LEADER_EPOCH], row[BatchColumn.BASE_OFFSET]) for row in rows]
             self._write_locked(batches, epochs, state.clock.now_ms())
             self._remember_locked(plan)
             if self._shows_at_once:
-                self._show_locked(rows[-1][Field.LAST_OFFSET] + 1)
+                self._show_locked(rows[-1][BatchColumn.LAST_OFFSET] + 1)
             log_start_offset = state.log_start_offset
-        first, last = rows[0][Field.BASE_OFFSET], rows[-1][Field.LAST_OFFSET]
+        first, last = rows[0][BatchColumn.BASE_OFFSET], rows[-1][BatchColumn.LAST_OFFSET]
         self.settle(last + 1)
         return AppendResult(first, last, -1, log_start_offset, False)
 
@@ -215,7 +217,7 @@ class Appender:
             count, position, status = scan_batches(buffer, position, buffer.size, True, table)
             rows += table[:count].tolist()
         if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
-            message = f"{self._state.topic_partition}: position {position}: {describe(status)}"
+            message = f"{self._state.topic_partition}: position {position}: {status_text(status)}"
             if status == ScanStatus.OLD_MAGIC:
                 raise UnsupportedFormat(message)
             raise Corrupt(f"{message}; nothing was appended")
@@ -224,29 +226,31 @@ class Appender:
     def _check_follows_locked(self, rows: list[list[int]]) -> None:
         where = self._state.topic_partition
         end_offset = self._state.end_offset
-        first = rows[0][Field.BASE_OFFSET]
+        first = rows[0][BatchColumn.BASE_OFFSET]
         if first < end_offset:
             raise UnexpectedOffset(
                 f"{where}: the batches begin at offset {first}, below the log end offset "
                 f"{end_offset}"
             )
-        if rows[-1][Field.LAST_OFFSET] - first > RELATIVE_OFFSET_MAX:
+        if rows[-1][BatchColumn.LAST_OFFSET] - first > RELATIVE_OFFSET_MAX:
             raise UnexpectedOffset(
-                f"{where}: the batches span offsets {first}..{rows[-1][Field.LAST_OFFSET]}, more "
+                f"{where}: the batches span offsets {first}..{rows[-1][BatchColumn.LAST_OFFSET]}, "
+                "more "
                 f"than the {RELATIVE_OFFSET_MAX} that one segment can hold; send them one by one"
             )
         previous = first - 1
         for row in rows:
             if (
-                row[Field.BASE_OFFSET] <= previous
-                or row[Field.LAST_OFFSET] < row[Field.BASE_OFFSET]
+                row[BatchColumn.BASE_OFFSET] <= previous
+                or row[BatchColumn.LAST_OFFSET] < row[BatchColumn.BASE_OFFSET]
             ):
                 raise UnexpectedOffset(
-                    f"{where}: batch {row[Field.BASE_OFFSET]}..{row[Field.LAST_OFFSET]} "
+                    f"{where}: batch "
+                    f"{row[BatchColumn.BASE_OFFSET]}..{row[BatchColumn.LAST_OFFSET]} "
                     "follows offset "
                     f"{previous}; offsets must ascend"
                 )
-            previous = row[Field.LAST_OFFSET]
+            previous = row[BatchColumn.LAST_OFFSET]
 
     def _write_locked(
         self, batches: BatchSet, epochs: Sequence[tuple[int, int]], now_ms: int
@@ -313,6 +317,8 @@ class Appender:
 
 
 def _summary(row: list[int], data: memoryview, where: str) -> BatchSummary:
-    is_control = row[Field.ATTRIBUTES] & _CONTROL
-    start = row[Field.POSITION]
-    return summarize_row(row, data[start : start + row[Field.SIZE]] if is_control else None, where)
+    is_control = row[BatchColumn.ATTRIBUTES] & _CONTROL
+    start = row[BatchColumn.POSITION]
+    return summarize_row(
+        row, data[start : start + row[BatchColumn.SIZE]] if is_control else None, where
+    )

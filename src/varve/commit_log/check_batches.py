@@ -18,8 +18,7 @@ from varve.commit_log.segment_recovery import is_old_message
 from varve.commit_log.segment_scan import CHUNK_BYTES, BatchTable, BatchWalk
 from varve.disk import File
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field
-from varve.kernels.status import ScanStatus, describe
+from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
 from varve.records import Batch, TimestampType
 
 _BAD_CHECKSUMS_MAX: Final = 16
@@ -88,7 +87,7 @@ class BatchCheck:
         if len(good.rows) < len(table.rows):
             self.faults.append(Fault(good.end, "control-batch", "the control record is malformed"))
         rows = good.rows
-        bases, lasts = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
+        bases, lasts = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
         previous = np.concatenate([[self._last_offset], lasts])[:-1]
         falls = np.flatnonzero((bases <= previous) | (lasts < bases))
         if falls.size:
@@ -98,13 +97,13 @@ class BatchCheck:
             self.faults.append(Fault(good.end, "offsets-ascend", message))
         if len(good.rows):
             self._check_rows(good)
-            self._last_offset = int(good.rows[-1, Field.LAST_OFFSET])
+            self._last_offset = int(good.rows[-1, BatchColumn.LAST_OFFSET])
         self._advance(good.end - good.start)
         return good
 
     def _check_rows(self, table: BatchTable) -> None:
         rows = table.rows
-        bases, lasts = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
+        bases, lasts = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
         self._add(
             table,
             lasts - self._base_offset > RELATIVE_OFFSET_MAX,
@@ -112,7 +111,7 @@ class BatchCheck:
             "offset beyond the 32-bit range of the segment",
             repair="split the segment",
         )
-        counts = rows[:, Field.RECORD_COUNT]
+        counts = rows[:, BatchColumn.RECORD_COUNT]
         wrong = (counts < 0) | (counts > lasts - bases + 1)
         self._add(table, wrong, "batch-count", "more records than offsets, or a negative count")
         if self._deep:
@@ -129,13 +128,15 @@ class BatchCheck:
     ) -> None:
         for row in np.flatnonzero(is_wrong).tolist():
             fields = table.rows[row]
-            offsets = f"offsets {fields[Field.BASE_OFFSET]}..{fields[Field.LAST_OFFSET]}"
+            offsets = (
+                f"offsets {fields[BatchColumn.BASE_OFFSET]}..{fields[BatchColumn.LAST_OFFSET]}"
+            )
             text = f"batch with {offsets}: {message}"
-            position = int(fields[Field.POSITION])
+            position = int(fields[BatchColumn.POSITION])
             self._found.error(self._path, rule, text, position=position, repair=repair)
 
     def _check_records(self, table: BatchTable, row: int) -> None:
-        position = int(table.rows[row, Field.POSITION])
+        position = int(table.rows[row, BatchColumn.POSITION])
         batch = Batch(table.bytes_of(row), where=self._path)
         try:
             columns = batch.columns()
@@ -160,7 +161,7 @@ class BatchCheck:
         if self.faults and self.faults[0].position < table.end:
             return False
         self.good_end = table.end
-        self.next_offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+        self.next_offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
         return True
 
     def _note_end(self, walk: BatchWalk, file: File, size: int) -> int:
@@ -172,7 +173,7 @@ class BatchCheck:
         if status == ScanStatus.OLD_MAGIC and not is_old_message(file, position, size):
             status = ScanStatus.BAD_MAGIC
         rule = "zero-tail" if is_zeros else _RULES[status]
-        self.faults.append(Fault(position, rule, describe(status), is_zeros))
+        self.faults.append(Fault(position, rule, status_text(status), is_zeros))
         if status != ScanStatus.BAD_CRC:
             return size
         if sum(fault.rule == rule for fault in self.faults) >= _BAD_CHECKSUMS_MAX:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from varve.commit_log.finding import FindingList, Severity
 from varve.commit_log.segment_scan import BatchTable
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 
 REBUILD: Final = "rebuild the index from its segment"
 
@@ -35,11 +35,11 @@ class OffsetEntryCheck:
     def observe(self, table: BatchTable) -> None:
         """Notes what the table's batches say about the entries."""
         rows = table.rows
-        positions = rows[:, Field.POSITION]
+        positions = rows[:, BatchColumn.POSITION]
         slots, hits = _matches(self.positions, positions)
-        self._first_offsets[slots] = rows[hits, Field.BASE_OFFSET]
-        self._last_offsets[slots] = rows[hits, Field.LAST_OFFSET]
-        slots, hits = _matches(self.offsets, rows[:, Field.LAST_OFFSET])
+        self._first_offsets[slots] = rows[hits, BatchColumn.BASE_OFFSET]
+        self._last_offsets[slots] = rows[hits, BatchColumn.LAST_OFFSET]
+        slots, hits = _matches(self.offsets, rows[:, BatchColumn.LAST_OFFSET])
         self._end_positions[slots] = positions[hits]
 
     def judge(self, found: FindingList, path: str, severity: Severity, *, end: int) -> None:
@@ -99,8 +99,8 @@ class TimeEntryCheck:
 
     def observe(self, table: BatchTable) -> None:
         rows = table.rows
-        timestamps = rows[:, Field.MAX_TIMESTAMP]
-        last_offsets = rows[:, Field.LAST_OFFSET]
+        timestamps = rows[:, BatchColumn.MAX_TIMESTAMP]
+        last_offsets = rows[:, BatchColumn.LAST_OFFSET]
         before = np.empty(len(rows), np.int64)
         before[0] = self.max_timestamp
         np.maximum(np.maximum.accumulate(timestamps[:-1]), self.max_timestamp, out=before[1:])

@@ -10,7 +10,7 @@ from varve.commit_log.leader_epochs import LeaderEpochs
 from varve.commit_log.segment_scan import BatchTable
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 
 REBUILD_EPOCHS: Final = "rebuild the history from the batches"
 
@@ -30,18 +30,18 @@ class EpochCheck:
 
     def observe(self, table: BatchTable, path: str) -> None:
         """Takes the table's batches run by run of one epoch."""
-        epochs = table.rows[:, Field.LEADER_EPOCH]
+        epochs = table.rows[:, BatchColumn.LEADER_EPOCH]
         starts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
         ends = np.append(starts[1:], len(epochs)) - 1
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             epoch = int(epochs[start])
             if epoch < 0:
                 continue
-            first = int(table.rows[start, Field.BASE_OFFSET])
-            last = int(table.rows[end, Field.LAST_OFFSET])
+            first = int(table.rows[start, BatchColumn.BASE_OFFSET])
+            last = int(table.rows[end, BatchColumn.LAST_OFFSET])
             if epoch < self._latest:
                 message = f"leader epoch {epoch} at offset {first} comes after {self._latest}"
-                position = int(table.rows[start, Field.POSITION])
+                position = int(table.rows[start, BatchColumn.POSITION])
                 self._found.warning(path, "epoch-descends", message, position=position)
             else:
                 self._assign(epoch, first)

@@ -18,7 +18,7 @@ from varve.commit_log.producer_state import ProducerStates
 from varve.commit_log.segment_scan import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 
 _NEVER_MS: Final = 2**62
 REMOVE_SNAPSHOT: Final = "remove the snapshot; producer state is rebuilt from the batches"
@@ -67,7 +67,7 @@ class ProducerCheck:
     def observe(self, table: BatchTable, txn_index: TransactionIndex, path: str) -> None:
         """Replays a table, stopping at every snapshot on the way to compare it."""
         self._note_gaps(table)
-        bases = table.rows[:, Field.BASE_OFFSET]
+        bases = table.rows[:, BatchColumn.BASE_OFFSET]
         start = 0
         while start < len(table.rows):
             self._compare_up_to(int(bases[start]))
@@ -85,11 +85,11 @@ class ProducerCheck:
 
     def _note_gaps(self, table: BatchTable) -> None:
         rows = table.rows
-        lasts = rows[:, Field.LAST_OFFSET]
-        counts = lasts - rows[:, Field.BASE_OFFSET] + 1
+        lasts = rows[:, BatchColumn.LAST_OFFSET]
+        counts = lasts - rows[:, BatchColumn.BASE_OFFSET] + 1
         expected = np.concatenate([[self._next_offset], lasts[:-1] + 1])
-        has_gap = (rows[:, Field.BASE_OFFSET] != expected).any()
-        if has_gap or (rows[:, Field.RECORD_COUNT] != counts).any():
+        has_gap = (rows[:, BatchColumn.BASE_OFFSET] != expected).any()
+        if has_gap or (rows[:, BatchColumn.RECORD_COUNT] != counts).any():
             self.has_gaps = True
         self._next_offset = int(lasts[-1]) + 1
 

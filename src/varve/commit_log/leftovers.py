@@ -22,7 +22,7 @@ from varve.commit_log.names import (
 )
 from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import FileSystem
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,6 @@ def _next_offset(fs: FileSystem, directory: str, base_offset: int) -> int:
     with fs.open(path) as file:
         walk = BatchWalk(file, start=0, end=file.size(), verify_crc=False)
         for table in walk:
-            next_offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+            next_offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
         walk.check_ended(path)
     return next_offset

@@ -20,7 +20,7 @@ from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.commit_log.settings import LONG_MAX
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def _replay_segment(
     path = segment.path(LOG)
     walk = BatchWalk(segment.file(), start=found[0], end=segment.size, verify_crc=False)
     for table in walk:
-        inside = int((table.rows[:, Field.BASE_OFFSET] < end).sum())
+        inside = int((table.rows[:, BatchColumn.BASE_OFFSET] < end).sum())
         rows = table.rows[:inside]
         replay_batches(
             BatchTable(rows, table.buffer, table.start, table.end), producers, None, where=path

@@ -13,7 +13,7 @@ from varve.commit_log.producer_state import BatchSummary, Marker, Origin, Produc
 from varve.commit_log.segment_scan import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.records import (
     Batch,
     ControlType,
@@ -31,18 +31,18 @@ def summarize_row(row: list[int], batch: memoryview | None, where: str) -> Batch
 
     `batch` is needed for control batches only.
     """
-    attributes = row[Field.ATTRIBUTES]
-    base_sequence = row[Field.BASE_SEQUENCE]
-    delta = row[Field.LAST_OFFSET] - row[Field.BASE_OFFSET]
+    attributes = row[BatchColumn.ATTRIBUTES]
+    base_sequence = row[BatchColumn.BASE_SEQUENCE]
+    delta = row[BatchColumn.LAST_OFFSET] - row[BatchColumn.BASE_OFFSET]
     is_control = bool(attributes & _CONTROL)
     return BatchSummary(
-        base_offset=row[Field.BASE_OFFSET],
-        last_offset=row[Field.LAST_OFFSET],
-        producer_id=row[Field.PRODUCER_ID],
-        producer_epoch=row[Field.PRODUCER_EPOCH],
+        base_offset=row[BatchColumn.BASE_OFFSET],
+        last_offset=row[BatchColumn.LAST_OFFSET],
+        producer_id=row[BatchColumn.PRODUCER_ID],
+        producer_epoch=row[BatchColumn.PRODUCER_EPOCH],
         base_sequence=base_sequence,
         last_sequence=-1 if base_sequence < 0 else increment_sequence(base_sequence, delta),
-        max_timestamp=row[Field.MAX_TIMESTAMP],
+        max_timestamp=row[BatchColumn.MAX_TIMESTAMP],
         is_transactional=bool(attributes & _TRANSACTIONAL),
         is_control=is_control,
         marker=decode_marker(batch, where) if is_control and batch is not None else None,
@@ -68,8 +68,8 @@ def decode_marker(batch: memoryview, where: str) -> Marker | None:
 
 def count_before_bad_marker(table: BatchTable, *, where: str) -> int:
     """How many batches precede the first marker that cannot be read; all when there is none."""
-    is_control = (table.rows[:, Field.ATTRIBUTES] & _CONTROL) != 0
-    for row in np.flatnonzero(is_control & (table.rows[:, Field.PRODUCER_ID] >= 0)):
+    is_control = (table.rows[:, BatchColumn.ATTRIBUTES] & _CONTROL) != 0
+    for row in np.flatnonzero(is_control & (table.rows[:, BatchColumn.PRODUCER_ID] >= 0)):
         try:
             decode_marker(table.bytes_of(int(row)), where)
         except Corrupt:
@@ -90,7 +90,7 @@ def replay_batches(
     """
     for row in _rows_that_matter(table.rows):
         fields = table.rows[row].tolist()
-        is_control = fields[Field.ATTRIBUTES] & _CONTROL
+        is_control = fields[BatchColumn.ATTRIBUTES] & _CONTROL
         summary = summarize_row(fields, table.bytes_of(int(row)) if is_control else None, where)
         plan = producers.check_and_plan([summary], Origin.REPLICATION)
         producers.apply(plan)
@@ -113,13 +113,13 @@ def _rows_that_matter(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     Of a producer's data batches these are its last five, which are remembered, and those that may
     open a transaction: the first, and any behind a marker or a batch outside a transaction.
     """
-    with_producer = np.flatnonzero(rows[:, Field.PRODUCER_ID] >= 0)
+    with_producer = np.flatnonzero(rows[:, BatchColumn.PRODUCER_ID] >= 0)
     if not with_producer.size:
         return with_producer
-    order = np.argsort(rows[with_producer, Field.PRODUCER_ID], kind="stable")
+    order = np.argsort(rows[with_producer, BatchColumn.PRODUCER_ID], kind="stable")
     grouped = with_producer[order]
-    producer_ids = rows[grouped, Field.PRODUCER_ID]
-    attributes = rows[grouped, Field.ATTRIBUTES]
+    producer_ids = rows[grouped, BatchColumn.PRODUCER_ID]
+    attributes = rows[grouped, BatchColumn.ATTRIBUTES]
     is_control = (attributes & _CONTROL) != 0
     continues = (attributes & _TRANSACTIONAL) != 0
     continues[1:] &= continues[:-1] & ~is_control[:-1] & (producer_ids[1:] == producer_ids[:-1])

@@ -16,8 +16,8 @@ from varve.commit_log.segment import ReadableSegment
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import File
 from varve.foundation.errors import Corrupt, UnsupportedFormat
-from varve.kernels.batch_cut import cut_batches
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.batch_scan import cut_batches
 from varve.records import HEADER_BYTES, Batch, decode_header
 
 # Base offset, batch length, magic and last offset delta: all that finding a batch needs.
@@ -152,7 +152,7 @@ def find_offset_by_time(
         return None
     walk = BatchWalk(segment.file(), start=found[0], end=size, verify_crc=False)
     for table in walk:
-        candidates = table.rows[:, Field.MAX_TIMESTAMP] >= timestamp
+        candidates = table.rows[:, BatchColumn.MAX_TIMESTAMP] >= timestamp
         for row in np.flatnonzero(candidates):
             record = _first_record_at_or_after(table, int(row), timestamp, start_offset, segment)
             if record is not None:
@@ -164,7 +164,7 @@ def find_offset_by_time(
 def _first_record_at_or_after(
     table: BatchTable, row: int, timestamp: int, start_offset: int, segment: ReadableSegment
 ) -> TimestampOffset | None:
-    where = f"{segment.path(LOG)} at {int(table.rows[row, Field.POSITION])}"
+    where = f"{segment.path(LOG)} at {int(table.rows[row, BatchColumn.POSITION])}"
     columns = Batch(bytes(table.bytes_of(row)), where=where).columns()
     matches = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= start_offset))
     if not matches.size:
@@ -190,7 +190,7 @@ def find_end(segment: ReadableSegment, *, size: int) -> tuple[int, int]:
     next_offset = segment.base_offset
     walk = BatchWalk(segment.file(), start=position, end=size, verify_crc=False)
     for table in walk:
-        next_offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+        next_offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
     if position and walk.position == position:
         raise Corrupt(
             f"{segment.path(INDEX)}: the last entry points to position {position}, where no batch "

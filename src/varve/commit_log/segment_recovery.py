@@ -23,14 +23,13 @@ from varve.commit_log.time_index import TimeIndex
 from varve.commit_log.txn_index import TransactionIndex
 from varve.disk import File, FileSystem, write_atomically
 from varve.foundation.errors import OffsetOverflow, UnsupportedFormat
-from varve.kernels.batch_scan import Field
-from varve.kernels.index_build import (
+from varve.kernels.batch_layout import BatchColumn, ScanStatus, status_text
+from varve.kernels.batch_scan import (
     IndexBuildStatus,
     IndexState,
     build_index_entries,
     initial_index_state,
 )
-from varve.kernels.status import ScanStatus, describe
 
 _LENGTH_END: Final = 12
 _OLD_CRC_START: Final = 16
@@ -73,8 +72,8 @@ class SegmentIndexer:
         Raises OffsetOverflow at a batch beyond the 32-bit range of the segment.
         """
         rows = table.rows
-        if len(rows) and rows[0, Field.POSITION] == 0:
-            self.first_timestamp = int(rows[0, Field.MAX_TIMESTAMP])
+        if len(rows) and rows[0, BatchColumn.POSITION] == 0:
+            self.first_timestamp = int(rows[0, BatchColumn.MAX_TIMESTAMP])
         offset_entries = np.empty((len(rows), 2), np.int64)
         time_entries = np.empty((len(rows), 2), np.int64)
         offset_count, time_count, status, done = build_index_entries(
@@ -87,14 +86,15 @@ class SegmentIndexer:
         )
         if status == IndexBuildStatus.OFFSET_OVERFLOW:
             raise OffsetOverflow(
-                f"{self._where}: position {rows[done, Field.POSITION]}: last offset "
-                f"{rows[done, Field.LAST_OFFSET]} lies beyond the 32-bit range of base offset "
+                f"{self._where}: position {rows[done, BatchColumn.POSITION]}: last offset "
+                f"{rows[done, BatchColumn.LAST_OFFSET]} lies beyond the 32-bit range of base "
+                "offset "
                 f"{self.base_offset}"
             )
         self._offset_entries.append(offset_entries[:offset_count])
         self._time_entries.append(time_entries[:time_count])
         if done:
-            self.next_offset = int(rows[done - 1, Field.LAST_OFFSET]) + 1
+            self.next_offset = int(rows[done - 1, BatchColumn.LAST_OFFSET]) + 1
         return done
 
     def offset_index(self) -> OffsetIndex:
@@ -182,13 +182,13 @@ def recover_segment(
 def _stop_reason(walk: BatchWalk, file: File, file_size: int, path: str) -> str:
     if walk.status == ScanStatus.OLD_MAGIC and is_old_message(file, walk.position, file_size):
         raise UnsupportedFormat(
-            f"{path}: position {walk.position}: {describe(walk.status)}; nothing was changed. "
+            f"{path}: position {walk.position}: {status_text(walk.status)}; nothing was changed. "
             "Rewrite the "
             "topic with a Kafka release that converts message formats 0 and 1, then open it again"
         )
     if walk.position == file_size:
         return ""
-    return f"position {walk.position}: {describe(walk.status)}"
+    return f"position {walk.position}: {status_text(walk.status)}"
 
 
 def is_old_message(file: File, position: int, file_size: int) -> bool:
@@ -208,7 +208,7 @@ def is_old_message(file: File, position: int, file_size: int) -> bool:
 
 
 def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
-    leader_epochs = table.rows[:, Field.LEADER_EPOCH]
+    leader_epochs = table.rows[:, BatchColumn.LEADER_EPOCH]
     latest = epochs.latest
     if not leader_epochs.size or (latest is not None and leader_epochs.max() <= latest.epoch):
         return
@@ -217,7 +217,7 @@ def _assign_epochs(table: BatchTable, epochs: LeaderEpochs) -> None:
         epoch = int(leader_epochs[row])
         latest = epochs.latest
         if epoch >= 0 and (latest is None or epoch > latest[0]):
-            epochs.assign(epoch, int(table.rows[row, Field.BASE_OFFSET]))
+            epochs.assign(epoch, int(table.rows[row, BatchColumn.BASE_OFFSET]))
 
 
 def write_indexes(

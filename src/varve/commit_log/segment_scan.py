@@ -16,8 +16,8 @@ from varve.commit_log.offset_index import OffsetIndex
 from varve.commit_log.time_index import TimeIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt, UnsupportedFormat
-from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
-from varve.kernels.status import ScanStatus, describe
+from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn, ScanStatus, status_text
+from varve.kernels.batch_scan import scan_batches
 
 CHUNK_BYTES: Final = 4 << 20
 _TABLE_ROWS: Final = 8192
@@ -43,12 +43,12 @@ class BatchTable:
         """The table of its first batches."""
         if count == len(self.rows):
             return self
-        end = int(self.rows[count, Field.POSITION])
+        end = int(self.rows[count, BatchColumn.POSITION])
         return BatchTable(self.rows[:count], self.buffer, self.start, end)
 
     def bytes_of(self, row: int) -> memoryview:
-        position = int(self.rows[row, Field.POSITION]) - self.start
-        return self.buffer[position : position + int(self.rows[row, Field.SIZE])]
+        position = int(self.rows[row, BatchColumn.POSITION]) - self.start
+        return self.buffer[position : position + int(self.rows[row, BatchColumn.SIZE])]
 
 
 class BatchWalk:
@@ -61,7 +61,7 @@ class BatchWalk:
         self._file = file
         self._end = end
         self._verify_crc = verify_crc
-        self._table = np.empty((_TABLE_ROWS, FIELD_COUNT), np.int64)
+        self._table = np.empty((_TABLE_ROWS, BATCH_COLUMN_COUNT), np.int64)
         self.position = start
         self.status = ScanStatus.END
 
@@ -93,7 +93,7 @@ class BatchWalk:
             self.position = base + start
             if count:
                 rows = self._table[:count]
-                rows[:, Field.POSITION] += base
+                rows[:, BatchColumn.POSITION] += base
                 yield BatchTable(rows, view, base, self.position)
             if self.status != ScanStatus.FULL:
                 return
@@ -117,7 +117,7 @@ class BatchWalk:
         """
         if self.status in (ScanStatus.END, ScanStatus.INCOMPLETE, ScanStatus.FULL):
             return
-        message = f"{where}: position {self.position}: {describe(self.status)}"
+        message = f"{where}: position {self.position}: {status_text(self.status)}"
         if self.status == ScanStatus.OLD_MAGIC:
             raise UnsupportedFormat(
                 f"{message}; rewrite the topic with a Kafka release that converts message "
@@ -136,9 +136,9 @@ def find_largest_timestamp(
     largest, offset = time_index.last
     position = offset_index.lookup(offset)[1]
     for table in BatchWalk(file, start=position, end=size, verify_crc=False):
-        timestamps = table.rows[:, Field.MAX_TIMESTAMP]
+        timestamps = table.rows[:, BatchColumn.MAX_TIMESTAMP]
         row = int(timestamps.argmax())
         if timestamps[row] > largest:
             largest = int(timestamps[row])
-            offset = int(table.rows[row, Field.LAST_OFFSET])
+            offset = int(table.rows[row, BatchColumn.LAST_OFFSET])
     return largest, offset

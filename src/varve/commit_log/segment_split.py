@@ -13,7 +13,7 @@ from varve.commit_log.names import CLEANED, LOG, SWAP, log_name
 from varve.commit_log.offset_index import RELATIVE_OFFSET_MAX
 from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import File, FileSystem
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 
 _COPY_BYTES: Final = 4 << 20
 
@@ -55,10 +55,10 @@ def _plan_parts(file: File, base_offset: int) -> list[_Part]:
     base, start, end = base_offset, 0, 0
     for table in BatchWalk(file, start=0, end=file.size(), verify_crc=False):
         for row in table.rows.tolist():
-            if row[Field.LAST_OFFSET] - base > RELATIVE_OFFSET_MAX:
+            if row[BatchColumn.LAST_OFFSET] - base > RELATIVE_OFFSET_MAX:
                 parts.append(_Part(base, start, end))
-                base, start = row[Field.BASE_OFFSET], end
-            end += row[Field.SIZE]
+                base, start = row[BatchColumn.BASE_OFFSET], end
+            end += row[BatchColumn.SIZE]
     return [*parts, _Part(base, start, end)]
 
 

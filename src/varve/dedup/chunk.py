@@ -11,16 +11,16 @@ from typing import Final
 import numpy as np
 
 from varve.dedup.committed import CommittedBatch
-from varve.kernels.record_parse import RECORD_FIELD_COUNT, RecordField
+from varve.kernels.batch_layout import RECORD_COLUMN_COUNT, RecordColumn
 from varve.records import RecordColumns
 from varve.records.columns import NO_BYTES, Integers, frozen_bytes
 
 _STARTS: Final = (
-    RecordField.KEY_START,
-    RecordField.VALUE_START,
-    RecordField.HEADERS_START,
-    RecordField.RECORD_START,
-    RecordField.RECORD_END,
+    RecordColumn.KEY_START,
+    RecordColumn.VALUE_START,
+    RecordColumn.HEADERS_START,
+    RecordColumn.RECORD_START,
+    RecordColumn.RECORD_END,
 )
 
 
@@ -65,7 +65,7 @@ def make_chunk(batches: Sequence[CommittedBatch], *, start_offset: int) -> Chunk
 
 def _join(payloads: list[np.ndarray], tables: list[np.ndarray]) -> RecordColumns:
     if not payloads:
-        return RecordColumns(NO_BYTES, np.empty((0, RECORD_FIELD_COUNT), np.int64))
+        return RecordColumns(NO_BYTES, np.empty((0, RECORD_COLUMN_COUNT), np.int64))
     if len(payloads) == 1:
         return RecordColumns(payloads[0], np.ascontiguousarray(tables[0]))
     return RecordColumns(frozen_bytes(np.concatenate(payloads)), np.concatenate(tables))

@@ -23,7 +23,7 @@ from varve.dedup.ids import Arrivals, Numbers, Secret, fold_id
 from varve.dedup.rules import DedupRules
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.cell_join import join_cells
+from varve.kernels.record_columns import join_byte_strings
 from varve.kernels.window_spans import (
     ABSENT,
     NO_ROW,
@@ -272,7 +272,7 @@ class IdStore:
 
     def _read(self, segment: Segment, cells: Rows, rows: Numbers, spans: Rows) -> None:
         values = segment.database.get_many(self._keys(cells[rows]))
-        _, data, starts, sizes = join_cells(values)
+        _, data, starts, sizes = join_byte_strings(values)
         fault = read_spans(data, starts, sizes, rows, cells, self.rules.cell_ms, spans)
         if fault >= 0:
             raise self._no_span(segment, values[fault])

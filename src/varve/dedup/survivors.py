@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from varve.dedup.chunk import Chunk
 from varve.foundation.errors import RecordTooLarge
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 from varve.records import (
     Codec,
     RecordColumns,
@@ -58,8 +58,8 @@ def build_survivors(chunk: Chunk, kept: Flags, limit: BatchLimit) -> list[bytes 
 
 def _build(chunk: Chunk, kept: Flags, limit: BatchLimit) -> Iterator[bytes | bytearray]:
     sizes = (
-        chunk.columns.table[:, RecordField.RECORD_END]
-        - chunk.columns.table[:, RecordField.RECORD_START]
+        chunk.columns.table[:, RecordColumn.RECORD_END]
+        - chunk.columns.table[:, RecordColumn.RECORD_START]
     )
     waiting: _Gathered | None = None
     start = 0

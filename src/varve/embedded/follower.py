@@ -25,8 +25,7 @@ from varve.disk import FileSystem
 from varve.embedded.reading import stored_records
 from varve.embedded.stored_record import StoredRecord
 from varve.foundation.errors import Corrupt, OffsetOutOfRange
-from varve.kernels.batch_scan import Field
-from varve.kernels.status import ScanStatus
+from varve.kernels.batch_layout import BatchColumn, ScanStatus
 from varve.records import Batch, RecordColumns
 
 # A write in flight is done by then; bytes that are still wrong are broken.
@@ -138,7 +137,7 @@ class Follower:
             walk = BatchWalk(file, start=self._position, end=size, verify_crc=True)
             for table in walk:
                 yield table
-                self.offset = max(self.offset, int(table.rows[-1, Field.LAST_OFFSET]) + 1)
+                self.offset = max(self.offset, int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1)
                 self._position = table.end
             self._status = walk.status
             if walk.status is ScanStatus.OLD_MAGIC:
@@ -147,7 +146,7 @@ class Follower:
     def _records_in(self, table: BatchTable) -> Iterator[StoredRecord]:
         start = self.offset
         for row in range(len(table.rows)):
-            if int(table.rows[row, Field.LAST_OFFSET]) < start:
+            if int(table.rows[row, BatchColumn.LAST_OFFSET]) < start:
                 continue
             batch = Batch(bytes(table.bytes_of(row)), self._directory)
             if batch.header.is_control:

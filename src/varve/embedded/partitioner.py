@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varve.kernels.murmur2 import murmur2
+from varve.kernels.hashes import murmur2
 
 
 def partition_of(key: bytes, partition_count: int) -> int:

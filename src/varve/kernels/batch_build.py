@@ -8,23 +8,19 @@ Layout     a column of cells is three arrays: bytes, the start of each cell, its
 Invariant  no cell is read and no byte written outside its array, whatever starts and sizes say.
 """
 
-from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from varve.kernels.batch_layout import INT32_MAX
 from varve.kernels.compile import inlined, kernel
+from varve.kernels.memory import address_of, copy_bytes, store_u8_at
+from varve.kernels.varint import varint_size, write_varint, zigzag
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
-
-INT_MAX = 2**31 - 1
 
 
 class BuildStatus(IntEnum):
@@ -38,85 +34,16 @@ class BuildStatus(IntEnum):
     BAD_TIMESTAMP = 3
     """Below -1, which stands for no timestamp."""
     BAD_OFFSET_DELTA = 4
-    """Negative, above INT_MAX or not ascending."""
+    """Negative, above INT32_MAX or not ascending."""
     BAD_HEADER_COUNT = 5
     """Negative, more than the headers' bytes can hold, or not ascending in the flat columns."""
     TOO_LARGE = 6
-    """The record exceeds INT_MAX bytes."""
+    """The record exceeds INT32_MAX bytes."""
     NO_ROOM = 7
     """The output is shorter than the records."""
 
 
-_OK = int(BuildStatus.OK)
-_BAD_COLUMN = int(BuildStatus.BAD_COLUMN)
-_BAD_CELL = int(BuildStatus.BAD_CELL)
-_BAD_TIMESTAMP = int(BuildStatus.BAD_TIMESTAMP)
-_BAD_OFFSET_DELTA = int(BuildStatus.BAD_OFFSET_DELTA)
-_BAD_HEADER_COUNT = int(BuildStatus.BAD_HEADER_COUNT)
-_TOO_LARGE = int(BuildStatus.TOO_LARGE)
-_NO_ROOM = int(BuildStatus.NO_ROOM)
 _NULL = -1
-
-
-# The small functions below work on addresses: an array handed to a function inside a loop costs two
-# atomic reference counts per call, which is more than the work itself.
-def _address_typer(typing_context: Any, array: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        return builder.ptrtoint(data, ir.IntType(64))
-
-    return types.int64(array), emit
-
-
-def _store_typer(typing_context: Any, address: Any, byte: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        target = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        builder.store(builder.trunc(args[1], ir.IntType(8)), target)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.uint64), emit
-
-
-def _copy_typer(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        to, start = builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer)
-        cgutils.raw_memcpy(builder, to, start, args[2], 1)  # type: ignore[no-untyped-call]  # numba ships no types
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), emit
-
-
-address_of = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_address_typer))
-store_byte = cast(Callable[[int, Any], None], intrinsic(_store_typer))
-copy_bytes = cast(Callable[[int, int, int], None], intrinsic(_copy_typer))
-
-
-@inlined
-def _zigzag(value: int) -> Any:
-    return np.uint64((np.int64(value) << 1) ^ (np.int64(value) >> 63))
-
-
-@inlined
-def varint_size(value: int) -> int:
-    rest = _zigzag(value)
-    size = 1
-    while rest >= np.uint64(128):
-        rest >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@inlined
-def write_varint(address: int, value: int) -> int:
-    """Write at an address with room for it; gives the address behind."""
-    rest = _zigzag(value)
-    while rest >= np.uint64(128):
-        store_byte(address, rest | np.uint64(128))
-        rest >>= np.uint64(7)
-        address += 1
-    store_byte(address, rest)
-    return address + 1
 
 
 @inlined
@@ -130,7 +57,7 @@ def _is_bad(start: int, size: int, data_size: int) -> bool:
     """Whether a cell lies outside its column; a null one lies nowhere."""
     if size < 0:
         return size != _NULL
-    return size > INT_MAX or start < 0 or start > data_size - size
+    return size > INT32_MAX or start < 0 or start > data_size - size
 
 
 @inlined
@@ -184,25 +111,25 @@ def measure_records(
     count = len(timestamps)
     bodies = np.empty(count, np.int64)
     for index in range(count):
-        bodies[index] = 1 + _groups(_zigzag(timestamps[index] - base_timestamp), 10)
+        bodies[index] = 1 + _groups(zigzag(timestamps[index] - base_timestamp), 10)
     if len(offset_deltas) == 0:
         for index in range(count):
-            bodies[index] += _groups(_zigzag(index), 5)
+            bodies[index] += _groups(zigzag(index), 5)
     for index in range(min(count, len(offset_deltas))):
-        bodies[index] += _groups(_zigzag(offset_deltas[index]), 5)
+        bodies[index] += _groups(zigzag(offset_deltas[index]), 5)
     for index in range(min(count, len(key_sizes))):
-        bodies[index] += _groups(_zigzag(key_sizes[index]), 5) + max(key_sizes[index], 0)
+        bodies[index] += _groups(zigzag(key_sizes[index]), 5) + max(key_sizes[index], 0)
     for index in range(min(count, len(value_sizes))):
-        bodies[index] += _groups(_zigzag(value_sizes[index]), 5) + max(value_sizes[index], 0)
+        bodies[index] += _groups(zigzag(value_sizes[index]), 5) + max(value_sizes[index], 0)
     for index in range(min(count, len(header_sizes), len(header_counts))):
-        bodies[index] += _groups(_zigzag(header_counts[index]), 5) + header_sizes[index]
+        bodies[index] += _groups(zigzag(header_counts[index]), 5) + header_sizes[index]
     absent = 0
     for column in (len(key_sizes), len(value_sizes), len(header_counts)):
         absent += 1 if column == 0 else 0
     total = 0
     for index in range(count):
         body = bodies[index] + absent
-        total += body + _groups(_zigzag(body), 5)
+        total += body + _groups(zigzag(body), 5)
     return total
 
 
@@ -227,7 +154,7 @@ def write_records(
     """Write from `position` on: (status, end position, largest timestamp, index at fault)."""
     count = len(timestamps)
     if position < 0 or position > len(out):
-        return _NO_ROOM, position, -1, -1
+        return BuildStatus.NO_ROOM.value, position, -1, -1
     if (
         (len(offset_deltas) != 0 and len(offset_deltas) != count)
         or _is_uneven(count, len(key_starts), len(key_sizes))
@@ -235,7 +162,7 @@ def write_records(
         or _is_uneven(count, len(header_starts), len(header_sizes))
         or len(header_counts) != len(header_sizes)
     ):
-        return _BAD_COLUMN, position, -1, -1
+        return BuildStatus.BAD_COLUMN.value, position, -1, -1
     keys, values, encoded = address_of(key_data), address_of(value_data), address_of(header_data)
     start = address_of(out)
     at = start + position
@@ -246,14 +173,14 @@ def write_records(
     for index in range(count):
         timestamp = timestamps[index]
         if timestamp < -1:
-            return _BAD_TIMESTAMP, at - start, largest, index
+            return BuildStatus.BAD_TIMESTAMP.value, at - start, largest, index
         largest = max(largest, timestamp)
         timestamp_delta = timestamp - base_timestamp
         delta = index
         if len(offset_deltas) > 0:
             delta = offset_deltas[index]
-        if delta <= previous or delta > INT_MAX:
-            return _BAD_OFFSET_DELTA, at - start, largest, index
+        if delta <= previous or delta > INT32_MAX:
+            return BuildStatus.BAD_OFFSET_DELTA.value, at - start, largest, index
         previous = delta
         if len(key_sizes) > 0:
             key_start, key_size = key_starts[index], key_sizes[index]
@@ -262,21 +189,21 @@ def write_records(
         if _is_bad(key_start, key_size, len(key_data)) or _is_bad(
             value_start, value_size, len(value_data)
         ):
-            return _BAD_CELL, at - start, largest, index
+            return BuildStatus.BAD_CELL.value, at - start, largest, index
         if len(header_sizes) > 0:
             header_start, header_size = header_starts[index], header_sizes[index]
             headers = header_counts[index]
             if header_size < 0 or _is_bad(header_start, header_size, len(header_data)):
-                return _BAD_CELL, at - start, largest, index
+                return BuildStatus.BAD_CELL.value, at - start, largest, index
             if headers < 0 or headers > header_size:
-                return _BAD_HEADER_COUNT, at - start, largest, index
+                return BuildStatus.BAD_HEADER_COUNT.value, at - start, largest, index
         body = _body_size(timestamp_delta, delta, key_size, value_size, header_size, headers)
-        if body > INT_MAX:
-            return _TOO_LARGE, at - start, largest, index
+        if body > INT32_MAX:
+            return BuildStatus.TOO_LARGE.value, at - start, largest, index
         if body > end - at - varint_size(body):
-            return _NO_ROOM, at - start, largest, index
+            return BuildStatus.NO_ROOM.value, at - start, largest, index
         at = write_varint(at, body)
-        store_byte(at, np.uint64(0))
+        store_u8_at(at, np.uint64(0))
         at = write_varint(at + 1, timestamp_delta)
         at = write_varint(at, delta)
         at = _write_cell(at, keys + key_start, key_size)
@@ -285,7 +212,7 @@ def write_records(
         if header_size > 0:
             copy_bytes(at, encoded + header_start, header_size)
             at += header_size
-    return _OK, at - start, largest, -1
+    return BuildStatus.OK.value, at - start, largest, -1
 
 
 @kernel
@@ -308,31 +235,31 @@ def encode_headers(
     """
     count = len(key_sizes)
     if len(key_starts) != count or len(value_sizes) != count or len(value_starts) != count:
-        return _BAD_COLUMN, -1
+        return BuildStatus.BAD_COLUMN.value, -1
     if len(out_starts) < len(record_ends) or len(out_sizes) < len(record_ends):
-        return _NO_ROOM, -1
+        return BuildStatus.NO_ROOM.value, -1
     keys, values = address_of(key_data), address_of(value_data)
     start = address_of(out)
     at = start
     header = 0
     for record in range(len(record_ends)):
         if record_ends[record] < header or record_ends[record] > count:
-            return _BAD_HEADER_COUNT, record
+            return BuildStatus.BAD_HEADER_COUNT.value, record
         out_starts[record] = at - start
         while header < record_ends[record]:
             key_start, key_size = key_starts[header], key_sizes[header]
             value_start, value_size = value_starts[header], value_sizes[header]
             if key_size < 0 or _is_bad(key_start, key_size, len(key_data)):
-                return _BAD_CELL, record
+                return BuildStatus.BAD_CELL.value, record
             if _is_bad(value_start, value_size, len(value_data)):
-                return _BAD_CELL, record
+                return BuildStatus.BAD_CELL.value, record
             if 10 + key_size + max(value_size, 0) > start + len(out) - at:
-                return _NO_ROOM, record
+                return BuildStatus.NO_ROOM.value, record
             at = _write_cell(at, keys + key_start, key_size)
             at = _write_cell(at, values + value_start, value_size)
             header += 1
         out_sizes[record] = at - start - out_starts[record]
-    return _OK, -1
+    return BuildStatus.OK.value, -1
 
 
 def warm() -> None:

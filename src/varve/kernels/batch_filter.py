@@ -8,43 +8,48 @@ Invariant  surviving records keep offset, timestamp, key, value and headers. Hea
 """
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_build import (
-    address_of,
-    copy_bytes,
-    store_byte,
-    varint_size,
-    write_varint,
+from varve.kernels.batch_layout import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    CRC_AT,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME_BIT,
+    MAX_TIMESTAMP_AT,
+    RECORD_COUNT_AT,
 )
-from varve.kernels.compile import byte_buffers, inlined, kernel
+from varve.kernels.compile import byte_buffers, kernel
 from varve.kernels.crc import crc32c
-from varve.kernels.loads import Bytes, load_i16, load_i32, load_i64, load_u32
-from varve.kernels.varint import read_varint, read_varlong
+from varve.kernels.memory import (
+    Bytes,
+    address_of,
+    append_big_endian,
+    copy_bytes,
+    load_i16,
+    load_i32,
+    load_i64,
+    load_u32,
+    store_u8_at,
+)
+from varve.kernels.varint import read_varint, read_varlong, varint_size, write_varint
 
 Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 Actions = npt.NDArray[np.uint8]
 
-HEADER_SIZE = 61
 RECORD_GROWTH_MAX = 13
 """By how many bytes a record can grow: its time from one byte to ten, its length from one to
 five."""
 KEEP_TIMESTAMP = -(1 << 63)
 """As a horizon: leave it as it is."""
-
-_LENGTH_AT = 8
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
-_BASE_TIMESTAMP_AT = 27
-_MAX_TIMESTAMP_AT = 35
-_COUNT_AT = 57
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_DELETE_HORIZON = 0x40
 
 
 class Action(IntEnum):
@@ -54,7 +59,7 @@ class Action(IntEnum):
     COPY = 1
     FILTER = 2
     """Records by the bitmap, at least one; perhaps with a new horizon."""
-    SHELL = 3
+    KEEP_HEADER = 3
     """The header alone: it tells of the producer, or of the last offset."""
 
 
@@ -70,23 +75,6 @@ class FilterStatus(IntEnum):
     """A batch is not what the table says of it."""
     BAD_CRC = 4
     BAD_RECORDS = 5
-
-
-_SKIP = int(Action.SKIP)
-_COPY = int(Action.COPY)
-_FILTER = int(Action.FILTER)
-_DONE = int(FilterStatus.DONE)
-_FULL = int(FilterStatus.FULL)
-_COMPRESSED = int(FilterStatus.COMPRESSED)
-_MISMATCH = int(FilterStatus.MISMATCH)
-_BAD_CRC = int(FilterStatus.BAD_CRC)
-_BAD_RECORDS = int(FilterStatus.BAD_RECORDS)
-
-
-@inlined
-def _store_big(address: int, value: Any, size: int) -> None:
-    for index in range(size):
-        store_byte(address + index, np.uint64(value >> (8 * (size - 1 - index))) & np.uint64(0xFF))
 
 
 @kernel
@@ -114,24 +102,25 @@ def filter_records(
     if first_bit < 0 or first_bit + count > keep.size * 8:
         raise IndexError("the records lie outside the bitmap")
     if out_start < 0 or out_start + (end - start) + count * RECORD_GROWTH_MAX > out.size:
-        return _FULL, out_start, 0, -1, -1
+        return FilterStatus.FULL.value, out_start, 0, -1, -1
     source = address_of(payload)
     target = address_of(out)
     at = target + out_start
+    start, end = source + start, source + end
     new_base = horizon
     largest, kept = -1, 0
     run_start, run_end = start, start  # survivors that stand in a row and need no change
     position = start
     for index in range(count):
-        length, body = read_varint(payload, position, end)
+        length, body = read_varint(position, end)
         if body < 0 or length < 6 or length > end - body:
-            return _BAD_RECORDS, out_start, 0, -1, -1
+            return FilterStatus.BAD_RECORDS.value, out_start, 0, -1, -1
         after = body + length
         bit = first_bit + index
         if keep[bit >> 3] >> np.uint8(bit & 7) & np.uint8(1):
-            delta, offset_at = read_varlong(payload, body + 1, after)
+            delta, offset_at = read_varlong(body + 1, after)
             if offset_at < 0:
-                return _BAD_RECORDS, out_start, 0, -1, -1
+                return FilterStatus.BAD_RECORDS.value, out_start, 0, -1, -1
             timestamp = max_timestamp if is_log_append_time else base_timestamp + delta
             if new_base == KEEP_TIMESTAMP:
                 new_base = timestamp
@@ -139,26 +128,26 @@ def filter_records(
             kept += 1
             if timestamp - new_base == delta:
                 if run_end != position:
-                    copy_bytes(at, source + run_start, run_end - run_start)
+                    copy_bytes(at, run_start, run_end - run_start)
                     at += run_end - run_start
                     run_start = position
                 run_end = after
             else:
-                copy_bytes(at, source + run_start, run_end - run_start)
+                copy_bytes(at, run_start, run_end - run_start)
                 at += run_end - run_start
                 run_start, run_end = after, after
                 body_size = 1 + varint_size(timestamp - new_base) + (after - offset_at)
                 at = write_varint(at, body_size)
-                store_byte(at, np.uint64(0))
+                store_u8_at(at, np.uint64(0))
                 at = write_varint(at + 1, timestamp - new_base)
-                copy_bytes(at, source + offset_at, after - offset_at)
+                copy_bytes(at, offset_at, after - offset_at)
                 at += after - offset_at
         position = after
     if position != end:
-        return _BAD_RECORDS, out_start, 0, -1, -1
-    copy_bytes(at, source + run_start, run_end - run_start)
+        return FilterStatus.BAD_RECORDS.value, out_start, 0, -1, -1
+    copy_bytes(at, run_start, run_end - run_start)
     at += run_end - run_start
-    return _DONE, at - target, kept, new_base, largest
+    return FilterStatus.DONE.value, at - target, kept, new_base, largest
 
 
 @kernel
@@ -173,22 +162,22 @@ def seal_batch(
     max_timestamp: int,
     count: int,
 ) -> None:
-    """Put a header before the records in out[start + 61:end]: the old one's, but for these fields.
+    """Write the header of the batch out[start:end] before its records.
 
-    The length and the CRC are made anew.
+    It is the old header with the given fields, and with the new length and CRC.
     """
-    if header_start < 0 or header_start + HEADER_SIZE > header.size:
+    if header_start < 0 or header_start + HEADER_BYTES > header.size:
         raise IndexError("the old header lies outside its buffer")
-    if start < 0 or start + HEADER_SIZE > end or end > out.size:
+    if start < 0 or start + HEADER_BYTES > end or end > out.size:
         raise IndexError("the batch lies outside the output")
     at = address_of(out) + start
-    copy_bytes(at, address_of(header) + header_start, HEADER_SIZE)
-    _store_big(at + _LENGTH_AT, end - start - 12, 4)
-    _store_big(at + _ATTRIBUTES_AT, attributes, 2)
-    _store_big(at + _BASE_TIMESTAMP_AT, base_timestamp, 8)
-    _store_big(at + _MAX_TIMESTAMP_AT, max_timestamp, 8)
-    _store_big(at + _COUNT_AT, count, 4)
-    _store_big(at + _CRC_AT, crc32c(out, start + _ATTRIBUTES_AT, end), 4)
+    copy_bytes(at, address_of(header) + header_start, HEADER_BYTES)
+    append_big_endian(at + LENGTH_AT, end - start - LENGTH_OVERHEAD, 4)
+    append_big_endian(at + ATTRIBUTES_AT, attributes, 2)
+    append_big_endian(at + BASE_TIMESTAMP_AT, base_timestamp, 8)
+    append_big_endian(at + MAX_TIMESTAMP_AT, max_timestamp, 8)
+    append_big_endian(at + RECORD_COUNT_AT, count, 4)
+    append_big_endian(at + CRC_AT, crc32c(out, start + CRC_START, end), 4)
 
 
 @kernel
@@ -216,43 +205,43 @@ def rewrite_batches(
     at = out_start
     for batch in range(first, last):
         action = actions[batch]
-        if action == _SKIP:
+        if action == Action.SKIP:
             continue
         start = positions[batch] - buffer_position
         size = sizes[batch]
         end = start + size
-        if start < 0 or size < HEADER_SIZE or end > buffer.size:
+        if start < 0 or size < HEADER_BYTES or end > buffer.size:
             raise IndexError("a batch lies outside the buffer")
         if (
             load_i64(buffer, start) != base_offsets[batch]
-            or load_i32(buffer, start + _LENGTH_AT) + 12 != size
-            or load_i32(buffer, start + _COUNT_AT) != counts[batch]
+            or load_i32(buffer, start + LENGTH_AT) + LENGTH_OVERHEAD != size
+            or load_i32(buffer, start + RECORD_COUNT_AT) != counts[batch]
         ):
-            return _MISMATCH, batch, at
-        if crc32c(buffer, start + _ATTRIBUTES_AT, end) != load_u32(buffer, start + _CRC_AT):
-            return _BAD_CRC, batch, at
-        attributes = load_i16(buffer, start + _ATTRIBUTES_AT)
-        max_timestamp = load_i64(buffer, start + _MAX_TIMESTAMP_AT)
-        if action == _COPY:
+            return FilterStatus.MISMATCH.value, batch, at
+        if crc32c(buffer, start + CRC_START, end) != load_u32(buffer, start + CRC_AT):
+            return FilterStatus.BAD_CRC.value, batch, at
+        attributes = load_i16(buffer, start + ATTRIBUTES_AT)
+        max_timestamp = load_i64(buffer, start + MAX_TIMESTAMP_AT)
+        if action == Action.COPY:
             if size > out.size - at:
-                return _FULL, batch, at
+                return FilterStatus.FULL.value, batch, at
             copy_bytes(address_of(out) + at, address_of(buffer) + start, size)
             at += size
-        elif action == _FILTER:
-            if attributes & _CODEC_MASK:
-                return _COMPRESSED, batch, at
+        elif action == Action.FILTER:
+            if attributes & CODEC_MASK:
+                return FilterStatus.COMPRESSED.value, batch, at
             if at + size + counts[batch] * RECORD_GROWTH_MAX > out.size:
-                return _FULL, batch, at
+                return FilterStatus.FULL.value, batch, at
             horizon = horizons[batch]
-            base_timestamp = load_i64(buffer, start + _BASE_TIMESTAMP_AT)
+            base_timestamp = load_i64(buffer, start + BASE_TIMESTAMP_AT)
             if horizon != KEEP_TIMESTAMP:
-                attributes |= _DELETE_HORIZON
-            elif attributes & _DELETE_HORIZON:
+                attributes |= DELETE_HORIZON_BIT
+            elif attributes & DELETE_HORIZON_BIT:
                 horizon = base_timestamp
-            is_append = attributes & _LOG_APPEND_TIME != 0
+            is_append = attributes & LOG_APPEND_TIME_BIT != 0
             status, after, kept, new_base, largest = filter_records(
                 buffer,
-                start + HEADER_SIZE,
+                start + HEADER_BYTES,
                 end,
                 counts[batch],
                 base_timestamp,
@@ -262,30 +251,30 @@ def rewrite_batches(
                 keep,
                 first_bits[batch],
                 out,
-                at + HEADER_SIZE,
+                at + HEADER_BYTES,
             )
-            if status != _DONE:
+            if status != FilterStatus.DONE:
                 return status, batch, at
             if not is_append:
                 max_timestamp = largest
             seal_batch(buffer, start, out, at, after, attributes, new_base, max_timestamp, kept)
             at = after
         else:
-            if out.size - at < HEADER_SIZE:
-                return _FULL, batch, at
-            attributes &= ~(_CODEC_MASK | _DELETE_HORIZON)
-            seal_batch(buffer, start, out, at, at + HEADER_SIZE, attributes, -1, max_timestamp, 0)
-            at += HEADER_SIZE
-    return _DONE, last, at
+            if out.size - at < HEADER_BYTES:
+                return FilterStatus.FULL.value, batch, at
+            attributes &= ~(CODEC_MASK | DELETE_HORIZON_BIT)
+            seal_batch(buffer, start, out, at, at + HEADER_BYTES, attributes, -1, max_timestamp, 0)
+            at += HEADER_BYTES
+    return FilterStatus.DONE.value, last, at
 
 
 def warm() -> None:
     """Compile for the argument types in use."""
     one = np.zeros(1, np.int64)
     keep = np.zeros(1, np.uint8)
-    out = np.zeros(2 * HEADER_SIZE, np.uint8)
+    out = np.zeros(2 * HEADER_BYTES, np.uint8)
     actions = np.zeros(1, np.uint8)
-    for buffer in byte_buffers(bytes(HEADER_SIZE)):
+    for buffer in byte_buffers(bytes(HEADER_BYTES)):
         filter_records(buffer, 0, 0, 0, 0, 0, False, KEEP_TIMESTAMP, keep, 0, out, 0)
-        seal_batch(buffer, 0, out, 0, HEADER_SIZE, 0, 0, 0, 0)
+        seal_batch(buffer, 0, out, 0, HEADER_BYTES, 0, 0, 0, 0)
         rewrite_batches(buffer, 0, one, one, one, one, one, actions, one, keep, 0, 1, out, 0)

@@ -1,18 +1,21 @@
-"""How this room compiles: one decorator for kernels, one for the small functions inside them.
+"""How kernels are compiled: one decorator for kernels, one for the small functions inside them.
 
 Cache      machine code is kept in numba's cache beside the source (or in NUMBA_CACHE_DIR, or in the
            user's cache directory when the source is read-only). numba keys an entry by the CPU's
            name and features, so a cache shared between machines never runs code a CPU lacks.
-           What is found there runs without numba's compiler being made ready.
-Threads    kernels keep no state, and release the GIL but for those that look at objects.
+           Cached code runs without numba's compiler being initialized.
+Invariant  machine code is recompiled when any file changes that it was made of. Those files are
+           found by the imports of the sources, so a module with kernels imports from varve only
+           modules of `kernels` directories.
+Threads    kernels keep no state, and release the GIL except those that read Python objects.
 """
 
-import re
+import ast
 import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,44 +28,79 @@ F = TypeVar("F", bound=Callable[..., Any])
 as_int = cast(Callable[[Any], int], np.int64)
 """Inside kernels: any integer as a signed one of 64 bits. A plain int to the type checker."""
 
-_ROOM_IMPORT = re.compile(r"^from varve\.kernels\.(\w+) import", re.MULTILINE)
+KERNEL_DIRECTORY: Final = "kernels"
+_ROOT_PACKAGE: Final = "varve"
 
 
 @cache
-def _sources(path: Path) -> frozenset[Path]:
-    """A module's file and those of the room that it imports, directly or not."""
-    found = {path}
-    for name in _ROOM_IMPORT.findall(path.read_text(encoding="utf-8")):
-        found |= _sources(path.with_name(f"{name}.py"))
-    return frozenset(found)
+def kernel_sources(path: Path) -> frozenset[Path]:
+    """A module's file and those of the kernel modules that it imports, directly or not.
+
+    Every form of import counts, wherever it stands in the file.
+    """
+    sources = {path}
+    for imported in _imported_kernel_files(path):
+        if imported not in sources:
+            sources |= kernel_sources(imported)
+    return frozenset(sources)
+
+
+def _imported_kernel_files(path: Path) -> set[Path]:
+    root = _root_directory(path)
+    files = set()
+    for name in imported_modules(path):
+        file = root.joinpath(*name.split(".")).with_suffix(".py")
+        if name.split(".")[-2:-1] == [KERNEL_DIRECTORY] and file.is_file():
+            files.add(file)
+    return files - {path}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Full names of the varve modules that a file may import; some name a symbol, not a module."""
+    package = path.relative_to(_root_directory(path)).with_suffix("").parts[:-1]
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return {name for name in names if name.split(".")[0] == _ROOT_PACKAGE}
+
+
+def _root_directory(path: Path) -> Path:
+    """The directory that holds the package varve, to which the module of this file belongs."""
+    for parent in path.parents:
+        if parent.name == _ROOT_PACKAGE:
+            return parent.parent
+    raise ValueError(f"{path} does not belong to the package {_ROOT_PACKAGE}")
 
 
 @cache
 def _stamp(path: Path) -> tuple[int, int]:
     """A checksum of a module's sources and their total size.
 
-    Not their times: those change when an executor unpacks what was shipped to it, and it would
-    compile everything anew.
+    Not their modification times: those change when an executor unpacks what was shipped to it, and
+    it would compile everything again.
     """
-    texts = [source.read_bytes() for source in sorted(_sources(path))]
+    texts = [source.read_bytes() for source in sorted(kernel_sources(path))]
     return zlib.crc32(b"\0".join(texts)), sum(map(len, texts))
 
 
 class _KernelCache(FunctionCache):
-    """numba's cache of one kernel, by what the kernel is made of."""
+    """numba's cache of one kernel, keyed by the sources of the kernel."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]  # numba tells no types
+        super().__init__(function)  # type: ignore[no-untyped-call]  # numba ships no types
         # numba notices a change of the file that holds a function, not of the files it calls into.
-        # Kernels call across files, so an entry is made stale by a change of any file it is made
-        # of.
         self._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Loads machine code, which needs numba's runtime and nothing else.
 
-        numba makes its compiler ready first: 0.35 s and 12 MiB for typing rules and functions of
-        Python and numpy. It does that again before it compiles.
+        numba would initialize its compiler first: 0.35 s and 12 MiB for typing rules and functions
+        of Python and numpy. It does so anyway before it compiles.
         """
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
@@ -75,7 +113,7 @@ def kernel(function: F) -> F:
 
 
 def object_kernel(function: F) -> F:
-    """A kernel that looks at Python objects, and so keeps the GIL."""
+    """A kernel that reads Python objects, and so keeps the GIL."""
     return _compiled(function, nogil=False)
 
 
@@ -86,7 +124,7 @@ def _compiled(function: F, *, nogil: bool) -> F:
 
 
 def inlined(function: F) -> F:
-    """A function for use inside kernels only: it always dissolves into its caller."""
+    """A function for use inside kernels only: it is always inlined into its caller."""
     return cast(F, njit(nogil=True, forceinline=True, error_model="numpy")(function))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import byte_buffers, inlined, kernel
-from varve.kernels.loads import load_little_u64
+from varve.kernels.memory import load_little_u64
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -19,7 +19,7 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
-from varve.kernels.loads import Bytes, load_little_u64, load_u8
+from varve.kernels.memory import Bytes, load_little_u64, load_u8
 
 Table = npt.NDArray[np.uint64]
 

@@ -11,10 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_build import store_byte
 from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
-from varve.kernels.loads import Bytes
-from varve.kernels.peeks import peek_little_u64, peek_u8, start_of
+from varve.kernels.memory import Bytes, address_of, load_little_u64_at, load_u8_at, store_u8_at
 
 Spans = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
@@ -65,7 +63,7 @@ def _is_hex(byte: int) -> bool:
 def plain_end(position: int, end: int) -> int:
     """Passes whole words of plain ASCII within a string."""
     while position + 8 <= end:
-        word = peek_little_u64(position)
+        word = load_little_u64_at(position)
         quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
         special = (word - _SPACES) | (quotes - _ONES) | (slashes - _ONES) | word
         if special & _HIGHS:
@@ -97,7 +95,7 @@ def _utf8_end(position: int, end: int, lead: int) -> int:
     if position + count >= end:
         return -1
     for step in range(1, count + 1):
-        byte = peek_u8(position + step)
+        byte = load_u8_at(position + step)
         if byte < low or byte > high:
             return -1
         low, high = 0x80, 0xBF
@@ -109,12 +107,12 @@ def _escape_end(position: int, end: int) -> int:
     """Behind the escape whose backslash stands here; -1 when it is none."""
     if position + 1 >= end:
         return -1
-    letter = peek_u8(position + 1)
+    letter = load_u8_at(position + 1)
     if letter == 0x75:
         if position + 6 > end:
             return -1
         for step in range(2, 6):
-            if not _is_hex(peek_u8(position + step)):
+            if not _is_hex(load_u8_at(position + step)):
                 return -1
         return position + 6
     if (
@@ -138,7 +136,7 @@ def _string_end(position: int, end: int) -> int:
         position = plain_end(position, end)
         if position >= end:
             return -1
-        byte = peek_u8(position)
+        byte = load_u8_at(position)
         if byte == 0x22:
             return position + 1
         if byte == 0x5C:
@@ -157,7 +155,7 @@ def _string_end(position: int, end: int) -> int:
 def _digits_end(position: int, end: int) -> int:
     """Behind at least one digit; -1 without."""
     first = position
-    while position < end and _is_digit(peek_u8(position)):
+    while position < end and _is_digit(load_u8_at(position)):
         position += 1
     return position if position > first else -1
 
@@ -165,17 +163,17 @@ def _digits_end(position: int, end: int) -> int:
 @inlined
 def _number_end(position: int, end: int) -> int:
     """Behind the number that starts here, or -1."""
-    if peek_u8(position) == 0x2D:
+    if load_u8_at(position) == 0x2D:
         position += 1
-    if position < end and peek_u8(position) == 0x30:
+    if position < end and load_u8_at(position) == 0x30:
         position += 1
     else:
         position = _digits_end(position, end)
-    if position > 0 and position < end and peek_u8(position) == 0x2E:
+    if position > 0 and position < end and load_u8_at(position) == 0x2E:
         position = _digits_end(position + 1, end)
-    if position > 0 and position < end and (peek_u8(position) | 0x20) == 0x65:
+    if position > 0 and position < end and (load_u8_at(position) | 0x20) == 0x65:
         position += 1
-        if position < end and (peek_u8(position) == 0x2B or peek_u8(position) == 0x2D):
+        if position < end and (load_u8_at(position) == 0x2B or load_u8_at(position) == 0x2D):
             position += 1
         position = _digits_end(position, end)
     return position
@@ -187,14 +185,14 @@ def _is_word(position: int, end: int, letters: int) -> bool:
         return False
     found = 0
     for step in range(4):
-        found |= peek_u8(position + step) << (8 * step)
+        found |= load_u8_at(position + step) << (8 * step)
     return found == letters
 
 
 @inlined
 def _scalar_end(position: int, end: int) -> int:
     """Behind the string, number or word that starts here, or -1."""
-    byte = peek_u8(position)
+    byte = load_u8_at(position)
     if byte == 0x22:
         return _string_end(position + 1, end)
     if byte == 0x2D or _is_digit(byte):
@@ -206,7 +204,7 @@ def _scalar_end(position: int, end: int) -> int:
 
 @inlined
 def _blanks_end(position: int, end: int) -> int:
-    while position < end and _is_blank(peek_u8(position)):
+    while position < end and _is_blank(load_u8_at(position)):
         position += 1
     return position
 
@@ -214,7 +212,7 @@ def _blanks_end(position: int, end: int) -> int:
 @inlined
 def _token_end(position: int, end: int, stack: Any, depth: int, expected: int) -> Any:
     """Behind the token that starts here or -1, the depth there, and what is expected then."""
-    byte = peek_u8(position)
+    byte = load_u8_at(position)
     if expected == _AFTER:
         is_object = stack[depth - 1] == _OBJECT
         if byte == 0x2C:
@@ -263,12 +261,12 @@ def _walk_object(
     """Behind the object whose brace stands before here, or -1; and how many members it has."""
     count = 0
     position = _blanks_end(position, end)
-    if position < end and peek_u8(position) == 0x7D:
+    if position < end and load_u8_at(position) == 0x7D:
         return position + 1, count
-    while position < end and peek_u8(position) == 0x22:
+    while position < end and load_u8_at(position) == 0x22:
         name_end = _string_end(position + 1, end)
         colon = _blanks_end(name_end, end) if name_end > 0 else end
-        if colon >= end or peek_u8(colon) != 0x3A:
+        if colon >= end or load_u8_at(colon) != 0x3A:
             break
         value = _blanks_end(colon + 1, end)
         after, flags = _value_end(value, end, stack, 1)
@@ -278,8 +276,8 @@ def _walk_object(
         names = position + 1 - base, name_end - 1 - base
         _put_span(spans, row + count, *names, value - base, after - base, flags)
         count += 1
-        if peek_u8(behind) != 0x2C:
-            return behind + 1 if peek_u8(behind) == 0x7D else -1, count
+        if load_u8_at(behind) != 0x2C:
+            return behind + 1 if load_u8_at(behind) == 0x7D else -1, count
         position = _blanks_end(behind + 1, end)
     return -1, count
 
@@ -289,7 +287,7 @@ def walk_members(base: int, start: int, end: int, stack: Any, spans: Any, row: i
     """Checks one text; see find_members."""
     last = base + end
     position = _blanks_end(base + start, last)
-    if position < last and peek_u8(position) == 0x7B:
+    if position < last and load_u8_at(position) == 0x7B:
         after, count = _walk_object(base, position + 1, last, stack, spans, row)
     else:
         after, flags = _value_end(position, last, stack, 0)
@@ -311,7 +309,7 @@ def find_members(data: Bytes, ends: Numbers, spans: Spans, counts: Numbers) -> i
     if spans.shape[0] < data.size // MEMBER_BYTES_MIN + counts.size:
         raise IndexError("spans have too few rows for the texts")
     stack = np.zeros(DEPTH_MAX, np.uint8)
-    base, row = start_of(data), 0
+    base, row = address_of(data), 0
     for index in range(counts.size):
         start, end = ends[index], ends[index + 1]
         if start < 0 or end < start or end > data.size:
@@ -327,7 +325,7 @@ def squeeze(source: int, size: int, target: int) -> int:
     """Copies a valid JSON text, between addresses, without the blanks outside its strings."""
     written, is_string, is_escaped = 0, False, False
     for position in range(size):
-        byte = peek_u8(source + position)
+        byte = load_u8_at(source + position)
         if is_escaped:
             is_escaped = False
         elif byte == 0x22:
@@ -336,7 +334,7 @@ def squeeze(source: int, size: int, target: int) -> int:
             is_escaped = byte == 0x5C
         elif _is_blank(byte):
             continue
-        store_byte(target + written, np.uint64(byte))
+        store_u8_at(target + written, np.uint64(byte))
         written += 1
     return written
 
@@ -346,7 +344,7 @@ def squeeze_blanks(data: Bytes, target: Bytes) -> int:
     """Copies a valid JSON text without the blanks outside its strings; gives the size."""
     if target.size < data.size:
         raise IndexError("the target is smaller than the text")
-    return squeeze(start_of(data), data.size, start_of(target))
+    return squeeze(address_of(data), data.size, address_of(target))
 
 
 def warm() -> None:

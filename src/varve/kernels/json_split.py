@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import kernel
-from varve.kernels.loads import Bytes, load_u8
+from varve.kernels.memory import Bytes, load_u8
 
 Integers = npt.NDArray[np.int64]
 

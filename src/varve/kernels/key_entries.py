@@ -13,14 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_scan import FIELD_COUNT, HEADER_SIZE, Field
-from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
-from varve.kernels.key_hash import siphash
-from varve.kernels.loads import Bytes
-from varve.kernels.peeks import peek_u8, peek_u64, poke_u64, start_of
-from varve.kernels.record_parse import RECORD_SIZE_MIN, Table
-from varve.kernels.status import RecordStatus, ScanStatus
-from varve.kernels.varint import VARINT_OUT_OF_BYTES, VARINT_TOO_LONG
+from varve.kernels.batch_layout import (
+    BATCH_COLUMN_COUNT,
+    HEADER_BYTES,
+    RECORD_SIZE_MIN,
+    BatchColumn,
+    RecordStatus,
+    ScanStatus,
+)
+from varve.kernels.compile import byte_buffers, inlined, kernel
+from varve.kernels.hashes import siphash
+from varve.kernels.memory import Bytes, address_of, load_u64_at, store_u64_at
+from varve.kernels.record_parse import Table, read_record
 
 Entries = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.uint8]
@@ -29,26 +33,6 @@ ENTRY_WORDS = 4
 FLAG_TOMBSTONE = 1
 
 _ENTRY_BYTES = 8 * ENTRY_WORDS
-_POSITION = int(Field.POSITION)
-_SIZE = int(Field.SIZE)
-_BASE_OFFSET = int(Field.BASE_OFFSET)
-_LAST_OFFSET = int(Field.LAST_OFFSET)
-_RECORD_COUNT = int(Field.RECORD_COUNT)
-
-_OK = int(RecordStatus.OK)
-_FULL = int(ScanStatus.FULL)
-_NEGATIVE_COUNT = int(RecordStatus.NEGATIVE_COUNT)
-_COUNT_TOO_LARGE = int(RecordStatus.COUNT_TOO_LARGE)
-_TRUNCATED = int(RecordStatus.TRUNCATED)
-_VARINT_TOO_LONG = int(RecordStatus.VARINT_TOO_LONG)
-_CORRUPT_LENGTH = int(RecordStatus.CORRUPT_LENGTH)
-_FIELD_OVERRUN = int(RecordStatus.FIELD_OVERRUN)
-_LENGTH_MISMATCH = int(RecordStatus.LENGTH_MISMATCH)
-_HEADER_COUNT = int(RecordStatus.HEADER_COUNT)
-_NEGATIVE_HEADER_KEY = int(RecordStatus.NEGATIVE_HEADER_KEY)
-_TRAILING_BYTES = int(RecordStatus.TRAILING_BYTES)
-_OFFSET_DELTA = int(RecordStatus.OFFSET_DELTA)
-
 _UINT32_MAX = 0xFFFFFFFF
 _LOW_HALF = np.uint64(_UINT32_MAX)
 _HALF = np.uint64(32)
@@ -67,118 +51,6 @@ def mix_entry(hash_high: Any, hash_low: Any, absolute_offset: Any) -> tuple[Any,
     low = (np.uint64(hash_low) + (high ^ (high >> np.uint64(27)))) * _MIX_LOW
     low ^= low >> np.uint64(31)
     return high ^ (low << np.uint64(32)), low
-
-
-@inlined
-def _read_groups(at: int, end: int, byte_count_max: int) -> tuple[Any, int]:
-    """The bits of a varint of two bytes or more, and the address behind or a negative fault."""
-    value = np.uint64(0)
-    limit = min(end, at + byte_count_max)
-    shift = np.uint64(0)
-    address = at
-    while address < limit:
-        byte = peek_u8(address)
-        value |= np.uint64(byte & 0x7F) << shift
-        address += 1
-        if byte < 0x80:
-            return value, address
-        shift += np.uint64(7)
-    return value, VARINT_TOO_LONG if address - at == byte_count_max else VARINT_OUT_OF_BYTES
-
-
-@inlined
-def _read_varint(at: int, end: int) -> tuple[int, int]:
-    """As `varint.read_varint`, by address."""
-    if at < end:
-        first = peek_u8(at)
-        if first < 0x80:
-            return (first >> 1) ^ -(first & 1), at + 1
-        if at + 1 < end:
-            second = peek_u8(at + 1)
-            if second < 0x80:
-                bits = (first & 0x7F) | (second << 7)
-                return (bits >> 1) ^ -(bits & 1), at + 2
-    groups, after = _read_groups(at, end, 5)
-    bits = as_int(groups & _LOW_HALF)
-    return (bits >> 1) ^ -(bits & 1), after
-
-
-@inlined
-def _skip_varlong(at: int, end: int) -> int:
-    """The address behind a varint of up to ten bytes, or a negative fault."""
-    limit = min(end, at + 10)
-    address = at
-    while address < limit:
-        if peek_u8(address) < 0x80:
-            return address + 1
-        address += 1
-    return VARINT_TOO_LONG if address - at == 10 else VARINT_OUT_OF_BYTES
-
-
-@inlined
-def _field_fault(after: int) -> int:
-    return _FIELD_OVERRUN if after == VARINT_OUT_OF_BYTES else _VARINT_TOO_LONG
-
-
-@kernel
-def _skip_headers(at: int, end: int) -> int:
-    """Status of the headers of a record, of which nothing but themselves lies before `end`."""
-    count, at = _read_varint(at, end)
-    if at < 0:
-        return _field_fault(at)
-    if count < 0 or count > end - at:
-        return _HEADER_COUNT
-    for part in range(2 * count):
-        size, after = _read_varint(at, end)
-        if after < 0:
-            return _field_fault(after)
-        if size < 0 and part % 2 == 0:
-            return _NEGATIVE_HEADER_KEY
-        at = after
-        if size > 0:
-            if size > end - after:
-                return _FIELD_OVERRUN
-            at += size
-    return _OK if at == end else _LENGTH_MISMATCH
-
-
-@inlined
-def _read_record(at: int, end: int) -> tuple[int, int, int, int, int, int]:
-    """Status, end of the record, offset delta, key, key size and value size; sizes -1 for null.
-
-    With a fault the other numbers mean nothing.
-    """
-    length, start = _read_varint(at, end)
-    if start < 0:
-        fault = _TRUNCATED if start == VARINT_OUT_OF_BYTES else _VARINT_TOO_LONG
-        return fault, 0, 0, 0, 0, 0
-    if length < RECORD_SIZE_MIN - 1:
-        return _CORRUPT_LENGTH, 0, 0, 0, 0, 0
-    if length > end - start:
-        return _TRUNCATED, 0, 0, 0, 0, 0
-    record_end = start + length
-    after = _skip_varlong(start + 1, record_end)
-    if after < 0:
-        return _field_fault(after), 0, 0, 0, 0, 0
-    offset_delta, after = _read_varint(after, record_end)
-    if after < 0:
-        return _field_fault(after), 0, 0, 0, 0, 0
-    key_size, key = _read_varint(after, record_end)
-    if key < 0:
-        return _field_fault(key), 0, 0, 0, 0, 0
-    if key_size > record_end - key:
-        return _FIELD_OVERRUN, 0, 0, 0, 0, 0
-    value_size, after = _read_varint(key + max(key_size, 0), record_end)
-    if after < 0:
-        return _field_fault(after), 0, 0, 0, 0, 0
-    if value_size > record_end - after:
-        return _FIELD_OVERRUN, 0, 0, 0, 0, 0
-    after += max(value_size, 0)
-    if after + 1 != record_end or peek_u8(after) != 0:
-        status = _skip_headers(after, record_end)
-        if status != _OK:
-            return status, 0, 0, 0, 0, 0
-    return _OK, record_end, offset_delta, key, key_size, value_size
 
 
 @inlined
@@ -205,12 +77,14 @@ def _scan_records(
     null_keys = 0
     while index < last_index:
         if out == out_end:
-            return _FULL, at, index, previous_delta, out, null_keys
-        status, after, delta, key, key_size, value_size = _read_record(at, end)
-        if status != _OK:
+            return ScanStatus.FULL.value, at, index, previous_delta, out, null_keys
+        status, after, _time, delta, key, key_size, _value, value_size, _headers, _count = (
+            read_record(at, end)
+        )
+        if status != RecordStatus.OK:
             return status, at, index, previous_delta, out, null_keys
         if delta <= previous_delta or delta > last_delta:
-            return _OFFSET_DELTA, at, index, previous_delta, out, null_keys
+            return RecordStatus.OFFSET_DELTA.value, at, index, previous_delta, out, null_keys
         if key_size < 0:
             null_keys += 1
         else:
@@ -218,27 +92,27 @@ def _scan_records(
             size = np.uint64(after - at)
             if value_size < 0:
                 size |= _TOMBSTONE
-            poke_u64(out, high)
-            poke_u64(out + 8, low)
-            poke_u64(out + 16, np.uint64(offset + delta) | (np.uint64(number + index) << _HALF))
-            poke_u64(out + 24, size)
+            store_u64_at(out, high)
+            store_u64_at(out + 8, low)
+            store_u64_at(out + 16, np.uint64(offset + delta) | (np.uint64(number + index) << _HALF))
+            store_u64_at(out + 24, size)
             out += _ENTRY_BYTES
         previous_delta = delta
         at = after
         index += 1
-    return _OK, at, index, previous_delta, out, null_keys
+    return RecordStatus.OK.value, at, index, previous_delta, out, null_keys
 
 
 @inlined
 def _check_batch(count: int, size: int, base: int, last: int, first_number: int) -> int:
     """Whether `size` bytes may hold the records, and the segment's entries their numbers."""
     if count < 0:
-        return _NEGATIVE_COUNT
+        return RecordStatus.NEGATIVE_COUNT.value
     if count > size // RECORD_SIZE_MIN or count > _UINT32_MAX - first_number:
-        return _COUNT_TOO_LARGE
+        return RecordStatus.COUNT_TOO_LARGE.value
     if base < 0 or last < base or last > _UINT32_MAX:
-        return _OFFSET_DELTA
-    return _OK
+        return RecordStatus.OFFSET_DELTA.value
+    return RecordStatus.OK.value
 
 
 @kernel
@@ -265,48 +139,55 @@ def scan_keys(
     """
     if first_row < 0 or first_row > last_row or last_row > rows.shape[0]:
         raise IndexError("first_row and last_row do not name a range of the rows")
-    if rows.shape[1] < FIELD_COUNT or skip.size < last_row or out.shape[1] != ENTRY_WORDS:
+    if rows.shape[1] < BATCH_COLUMN_COUNT or skip.size < last_row or out.shape[1] != ENTRY_WORDS:
         raise IndexError("rows, skip or out have too few columns or rows")
-    start = start_of(buffer)
-    target = start_of(out)
+    start = address_of(buffer)
+    target = address_of(out)
     target_end = target + out.shape[0] * _ENTRY_BYTES
     k0, k1 = np.uint64(k0), np.uint64(k1)
     entry_count, record_count, null_keys, record_bytes = 0, 0, 0, 0
     for row in range(first_row, last_row):
-        count = rows[row, _RECORD_COUNT]
+        count = rows[row, BatchColumn.RECORD_COUNT]
         if skip[row] != 0:
             if count < 0:
-                return entry_count, record_count, null_keys, record_bytes, _NEGATIVE_COUNT, row
+                return (
+                    entry_count,
+                    record_count,
+                    null_keys,
+                    record_bytes,
+                    RecordStatus.NEGATIVE_COUNT.value,
+                    row,
+                )
             record_count += count
             continue
-        position = rows[row, _POSITION] - buffer_start
-        size = rows[row, _SIZE]
-        if position < 0 or size < HEADER_SIZE or size > buffer.size - position:
+        position = rows[row, BatchColumn.POSITION] - buffer_start
+        size = rows[row, BatchColumn.SIZE]
+        if position < 0 or size < HEADER_BYTES or size > buffer.size - position:
             raise IndexError("a batch lies outside the buffer")
-        base = rows[row, _BASE_OFFSET] - base_offset
-        last = rows[row, _LAST_OFFSET] - base_offset
+        base = rows[row, BatchColumn.BASE_OFFSET] - base_offset
+        last = rows[row, BatchColumn.LAST_OFFSET] - base_offset
         number = first_record_number + record_count
-        status = _check_batch(count, size - HEADER_SIZE, base, last, number)
+        status = _check_batch(count, size - HEADER_BYTES, base, last, number)
         at = target + entry_count * _ENTRY_BYTES
-        if status == _OK and count > (target_end - at) // _ENTRY_BYTES:
-            status = _FULL
-        if status != _OK:
+        if status == RecordStatus.OK and count > (target_end - at) // _ENTRY_BYTES:
+            status = ScanStatus.FULL.value
+        if status != RecordStatus.OK:
             return entry_count, record_count, null_keys, record_bytes, status, row
-        records = start + position + HEADER_SIZE
+        records = start + position + HEADER_BYTES
         end = start + position + size
         status, behind, _index, _delta, after, nulls = _scan_records(
             records, end, 0, count, -1, last - base, base, number, k0, k1, at, target_end
         )
-        if status == _OK and count != 0 and behind != end:
-            status = _TRAILING_BYTES
-        if status != _OK:
+        if status == RecordStatus.OK and count != 0 and behind != end:
+            status = RecordStatus.TRAILING_BYTES.value
+        if status != RecordStatus.OK:
             return entry_count, record_count, null_keys, record_bytes, status, row
         entry_count += (after - at) // _ENTRY_BYTES
         record_count += count
         null_keys += nulls
         if count != 0:
-            record_bytes += size - HEADER_SIZE
-    return entry_count, record_count, null_keys, record_bytes, _OK, last_row
+            record_bytes += size - HEADER_BYTES
+    return entry_count, record_count, null_keys, record_bytes, RecordStatus.OK.value, last_row
 
 
 @kernel
@@ -335,7 +216,7 @@ def scan_payload_keys(
     if out.shape[1] != ENTRY_WORDS or index < 0 or previous_delta < -1:
         raise IndexError("out has not the columns of entries, or the start is none")
     if count == 0:
-        return 0, 0, _OK, position, 0, previous_delta
+        return 0, 0, RecordStatus.OK.value, position, 0, previous_delta
     status = _check_batch(
         count - index if count >= 0 else count,
         end - position,
@@ -343,10 +224,10 @@ def scan_payload_keys(
         offset + last_delta,
         first_record_number + index,
     )
-    if status != _OK:
+    if status != RecordStatus.OK:
         return 0, 0, status, position, index, previous_delta
-    start = start_of(payload)
-    target = start_of(out)
+    start = address_of(payload)
+    target = address_of(out)
     status, behind, index, previous_delta, after, null_keys = _scan_records(
         start + position,
         start + end,
@@ -361,8 +242,8 @@ def scan_payload_keys(
         target,
         target + out.shape[0] * _ENTRY_BYTES,
     )
-    if status == _OK and behind != start + end:
-        status = _TRAILING_BYTES
+    if status == RecordStatus.OK and behind != start + end:
+        status = RecordStatus.TRAILING_BYTES.value
     entry_count = (after - target) // _ENTRY_BYTES
     return entry_count, null_keys, status, behind - start, index, previous_delta
 
@@ -372,11 +253,11 @@ def digest_entries(entries: Entries, base_offset: int) -> tuple[Any, Any]:
     """The sums of `mix_entry` over the entries, with their offsets made absolute."""
     if entries.shape[1] != ENTRY_WORDS:
         raise IndexError("entries have four words each")
-    at = start_of(entries)
+    at = address_of(entries)
     high, low = np.uint64(0), np.uint64(0)
     for _ in range(entries.shape[0]):
-        offset = (peek_u64(at + 16) & _LOW_HALF) + np.uint64(base_offset)
-        first, second = mix_entry(peek_u64(at), peek_u64(at + 8), offset)
+        offset = (load_u64_at(at + 16) & _LOW_HALF) + np.uint64(base_offset)
+        first, second = mix_entry(load_u64_at(at), load_u64_at(at + 8), offset)
         high += first
         low += second
         at += _ENTRY_BYTES
@@ -387,11 +268,11 @@ def warm() -> None:
     """Compile for the argument types in use."""
     secret = np.uint64(0)
     record = bytes([0x0C, 0, 0, 0, 0, 1, 0])
-    rows = np.zeros((1, FIELD_COUNT), np.int64)
-    rows[0, _SIZE], rows[0, _RECORD_COUNT] = HEADER_SIZE + len(record), 1
+    rows = np.zeros((1, BATCH_COLUMN_COUNT), np.int64)
+    rows[0, BatchColumn.SIZE], rows[0, BatchColumn.RECORD_COUNT] = HEADER_BYTES + len(record), 1
     out = np.empty((1, ENTRY_WORDS), np.uint64)
-    for buffer in byte_buffers(bytes(HEADER_SIZE) + record):
+    for buffer in byte_buffers(bytes(HEADER_BYTES) + record):
         end = buffer.size
         scan_keys(buffer, 0, rows, 0, 1, 0, 0, np.zeros(1, np.uint8), secret, secret, out)
-        scan_payload_keys(buffer, HEADER_SIZE, end, 0, 1, -1, 0, 0, 0, secret, secret, out)
+        scan_payload_keys(buffer, HEADER_BYTES, end, 0, 1, -1, 0, 0, 0, secret, secret, out)
     digest_entries(out, 0)

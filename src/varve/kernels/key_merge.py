@@ -48,17 +48,6 @@ class Tally(IntEnum):
 
 TALLY_COUNT = len(Tally)
 
-_KEPT = int(Tally.KEPT)
-_KEPT_BYTES = int(Tally.KEPT_BYTES)
-_SUPERSEDED = int(Tally.SUPERSEDED)
-_SUPERSEDED_BYTES = int(Tally.SUPERSEDED_BYTES)
-_EXPIRED = int(Tally.EXPIRED)
-_EXPIRED_BYTES = int(Tally.EXPIRED_BYTES)
-_DELETED = int(Tally.DELETED)
-_TOMBSTONES = int(Tally.TOMBSTONES)
-_DIGEST_HIGH = int(Tally.DIGEST_HIGH)
-_DIGEST_LOW = int(Tally.DIGEST_LOW)
-
 
 @inlined
 def _has_bit(bits: Bits, number: int) -> bool:
@@ -168,9 +157,9 @@ def merge_latest(
                 ):
                     slot = np.int64(np.uint64(slot + 1) & mask)
                 if state[slot] != 0:
-                    tally[_SUPERSEDED] += 1
-                    tally[_SUPERSEDED_BYTES] += size
-                    tally[_DELETED] += np.int64(state[slot] == 2)
+                    tally[Tally.SUPERSEDED] += 1
+                    tally[Tally.SUPERSEDED_BYTES] += size
+                    tally[Tally.DELETED] += np.int64(state[slot] == 2)
                     continue
                 table[slot, 0] = hash_high
                 table[slot, 1] = hash_low
@@ -178,18 +167,18 @@ def merge_latest(
                 bit = bit_starts[s] + record
                 if is_tombstone:
                     if _has_bit(expired, bit):
-                        tally[_EXPIRED] += 1
-                        tally[_EXPIRED_BYTES] += size
+                        tally[Tally.EXPIRED] += 1
+                        tally[Tally.EXPIRED_BYTES] += size
                         continue
                     _set_bit(tombstones, bit)
-                    tally[_TOMBSTONES] += 1
+                    tally[Tally.TOMBSTONES] += 1
                 _set_bit(keep, bit)
-                tally[_KEPT] += 1
-                tally[_KEPT_BYTES] += size
+                tally[Tally.KEPT] += 1
+                tally[Tally.KEPT_BYTES] += size
                 offset = np.uint64(base_offsets[s]) + (place & _LOW)
                 first, second = mix_entry(hash_high, hash_low, offset)
-                tally[_DIGEST_HIGH] += np.int64(first)
-                tally[_DIGEST_LOW] += np.int64(second)
+                tally[Tally.DIGEST_HIGH] += np.int64(first)
+                tally[Tally.DIGEST_LOW] += np.int64(second)
         for s in range(count):
             cursors[s] = ends[s]
         if is_last:

@@ -15,14 +15,20 @@ import numpy.typing as npt
 
 from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.key_entries import ENTRY_WORDS, Entries
-from varve.kernels.peeks import ENTRY_BYTES, copy_entry, peek_u64, start_of
+from varve.kernels.memory import address_of, copy_bytes, load_u64_at
 
 Counts = npt.NDArray[np.int64]
 
+ENTRY_BYTES = 8 * ENTRY_WORDS
 _BUCKET_BITS = 11
 _BUCKET_BITS_MAX = 12
 _CELL_BITS_MAX = 13
 _CELL_DISTINCT_MAX = 40
+
+
+@inlined
+def copy_entry(target: int, source: int) -> None:
+    copy_bytes(target, source, ENTRY_BYTES)
 
 
 @inlined
@@ -37,15 +43,18 @@ def _bits_of(count: int) -> int:
 @inlined
 def _is_above(first: int, second: int) -> bool:
     """Whether the hash at an address is larger than that at another."""
-    high, other_high = peek_u64(first), peek_u64(second)
+    high, other_high = load_u64_at(first), load_u64_at(second)
     if high != other_high:
         return bool(high > other_high)
-    return bool(peek_u64(first + 8) > peek_u64(second + 8))
+    return bool(load_u64_at(first + 8) > load_u64_at(second + 8))
 
 
 @inlined
 def _is_same(first: int, second: int) -> bool:
-    return bool(peek_u64(first) == peek_u64(second) and peek_u64(first + 8) == peek_u64(second + 8))
+    return bool(
+        load_u64_at(first) == load_u64_at(second)
+        and load_u64_at(first + 8) == load_u64_at(second + 8)
+    )
 
 
 @inlined
@@ -60,7 +69,7 @@ def _deal(source: int, count: int, target: int, skipped_bits: int, bits: int, en
         ends[cell] = 0
     at = source
     for _ in range(count):
-        ends[as_int((peek_u64(at) << left) >> right)] += 1
+        ends[as_int((load_u64_at(at) << left) >> right)] += 1
         at += ENTRY_BYTES
     total = 0
     for cell in range(cells):
@@ -69,7 +78,7 @@ def _deal(source: int, count: int, target: int, skipped_bits: int, bits: int, en
         total += size
     at = source
     for _ in range(count):
-        cell = as_int((peek_u64(at) << left) >> right)
+        cell = as_int((load_u64_at(at) << left) >> right)
         copy_entry(target + ends[cell] * ENTRY_BYTES, at)
         ends[cell] += 1
         at += ENTRY_BYTES
@@ -132,15 +141,15 @@ def _settle(out: int, at: int, end: int, spare: int) -> int:
     while at < end:
         if out_end - out > _CELL_DISTINCT_MAX * ENTRY_BYTES:
             return _settle_large(out, out_end, at, end, spare)
-        high, low = peek_u64(at), peek_u64(at + 8)
+        high, low = load_u64_at(at), load_u64_at(at + 8)
         place = out_end
         is_new = True
         while place > out:
-            other = peek_u64(place - ENTRY_BYTES)
+            other = load_u64_at(place - ENTRY_BYTES)
             if other < high:
                 break
             if other == high:
-                other_low = peek_u64(place - ENTRY_BYTES + 8)
+                other_low = load_u64_at(place - ENTRY_BYTES + 8)
                 if other_low < low:
                     break
                 if other_low == low:
@@ -177,7 +186,7 @@ def sort_entries(entries: Entries, scratch: Entries) -> int:
         raise IndexError("entries have four words each")
     if scratch.shape[0] < count:
         raise IndexError("scratch has room for fewer entries than there are")
-    first, spare = start_of(entries), start_of(scratch)
+    first, spare = address_of(entries), address_of(scratch)
     bucket_bits = min(max(_bits_of(count) - _BUCKET_BITS, 1), _BUCKET_BITS_MAX)
     bucket_ends = np.empty(1 << bucket_bits, np.int64)
     cell_ends = np.empty(1 << _CELL_BITS_MAX, np.int64)

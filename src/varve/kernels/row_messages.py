@@ -15,18 +15,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_build import address_of, store_byte
 from varve.kernels.compile import as_int, inlined, object_kernel
-from varve.kernels.objects import (
+from varve.kernels.memory import (
+    address_of,
+    append_byte,
+    append_bytes,
+    append_decimal,
     bytes_address,
     bytes_size,
+    int_value,
+    keep_alive,
     list_item,
     list_size,
-    number_of,
+    load_u8_at,
+    load_u64_at,
+    store_u8_at,
     tuple_item,
 )
-from varve.kernels.peeks import keep, peek_u8, peek_u64, start_of
-from varve.kernels.puts import put, put_byte, put_number
 from varve.kernels.row_walk import (
     MEMBER_BYTES_MIN,
     SPAN_FIELDS,
@@ -74,7 +79,6 @@ class _Room(NamedTuple):
     gone: int
 
 
-_NOTHING, _ODD = int(Telling.NOTHING), int(Telling.ODD)
 _AS_INSERT, _AS_UPDATE, _AS_DELETE = b"iud"
 _OTHER, _IS_CHANGED = 3, 4
 _MOVED_MAX: Final = 64
@@ -99,27 +103,27 @@ _KEY, _VALUE, _OLD_VALUE, _NULL, _LSN, _OP, _TXIDS, _LAST, _INSERT, _UPDATE, _DE
 def _text_at(table: int, index: int) -> Any:
     """The address and size that a table of texts has."""
     place = table + index * 16
-    return _Text(as_int(peek_u64(place)), as_int(peek_u64(place + 8)))
+    return _Text(as_int(load_u64_at(place)), as_int(load_u64_at(place + 8)))
 
 
 @inlined
 def _put_part(at: int, form: _Form, index: int) -> int:
     part = _text_at(form.parts, index)
-    return put(at, part.address, part.size)
+    return append_bytes(at, part.address, part.size)
 
 
 @inlined
 def _put_member(at: int, spans: int, index: int) -> int:
     """A comma and a member."""
     start = span(spans, index, 0)
-    return put(put_byte(at, _COMMA), start, span(spans, index, 2) - start)
+    return append_bytes(append_byte(at, _COMMA), start, span(spans, index, 2) - start)
 
 
 @inlined
 def _put_null(at: int, form: _Form, spans: int, index: int) -> int:
     """A comma, a member's name, and null."""
     start = span(spans, index, 0)
-    at = put(put_byte(at, _COMMA), start, span(spans, index, 1) + 1 - start)
+    at = append_bytes(append_byte(at, _COMMA), start, span(spans, index, 1) + 1 - start)
     return _put_part(at, form, _NULL)
 
 
@@ -147,7 +151,7 @@ def _find_rest(row: _Text, key: _Text, spans: int) -> int:
         return -1
     if size == key.size:
         return 0
-    if peek_u8(text + key.size - 1) != _COMMA:
+    if load_u8_at(text + key.size - 1) != _COMMA:
         return -1
     return find_spans(text + key.size, text + size - 1, spans)
 
@@ -156,15 +160,15 @@ def _find_rest(row: _Text, key: _Text, spans: int) -> int:
 def _put_row(at: int, form: _Form, row: _Text, key: _Text, spans: int) -> int:
     """A row, or its key's columns and those asked for; 0 for an odd one."""
     if form.shown_count < 0:
-        return put(at, row.address, row.size)
+        return append_bytes(at, row.address, row.size)
     count = _find_rest(row, key, spans)
     if count < 0:
         return 0
-    at = put(at, key.address, key.size - 1)
+    at = append_bytes(at, key.address, key.size - 1)
     for index in range(count):
         if _is_shown(form, spans, index):
             at = _put_member(at, spans, index)
-    return put_byte(at, _CLOSE)
+    return append_byte(at, _CLOSE)
 
 
 @inlined
@@ -196,7 +200,7 @@ def _is_before(others: int, left: int, right: int) -> bool:
     size = span(others, left, 1) - 1 - start
     other_size = span(others, right, 1) - 1 - other_start
     for at in range(min(size, other_size)):
-        one, other = peek_u8(start + at), peek_u8(other_start + at)
+        one, other = load_u8_at(start + at), load_u8_at(other_start + at)
         if one != other:
             return bool(one < other)
     return size < other_size
@@ -205,7 +209,7 @@ def _is_before(others: int, left: int, right: int) -> bool:
 @inlined
 def _has_escape(others: int, index: int) -> bool:
     for at in range(span(others, index, 0), span(others, index, 1)):
-        if peek_u8(at) == _BACKSLASH:
+        if load_u8_at(at) == _BACKSLASH:
             return True
     return False
 
@@ -250,7 +254,7 @@ def _put_changed(at: int, form: _Form, room: _Room, count: int, gone_count: int)
             at = _put_member(at, room.spans, index)
     for index in range(gone_count):
         at = _put_null(at, form, room.others, span(room.gone, index, 0))
-    return put_byte(at, _CLOSE)
+    return append_byte(at, _CLOSE)
 
 
 @inlined
@@ -268,8 +272,8 @@ def _put_old(at: int, form: _Form, room: _Room, count: int, gone_count: int) -> 
     for index in range(gone_count):
         at = _put_member(at, room.others, span(room.gone, index, 0))
     # The brace takes the place of the first comma.
-    store_byte(first, np.uint64(_OPEN))
-    return put_byte(at, _CLOSE)
+    store_u8_at(first, np.uint64(_OPEN))
+    return append_byte(at, _CLOSE)
 
 
 @inlined
@@ -280,13 +284,13 @@ def _put_update(
     count = _find_rest(row, key, room.spans)
     other_count = _find_rest(before, key, room.others)
     if count < 0 or other_count < 0 or not _match(room.spans, count, room.others, other_count):
-        return _ODD, at
+        return Telling.ODD.value, at
     gone_count = _find_gone(form, room, other_count)
     if gone_count < 0:
-        return _ODD, at
+        return Telling.ODD.value, at
     if _find_changed(form, room, count) + gone_count == 0:
-        return _NOTHING, at
-    at = _put_changed(put(at, key.address, key.size - 1), form, room, count, gone_count)
+        return Telling.NOTHING.value, at
+    at = _put_changed(append_bytes(at, key.address, key.size - 1), form, room, count, gone_count)
     if form.is_full:
         at = _put_old(_put_part(at, form, _OLD_VALUE), form, room, count, gone_count)
     return _AS_UPDATE, at
@@ -301,11 +305,11 @@ def _put_value(
         return _put_update(at, form, row, before, key, room)
     if row.address:
         after = _put_row(at, form, row, key, room.spans)
-        return (_AS_INSERT if after else _ODD), after
+        return (_AS_INSERT if after else Telling.ODD.value), after
     if before.address and form.is_full:
         after = _put_row(at, form, before, key, room.spans)
-        return (_AS_DELETE if after else _ODD), after
-    return _AS_DELETE, put(at, key.address, key.size)
+        return (_AS_DELETE if after else Telling.ODD.value), after
+    return _AS_DELETE, append_bytes(at, key.address, key.size)
 
 
 @inlined
@@ -313,9 +317,9 @@ def _put_end(at: int, form: _Form, telling: int, tx: int, op: int) -> int:
     """The headers, and the place of a transaction of one change."""
     is_update, is_insert = telling == _AS_UPDATE, telling == _AS_INSERT
     at = _put_part(at, form, _UPDATE if is_update else _INSERT if is_insert else _DELETE)
-    at = put_number(_put_part(at, form, _LSN), tx)
-    at = put_number(_put_part(at, form, _OP), op)
-    at = put_number(_put_part(at, form, _TXIDS), tx)
+    at = append_decimal(_put_part(at, form, _LSN), tx)
+    at = append_decimal(_put_part(at, form, _OP), op)
+    at = append_decimal(_put_part(at, form, _TXIDS), tx)
     return _put_part(at, form, _LAST)
 
 
@@ -349,9 +353,9 @@ def _write(
         total += 3 * (row.size + before.size) + _FIXED_BYTES + parts[_UPDATE, 1]
     rows = longest // MEMBER_BYTES_MIN + 1
     spans = np.empty((2 * rows + _MOVED_MAX, SPAN_FIELDS), np.int64)
-    place = start_of(spans)
+    place = address_of(spans)
     room = _Room(place, place + spans[:rows].nbytes, place + spans[: 2 * rows].nbytes)
-    form = _Form(start_of(parts), start_of(shown), shown_count, is_full)
+    form = _Form(address_of(parts), address_of(shown), shown_count, is_full)
     data = np.empty(total, np.uint8)
     base = address_of(data)
     at, ends[0] = base, 0
@@ -360,15 +364,15 @@ def _write(
         offset, names = tuple_item(change, 0), tuple_item(change, 1)
         row, before = _text_of(tuple_item(change, 2), none), _text_of(tuple_item(change, 3), none)
         name, key = _text_of(tuple_item(names, 2), none), _text_of(tuple_item(names, 3), none)
-        begin = put(_put_part(at, form, _KEY), name.address, name.size)
+        begin = append_bytes(_put_part(at, form, _KEY), name.address, name.size)
         begin = _put_part(begin, form, _VALUE)
         telling, after = _put_value(begin, form, row, before, key, room)
-        if telling > _ODD:
-            tx, op = number_of(tuple_item(offset, 0)), number_of(tuple_item(offset, 1))
+        if telling > Telling.ODD.value:
+            tx, op = int_value(tuple_item(offset, 0)), int_value(tuple_item(offset, 1))
             at = _put_end(after, form, telling, tx, op)
         ends[index + 1] = at - base
         tellings[index] = telling
-    keep(spans)
+    keep_alive(spans)
     return data[: at - base]
 
 

@@ -15,9 +15,18 @@ import numpy.typing as npt
 
 from varve.kernels.compile import inlined, object_kernel
 from varve.kernels.json_members import DEPTH_MAX, SPAN_FIELD_COUNT, squeeze, walk_members
-from varve.kernels.objects import bytes_address, bytes_size, list_item, list_size, tuple_item
-from varve.kernels.peeks import keep, peek_u8, start_of
-from varve.kernels.puts import put, put_byte
+from varve.kernels.memory import (
+    address_of,
+    append_byte,
+    append_bytes,
+    bytes_address,
+    bytes_size,
+    keep_alive,
+    list_item,
+    list_size,
+    load_u8_at,
+    tuple_item,
+)
 from varve.kernels.row_walk import (
     MEMBER_BYTES_MIN,
     SPAN_FIELDS,
@@ -88,7 +97,7 @@ def _is_distinct(address: int, spans: Any, count: int) -> bool:
     for index in range(count):
         start, end = spans[index, 0], spans[index, 1]
         for at in range(start, end):
-            if peek_u8(address + at) == _BACKSLASH:
+            if load_u8_at(address + at) == _BACKSLASH:
                 return False
         if _has_name(address, spans, index, address + start, end - start):
             return False
@@ -113,7 +122,7 @@ def _judge(keys: int, values: int, fits: Flags) -> None:
     spans = np.empty((rows, SPAN_FIELD_COUNT), np.int64)
     known_spans = np.empty((rows, SPAN_FIELD_COUNT), np.int64)
     key_spans = np.empty((_longest(keys) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
-    key_place = start_of(key_spans)
+    key_place = address_of(key_spans)
     stack = np.zeros(DEPTH_MAX, np.uint8)
     known, known_count = 0, -1
     for index in range(count):
@@ -135,7 +144,7 @@ def _judge(keys: int, values: int, fits: Flags) -> None:
         fits[index] = _FIT if _is_dense(spans, member_count, size) else _BLANKS
         known, known_count = address, member_count
         spans, known_spans = known_spans, spans
-    keep(key_spans)
+    keep_alive(key_spans)
 
 
 @object_kernel
@@ -146,18 +155,18 @@ def _join(keys: int, values: int, fits: Flags, ends: Places) -> Any:
         if fits[index] != _UNFIT:
             total += bytes_size(list_item(keys, index)) + bytes_size(list_item(values, index))
     data = np.empty(total, np.uint8)
-    base = start_of(data)
+    base = address_of(data)
     at, ends[0] = base, 0
     for index in range(fits.size):
         if fits[index] != _UNFIT:
             key, value = list_item(keys, index), list_item(values, index)
-            at = put_byte(put(at, bytes_address(key), bytes_size(key) - 1), _COMMA)
+            at = append_byte(append_bytes(at, bytes_address(key), bytes_size(key) - 1), _COMMA)
             if fits[index] == _FIT:
-                at = put(at, bytes_address(value) + 1, bytes_size(value) - 1)
+                at = append_bytes(at, bytes_address(value) + 1, bytes_size(value) - 1)
             else:
                 # The brace that opens the value falls on the comma, which is put there again.
                 size = squeeze(bytes_address(value), bytes_size(value), at - 1)
-                put_byte(at - 1, _COMMA)
+                append_byte(at - 1, _COMMA)
                 at += size - 1
         ends[index + 1] = at - base
     return data[: at - base]
@@ -175,7 +184,7 @@ def join_rows(keys: list[bytes], values: list[bytes]) -> list[bytes]:
 @object_kernel
 def _are_rows(texts: int) -> bool:
     spans = np.empty((_longest(texts) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
-    place = start_of(spans)
+    place = address_of(spans)
     for index in range(list_size(texts)):
         text = list_item(texts, index)
         address, size = bytes_address(text), bytes_size(text)
@@ -183,7 +192,7 @@ def _are_rows(texts: int) -> bool:
             return False
         if find_spans(address + 1, address + size - 1, place) < 0:
             return False
-    keep(spans)
+    keep_alive(spans)
     return True
 
 
@@ -210,7 +219,7 @@ def _has_same_sum(left: int, right: int, size: int) -> bool:
     """Whether the bytes of two texts add up to the same, as they do in whatever order."""
     difference = 0
     for at in range(size):
-        difference += peek_u8(left + at) - peek_u8(right + at)
+        difference += load_u8_at(left + at) - load_u8_at(right + at)
     return difference == 0
 
 
@@ -224,7 +233,7 @@ def _find_reordered(changes: int, none: int) -> bool:
     rows = longest // MEMBER_BYTES_MIN + 1
     spans = np.empty((rows, SPAN_FIELDS), np.int64)
     other_spans = np.empty((rows, SPAN_FIELDS), np.int64)
-    place, others = start_of(spans), start_of(other_spans)
+    place, others = address_of(spans), address_of(other_spans)
     for index in range(list_size(changes)):
         change = list_item(changes, index)
         text, before = tuple_item(change, 2), tuple_item(change, 3)
@@ -237,8 +246,8 @@ def _find_reordered(changes: int, none: int) -> bool:
         other_count = find_spans(other_address + 1, other_address + size - 1, others)
         if count == other_count and _may_be_same(place, count, others):
             return True
-    keep(spans)
-    keep(other_spans)
+    keep_alive(spans)
+    keep_alive(other_spans)
     return False
 
 
@@ -253,7 +262,7 @@ def has_reordered(changes: list[Any]) -> bool:
 @object_kernel
 def _find_values(texts: int, names: int, places: Places) -> None:
     spans = np.empty((_longest(texts) // MEMBER_BYTES_MIN + 1, SPAN_FIELDS), np.int64)
-    place, name_count = start_of(spans), list_size(names)
+    place, name_count = address_of(spans), list_size(names)
     places[:] = -1
     for index in range(list_size(texts)):
         text = list_item(texts, index)
@@ -269,7 +278,7 @@ def _find_values(texts: int, names: int, places: Places) -> None:
                     places[number, 0, index] = colon + 1 - address
                     places[number, 1, index] = span(place, member, 2) - address
                     break
-    keep(spans)
+    keep_alive(spans)
 
 
 def find_values(texts: list[bytes], names: list[bytes]) -> list[tuple[bytes | None, ...]]:

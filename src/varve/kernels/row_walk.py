@@ -12,7 +12,7 @@ import numpy as np
 
 from varve.kernels.compile import as_int, inlined
 from varve.kernels.json_members import plain_end
-from varve.kernels.peeks import peek_u8, peek_u64, poke_u64
+from varve.kernels.memory import load_u8_at, load_u64_at, store_u64_at
 
 SPAN_BYTES: Final = 40
 SPAN_FIELDS: Final = 5
@@ -25,13 +25,13 @@ _QUOTE, _COMMA, _COLON, _BACKSLASH = 0x22, 0x2C, 0x3A, 0x5C
 @inlined
 def span(spans: int, index: int, field: int) -> int:
     """A number of a member: 0 where its name begins, 1 its colon, 2 its end, 3 and 4 notes."""
-    return as_int(peek_u64(spans + index * SPAN_BYTES + field * 8))
+    return as_int(load_u64_at(spans + index * SPAN_BYTES + field * 8))
 
 
 @inlined
 def note(spans: int, index: int, field: int, number: int) -> None:
     """Keeps a number of the caller with a member."""
-    poke_u64(spans + index * SPAN_BYTES + field * 8, np.uint64(number))
+    store_u64_at(spans + index * SPAN_BYTES + field * 8, np.uint64(number))
 
 
 @inlined
@@ -39,11 +39,11 @@ def is_same(left: int, right: int, size: int) -> bool:
     """Whether so many bytes are the same."""
     at = 0
     while at + 8 <= size:
-        if peek_u64(left + at) != peek_u64(right + at):
+        if load_u64_at(left + at) != load_u64_at(right + at):
             return False
         at += 8
     while at < size:
-        if peek_u8(left + at) != peek_u8(right + at):
+        if load_u8_at(left + at) != load_u8_at(right + at):
             return False
         at += 1
     return True
@@ -70,7 +70,7 @@ def string_end(at: int, end: int) -> int:
     """Behind the closing quote of the string whose content starts here, or -1."""
     at = plain_end(at, end)
     while at < end:
-        byte = peek_u8(at)
+        byte = load_u8_at(at)
         if byte == _QUOTE:
             return at + 1
         at += 2 if byte == _BACKSLASH else 1
@@ -82,7 +82,7 @@ def value_end(at: int, end: int) -> int:
     """Behind the value that starts here, or -1."""
     depth = 0
     while at < end:
-        byte = peek_u8(at)
+        byte = load_u8_at(at)
         if byte == _QUOTE:
             at = string_end(at + 1, end)
             if at < 0:
@@ -107,22 +107,22 @@ def find_spans(at: int, end: int, spans: int) -> int:
     """Spans of the members between an object's braces; how many there are, or -1."""
     count = 0
     while at < end:
-        if peek_u8(at) != _QUOTE:
+        if load_u8_at(at) != _QUOTE:
             return -1
         colon = string_end(at + 1, end)
-        if colon < 0 or colon >= end or peek_u8(colon) != _COLON:
+        if colon < 0 or colon >= end or load_u8_at(colon) != _COLON:
             return -1
         after = value_end(colon + 1, end)
         if after <= colon + 1:
             return -1
         place = spans + count * SPAN_BYTES
-        poke_u64(place, np.uint64(at))
-        poke_u64(place + 8, np.uint64(colon))
-        poke_u64(place + 16, np.uint64(after))
+        store_u64_at(place, np.uint64(at))
+        store_u64_at(place + 8, np.uint64(colon))
+        store_u64_at(place + 16, np.uint64(after))
         count += 1
         at = after
         if at < end:
-            if peek_u8(at) != _COMMA or at + 1 == end:
+            if load_u8_at(at) != _COMMA or at + 1 == end:
                 return -1
             at += 1
     return count
@@ -142,4 +142,4 @@ def find_name(spans: int, index: int, others: int, count: int, guess: int) -> in
 
 @inlined
 def is_object(address: int, size: int) -> bool:
-    return size >= 2 and peek_u8(address) == 0x7B and peek_u8(address + size - 1) == 0x7D
+    return size >= 2 and load_u8_at(address) == 0x7B and load_u8_at(address + size - 1) == 0x7D

@@ -12,17 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from varve.kernels.batch_build import address_of, copy_bytes, store_byte
 from varve.kernels.compile import byte_buffers, inlined, kernel, object_kernel
 from varve.kernels.crc import crc32c
-from varve.kernels.loads import Bytes, load_i64, load_u8, load_u32
-from varve.kernels.objects import (
+from varve.kernels.memory import (
+    Bytes,
+    address_of,
+    append_big_endian,
     bytes_address,
     bytes_size,
     clear_error,
+    copy_bytes,
+    int_value,
     list_item,
     list_size,
-    number_of,
+    load_i64,
+    load_u8,
+    load_u32,
+    store_u8_at,
     tuple_item,
     tuple_size,
 )
@@ -58,26 +64,12 @@ class EntryStatus(IntEnum):
 
 WHOLE = -1
 """No EntryStatus: the entry is there and sound."""
-_MORE = int(EntryStatus.MORE)
-_DONE = int(EntryStatus.DONE)
-_BAD_CRC = int(EntryStatus.BAD_CRC)
-_BAD_FIELD = int(EntryStatus.BAD_FIELD)
-_BAD_ORDER = int(EntryStatus.BAD_ORDER)
-_NOT_AN_ENTRY = int(EntryStatus.NOT_AN_ENTRY)
 _INSERT, _UPDATE, _DELETE, _CONTROL = b"iudc"
 _COMMA = ord(",")
 _AS_RECEIVED = 0
 # What is noted of a Python entry: numbers, and of its texts address and size.
 _TX, _OP, _OPERATION, _KEY, _KEY_SIZE, _JSON, _JSON_SIZE = range(7)
 _FIELDS = 7
-
-
-@inlined
-def store_big(address: int, value: int, size: int) -> int:
-    """Store a number in so many bytes; gives the address behind."""
-    for index in range(size):
-        store_byte(address + index, np.uint64(value) >> np.uint64(8 * (size - 1 - index)))
-    return address + size
 
 
 @inlined
@@ -96,31 +88,35 @@ def is_after(tx: int, op: int, other_tx: int, other_op: int) -> bool:
 def _read_entry(entry: Any, row: Any, last_tx: int, last_op: int) -> int:
     """Notes the fields of a Python entry; MORE, or why it may not come behind the last one."""
     if tuple_size(entry) != 4 or tuple_size(tuple_item(entry, 0)) != 2:
-        return _NOT_AN_ENTRY
+        return EntryStatus.NOT_AN_ENTRY.value
     offset, key, json = tuple_item(entry, 0), tuple_item(entry, 1), tuple_item(entry, 3)
-    row[_TX], row[_OP] = number_of(tuple_item(offset, 0)), number_of(tuple_item(offset, 1))
-    row[_OPERATION] = number_of(tuple_item(entry, 2))
+    row[_TX], row[_OP] = int_value(tuple_item(offset, 0)), int_value(tuple_item(offset, 1))
+    row[_OPERATION] = int_value(tuple_item(entry, 2))
     row[_KEY_SIZE], row[_JSON_SIZE] = bytes_size(key), bytes_size(json)
     if row[_KEY_SIZE] < 0 or row[_JSON_SIZE] < 0:
-        return _NOT_AN_ENTRY
+        return EntryStatus.NOT_AN_ENTRY.value
     row[_KEY], row[_JSON] = bytes_address(key), bytes_address(json)
     if row[_TX] < 1 or row[_OP] < 0 or row[_OP] == NUMBER_MAX or row[_KEY_SIZE] > _KEY_BYTES_MAX:
-        return _BAD_FIELD
+        return EntryStatus.BAD_FIELD.value
     if not is_operation(row[_OPERATION]):
-        return _BAD_FIELD
-    return _MORE if is_after(row[_TX], row[_OP], last_tx, last_op) else _BAD_ORDER
+        return EntryStatus.BAD_FIELD.value
+    return (
+        EntryStatus.MORE.value
+        if is_after(row[_TX], row[_OP], last_tx, last_op)
+        else EntryStatus.BAD_ORDER.value
+    )
 
 
 @inlined
 def _write_entry(at: int, row: Any) -> Any:
     """Writes an entry but for its checksum; gives the address behind."""
-    at = store_big(store_big(at, row[_TX], 8), row[_OP], 8)
-    at = store_big(at, row[_KEY_SIZE], 4)
+    at = append_big_endian(append_big_endian(at, row[_TX], 8), row[_OP], 8)
+    at = append_big_endian(at, row[_KEY_SIZE], 4)
     copy_bytes(at, row[_KEY], row[_KEY_SIZE])
     at += row[_KEY_SIZE]
-    store_byte(at, np.uint64(row[_OPERATION]))
-    store_byte(at + 1, np.uint64(_AS_RECEIVED))
-    at = store_big(at + 2, row[_JSON_SIZE], 8)
+    store_u8_at(at, np.uint64(row[_OPERATION]))
+    store_u8_at(at + 1, np.uint64(_AS_RECEIVED))
+    at = append_big_endian(at + 2, row[_JSON_SIZE], 8)
     copy_bytes(at, row[_JSON], row[_JSON_SIZE])
     return at + row[_JSON_SIZE]
 
@@ -140,7 +136,7 @@ def _encode(
     while taken < limit and json_bytes < json_room and total < byte_room:
         row = rows[taken]
         status = _read_entry(list_item(entries, start + taken), row, last_tx, last_op)
-        if status != _MORE:
+        if status != EntryStatus.MORE:
             clear_error()
             return status, taken, np.empty(0, np.uint8), 0
         last_tx, last_op = row[_TX], row[_OP]
@@ -153,8 +149,8 @@ def _encode(
     for index in range(taken):
         begin = at
         at = _write_entry(at, rows[index])
-        at = store_big(at, crc32c(data, begin - base, at - base), ENTRY_CRC)
-    return _MORE, taken, data, json_bytes
+        at = append_big_endian(at, crc32c(data, begin - base, at - base), ENTRY_CRC)
+    return EntryStatus.MORE.value, taken, data, json_bytes
 
 
 def encode_entries(
@@ -184,19 +180,19 @@ def check_entry(buffer: Bytes, at: int, end: int) -> Any:
     head the key's size is -1.
     """
     if end - at < ENTRY_HEAD:
-        return _MORE, ENTRY_HEAD + ENTRY_MIDDLE, -1, -1
+        return EntryStatus.MORE.value, ENTRY_HEAD + ENTRY_MIDDLE, -1, -1
     key_size = load_u32(buffer, at + 16)
     if end - at < ENTRY_HEAD + key_size + ENTRY_MIDDLE:
-        return _MORE, ENTRY_HEAD + key_size + ENTRY_MIDDLE, key_size, -1
+        return EntryStatus.MORE.value, ENTRY_HEAD + key_size + ENTRY_MIDDLE, key_size, -1
     json_size = load_i64(buffer, at + ENTRY_HEAD + key_size + 2)
     if json_size < 0 or json_size > _JSON_BYTES_MAX:
-        return _BAD_FIELD, 0, key_size, -1
+        return EntryStatus.BAD_FIELD.value, 0, key_size, -1
     size = ENTRY_BYTES_MIN + key_size + json_size
     if size > end - at:
-        return _MORE, size, key_size, json_size
+        return EntryStatus.MORE.value, size, key_size, json_size
     crc_at = at + size - ENTRY_CRC
     if crc32c(buffer, at, crc_at) != load_u32(buffer, crc_at):
-        return _BAD_CRC, 0, key_size, json_size
+        return EntryStatus.BAD_CRC.value, 0, key_size, json_size
     return WHOLE, size, key_size, json_size
 
 
@@ -228,20 +224,20 @@ def strip_entries(
             return status, at, used, size
         tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
         if not is_after(tx, op, last_tx, last_op):
-            return _BAD_ORDER, at, used, 0
+            return EntryStatus.BAD_ORDER.value, at, used, 0
         if is_after(tx, op, until_tx, until_op):
-            return _DONE, at, used, 0
+            return EntryStatus.DONE.value, at, used, 0
         last_tx, last_op = tx, op
         if is_after(tx, op, after_tx, after_op):
             if used > 0:
-                store_byte(target + used, np.uint64(_COMMA))
+                store_u8_at(target + used, np.uint64(_COMMA))
                 used += 1
             copy_bytes(target + used, source + at + ENTRY_HEAD + key_size + ENTRY_MIDDLE, json_size)
             used += json_size
         at += size
         if tx == until_tx and op == until_op:
-            return _DONE, at, used, 0
-    return _MORE, at, used, 0
+            return EntryStatus.DONE.value, at, used, 0
+    return EntryStatus.MORE.value, at, used, 0
 
 
 @kernel
@@ -262,21 +258,21 @@ def scan_entries(
         if key_size >= 0:
             tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
             if is_after(tx, op, until_tx, until_op):
-                return _DONE, at, last_tx, last_op, json_bytes, 0
+                return EntryStatus.DONE.value, at, last_tx, last_op, json_bytes, 0
         if tx < 1 or op < 0:
-            return _BAD_FIELD, at, last_tx, last_op, json_bytes, 0
+            return EntryStatus.BAD_FIELD.value, at, last_tx, last_op, json_bytes, 0
         if status != WHOLE:
             return status, at, last_tx, last_op, json_bytes, size
         if not is_after(tx, op, last_tx, last_op):
-            return _BAD_ORDER, at, last_tx, last_op, json_bytes, 0
+            return EntryStatus.BAD_ORDER.value, at, last_tx, last_op, json_bytes, 0
         if not is_operation(load_u8(buffer, at + ENTRY_HEAD + key_size)):
-            return _BAD_FIELD, at, last_tx, last_op, json_bytes, 0
+            return EntryStatus.BAD_FIELD.value, at, last_tx, last_op, json_bytes, 0
         last_tx, last_op = tx, op
         json_bytes += json_size
         at += size
         if tx == until_tx and op == until_op:
-            return _DONE, at, last_tx, last_op, json_bytes, 0
-    return _MORE, at, last_tx, last_op, json_bytes, 0
+            return EntryStatus.DONE.value, at, last_tx, last_op, json_bytes, 0
+    return EntryStatus.MORE.value, at, last_tx, last_op, json_bytes, 0
 
 
 def warm() -> None:

@@ -15,13 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_build import copy_bytes, store_byte
 from varve.kernels.compile import as_int, inlined, kernel
 from varve.kernels.crc import crc32c
-from varve.kernels.loads import Bytes, load_i64, load_u8, load_u32
-from varve.kernels.peeks import peek_u8, start_of
+from varve.kernels.memory import (
+    Bytes,
+    address_of,
+    append_big_endian,
+    append_byte,
+    copy_bytes,
+    load_i64,
+    load_u8,
+    load_u8_at,
+    load_u32,
+    store_u8_at,
+)
 from varve.kernels.row_walk import is_same, string_end, value_end
-from varve.kernels.shape_entries import ENTRY_CRC, ENTRY_HEAD, ENTRY_MIDDLE, store_big
+from varve.kernels.shape_entries import ENTRY_CRC, ENTRY_HEAD, ENTRY_MIDDLE
 from varve.kernels.shape_plan import Action, Actions, Numbers
 
 
@@ -33,10 +42,6 @@ class FoldStatus(IntEnum):
     """An entry's JSON is no message of the form above."""
 
 
-_OK = int(FoldStatus.OK)
-_BAD = int(FoldStatus.BAD_MESSAGE)
-_KEEP = int(Action.KEEP)
-_FOLD = int(Action.FOLD)
 _CONTROL = ord("c")
 _REWRITTEN = 1
 """The flag of an entry that a compaction wrote."""
@@ -69,15 +74,15 @@ def _next_member(at: int, end: int) -> tuple[int, int, int]:
     An address behind a `{` or a `,` is given. The last is the address of the next member, 0 when
     the object ended with this one, -1 when there is no member.
     """
-    if at >= end or peek_u8(at) != _QUOTE:
+    if at >= end or load_u8_at(at) != _QUOTE:
         return 0, 0, -1
     colon = string_end(at + 1, end)
-    if colon < 0 or colon >= end or peek_u8(colon) != _COLON:
+    if colon < 0 or colon >= end or load_u8_at(colon) != _COLON:
         return 0, 0, -1
     after = value_end(colon + 1, end)
     if after <= colon + 1 or after >= end:
         return 0, 0, -1
-    behind = peek_u8(after)
+    behind = load_u8_at(after)
     if behind == _COMMA:
         return colon + 1, after, after + 1
     return (colon + 1, after, 0) if behind == _CLOSE else (0, 0, -1)
@@ -89,7 +94,7 @@ def _is_named(at: int, value: int, name: Any) -> bool:
     if value - at != name.size:
         return False
     index = 0
-    while index < name.size and peek_u8(at + index) == name[index]:
+    while index < name.size and load_u8_at(at + index) == name[index]:
         index += 1
     return index == as_int(name.size)
 
@@ -97,7 +102,7 @@ def _is_named(at: int, value: int, name: Any) -> bool:
 @inlined
 def _read_headers(at: int, end: int, parts: Numbers) -> bool:
     """Find the parts of a message in its headers. False: they are none."""
-    if peek_u8(at) != _OPEN:
+    if load_u8_at(at) != _OPEN:
         return False
     member = at + 1
     while member > 0:
@@ -119,7 +124,7 @@ def _read_message(at: int, end: int, parts: Numbers) -> bool:
     """Find the parts of a message; a part that is missing starts at 0. False: it is none."""
     for index in range(_PARTS):
         parts[index] = 0
-    if end - at < 2 or peek_u8(at) != _OPEN or peek_u8(end - 1) != _CLOSE:
+    if end - at < 2 or load_u8_at(at) != _OPEN or load_u8_at(end - 1) != _CLOSE:
         return False
     headers = 0
     member = at + 1
@@ -159,7 +164,7 @@ def _take_columns(
     table: Numbers, count: int, at: int, end: int, newer_wins: bool
 ) -> tuple[Numbers, int]:
     """Put the members of the object at an address into the table; a count of -1 is a fault."""
-    if end - at < 2 or peek_u8(at) != _OPEN:
+    if end - at < 2 or load_u8_at(at) != _OPEN:
         return table, -1
     member = at + 1
     if end - at == 2:
@@ -189,7 +194,7 @@ def _take_columns(
 @inlined
 def _put_text(at: int, text: Any) -> int:
     for index in range(text.size):
-        store_byte(at + index, np.uint64(text[index]))
+        store_u8_at(at + index, np.uint64(text[index]))
     return at + as_int(text.size)
 
 
@@ -200,43 +205,37 @@ def _put(at: int, start: int, end: int) -> int:
 
 
 @inlined
-def _put_byte(at: int, byte: int) -> int:
-    store_byte(at, np.uint64(byte))
-    return at + 1
-
-
-@inlined
 def _put_columns(at: int, table: Numbers, count: int) -> int:
-    at = _put_byte(at, _OPEN)
+    at = append_byte(at, _OPEN)
     for row in range(count):
         if row > 0:
-            at = _put_byte(at, _COMMA)
+            at = append_byte(at, _COMMA)
         at = _put(at, table[row, 0], table[row, 1])
-        at = _put_byte(at, _COLON)
+        at = append_byte(at, _COLON)
         at = _put(at, table[row, 2], table[row, 3])
-    return _put_byte(at, _CLOSE)
+    return append_byte(at, _CLOSE)
 
 
 @inlined
 def _put_key(at: int, parts: Numbers) -> int:
-    at = _put_text(_put_byte(at, _OPEN), _KEY)
-    at = _put_byte(_put(at, parts[0], parts[1]), _COMMA)
+    at = _put_text(append_byte(at, _OPEN), _KEY)
+    at = append_byte(_put(at, parts[0], parts[1]), _COMMA)
     return _put_text(at, _VALUE)
 
 
 @inlined
 def _put_headers(at: int, parts: Numbers, newest: Numbers) -> int:
     """The headers of a message, with the transactions of the newest one that is in it."""
-    at = _put_text(_put_byte(at, _COMMA), _HEADERS)
-    at = _put_text(_put_byte(at, _OPEN), _OPERATION)
+    at = _put_text(append_byte(at, _COMMA), _HEADERS)
+    at = _put_text(append_byte(at, _OPEN), _OPERATION)
     at = _put(at, parts[6], parts[7])
     if parts[8] > 0:
-        at = _put_text(_put_byte(at, _COMMA), _RELATION)
+        at = _put_text(append_byte(at, _COMMA), _RELATION)
         at = _put(at, parts[8], parts[9])
     if newest[10] > 0:
-        at = _put_text(_put_byte(at, _COMMA), _TXIDS)
+        at = _put_text(append_byte(at, _COMMA), _TXIDS)
         at = _put(at, newest[10], newest[11])
-    return _put_byte(_put_byte(at, _CLOSE), _CLOSE)
+    return append_byte(append_byte(at, _CLOSE), _CLOSE)
 
 
 @inlined
@@ -252,7 +251,7 @@ def _put_message(at: int, parts: Numbers) -> int:
     """A message as it is, but for its headers."""
     at = _put(_put_key(at, parts), parts[2], parts[3])
     if parts[4] > 0:
-        at = _put_text(_put_byte(at, _COMMA), _OLD_VALUE)
+        at = _put_text(append_byte(at, _COMMA), _OLD_VALUE)
         at = _put(at, parts[4], parts[5])
     return _put_headers(at, parts, parts)
 
@@ -263,7 +262,7 @@ def _fold_run(
 ) -> int:
     """Write the fold of a run of updates at an address; the address behind it, or minus the index
     of an entry that is no message, less one."""
-    base = start_of(buffer)
+    base = address_of(buffer)
     values, olds = np.empty((32, _CELLS), np.int64), np.empty((32, _CELLS), np.int64)
     value_count, old_count, has_old = 0, 0, False
     first = np.zeros(_PARTS, np.int64)
@@ -285,7 +284,7 @@ def _fold_run(
         index = as_int(links[index])
     at = _put_columns(_put_key(at, first), values, value_count)
     if has_old:
-        at = _put_text(_put_byte(at, _COMMA), _OLD_VALUE)
+        at = _put_text(append_byte(at, _COMMA), _OLD_VALUE)
         at = _put_columns(at, olds, old_count)
     return _put_headers(at, first, parts)
 
@@ -295,9 +294,9 @@ def _rewrite(
     buffer: Bytes, starts: Numbers, action: int, links: Numbers, index: int, parts: Numbers, at: int
 ) -> int:
     """Write the message of an entry anew at an address; gives what `_fold_run` does."""
-    if action == _FOLD:
+    if action == Action.FOLD:
         return _fold_run(buffer, starts, links, index, parts, at)
-    json, json_end = _json_of(buffer, start_of(buffer), starts[index])
+    json, json_end = _json_of(buffer, address_of(buffer), starts[index])
     return _put_message(at, parts) if _read_message(json, json_end, parts) else -index - 1
 
 
@@ -317,29 +316,29 @@ def rewrite_entries(
     """
     if out.size < buffer.size:
         raise IndexError("out is shorter than the buffer")
-    base, target = start_of(buffer), start_of(out)
+    base, target = address_of(buffer), address_of(out)
     parts = np.empty(_PARTS, np.int64)
     at, count = target, 0
     for index in range(starts.size):
         action, start = actions[index], starts[index]
-        if action != _KEEP and action != _FOLD:
+        if action != Action.KEEP and action != Action.FOLD:
             continue
         begin = at
         out_starts[count] = begin - target
         count += 1
         middle = start + ENTRY_HEAD + load_u32(buffer, start + 16)
         is_final = load_u8(buffer, middle) == _CONTROL or load_u8(buffer, middle + 1) == _REWRITTEN
-        if action == _KEEP and is_final:
+        if action == Action.KEEP and is_final:
             _, json_end = _json_of(buffer, base, start)
             at = _put(at, base + start, json_end + ENTRY_CRC)
             continue
-        size_at = _put_byte(_put(at, base + start, base + middle + 1), _REWRITTEN)
+        size_at = append_byte(_put(at, base + start, base + middle + 1), _REWRITTEN)
         at = _rewrite(buffer, starts, action, links, index, parts, size_at + 8)
         if at < 0:
-            return _BAD, -at - 1, 0
-        store_big(size_at, at - size_at - 8, 8)
-        at = store_big(at, crc32c(out, begin - target, at - target), ENTRY_CRC)
-    return _OK, count, at - target
+            return FoldStatus.BAD_MESSAGE.value, -at - 1, 0
+        append_big_endian(size_at, at - size_at - 8, 8)
+        at = append_big_endian(at, crc32c(out, begin - target, at - target), ENTRY_CRC)
+    return FoldStatus.OK.value, count, at - target
 
 
 def warm() -> None:

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_build import copy_bytes
 from varve.kernels.compile import as_int, inlined, kernel
-from varve.kernels.key_hash import siphash
-from varve.kernels.loads import Bytes, load_i64, load_u8, load_u32
-from varve.kernels.peeks import start_of
+from varve.kernels.hashes import siphash
+from varve.kernels.memory import Bytes, address_of, copy_bytes, load_i64, load_u8, load_u32
 from varve.kernels.row_walk import is_same
 from varve.kernels.shape_entries import (
     ENTRY_HEAD,
@@ -44,13 +42,6 @@ class Action(IntEnum):
     """The last of several updates: it takes the others in."""
 
 
-_SUPERSEDED = int(Action.SUPERSEDED)
-_MERGED = int(Action.MERGED)
-_KEEP = int(Action.KEEP)
-_FOLD = int(Action.FOLD)
-_MORE = int(EntryStatus.MORE)
-_BAD_FIELD = int(EntryStatus.BAD_FIELD)
-_BAD_ORDER = int(EntryStatus.BAD_ORDER)
 _UPDATE, _DELETE, _CONTROL = b"udc"
 
 # What is known of a key: where its first entry starts, and by their numbers the delete and the
@@ -76,21 +67,21 @@ def index_entries(
             return status, count, at
         tx, op = load_i64(buffer, at), load_i64(buffer, at + 8)
         if not is_after(tx, op, last_tx, last_op):
-            return _BAD_ORDER, count, at
+            return EntryStatus.BAD_ORDER.value, count, at
         if not is_operation(load_u8(buffer, at + ENTRY_HEAD + key_size)):
-            return _BAD_FIELD, count, at
+            return EntryStatus.BAD_FIELD.value, count, at
         last_tx, last_op = tx, op
         starts[count] = at
         count += 1
         at += size
-    return _MORE, count, at
+    return EntryStatus.MORE.value, count, at
 
 
 @inlined
 def _find_slot(buffer: Bytes, start: int, hashed: Any, table: Any) -> int:
     """The slot of an entry's key, or the empty one that is to be its own."""
     slots, hashes, keys = table
-    first, key_size = start_of(buffer) + ENTRY_HEAD, load_u32(buffer, start + 16)
+    first, key_size = address_of(buffer) + ENTRY_HEAD, load_u32(buffer, start + 16)
     slot = as_int(hashed & np.uint64(slots.size - 1))
     while slots[slot] >= 0:
         key = slots[slot]
@@ -128,16 +119,16 @@ def _decide(keys: Numbers, key: int, actions: Actions, links: Numbers) -> bool:
     """Says what stays of a key; whether it has a row at the end."""
     deleted, inserted, tail = keys[key, _DELETED], as_int(keys[key, _INSERTED]), keys[key, _TAIL]
     if deleted >= 0:
-        actions[deleted] = _KEEP
+        actions[deleted] = Action.KEEP.value
     if inserted >= 0:
-        actions[inserted] = _KEEP
+        actions[inserted] = Action.KEEP.value
     if tail < 0:
         return inserted >= 0
     at = keys[key, _HEAD]
     links[tail] = at
-    actions[tail] = _KEEP if at == tail else _FOLD
+    actions[tail] = Action.KEEP.value if at == tail else Action.FOLD.value
     while at != tail:
-        actions[at] = _MERGED
+        actions[at] = Action.MERGED.value
         at = links[at]
     return True
 
@@ -154,7 +145,7 @@ def plan_entries(
     one to fold into, back to the first. Pass the secret of the hash as np.uint64.
     """
     count = starts.size
-    base = start_of(buffer)
+    base = address_of(buffer)
     room = 16
     while room < 2 * count:
         room *= 2
@@ -167,9 +158,9 @@ def plan_entries(
         key_size = load_u32(buffer, start + 16)
         operation = load_u8(buffer, start + ENTRY_HEAD + key_size)
         if operation == _CONTROL:
-            actions[index] = _KEEP
+            actions[index] = Action.KEEP.value
             continue
-        actions[index] = _SUPERSEDED
+        actions[index] = Action.SUPERSEDED.value
         hashed, _ = siphash(base + start + ENTRY_HEAD, key_size, np.uint64(k0), np.uint64(k1))
         slot = _find_slot(buffer, start, hashed, (slots, hashes, keys))
         if slots[slot] < 0:
@@ -189,7 +180,7 @@ def divide_entries(
     buffer: Bytes, starts: Numbers, k0: Any, k1: Any, part_count: int, parts: Numbers
 ) -> None:
     """The part of each entry, by its key; control entries go to the first."""
-    base = start_of(buffer)
+    base = address_of(buffer)
     for index in range(starts.size):
         start = starts[index]
         key_size = load_u32(buffer, start + 16)
@@ -203,7 +194,7 @@ def divide_entries(
 @kernel
 def gather_entries(buffer: Bytes, starts: Numbers, sizes: Numbers, out: Bytes) -> int:
     """Copy the entries at these starts one behind the other; gives the bytes copied."""
-    source, target, at = start_of(buffer), start_of(out), 0
+    source, target, at = address_of(buffer), address_of(out), 0
     for index in range(starts.size):
         start, size = starts[index], sizes[index]
         if start < 0 or size < 0 or size > buffer.size - start or size > out.size - at:

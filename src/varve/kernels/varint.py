@@ -1,8 +1,9 @@
-"""Reading zigzag variable-length integers, for use inside kernels.
+"""Zigzag variable-length integers inside kernels, read and written by address.
 
 Layout     little-endian groups of seven bits, high bit set while more follow; at most five bytes
            for 32 bits, ten for 64. Bits beyond the type's width in the last byte are dropped, as
            Kafka drops them.
+Invariant  nothing at or behind `end` is read. The writer's caller has checked that there is space.
 """
 
 from typing import Any
@@ -10,46 +11,91 @@ from typing import Any
 import numpy as np
 
 from varve.kernels.compile import as_int, inlined
-from varve.kernels.loads import Bytes, load_u8
+from varve.kernels.memory import load_u8_at, store_u8_at
 
 VARINT_OUT_OF_BYTES = -1
 VARINT_TOO_LONG = -2
 
 
 @inlined
-def _read_groups(buffer: Bytes, position: int, end: int, byte_count_max: int) -> tuple[Any, int]:
+def _read_groups(at: int, end: int, byte_count_max: int) -> tuple[Any, int]:
+    """The bits of an integer, and the address behind it or a negative fault."""
     value = np.uint64(0)
-    limit = min(end, position + byte_count_max)
+    limit = min(end, at + byte_count_max)
     shift = np.uint64(0)
-    at = position
-    while at < limit:
-        byte = load_u8(buffer, at)
+    address = at
+    while address < limit:
+        byte = load_u8_at(address)
         value |= np.uint64(byte & 0x7F) << shift
-        at += 1
+        address += 1
         if byte < 0x80:
-            return value, at
+            return value, address
         shift += np.uint64(7)
-    return value, VARINT_TOO_LONG if at - position == byte_count_max else VARINT_OUT_OF_BYTES
+    return value, VARINT_TOO_LONG if address - at == byte_count_max else VARINT_OUT_OF_BYTES
 
 
 @inlined
-def read_varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A 32-bit integer and the position behind it, or a negative position that tells the fault."""
-    if position < end:
-        byte = load_u8(buffer, position)
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), position + 1
-    groups, after = _read_groups(buffer, position, end, 5)
+def read_varint(at: int, end: int) -> tuple[int, int]:
+    """A 32-bit integer and the address behind it, or a negative address that tells the fault."""
+    if at < end:
+        first = load_u8_at(at)
+        if first < 0x80:
+            return (first >> 1) ^ -(first & 1), at + 1
+        if at + 1 < end:
+            second = load_u8_at(at + 1)
+            if second < 0x80:
+                bits = (first & 0x7F) | (second << 7)
+                return (bits >> 1) ^ -(bits & 1), at + 2
+    groups, after = _read_groups(at, end, 5)
     bits = as_int(groups & np.uint64(0xFFFFFFFF))
     return (bits >> 1) ^ -(bits & 1), after
 
 
 @inlined
-def read_varlong(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A 64-bit integer and the position behind it, or a negative position that tells the fault."""
-    if position < end:
-        byte = load_u8(buffer, position)
+def read_varlong(at: int, end: int) -> tuple[int, int]:
+    """A 64-bit integer and the address behind it, or a negative address that tells the fault."""
+    if at < end:
+        byte = load_u8_at(at)
         if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), position + 1
-    groups, after = _read_groups(buffer, position, end, 10)
+            return (byte >> 1) ^ -(byte & 1), at + 1
+    groups, after = _read_groups(at, end, 10)
     return as_int(groups >> np.uint64(1)) ^ -as_int(groups & np.uint64(1)), after
+
+
+@inlined
+def skip_varlong(at: int, end: int) -> int:
+    """The address behind an integer of up to ten bytes, or a negative fault."""
+    limit = min(end, at + 10)
+    address = at
+    while address < limit:
+        if load_u8_at(address) < 0x80:
+            return address + 1
+        address += 1
+    return VARINT_TOO_LONG if address - at == 10 else VARINT_OUT_OF_BYTES
+
+
+@inlined
+def zigzag(value: int) -> Any:
+    return np.uint64((np.int64(value) << 1) ^ (np.int64(value) >> 63))
+
+
+@inlined
+def varint_size(value: int) -> int:
+    rest = zigzag(value)
+    size = 1
+    while rest >= np.uint64(128):
+        rest >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@inlined
+def write_varint(at: int, value: int) -> int:
+    """Writes an integer at an address; returns the address behind it."""
+    rest = zigzag(value)
+    while rest >= np.uint64(128):
+        store_u8_at(at, rest | np.uint64(128))
+        rest >>= np.uint64(7)
+        at += 1
+    store_u8_at(at, rest)
+    return at + 1

@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from varve.kernels.batch_layout import RECORD_COLUMN_COUNT, RecordColumn
 from varve.kernels.compile import as_int, byte_buffers, inlined, kernel
-from varve.kernels.key_hash import siphash
-from varve.kernels.loads import Bytes
-from varve.kernels.peeks import peek_u8, start_of
-from varve.kernels.record_parse import RECORD_FIELD_COUNT, RecordField, Table, record_table
+from varve.kernels.hashes import siphash
+from varve.kernels.memory import Bytes, address_of, load_u8_at
+from varve.kernels.record_parse import Table, record_table
 from varve.kernels.varint import read_varint
 
 Words = npt.NDArray[np.uint64]
@@ -27,17 +27,13 @@ EXACT_BYTES_MAX: Final = 16
 LONG: Final = 17
 NO_ID: Final = 31
 
-_HEADERS_START = int(RecordField.HEADERS_START)
-_HEADERS_COUNT = int(RecordField.HEADERS_COUNT)
-_RECORD_END = int(RecordField.RECORD_END)
-
 
 @inlined
 def _word(start: int, end: int) -> Any:
     """Up to eight bytes at an address as a little-endian word; reads no others."""
     word = np.uint64(0)
     for i in range(min(end - start, 8)):
-        word |= np.uint64(peek_u8(start + i)) << np.uint64(8 * i)
+        word |= np.uint64(load_u8_at(start + i)) << np.uint64(8 * i)
     return word
 
 
@@ -58,7 +54,7 @@ def fold_ids(data: Bytes, ends: Ends, k0: Any, k1: Any, words: Words, kinds: Kin
     """
     if words.shape[0] < kinds.size or words.shape[1] < 2 or ends.size <= kinds.size:
         raise IndexError("words or ends have too few rows for the ids")
-    base = start_of(data)
+    base = address_of(data)
     for index in range(kinds.size):
         if kinds[index] == NO_ID:
             words[index, 0] = np.uint64(0)
@@ -82,7 +78,7 @@ def fold_cells(
         raise IndexError("words have too few rows for the ids")
     if starts.size < kinds.size or sizes.size < kinds.size:
         raise IndexError("starts or sizes are fewer than the ids")
-    base = start_of(data)
+    base = address_of(data)
     for index in range(kinds.size):
         start, size = starts[index], sizes[index]
         if size < 0:
@@ -105,28 +101,33 @@ def find_headers(
     """
     if starts.size < records.shape[0] or sizes.size < records.shape[0]:
         raise IndexError("starts or sizes are fewer than the records")
-    if records.shape[1] < RECORD_FIELD_COUNT:
+    if records.shape[1] < RECORD_COLUMN_COUNT:
         raise IndexError("records have too few columns")
+    base = address_of(payload)
     for row in range(records.shape[0]):
         starts[row], sizes[row] = 0, -1
-        position, end = records[row, _HEADERS_START], records[row, _RECORD_END]
+        position, end = (
+            records[row, RecordColumn.HEADERS_START],
+            records[row, RecordColumn.RECORD_END],
+        )
         if position < 0 or end > payload.size:
             raise IndexError("a record lies outside the payload")
-        for _ in range(records[row, _HEADERS_COUNT]):
-            key_size, key = read_varint(payload, position, end)
+        at, end = base + position, base + end
+        for _ in range(records[row, RecordColumn.HEADERS_COUNT]):
+            key_size, key = read_varint(at, end)
             if key < 0 or key_size < 0 or key_size > end - key:
                 return row
-            size, start = read_varint(payload, key + key_size, end)
+            size, start = read_varint(key + key_size, end)
             if start < 0 or size > end - start:
                 return row
-            position = start + max(size, 0)
+            at = start + max(size, 0)
             is_named = key_size == name.size
-            for at in range(name.size if is_named else 0):
-                if payload[key + at] != name[at]:
+            for index in range(name.size if is_named else 0):
+                if load_u8_at(key + index) != name[index]:
                     is_named = False
                     break
             if is_named:
-                starts[row], sizes[row] = start, max(size, -1)
+                starts[row], sizes[row] = start - base, max(size, -1)
     return -1
 
 

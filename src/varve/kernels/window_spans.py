@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.kernels.compile import as_int, inlined, kernel
-from varve.kernels.loads import Bytes
-from varve.kernels.peeks import peek_little_u64, start_of
+from varve.kernels.memory import Bytes, address_of, load_little_u64_at
 from varve.kernels.window_ids import NO_ID, Kinds, Words
 from varve.kernels.window_table import mix, spread
 
@@ -268,7 +267,7 @@ def read_spans(
     """Decodes value i into row rows[i]; a size of -1 is none. Gives the first misfit, or -1."""
     if starts.size < rows.size or sizes.size < rows.size or cells.shape[0] < spans.shape[0]:
         raise IndexError("there are fewer values or cells than rows")
-    base = start_of(data)
+    base = address_of(data)
     for index in range(rows.size):
         row, size, at = rows[index], sizes[index], starts[index]
         if row < 0 or row >= spans.shape[0]:
@@ -279,8 +278,8 @@ def read_spans(
             return index
         behind = size - ONE_TIME_BYTES
         for half in range(2):
-            spans[row, half] = as_int(peek_little_u64(base + at + 8 * half))
-            spans[row, 2 + half] = as_int(peek_little_u64(base + at + behind + 8 * half))
+            spans[row, half] = as_int(load_little_u64_at(base + at + 8 * half))
+            spans[row, 2 + half] = as_int(load_little_u64_at(base + at + behind + 8 * half))
         least, largest = spans[row, 0], spans[row, 2]
         if not (0 <= least <= largest and least // width == largest // width == cells[row, 3]):
             return index

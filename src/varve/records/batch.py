@@ -11,16 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt, InvalidRequest
-from varve.kernels.crc import crc32c
-from varve.kernels.key_hash import hash_keys
-from varve.kernels.record_parse import (
+from varve.kernels.batch_layout import (
     NO_LOG_APPEND_TIMESTAMP,
-    RecordField,
-    count_fits,
-    parse_records,
-    record_table,
+    RecordColumn,
+    RecordStatus,
+    status_text,
 )
-from varve.kernels.status import RecordStatus, describe
+from varve.kernels.crc import crc32c
+from varve.kernels.hashes import hash_keys
+from varve.kernels.record_parse import count_fits, parse_records, record_table
 from varve.records.columns import BinaryColumn, EncodedHeaders, frozen_bytes, frozen_integers
 from varve.records.compression import DECOMPRESSED_BYTES_MAX, decompress_to_array
 from varve.records.header import (
@@ -54,46 +53,46 @@ class RecordColumns:
 
     @property
     def offsets(self) -> Integers:
-        return self.table[:, RecordField.OFFSET]
+        return self.table[:, RecordColumn.OFFSET]
 
     @property
     def timestamps(self) -> Integers:
-        return self.table[:, RecordField.TIMESTAMP]
+        return self.table[:, RecordColumn.TIMESTAMP]
 
     @property
     def key_starts(self) -> Integers:
-        return self.table[:, RecordField.KEY_START]
+        return self.table[:, RecordColumn.KEY_START]
 
     @property
     def key_sizes(self) -> Integers:
         """-1 is a null key."""
-        return self.table[:, RecordField.KEY_SIZE]
+        return self.table[:, RecordColumn.KEY_SIZE]
 
     @property
     def value_starts(self) -> Integers:
-        return self.table[:, RecordField.VALUE_START]
+        return self.table[:, RecordColumn.VALUE_START]
 
     @property
     def value_sizes(self) -> Integers:
         """-1 is a null value, a tombstone where keys are compacted."""
-        return self.table[:, RecordField.VALUE_SIZE]
+        return self.table[:, RecordColumn.VALUE_SIZE]
 
     @property
     def header_counts(self) -> Integers:
-        return self.table[:, RecordField.HEADERS_COUNT]
+        return self.table[:, RecordColumn.HEADERS_COUNT]
 
     def key(self, index: int) -> bytes | None:
-        return self._cell(index, RecordField.KEY_START, RecordField.KEY_SIZE)
+        return self._cell(index, RecordColumn.KEY_START, RecordColumn.KEY_SIZE)
 
     def value(self, index: int) -> bytes | None:
-        return self._cell(index, RecordField.VALUE_START, RecordField.VALUE_SIZE)
+        return self._cell(index, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE)
 
     def headers(self, index: int) -> Headers:
         """The record's headers; bytes of a key that are no UTF-8 show as U+FFFD, as in Kafka."""
         row = self.table[index]
-        start = int(row[RecordField.HEADERS_START])
-        area = self.payload[start : int(row[RecordField.RECORD_END])].tobytes()
-        return _decode_headers(area, int(row[RecordField.HEADERS_COUNT]))
+        start = int(row[RecordColumn.HEADERS_START])
+        area = self.payload[start : int(row[RecordColumn.RECORD_END])].tobytes()
+        return _decode_headers(area, int(row[RecordColumn.HEADERS_COUNT]))
 
     def keys_column(self) -> BinaryColumn:
         """The keys, ready to build from, without a copy of their bytes."""
@@ -103,8 +102,8 @@ class RecordColumns:
         return BinaryColumn.at(self.payload, starts=self.value_starts, sizes=self.value_sizes)
 
     def headers_column(self) -> EncodedHeaders:
-        starts = self.table[:, RecordField.HEADERS_START]
-        sizes = self.table[:, RecordField.RECORD_END] - starts
+        starts = self.table[:, RecordColumn.HEADERS_START]
+        sizes = self.table[:, RecordColumn.RECORD_END] - starts
         cells = BinaryColumn.at(self.payload, starts=starts, sizes=sizes)
         return EncodedHeaders(cells, frozen_integers(self.header_counts))
 
@@ -133,7 +132,9 @@ class RecordColumns:
             )
         return made
 
-    def _cell(self, index: int, start_field: RecordField, size_field: RecordField) -> bytes | None:
+    def _cell(
+        self, index: int, start_field: RecordColumn, size_field: RecordColumn
+    ) -> bytes | None:
         start, size = int(self.table[index, start_field]), int(self.table[index, size_field])
         return None if size < 0 else self.payload[start : start + size].tobytes()
 
@@ -197,7 +198,7 @@ class Batch:
             table,
         )
         if status != RecordStatus.OK:
-            raise Corrupt(f"{self._what()}, record {index} of {count}: {describe(status)}")
+            raise Corrupt(f"{self._what()}, record {index} of {count}: {status_text(status)}")
         return RecordColumns(payload, table)
 
     def _payload(self, limit_bytes: int) -> tuple[Bytes, int]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from varve.foundation.errors import InvalidRecord, InvalidRequest
 from varve.kernels.batch_build import BuildStatus, encode_headers
-from varve.kernels.cell_join import join_cells
+from varve.kernels.record_columns import join_byte_strings
 from varve.records.sequence import INT_MAX
 
 Bytes = npt.NDArray[np.uint8]
@@ -111,7 +111,7 @@ class BinaryColumn:
     def of(cls, cells: Sequence[bytes | None]) -> Self:
         """A column of byte strings; None is null."""
         listed = cells if type(cells) is list else list(cells)
-        fault, data, starts, sizes = join_cells(listed)
+        fault, data, starts, sizes = join_byte_strings(listed)
         if fault >= 0:
             kind = type(listed[fault]).__name__
             raise InvalidRequest(

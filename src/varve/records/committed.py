@@ -15,14 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from varve.foundation.errors import Corrupt, StoreError
-from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
-from varve.kernels.gather import PLACE_COUNT, parse_batches
-from varve.kernels.record_parse import (
+from varve.kernels.batch_layout import (
+    BATCH_COLUMN_COUNT,
     NO_LOG_APPEND_TIMESTAMP,
     RECORD_SIZE_MIN,
-    record_table,
+    BatchColumn,
+    RecordStatus,
+    ScanStatus,
+    status_text,
 )
-from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.kernels.batch_scan import scan_batches
+from varve.kernels.record_columns import PLACE_COUNT, parse_batches
+from varve.kernels.record_parse import record_table
 from varve.records.batch import Batch, RecordColumns
 from varve.records.columns import Bytes, Integers, frozen_bytes
 from varve.records.compression import decompress_to_array
@@ -82,7 +86,7 @@ class CommittedBatches:
         self._check_undamaged()
         if not len(self._all_rows):
             return self._start_offset
-        return max(self._start_offset, int(self._all_rows[:, Field.LAST_OFFSET].max()) + 1)
+        return max(self._start_offset, int(self._all_rows[:, BatchColumn.LAST_OFFSET].max()) + 1)
 
     @property
     def end_offset(self) -> int:
@@ -95,20 +99,20 @@ class CommittedBatches:
         self._check_undamaged()
         if not len(self._all_rows):
             return None
-        return decode_header(self._data, int(self._all_rows[-1, Field.POSITION]))
+        return decode_header(self._data, int(self._all_rows[-1, BatchColumn.POSITION]))
 
     @property
     def size(self) -> int:
         """Bytes of the committed batches."""
         self._check_undamaged()
-        return int(self._rows[:, Field.SIZE].sum())
+        return int(self._rows[:, BatchColumn.SIZE].sum())
 
     @property
     def batches(self) -> list[Batch]:
         return list(self)
 
     def __iter__(self) -> Iterator[Batch]:
-        for position in self._rows[:, Field.POSITION].tolist():
+        for position in self._rows[:, BatchColumn.POSITION].tolist():
             yield Batch(self._data, self._where, position=position)
         self._check_undamaged()
 
@@ -119,14 +123,14 @@ class CommittedBatches:
     def first_batches(self, *, max_records: int) -> "CommittedBatches":
         """The batches up to the one that reaches `max_records`, without parsing any record."""
         self._check_undamaged()
-        is_enough = np.cumsum(self._rows[:, Field.RECORD_COUNT]) >= max_records
+        is_enough = np.cumsum(self._rows[:, BatchColumn.RECORD_COUNT]) >= max_records
         count = int(np.argmax(is_enough)) + 1
         if not is_enough.any() or count == len(self._rows):
             return self
-        position = self._rows[count - 1, Field.POSITION]
+        position = self._rows[count - 1, BatchColumn.POSITION]
         first = copy(self)
         first._rows = self._rows[:count]
-        first._all_rows = self._all_rows[self._all_rows[:, Field.POSITION] <= position]
+        first._all_rows = self._all_rows[self._all_rows[:, BatchColumn.POSITION] <= position]
         return first
 
     def columns(self, *, start: int | None = None, end: int = _LONG_MAX) -> RecordColumns:
@@ -152,9 +156,9 @@ class CommittedBatches:
             raise self._damage
 
     def _choose(self, rows: Table, aborted: list[tuple[int, int]]) -> Flags:
-        chosen: Flags = (rows[:, Field.ATTRIBUTES] & CONTROL_BIT) == 0
-        chosen &= rows[:, Field.LAST_OFFSET] >= self._start_offset
-        chosen &= rows[:, Field.RECORD_COUNT] != 0
+        chosen: Flags = (rows[:, BatchColumn.ATTRIBUTES] & CONTROL_BIT) == 0
+        chosen &= rows[:, BatchColumn.LAST_OFFSET] >= self._start_offset
+        chosen &= rows[:, BatchColumn.RECORD_COUNT] != 0
         if aborted:
             chosen &= ~self._find_aborted(rows, aborted)
         return chosen
@@ -164,13 +168,13 @@ class CommittedBatches:
         open_producers: set[int] = set()
         is_aborted = np.zeros(len(rows), np.bool_)
         for index, row in enumerate(rows.tolist()):
-            while pending and pending[-1][1] <= row[Field.LAST_OFFSET]:
+            while pending and pending[-1][1] <= row[BatchColumn.LAST_OFFSET]:
                 open_producers.add(pending.pop()[0])
-            attributes, producer_id = row[Field.ATTRIBUTES], row[Field.PRODUCER_ID]
+            attributes, producer_id = row[BatchColumn.ATTRIBUTES], row[BatchColumn.PRODUCER_ID]
             if producer_id not in open_producers:
                 continue
             if attributes & CONTROL_BIT:
-                if _is_abort(Batch(self._data, self._where, position=row[Field.POSITION])):
+                if _is_abort(Batch(self._data, self._where, position=row[BatchColumn.POSITION])):
                     open_producers.discard(producer_id)
             elif attributes & TRANSACTIONAL_BIT:
                 is_aborted[index] = True
@@ -190,7 +194,7 @@ def parse_columns(buffer: Bytes, rows: Table, *, where: str) -> tuple[RecordColu
     if status != RecordStatus.OK:
         raise Corrupt(
             f"{where}: batch with offset {int(places[batch, 3])}, record {record} of "
-            f"{int(counts[batch])}: {describe(status)}"
+            f"{int(counts[batch])}: {status_text(status)}"
         )
     return RecordColumns(payload, table), np.cumsum(counts)
 
@@ -201,7 +205,7 @@ def _scan(buffer: Bytes, data: Buffer, where: str) -> tuple[Table, StoreError | 
     position, status = 0, int(ScanStatus.FULL)
     while status == ScanStatus.FULL:
         capacity = min(_ROWS_MAX, (buffer.size - position) // HEADER_BYTES + 1)
-        rows = np.empty((capacity, FIELD_COUNT), np.int64)
+        rows = np.empty((capacity, BATCH_COLUMN_COUNT), np.int64)
         count, position, status = scan_batches(buffer, position, buffer.size, True, rows)
         tables.append(rows[:count])
     table = tables[0] if len(tables) == 1 else np.concatenate(tables)
@@ -220,7 +224,7 @@ def _explain_damage(data: Buffer, position: int, status: int, where: str) -> Sto
             f"{where}: the batch with offset {header.base_offset} does not match its CRC; run "
             "`varve check` on the directory to see what is broken"
         )
-    return Corrupt(f"{where}: position {position}: {describe(status)}")
+    return Corrupt(f"{where}: position {position}: {status_text(status)}")
 
 
 def _is_abort(batch: Batch) -> bool:
@@ -233,14 +237,14 @@ def _is_abort(batch: Batch) -> bool:
 def _place_records(buffer: Bytes, rows: Table, where: str) -> tuple[Bytes, Table]:
     """The bytes that hold the records, and for each batch the arguments of `parse_batches`."""
     places = np.empty((len(rows), PLACE_COUNT), np.int64)
-    attributes = rows[:, Field.ATTRIBUTES]
-    places[:, 0] = rows[:, Field.POSITION] + HEADER_BYTES
-    places[:, 1] = rows[:, Field.POSITION] + rows[:, Field.SIZE]
-    places[:, 2] = rows[:, Field.RECORD_COUNT]
-    places[:, 3] = rows[:, Field.BASE_OFFSET]
-    places[:, 4] = rows[:, Field.BASE_TIMESTAMP]
+    attributes = rows[:, BatchColumn.ATTRIBUTES]
+    places[:, 0] = rows[:, BatchColumn.POSITION] + HEADER_BYTES
+    places[:, 1] = rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]
+    places[:, 2] = rows[:, BatchColumn.RECORD_COUNT]
+    places[:, 3] = rows[:, BatchColumn.BASE_OFFSET]
+    places[:, 4] = rows[:, BatchColumn.BASE_TIMESTAMP]
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
-    append_times = rows[:, Field.MAX_TIMESTAMP]
+    append_times = rows[:, BatchColumn.MAX_TIMESTAMP]
     places[:, 5] = np.where(is_append_time, append_times, NO_LOG_APPEND_TIMESTAMP)
     codecs = attributes & CODEC_MASK
     if not codecs.any():

@@ -19,7 +19,7 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, ObjectNotFound, Unavailable
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.tiering.cold_file import ExtentSource
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment, ObjectPart
@@ -168,14 +168,14 @@ class ColdKeysLookup:
         builder = KeyIndexBuilder(
             fs,
             _SCANNED,
-            base_offset=int(table.rows[0, Field.BASE_OFFSET]),
+            base_offset=int(table.rows[0, BatchColumn.BASE_OFFSET]),
             topic_id=search.topic_id,
             buffer_bytes=_SCAN_BUFFER_BYTES,
             aborted=aborted,
         )
-        first = int(table.rows[0, Field.POSITION])
+        first = int(table.rows[0, BatchColumn.POSITION])
         rows = table.rows.copy()
-        rows[:, Field.POSITION] -= first
+        rows[:, BatchColumn.POSITION] -= first
         builder.add(BatchTable(rows, table.buffer, table.start - first, table.end - first))
         builder.finish(builder.log_size)
         with KeyIndex(fs.open(_SCANNED)) as index:

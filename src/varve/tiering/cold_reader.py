@@ -21,7 +21,7 @@ from varve.commit_log.segment_reader import TimestampOffset, find_offset_by_time
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, InvalidRequest, ObjectNotFound, StoreUnavailable
-from varve.kernels.batch_cut import cut_batches
+from varve.kernels.batch_scan import cut_batches
 from varve.object_store import ObjectStore
 from varve.tiering.cold_batches import check_offsets, find_batch, get_batch, not_a_batch
 from varve.tiering.cold_cursor import DEFAULT_SIZES, ExtentSizes, Mark, Marks, ReadAhead

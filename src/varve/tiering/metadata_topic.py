@@ -19,7 +19,7 @@ import numpy as np
 from varve.commit_log import Log
 from varve.foundation.errors import Corrupt, InvalidRequest, InvalidSetting
 from varve.foundation.settings import LONG_MAX, GivenValue
-from varve.kernels.murmur2 import murmur2
+from varve.kernels.hashes import murmur2
 from varve.records import Batch, Record, build_batch
 from varve.tiering.metadata_events import (
     SegmentEvent,

@@ -20,7 +20,7 @@ from varve.commit_log.producer_snapshot import decode_producer_snapshot
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, Unavailable
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.kernels.crc import crc32c, extend_crc32c
 from varve.object_store import Buffer
 from varve.tiering.cold_segment import ObjectPart
@@ -148,7 +148,7 @@ def _walk(segment: Segment, next_offset: int) -> tuple[ObjectPart, int]:
         data = np.frombuffer(table.buffer, np.uint8)
         crc = extend_crc32c(crc, data, position - table.start, table.end - table.start)
         position = table.end
-        records += int(table.rows[:, Field.RECORD_COUNT].sum())
+        records += int(table.rows[:, BatchColumn.RECORD_COUNT].sum())
     walk.check_ended(path)
     if position != segment.size:
         raise Corrupt(
@@ -160,13 +160,14 @@ def _walk(segment: Segment, next_offset: int) -> tuple[ObjectPart, int]:
 
 def _check_offsets(table: BatchTable, expected: int, end: int, path: str) -> int:
     """The offset behind the last batch; a batch's checksum does not cover its base offset."""
-    bases, lasts = table.rows[:, Field.BASE_OFFSET], table.rows[:, Field.LAST_OFFSET]
+    bases, lasts = table.rows[:, BatchColumn.BASE_OFFSET], table.rows[:, BatchColumn.LAST_OFFSET]
     earliest = np.concatenate(([expected], lasts[:-1] + 1))
     wrong = np.flatnonzero((bases < earliest) | (lasts < bases) | (lasts >= end))
     if wrong.size:
         row = int(wrong[0])
         raise Corrupt(
-            f"{path}: position {int(table.rows[row, Field.POSITION])}: a batch with the offsets "
+            f"{path}: position {int(table.rows[row, BatchColumn.POSITION])}: a batch with the "
+            "offsets "
             f"{int(bases[row])} to {int(lasts[row])}, not within {int(earliest[row])} to "
             f"{end - 1}; "
             "`varve check --repair` cuts or rebuilds what can be mended"

@@ -13,8 +13,8 @@ from varve.commit_log.names import KEYS, LOG, log_name
 from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
+from varve.kernels.hashes import hash_bytes
 from varve.kernels.key_entries import digest_entries
-from varve.kernels.key_hash import hash_bytes
 
 SEEDS = range(10)
 TINY, SMALL, ROOMY = 1 << 11, 1 << 16, 1 << 24

@@ -10,18 +10,17 @@ import struct
 import numpy as np
 import pytest
 
+from varve.kernels.batch_layout import (
+    NO_LOG_APPEND_TIMESTAMP,
+    InspectionColumn,
+    RecordColumn,
+    RecordStatus,
+    ScanStatus,
+)
 from varve.kernels.batch_scan import batch_table, inspect_batch, inspection_row, scan_batches
 from varve.kernels.crc import crc32c
-from varve.kernels.loads import Bytes
-from varve.kernels.record_parse import (
-    NO_LOG_APPEND_TIMESTAMP,
-    RecordField,
-    Summary,
-    Table,
-    parse_records,
-    record_table,
-)
-from varve.kernels.status import RecordStatus, ScanStatus
+from varve.kernels.memory import Bytes
+from varve.kernels.record_parse import Table, parse_records, record_table
 
 MUTANT_COUNT = int(os.environ.get("VARVE_FUZZ_COUNT", "100000"))
 CHUNK = 1_000
@@ -149,7 +148,9 @@ def _check_bounds(answers: Answers, starts: Table, ends: Table) -> None:
     inspect_status, listed, position, scan_status, parse_status, filled = answers.statuses.T
     assert set(inspect_status) | set(scan_status) <= set(ScanStatus)
     assert set(parse_status) <= set(RecordStatus)
-    assert set(answers.inspected[inspect_status == 0, Summary.RECORDS_STATUS]) <= set(RecordStatus)
+    assert set(answers.inspected[inspect_status == 0, InspectionColumn.RECORDS_STATUS]) <= set(
+        RecordStatus
+    )
     assert ((position >= starts) & (position <= ends)).all()
     assert ((listed >= 0) & (listed <= SCAN_ROWS)).all()
     good = parse_status == RecordStatus.OK
@@ -159,14 +160,14 @@ def _check_bounds(answers: Answers, starts: Table, ends: Table) -> None:
     high = np.broadcast_to(ends[good][:, None], used.shape)[used]
     columns = rows[used].T
     for start_field, size_field in (
-        (RecordField.KEY_START, RecordField.KEY_SIZE),
-        (RecordField.VALUE_START, RecordField.VALUE_SIZE),
+        (RecordColumn.KEY_START, RecordColumn.KEY_SIZE),
+        (RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE),
     ):
         begin, size = columns[start_field], columns[size_field]
         assert ((begin >= low) & (size >= -1) & (begin + np.maximum(size, 0) <= high)).all()
-    assert (columns[RecordField.RECORD_START] >= low).all()
-    assert (columns[RecordField.RECORD_END] <= high).all()
-    assert (columns[RecordField.HEADERS_START] <= columns[RecordField.RECORD_END]).all()
+    assert (columns[RecordColumn.RECORD_START] >= low).all()
+    assert (columns[RecordColumn.RECORD_END] <= high).all()
+    assert (columns[RecordColumn.HEADERS_START] <= columns[RecordColumn.RECORD_END]).all()
 
 
 def _fuzz_chunk(seed: bytes, rng: np.random.Generator) -> Answers:
@@ -203,7 +204,7 @@ def test_mutated_batches_get_named_answers_from_their_own_bytes_alone() -> None:
         seen |= {("parse", status) for status in set(answers.statuses[:, 4].tolist())}
     if MUTANT_COUNT >= 100_000:
         # Otherwise the mutations would have become too tame to prove anything.
-        not_by_parse = {RecordStatus.NOT_WALKED, RecordStatus.OFFSET_DELTA}
+        not_by_parse = {RecordStatus.NOT_PARSED, RecordStatus.OFFSET_DELTA}
         assert {("scan", int(status)) for status in set(ScanStatus) - {ScanStatus.FULL}} <= seen
         assert {("parse", int(status)) for status in set(RecordStatus) - not_by_parse} <= seen
 

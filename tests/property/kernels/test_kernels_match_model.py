@@ -8,17 +8,17 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from varve.kernels.batch_scan import Field, batch_table, inspect_batch, inspection_row, scan_batches
-from varve.kernels.crc import crc32c
-from varve.kernels.record_parse import (
+from varve.kernels.batch_layout import (
     NO_LOG_APPEND_TIMESTAMP,
-    RecordField,
-    Summary,
-    count_fits,
-    parse_records,
-    record_table,
+    BatchColumn,
+    InspectionColumn,
+    RecordColumn,
+    RecordStatus,
+    ScanStatus,
 )
-from varve.kernels.status import RecordStatus, ScanStatus
+from varve.kernels.batch_scan import batch_table, inspect_batch, inspection_row, scan_batches
+from varve.kernels.crc import crc32c
+from varve.kernels.record_parse import count_fits, parse_records, record_table
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
 
@@ -154,8 +154,8 @@ def _read_columns(
     found = []
     for row in table.tolist():
         reader = ModelReader(payload)
-        reader.position = row[RecordField.HEADERS_START] - start
-        headers = tuple(reader.header() for _ in range(row[RecordField.HEADERS_COUNT]))
+        reader.position = row[RecordColumn.HEADERS_START] - start
+        headers = tuple(reader.header() for _ in range(row[RecordColumn.HEADERS_COUNT]))
         parts: list[bytes | None] = []
         for at, size in ((row[2] - start, row[3]), (row[4] - start, row[5])):
             parts.append(None if size < 0 else payload[at : at + size])
@@ -211,12 +211,12 @@ def test_inspection_equals_the_model(
     row = inspection_row()
     assert inspect_batch(np.frombuffer(batch, np.uint8), 0, len(batch), row) == ScanStatus.OK
     last_offset = base_offset + max(len(records) - 1, 0)
-    assert row[Field.LAST_OFFSET] == _wrapped(last_offset, 64)
+    assert row[BatchColumn.LAST_OFFSET] == _wrapped(last_offset, 64)
     times = [_wrapped(base_timestamp + record.timestamp_delta, 64) for record in records]
     largest = max([-1, *times])
     null_keys = [index for index, record in enumerate(records) if record.key is None]
     deltas = [record.offset_delta for record in records]
-    assert row[Summary.RECORDS_STATUS :].tolist() == [
+    assert row[InspectionColumn.RECORDS_STATUS :].tolist() == [
         RecordStatus.OK,
         -1,
         largest,
@@ -243,7 +243,9 @@ def test_scan_lists_what_was_joined(
         table = batch_table(capacity)
         count, position, status = scan_batches(data, position, data.size, True, table)
         for row in table[:count].tolist():
-            found.append((row[Field.SIZE], row[Field.BASE_OFFSET], row[Field.RECORD_COUNT]))
+            found.append(
+                (row[BatchColumn.SIZE], row[BatchColumn.BASE_OFFSET], row[BatchColumn.RECORD_COUNT])
+            )
     assert found == [
         (len(part), 10 * index, len(records))
         for index, (part, records) in enumerate(zip(parts, batches, strict=True))

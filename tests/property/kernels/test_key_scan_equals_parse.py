@@ -10,15 +10,10 @@ import random
 import numpy as np
 import numpy.typing as npt
 
+from varve.kernels.batch_layout import NO_LOG_APPEND_TIMESTAMP, RecordColumn, RecordStatus
+from varve.kernels.hashes import hash_keys
 from varve.kernels.key_entries import scan_payload_keys
-from varve.kernels.key_hash import hash_keys
-from varve.kernels.record_parse import (
-    NO_LOG_APPEND_TIMESTAMP,
-    RecordField,
-    parse_records,
-    record_table,
-)
-from varve.kernels.status import RecordStatus
+from varve.kernels.record_parse import parse_records, record_table
 from varve.records import Record, build_batch
 
 MUTANT_COUNT = int(os.environ.get("VARVE_FUZZ_COUNT", "100000")) // 20
@@ -74,17 +69,17 @@ def _expected(
     entries: list[list[int]] = []
     nulls, position, previous = 0, 0, -1
     for index, row in enumerate(table[:filled].tolist()):
-        delta = row[RecordField.OFFSET]
+        delta = row[RecordColumn.OFFSET]
         if not previous < delta:
             return entries, (nulls, RecordStatus.OFFSET_DELTA, position, index)
-        size = row[RecordField.RECORD_END] - row[RecordField.RECORD_START]
-        if row[RecordField.KEY_SIZE] < 0:
+        size = row[RecordColumn.RECORD_END] - row[RecordColumn.RECORD_START]
+        if row[RecordColumn.KEY_SIZE] < 0:
             nulls += 1
         else:
-            flags = int(row[RecordField.VALUE_SIZE] < 0)
+            flags = int(row[RecordColumn.VALUE_SIZE] < 0)
             high, low = hashes[index].tolist()
             entries.append([high, low, delta | index << 32, size | flags << 32])
-        position, previous = row[RecordField.RECORD_END], delta
+        position, previous = row[RecordColumn.RECORD_END], delta
     return entries, (nulls, status, position, filled)
 
 
@@ -101,4 +96,4 @@ def test_any_bytes_are_scanned_as_they_are_parsed() -> None:
         seen.add(expected[1][1])
     if MUTANT_COUNT >= 5_000:
         # Otherwise the mutations would have become too tame to prove anything.
-        assert seen == set(RecordStatus) - {RecordStatus.NOT_WALKED}
+        assert seen == set(RecordStatus) - {RecordStatus.NOT_PARSED}

@@ -18,7 +18,7 @@ from varve.disk import FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.kernels.crc import crc32c
-from varve.kernels.key_hash import hash_bytes
+from varve.kernels.hashes import hash_bytes
 from varve.records import Record, build_batch
 
 HEADER = KeyIndexHeader(TOPIC_ID, 40, 90, 1000, 0xFEDCBA98, 3, 2, 1, 9, 4, 1, 700, 5, 0x12345678)

@@ -13,7 +13,8 @@ from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import ManualClock
 from varve.foundation.errors import Corrupt, OffsetOverflow, UnsupportedFormat
-from varve.kernels.batch_scan import Field, batch_table, scan_batches
+from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import Codec, Record, build_batch, end_transaction_marker
 
 RECORDS = [Record(b"%d" % number, b"v" * 20) for number in range(300)]
@@ -43,7 +44,7 @@ def _table(data: bytes, start: int = 0) -> BatchTable:
     rows = batch_table(1000)
     count, end, _ = scan_batches(np.frombuffer(data, np.uint8), 0, len(data), False, rows)
     assert end == len(data)
-    rows[:count, Field.POSITION] += start
+    rows[:count, BatchColumn.POSITION] += start
     return BatchTable(rows[:count], memoryview(data), start, start + len(data))
 
 

@@ -19,7 +19,7 @@ print([name for name in {_NOT_AT_THE_START!r} if name in sys.modules])
 """
 _SHOW_COMPILER = """
 import sys
-from varve.kernels import murmur2
+from varve.kernels import hashes as murmur2
 murmur2.warm()
 print("numba.cpython.unicode" in sys.modules)
 """

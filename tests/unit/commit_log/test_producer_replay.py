@@ -11,7 +11,7 @@ from varve.commit_log.producer_replay import decode_marker, replay_batches, summ
 from varve.commit_log.producer_state import Marker, ProducerStates
 from varve.commit_log.segment_scan import BatchWalk
 from varve.commit_log.txn_index import TransactionIndex
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.records import end_transaction_marker
 
 
@@ -68,9 +68,13 @@ def test_an_emptied_marker_is_ignored(bench: Bench) -> None:
     bench.log.append(
         make_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     )
-    row = np.zeros(len(Field), np.int64)
-    row[[Field.PRODUCER_ID, Field.ATTRIBUTES, Field.BASE_SEQUENCE]] = (1, 0x30, -1)
-    row[[Field.BASE_OFFSET, Field.LAST_OFFSET]] = 1
+    row = np.zeros(len(BatchColumn), np.int64)
+    row[[BatchColumn.PRODUCER_ID, BatchColumn.ATTRIBUTES, BatchColumn.BASE_SEQUENCE]] = (
+        1,
+        0x30,
+        -1,
+    )
+    row[[BatchColumn.BASE_OFFSET, BatchColumn.LAST_OFFSET]] = 1
     summary = summarize_row(row.tolist(), None, "here")
     plan = bench.log._state.producers.check_and_plan([summary], Origin.REPLICATION)
     assert (plan.entries, plan.completed) == ({}, [])

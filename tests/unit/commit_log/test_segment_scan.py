@@ -10,8 +10,7 @@ from varve.commit_log.segment_scan import BatchWalk, find_largest_timestamp
 from varve.commit_log.time_index import TimeIndex
 from varve.disk import File
 from varve.foundation.errors import Corrupt, UnsupportedFormat
-from varve.kernels.batch_scan import Field
-from varve.kernels.status import ScanStatus
+from varve.kernels.batch_layout import BatchColumn, ScanStatus
 
 
 def written(bench: Bench, data: bytes) -> File:
@@ -26,8 +25,8 @@ def walk_all(walk: BatchWalk) -> list[tuple[int, int, int]]:
     for table in walk:
         for row in range(len(table.rows)):
             batch = table.bytes_of(row)
-            position, size = table.rows[row, [Field.POSITION, Field.SIZE]].tolist()
-            base_offset = int(table.rows[row, Field.BASE_OFFSET])
+            position, size = table.rows[row, [BatchColumn.POSITION, BatchColumn.SIZE]].tolist()
+            base_offset = int(table.rows[row, BatchColumn.BASE_OFFSET])
             assert int.from_bytes(batch[:8], "big") == base_offset
             assert len(batch) == size
             found.append((position, base_offset, size))

@@ -9,7 +9,7 @@ from varve.dedup.ids import Arrivals, fold_chunk, fold_id
 from varve.dedup.rules import parse_id_source
 from varve.foundation.errors import Corrupt
 from varve.jobs.dedup.rows import ID, ROWS, TIME, Packer, decode_batch, read_ids
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 from varve.kernels.window_ids import LONG, NO_ID
 from varve.records import Batch, Codec, Record, RecordColumns, build_batch
 
@@ -88,7 +88,7 @@ def test_headers_that_break_their_format_are_corrupt() -> None:
     batch = build_batch([Record(key=b"k", value=b"", headers=(("id", b"v"),))], base_offset=40)
     columns = Batch(batch).columns()
     table = columns.table.copy()
-    table[0, RecordField.HEADERS_COUNT] = 2
+    table[0, RecordColumn.HEADERS_COUNT] = 2
     with pytest.raises(Corrupt, match="offset 40 break their format"):
         fold_chunk([RecordColumns(columns.payload, table)], parse_id_source("header:id"), SECRET)
 

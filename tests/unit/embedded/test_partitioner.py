@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from varve.embedded.partitioner import partition_of
-from varve.kernels.murmur2 import murmur2
+from varve.kernels.hashes import murmur2
 
 
 def hash_of(key: bytes) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from varve.foundation.errors import Corrupt
 from varve.jobs.source.record_blocks import Stretch, Wanted, read_blocks
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 from varve.records import Record, build_batch
 
 BASE = 100
@@ -43,7 +43,7 @@ def read(offsets: list[int], *, cuts: list[int], is_reversed: bool = False) -> l
         for start, end in pairwise(places)
     ]
     blocks = read_blocks(stretches[::-1] if is_reversed else stretches, chunk_bytes=40)
-    found = [block.records[:, RecordField.OFFSET] for block in blocks]
+    found = [block.records[:, RecordColumn.OFFSET] for block in blocks]
     return [int(offset) for offset in np.concatenate(found)]
 
 

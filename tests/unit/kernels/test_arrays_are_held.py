@@ -8,11 +8,11 @@ import pytest
 from numba import njit
 
 import varve.kernels
-from varve.kernels.peeks import keep, peek_u64, poke_u64, start_of
+from varve.kernels.memory import address_of, keep_alive, load_u64_at, store_u64_at
 
 _SOURCES = sorted(Path(varve.kernels.__path__[0]).glob("*.py"))
 _MAKERS = {"empty", "zeros", "ones", "full", "empty_like", "zeros_like"}
-_ADDRESSES = {"start_of", "address_of"}
+_ADDRESSES = {"address_of"}
 
 
 def _name(call: ast.Call) -> str:
@@ -38,7 +38,7 @@ def find_arrays_let_go(function: ast.FunctionDef) -> set[str]:
                     made |= {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
         elif isinstance(node, ast.Call) and _name(node) in _ADDRESSES:
             taken |= {one.id for one in node.args if isinstance(one, ast.Name)}
-        elif isinstance(node, ast.Call) and _name(node) == "keep":
+        elif isinstance(node, ast.Call) and _name(node) == "keep_alive":
             held |= {one.id for one in node.args if isinstance(one, ast.Name)}
         elif isinstance(node, ast.Return) and node.value is not None:
             held |= {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
@@ -56,8 +56,8 @@ def test_an_array_that_is_let_go_is_found() -> None:
     lines = (
         "def f():",
         "a, b = np.empty(3), np.zeros(3)",
-        "x = start_of(a) + start_of(b)",
-        "keep(b)",
+        "x = address_of(a) + address_of(b)",
+        "keep_alive(b)",
     )
     text = "\n    ".join(lines)
     (function,) = ast.parse(text).body
@@ -69,14 +69,14 @@ def test_memory_that_is_kept_is_given_to_nobody_else() -> None:
     @njit(error_model="numpy")
     def write(size: int) -> tuple[int, int]:
         first = np.empty(size, np.int64)
-        place = start_of(first)
+        place = address_of(first)
         second = np.empty(size, np.int64)
-        poke_u64(place, np.uint64(7))
-        poke_u64(start_of(second), np.uint64(9))
-        found = peek_u64(place)
-        keep(first)
-        keep(second)
-        return int(found), start_of(second) - place
+        store_u64_at(place, np.uint64(7))
+        store_u64_at(address_of(second), np.uint64(9))
+        found = load_u64_at(place)
+        keep_alive(first)
+        keep_alive(second)
+        return int(found), address_of(second) - place
 
     for size in (2, 20, 200, 2000):
         found, distance = write(size)

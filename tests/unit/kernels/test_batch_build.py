@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from varve.kernels.batch_build import BuildStatus, encode_headers, measure_records, write_records
-from varve.kernels.cell_join import join_cells
 from varve.kernels.compressed_frames import ZstdStatus, xxhash32, zstd_extent
+from varve.kernels.record_columns import join_byte_strings
 
 Integers = npt.NDArray[np.int64]
 
@@ -74,7 +74,7 @@ def test_headers_without_room_are_refused() -> None:
 
 
 def test_list_becomes_bytes_starts_and_sizes() -> None:
-    fault, data, starts, sizes = join_cells([b"ab", None, b"", b"c"])
+    fault, data, starts, sizes = join_byte_strings([b"ab", None, b"", b"c"])
     assert fault == -1
     assert data.tobytes() == b"abc"
     assert starts.tolist() == [0, 2, 2, 2]
@@ -83,9 +83,9 @@ def test_list_becomes_bytes_starts_and_sizes() -> None:
 
 def test_misfit_is_named_by_its_index_and_leaves_no_error_behind() -> None:
     for misfit in ("text", 5, bytearray(b"x"), object()):
-        assert join_cells([b"", None, misfit])[0] == 2  # type: ignore[list-item]  # the point
+        assert join_byte_strings([b"", None, misfit])[0] == 2  # type: ignore[list-item]  # the point
     assert sys.exc_info() == (None, None, None)
-    assert join_cells([])[0] == -1
+    assert join_byte_strings([])[0] == -1
 
 
 def test_joining_takes_no_references() -> None:
@@ -93,7 +93,7 @@ def test_joining_takes_no_references() -> None:
     cells: list[bytes | None] = [cell] * 100
     before = sys.getrefcount(cell), sys.getrefcount(cells), sys.getrefcount(None)
     for _ in range(100):
-        join_cells(cells)
+        join_byte_strings(cells)
     assert sys.getrefcount(cell) == before[0]
     assert sys.getrefcount(cells) == before[1]
     assert abs(sys.getrefcount(None) - before[2]) < 100

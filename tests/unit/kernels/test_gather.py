@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from varve.kernels.gather import (
+from varve.kernels.batch_layout import NO_LOG_APPEND_TIMESTAMP, RecordColumn, RecordStatus
+from varve.kernels.record_columns import (
     HEADER_CELL_COUNT,
     add_hashes,
+    column_offsets,
     copy_cells,
     find_header_cells,
-    lay_cells,
     mark_latest,
     parse_batches,
 )
-from varve.kernels.record_parse import NO_LOG_APPEND_TIMESTAMP, RecordField, record_table
-from varve.kernels.status import RecordStatus
+from varve.kernels.record_parse import record_table
 from varve.records import HEADER_BYTES, Record, build_batch
 
 CELLS = np.array([[0, 3], [3, -1], [3, 0], [3, 2]], np.int64)
@@ -40,8 +40,8 @@ def test_records_of_several_batches_stand_in_one_table() -> None:
     second = build_batch([Record(b"c", None, timestamp=0)])
     payload, records, status = parse(first, second)
     assert status == RecordStatus.OK
-    assert records[:, RecordField.OFFSET].tolist() == [0, 1, 10]
-    starts = records[:, RecordField.KEY_START].tolist()
+    assert records[:, RecordColumn.OFFSET].tolist() == [0, 1, 10]
+    starts = records[:, RecordColumn.KEY_START].tolist()
     assert bytes(payload[starts]) == b"abc"
     assert NO_LOG_APPEND_TIMESTAMP == -1 << 63
 
@@ -57,7 +57,7 @@ def test_a_fault_names_its_batch_and_record() -> None:
 def test_chosen_cells_lie_one_after_the_other() -> None:
     chosen = np.array([3, 1, 0], np.int64)
     offsets = np.empty(4, np.int32)
-    assert lay_cells(CELLS, 1, chosen, offsets) == 5
+    assert column_offsets(CELLS, 1, chosen, offsets) == 5
     assert offsets.tolist() == [0, 2, 2, 5]
     out = np.empty(5, np.uint8)
     copy_cells(PAYLOAD, CELLS, 0, chosen, offsets, out)
@@ -68,18 +68,18 @@ def test_cells_outside_of_their_bytes_are_refused() -> None:
     outside = np.array([[4, 3]], np.int64)
     offsets = np.empty(2, np.int32)
     one = np.zeros(1, np.int64)
-    lay_cells(outside, 1, one, offsets)
+    column_offsets(outside, 1, one, offsets)
     with pytest.raises(IndexError, match="outside the payload"):
         copy_cells(PAYLOAD, outside, 0, one, offsets, np.empty(8, np.uint8))
     with pytest.raises(IndexError, match="not there"):
-        lay_cells(outside, 1, np.array([7]), offsets)
+        column_offsets(outside, 1, np.array([7]), offsets)
     with pytest.raises(IndexError, match="no room"):
         copy_cells(PAYLOAD, CELLS, 0, one, np.array([0, 3], np.int32), np.empty(2, np.uint8))
 
 
 def test_more_bytes_than_offsets_can_tell_are_noticed() -> None:
     huge = np.array([[0, 1 << 30]], np.int64)
-    assert lay_cells(huge, 1, np.zeros(3, np.int64), np.empty(4, np.int32)) == -1
+    assert column_offsets(huge, 1, np.zeros(3, np.int64), np.empty(4, np.int32)) == -1
 
 
 def test_headers_become_cells() -> None:
@@ -96,7 +96,7 @@ def test_headers_become_cells() -> None:
 
 def test_the_last_record_of_each_key_is_kept_once() -> None:
     records = record_table(5)
-    records[:, RecordField.KEY_SIZE] = [1, 1, 1, -1, 1]
+    records[:, RecordColumn.KEY_SIZE] = [1, 1, 1, -1, 1]
     hashes = np.array([[1, 1], [1, 2], [1, 1], [0, 0], [1, 2]], np.uint64)
     slots = np.zeros((16, 2), np.uint64)
     keep = np.array([True, True, True, True, False])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from varve.kernels.batch_cut import cut_batches
+from varve.kernels.batch_scan import cut_batches
 from varve.records import Record, build_batch
 
 

@@ -5,13 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from varve.kernels.batch_filter import (
-    HEADER_SIZE,
-    KEEP_TIMESTAMP,
-    Action,
-    FilterStatus,
-    rewrite_batches,
-)
+from varve.kernels.batch_filter import KEEP_TIMESTAMP, Action, FilterStatus, rewrite_batches
+from varve.kernels.batch_layout import HEADER_BYTES
 from varve.records import Batch, Codec, Record, TimestampType, build_batch, empty_batch
 
 BASE = 500
@@ -122,10 +117,10 @@ def test_a_skipped_batch_leaves_nothing() -> None:
 
 def test_a_shell_is_the_empty_batch_kafka_writes() -> None:
     data = _build(producer_id=9, producer_epoch=2, base_sequence=77, codec=Codec.GZIP)
-    status, made = _rewrite(data, (), action=Action.SHELL)
+    status, made = _rewrite(data, (), action=Action.KEEP_HEADER)
     assert status == FilterStatus.DONE
     assert made == empty_batch(Batch(data).header)
-    assert _rewrite(made, (), action=Action.SHELL) == (FilterStatus.DONE, made)
+    assert _rewrite(made, (), action=Action.KEEP_HEADER) == (FilterStatus.DONE, made)
 
 
 def test_a_compressed_batch_is_left_to_the_caller() -> None:
@@ -136,13 +131,15 @@ def test_an_output_without_room_asks_for_more() -> None:
     data = _build()
     assert _rewrite(data, (1,), room=len(data)) == (FilterStatus.FULL, b"")
     assert _rewrite(data, (), room=len(data) - 1, action=Action.COPY) == (FilterStatus.FULL, b"")
-    assert _rewrite(data, (), room=HEADER_SIZE - 1, action=Action.SHELL)[0] == FilterStatus.FULL
+    assert (
+        _rewrite(data, (), room=HEADER_BYTES - 1, action=Action.KEEP_HEADER)[0] == FilterStatus.FULL
+    )
 
 
 def test_damage_is_found_before_anything_is_copied() -> None:
     data = bytearray(_build())
     data[-1] ^= 1
-    for action in (Action.COPY, Action.FILTER, Action.SHELL):
+    for action in (Action.COPY, Action.FILTER, Action.KEEP_HEADER):
         assert _rewrite(bytes(data), (1,), action=action) == (FilterStatus.BAD_CRC, b"")
 
 

@@ -4,17 +4,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from varve.kernels.batch_marks import find_aborted, read_control_types
-from varve.kernels.batch_scan import FIELD_COUNT, Field, batch_table, scan_batches
-from varve.kernels.status import RecordStatus
+from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn, RecordStatus
+from varve.kernels.batch_scan import batch_table, scan_batches
+from varve.kernels.transaction_marks import find_aborted, read_control_types
 from varve.records import Record, build_batch, end_transaction_marker
 
 Integers = npt.NDArray[np.int64]
 
 
 def _aborted_rows(places: list[tuple[int, int]], aborted: list[tuple[int, int, int]]) -> list[int]:
-    rows = np.zeros((len(places), FIELD_COUNT), np.int64)
-    rows[:, [Field.PRODUCER_ID, Field.BASE_OFFSET]] = places
+    rows = np.zeros((len(places), BATCH_COLUMN_COUNT), np.int64)
+    rows[:, [BatchColumn.PRODUCER_ID, BatchColumn.BASE_OFFSET]] = places
     flags = np.full(len(places), 7, np.uint8)
     table = np.array(aborted, np.int64).reshape(-1, 3)
     find_aborted(rows, np.ones(len(places), np.uint8), table, flags)
@@ -31,7 +31,7 @@ def test_a_batch_is_aborted_between_first_and_last_offset_of_its_own_producer() 
 
 
 def test_what_is_no_candidate_is_not_aborted() -> None:
-    rows = np.zeros((2, FIELD_COUNT), np.int64)
+    rows = np.zeros((2, BATCH_COLUMN_COUNT), np.int64)
     flags = np.full(2, 7, np.uint8)
     find_aborted(rows, np.array([0, 1], np.uint8), np.zeros((1, 3), np.int64), flags)
     assert flags.tolist() == [0, 1]

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from varve.kernels.batch_scan import (
-    FIELD_COUNT,
-    Field,
-    batch_table,
-    inspect_batch,
-    inspection_row,
-    scan_batches,
+from varve.kernels.batch_layout import (
+    BATCH_COLUMN_COUNT,
+    INSPECTION_COLUMN_COUNT,
+    BatchColumn,
+    InspectionColumn,
+    RecordStatus,
+    ScanStatus,
+    status_text,
 )
+from varve.kernels.batch_scan import batch_table, inspect_batch, inspection_row, scan_batches
 from varve.kernels.crc import crc32c
-from varve.kernels.loads import Bytes
-from varve.kernels.record_parse import INSPECTION_FIELD_COUNT, Summary
-from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.kernels.memory import Bytes
 
 TWO_RECORDS = bytes.fromhex(
     "0000000000000000000000490000000002276e9c4100000000000100000000000003e800000000000003ed"
@@ -56,14 +56,14 @@ def _replace(batch: bytes, at: int, data: bytes) -> bytes:
 
 
 def test_fields_and_summary_are_numbered_without_gap_or_overlap() -> None:
-    numbers = [*Field, *Summary]
-    assert sorted(numbers) == list(range(INSPECTION_FIELD_COUNT))
-    assert len(Field) == FIELD_COUNT
+    numbers = [*BatchColumn, *InspectionColumn]
+    assert sorted(numbers) == list(range(INSPECTION_COLUMN_COUNT))
+    assert len(BatchColumn) == BATCH_COLUMN_COUNT
 
 
 def test_every_status_has_a_sentence() -> None:
     for status in [*ScanStatus, *RecordStatus]:
-        assert describe(status)
+        assert status_text(status)
     assert not set(ScanStatus) - {0} & set(RecordStatus)
 
 
@@ -72,18 +72,18 @@ def test_scan_reads_the_headers_of_the_byte_vectors() -> None:
     table = batch_table(8)
     assert scan_batches(_array(data), 0, len(data), True, table) == (4, 300, ScanStatus.END)
     assert table[:4].tolist() == [
-        [0, 85, 0, 1, 0, 2, 0x276E9C41, 0, 1000, 1005, -1, -1, -1, 2, 1],
-        [85, 76, 0, 1, 0, 2, 0x12A1146D, 0x40, 90000, 1005, -1, -1, -1, 1, 1],
-        [161, 78, 2, 2, 0, 2, 0xCF3EDF11, 0x30, 2000, 2000, 9, 1, -1, 1, 1],
-        [239, 61, 3, 5, 4, 2, 0x5EC2B05D, 0, -1, 1234, 23, 5, 10, 0, 1],
+        [0, 85, 0, 1, 0, 0x276E9C41, 0, 1000, 1005, -1, -1, -1, 2],
+        [85, 76, 0, 1, 0, 0x12A1146D, 0x40, 90000, 1005, -1, -1, -1, 1],
+        [161, 78, 2, 2, 0, 0xCF3EDF11, 0x30, 2000, 2000, 9, 1, -1, 1],
+        [239, 61, 3, 5, 4, 0x5EC2B05D, 0, -1, 1234, 23, 5, 10, 0],
     ]
 
 
-def test_scan_without_verification_says_so() -> None:
+def test_scan_without_verification_lists_a_damaged_batch() -> None:
     table = batch_table(1)
     damaged = _replace(TWO_RECORDS, 80, b"\x99")
     assert scan_batches(_array(damaged), 0, 85, False, table) == (1, 85, ScanStatus.END)
-    assert table[0, Field.CRC_VALID] == -1
+    assert table[0, BatchColumn.RECORD_COUNT] == 2
 
 
 def test_scan_of_nothing_ends_cleanly() -> None:
@@ -95,7 +95,7 @@ def test_scan_continues_where_a_full_table_stopped_it() -> None:
     table = batch_table(3)
     assert scan_batches(data, 0, 300, True, table) == (3, 239, ScanStatus.FULL)
     assert scan_batches(data, 239, 300, True, table) == (1, 300, ScanStatus.END)
-    assert table[0, Field.POSITION] == 239
+    assert table[0, BatchColumn.POSITION] == 239
 
 
 def test_table_that_is_exactly_large_enough_ends_cleanly() -> None:
@@ -144,53 +144,51 @@ def test_offset_and_leader_epoch_lie_outside_the_crc() -> None:
     )
     row = inspection_row()
     assert inspect_batch(_array(batch), 0, 85, row) == ScanStatus.OK
-    assert row[Field.LAST_OFFSET] == (1 << 40) + 1
-    assert row[Field.LEADER_EPOCH] == 77
+    assert row[BatchColumn.LAST_OFFSET] == (1 << 40) + 1
+    assert row[BatchColumn.LEADER_EPOCH] == 77
 
 
 def test_inspection_summarizes_the_records() -> None:
     row = inspection_row()
     assert inspect_batch(_array(b"xy" + TWO_RECORDS + b"z"), 2, 88, row) == ScanStatus.OK
-    assert row[Field.POSITION] == 2
-    assert row[Field.SIZE] == 85
-    assert row[len(Field) :].tolist() == [RecordStatus.OK, -1, 1005, 1000, 0, -1, 1, 1]
+    assert row[BatchColumn.POSITION] == 2
+    assert row[BatchColumn.SIZE] == 85
+    assert row[len(BatchColumn) :].tolist() == [RecordStatus.OK, -1, 1005, 1000, 0, -1, 1]
 
 
 def test_inspection_of_a_cleaned_batch_sees_the_gap() -> None:
     row = inspection_row()
     inspect_batch(_array(WITH_HORIZON), 0, 76, row)
-    assert row[Summary.RECORDS_STATUS] == RecordStatus.OK
-    assert row[Summary.RECORDS_CONSECUTIVE] == 0
-    assert row[Summary.RECORDS_MAX_TIMESTAMP] == 1005
-    assert row[Summary.MAX_TIMESTAMP_OFFSET_DELTA] == 1
+    assert row[InspectionColumn.RECORDS_STATUS] == RecordStatus.OK
+    assert row[InspectionColumn.RECORDS_CONSECUTIVE] == 0
+    assert row[InspectionColumn.RECORDS_MAX_TIMESTAMP] == 1005
 
 
 def test_inspection_of_an_empty_batch_finds_no_timestamps() -> None:
     row = inspection_row()
     assert inspect_batch(_array(EMPTY), 0, 61, row) == ScanStatus.OK
-    assert row[len(Field) :].tolist() == [RecordStatus.OK, -1, -1, -1, 0, -1, 1, -1]
+    assert row[len(BatchColumn) :].tolist() == [RecordStatus.OK, -1, -1, -1, 0, -1, 1]
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4, 7])
-def test_compressed_records_are_not_walked(codec: int) -> None:
+def test_compressed_records_are_not_parsed(codec: int) -> None:
     row = inspection_row()
     batch = _with_crc(_replace(TWO_RECORDS, 21, struct.pack(">h", codec)))
     assert inspect_batch(_array(batch), 0, 85, row) == ScanStatus.OK
-    assert row[Summary.RECORDS_STATUS] == RecordStatus.NOT_WALKED
+    assert row[InspectionColumn.RECORDS_STATUS] == RecordStatus.NOT_PARSED
 
 
-def test_control_records_are_not_walked() -> None:
+def test_control_records_are_not_parsed() -> None:
     row = inspection_row()
     assert inspect_batch(_array(COMMIT_MARKER), 0, 78, row) == ScanStatus.OK
-    assert row[Summary.RECORDS_STATUS] == RecordStatus.NOT_WALKED
+    assert row[InspectionColumn.RECORDS_STATUS] == RecordStatus.NOT_PARSED
 
 
 def test_inspection_tells_a_wrong_crc_and_still_gives_the_header() -> None:
     row = inspection_row()
     assert inspect_batch(_array(_replace(TWO_RECORDS, 84, b"y")), 0, 85, row) == ScanStatus.BAD_CRC
-    assert row[Field.CRC_VALID] == 0
-    assert row[Field.RECORD_COUNT] == 2
-    assert row[Summary.RECORDS_STATUS] == RecordStatus.NOT_WALKED
+    assert row[BatchColumn.RECORD_COUNT] == 2
+    assert row[InspectionColumn.RECORDS_STATUS] == RecordStatus.NOT_PARSED
 
 
 @pytest.mark.parametrize(
@@ -208,7 +206,7 @@ def test_inspection_refuses_a_wrong_record_count(count: int, status: RecordStatu
     row = inspection_row()
     batch = _with_crc(_replace(TWO_RECORDS, 57, struct.pack(">i", count)))
     assert inspect_batch(_array(batch), 0, 85, row) == ScanStatus.OK
-    assert row[Summary.RECORDS_STATUS] == status
+    assert row[InspectionColumn.RECORDS_STATUS] == status
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 85), (3, 2), (0, 86), (86, 86)])
@@ -221,9 +219,9 @@ def test_range_outside_the_buffer_is_refused(start: int, end: int) -> None:
 
 def test_output_with_too_few_fields_is_refused() -> None:
     with pytest.raises(IndexError):
-        scan_batches(_array(EMPTY), 0, 61, True, np.empty((1, FIELD_COUNT - 1), np.int64))
+        scan_batches(_array(EMPTY), 0, 61, True, np.empty((1, BATCH_COLUMN_COUNT - 1), np.int64))
     with pytest.raises(IndexError):
-        inspect_batch(_array(EMPTY), 0, 61, np.empty(INSPECTION_FIELD_COUNT - 1, np.int64))
+        inspect_batch(_array(EMPTY), 0, 61, np.empty(INSPECTION_COLUMN_COUNT - 1, np.int64))
 
 
 def test_buffers_with_a_stride_are_refused() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from varve.kernels.crc import crc32c, crc32c_by_table, crc32c_of, extend_crc32c
-from varve.kernels.loads import Bytes
+from varve.kernels.memory import Bytes
 
 Checksum = Callable[[Bytes, int, int], int]
 both_ways = pytest.mark.parametrize("checksum", [crc32c, crc32c_by_table], ids=["fast", "table"])

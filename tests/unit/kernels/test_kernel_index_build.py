@@ -4,10 +4,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from varve.kernels.batch_scan import Field, batch_table
-from varve.kernels.index_build import (
+from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.batch_scan import (
     IndexBuildStatus,
     IndexState,
+    batch_table,
     build_index_entries,
     initial_index_state,
 )
@@ -22,9 +23,9 @@ def build(
     """Rows are (position, last offset, max timestamp)."""
     table = batch_table(len(rows))
     for row, (position, last_offset, timestamp) in enumerate(rows):
-        table[row, Field.POSITION] = position
-        table[row, [Field.BASE_OFFSET, Field.LAST_OFFSET]] = last_offset
-        table[row, Field.MAX_TIMESTAMP] = timestamp
+        table[row, BatchColumn.POSITION] = position
+        table[row, [BatchColumn.BASE_OFFSET, BatchColumn.LAST_OFFSET]] = last_offset
+        table[row, BatchColumn.MAX_TIMESTAMP] = timestamp
     offsets, times = np.empty((len(rows), 2), np.int64), np.empty((len(rows), 2), np.int64)
     state = initial_index_state(base) if state is None else state
     counts = build_index_entries(table, base, interval, state, offsets, times)

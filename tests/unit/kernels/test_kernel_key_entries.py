@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from varve.kernels.batch_scan import Field, batch_table, scan_batches
+from varve.kernels.batch_layout import BatchColumn, RecordStatus, ScanStatus
+from varve.kernels.batch_scan import batch_table, scan_batches
+from varve.kernels.hashes import hash_bytes
 from varve.kernels.key_entries import digest_entries, scan_keys, scan_payload_keys
-from varve.kernels.key_hash import hash_bytes
-from varve.kernels.status import RecordStatus, ScanStatus
 from varve.records import Record, build_batch
 
 SECRET = (np.uint64(3), np.uint64(4))
@@ -101,24 +101,24 @@ def test_full_names_the_batch_to_go_on_with() -> None:
 def test_a_batch_of_no_records_has_no_entries() -> None:
     data = _data(build_batch(RECORDS))
     rows = _rows(data)
-    rows[0, Field.RECORD_COUNT] = 0
+    rows[0, BatchColumn.RECORD_COUNT] = 0
     assert _scan(data, rows) == ([], (0, 0, 0, RecordStatus.OK, 1))
 
 
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        (Field.RECORD_COUNT, -1, RecordStatus.NEGATIVE_COUNT),
-        (Field.RECORD_COUNT, 3, RecordStatus.TRAILING_BYTES),
-        (Field.RECORD_COUNT, 5, RecordStatus.TRUNCATED),
-        (Field.RECORD_COUNT, 2**31 - 1, RecordStatus.COUNT_TOO_LARGE),
-        (Field.LAST_OFFSET, 102, RecordStatus.OFFSET_DELTA),
-        (Field.LAST_OFFSET, 2**33, RecordStatus.OFFSET_DELTA),
-        (Field.BASE_OFFSET, 99, RecordStatus.OFFSET_DELTA),
+        (BatchColumn.RECORD_COUNT, -1, RecordStatus.NEGATIVE_COUNT),
+        (BatchColumn.RECORD_COUNT, 3, RecordStatus.TRAILING_BYTES),
+        (BatchColumn.RECORD_COUNT, 5, RecordStatus.TRUNCATED),
+        (BatchColumn.RECORD_COUNT, 2**31 - 1, RecordStatus.COUNT_TOO_LARGE),
+        (BatchColumn.LAST_OFFSET, 102, RecordStatus.OFFSET_DELTA),
+        (BatchColumn.LAST_OFFSET, 2**33, RecordStatus.OFFSET_DELTA),
+        (BatchColumn.BASE_OFFSET, 99, RecordStatus.OFFSET_DELTA),
     ],
 )
 def test_headers_that_their_records_belie_are_refused(
-    field: Field, value: int, expected: RecordStatus
+    field: BatchColumn, value: int, expected: RecordStatus
 ) -> None:
     data = _data(build_batch(RECORDS, base_offset=100))
     rows = _rows(data)
@@ -160,9 +160,10 @@ def test_a_payload_is_scanned_in_parts_when_there_is_little_room(room: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(Field.POSITION, -1), (Field.POSITION, 1), (Field.SIZE, 60)]
+    ("field", "value"),
+    [(BatchColumn.POSITION, -1), (BatchColumn.POSITION, 1), (BatchColumn.SIZE, 60)],
 )
-def test_rows_that_name_bytes_outside_the_buffer_raise(field: Field, value: int) -> None:
+def test_rows_that_name_bytes_outside_the_buffer_raise(field: BatchColumn, value: int) -> None:
     data = _data(build_batch(RECORDS))
     rows = _rows(data)
     rows[0, field] = value

@@ -5,8 +5,9 @@ import struct
 import numpy as np
 import pytest
 
-from varve.kernels.key_hash import hash_bytes, hash_keys
-from varve.kernels.record_parse import RecordField, record_table
+from varve.kernels.batch_layout import RecordColumn
+from varve.kernels.hashes import hash_bytes, hash_keys
+from varve.kernels.record_parse import record_table
 
 K0, K1 = (np.uint64(half) for half in struct.unpack("<QQ", bytes(range(16))))
 
@@ -82,7 +83,7 @@ REFERENCE = [
 def _columns(keys: list[tuple[int, int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     table = record_table(len(keys))
     for row, (start, size) in zip(table, keys, strict=True):
-        row[RecordField.KEY_START], row[RecordField.KEY_SIZE] = start, size
+        row[RecordColumn.KEY_START], row[RecordColumn.KEY_SIZE] = start, size
     return table
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varve.jobs.table.rows import find_buckets
-from varve.kernels.murmur3 import hash_cells
+from varve.kernels.hashes import murmur3_cells
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
@@ -15,7 +15,7 @@ def test_hashes_are_those_of_murmur3(keys: list[bytes]) -> None:
     data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
     offsets = np.cumsum([0, *map(len, keys)]).astype(np.int32)
     hashes = np.empty(len(keys), np.uint32)
-    hash_cells(data, offsets, hashes)
+    murmur3_cells(data, offsets, hashes)
     assert hashes.tolist() == [mmh3.hash(key, signed=False) for key in keys]
 
 

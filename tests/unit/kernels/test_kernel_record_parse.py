@@ -3,19 +3,21 @@
 import numpy as np
 import pytest
 
-from varve.kernels.record_parse import (
-    INSPECTION_FIELD_COUNT,
+from varve.kernels.batch_layout import (
+    INSPECTION_COLUMN_COUNT,
     NO_LOG_APPEND_TIMESTAMP,
     RECORD_SIZE_MIN,
-    RecordField,
-    Summary,
+    InspectionColumn,
+    RecordColumn,
+    RecordStatus,
+)
+from varve.kernels.record_parse import (
     Table,
     count_fits,
     parse_records,
     record_table,
     summarize_records,
 )
-from varve.kernels.status import RecordStatus
 
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
@@ -62,10 +64,10 @@ def _parse(
     array = np.frombuffer(payload, np.uint8)
     arguments = (count, base_offset, base_timestamp, log_append, table)
     status, index = parse_records(array, 0, len(payload), *arguments)
-    row = np.empty(INSPECTION_FIELD_COUNT, np.int64)
+    row = np.empty(INSPECTION_COLUMN_COUNT, np.int64)
     assert summarize_records(array, 0, len(payload), count, base_timestamp, row) == status
-    assert row[Summary.RECORDS_STATUS] == status
-    assert row[Summary.RECORDS_FAULT_INDEX] == (-1 if status == RecordStatus.OK else index)
+    assert row[InspectionColumn.RECORDS_STATUS] == status
+    assert row[InspectionColumn.RECORDS_FAULT_INDEX] == (-1 if status == RecordStatus.OK else index)
     return status, index, table
 
 
@@ -87,50 +89,50 @@ def test_columns_point_at_key_value_and_headers() -> None:
 def test_log_append_time_replaces_every_timestamp() -> None:
     payload = _record(timestamp=_varint(3)) + _record(timestamp=_varint(-9))
     table = _parse(payload, 2, base_timestamp=1000, log_append=7777)[2]
-    assert table[:, RecordField.TIMESTAMP].tolist() == [7777, 7777]
+    assert table[:, RecordColumn.TIMESTAMP].tolist() == [7777, 7777]
 
 
 @pytest.mark.parametrize("delta", [0, -1, 63, 64, -64, -65, 8191, 8192, LONG_MAX, -LONG_MAX - 1])
 def test_timestamp_deltas_at_their_limits(delta: int) -> None:
     table = _parse(_record(timestamp=_varint(delta)))[2]
-    assert table[0, RecordField.TIMESTAMP] == delta
+    assert table[0, RecordColumn.TIMESTAMP] == delta
 
 
 @pytest.mark.parametrize("delta", [0, -1, 63, 64, -64, -65, 1 << 20, INT_MAX, -INT_MAX - 1])
 def test_offset_deltas_at_their_limits(delta: int) -> None:
     table = _parse(_record(offset=_varint(delta)), base_offset=1 << 40)[2]
-    assert table[0, RecordField.OFFSET] == (1 << 40) + delta
+    assert table[0, RecordColumn.OFFSET] == (1 << 40) + delta
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 100_000])
 def test_key_and_value_sizes_around_each_length_of_varint(size: int) -> None:
     table = _parse(_record(key=_sized(b"k" * size), value=_sized(b"v" * size)))[2]
-    assert table[0, RecordField.KEY_SIZE] == table[0, RecordField.VALUE_SIZE] == size
+    assert table[0, RecordColumn.KEY_SIZE] == table[0, RecordColumn.VALUE_SIZE] == size
 
 
 def test_null_and_empty_are_told_apart() -> None:
     null = _parse(_record(key=_sized(None), value=_sized(None)))[2]
     empty = _parse(_record(key=_sized(b""), value=_sized(b"")))[2]
-    assert null[0, [RecordField.KEY_SIZE, RecordField.VALUE_SIZE]].tolist() == [-1, -1]
-    assert empty[0, [RecordField.KEY_SIZE, RecordField.VALUE_SIZE]].tolist() == [0, 0]
+    assert null[0, [RecordColumn.KEY_SIZE, RecordColumn.VALUE_SIZE]].tolist() == [-1, -1]
+    assert empty[0, [RecordColumn.KEY_SIZE, RecordColumn.VALUE_SIZE]].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("size", [-2, -INT_MAX - 1])
 def test_any_negative_length_of_key_or_value_reads_as_null(size: int) -> None:
     status, _, table = _parse(_record(key=_varint(size), value=_varint(size)))
     assert status == RecordStatus.OK
-    assert table[0, [RecordField.KEY_SIZE, RecordField.VALUE_SIZE]].tolist() == [-1, -1]
+    assert table[0, [RecordColumn.KEY_SIZE, RecordColumn.VALUE_SIZE]].tolist() == [-1, -1]
 
 
 def test_padded_varints_are_read() -> None:
     padded = b"\x82\x80\x80\x80\x00"
     table = _parse(_record(offset=padded, timestamp=b"\x84" + b"\x80" * 8 + b"\x00"))[2]
-    assert table[0, [RecordField.OFFSET, RecordField.TIMESTAMP]].tolist() == [1, 2]
+    assert table[0, [RecordColumn.OFFSET, RecordColumn.TIMESTAMP]].tolist() == [1, 2]
 
 
 def test_bits_beyond_thirty_two_are_dropped() -> None:
     table = _parse(_record(offset=b"\x82\x80\x80\x80\x70"))[2]
-    assert table[0, RecordField.OFFSET] == 1
+    assert table[0, RecordColumn.OFFSET] == 1
 
 
 def test_smallest_record_has_seven_bytes() -> None:
@@ -188,10 +190,10 @@ def test_header_with_null_value_is_read() -> None:
 
 
 def _summary(payload: bytes, count: int, base_timestamp: int = 0) -> list[int]:
-    row = np.empty(INSPECTION_FIELD_COUNT, np.int64)
+    row = np.empty(INSPECTION_COLUMN_COUNT, np.int64)
     array = np.frombuffer(payload, np.uint8)
     summarize_records(array, 0, len(payload), count, base_timestamp, row)
-    return [int(value) for value in row[Summary.RECORDS_STATUS :]]
+    return [int(value) for value in row[InspectionColumn.RECORDS_STATUS :]]
 
 
 def test_summary_of_times_keys_and_deltas() -> None:
@@ -214,7 +216,7 @@ def test_summary_without_timestamps() -> None:
 
 def test_range_outside_the_payload_is_refused() -> None:
     payload = np.frombuffer(_record(), np.uint8)
-    row = np.empty(INSPECTION_FIELD_COUNT, np.int64)
+    row = np.empty(INSPECTION_COLUMN_COUNT, np.int64)
     for start, end in [(-1, 5), (3, 2), (0, payload.size + 1)]:
         with pytest.raises(IndexError):
             parse_records(payload, start, end, 1, 0, 0, 0, record_table(1))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from varve.embedded.partitioner import partition_of
-from varve.kernels.key_partition import partition_keys
+from varve.kernels.hashes import partition_keys
 from varve.records import BinaryColumn
 
 

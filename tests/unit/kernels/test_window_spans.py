@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from varve.kernels.record_parse import RecordField, record_table
+from varve.kernels.batch_layout import RecordColumn
+from varve.kernels.record_parse import record_table
 from varve.kernels.window_ids import NO_ID, find_headers, fold_cells
 from varve.kernels.window_spans import (
     ABSENT,
@@ -104,7 +105,7 @@ def test_ids_and_headers_outside_of_the_payload_are_refused() -> None:
             fold_cells(data, frozen(start), frozen(size), K, K, words, kinds)
     records = record_table(1)
     records[:] = 0
-    records[0, RecordField.RECORD_END] = 9
+    records[0, RecordColumn.RECORD_END] = 9
     with pytest.raises(IndexError, match="outside"):
         find_headers(data, records, data[:1], numbers(0), numbers(0))
 
@@ -113,8 +114,8 @@ def test_ids_and_headers_outside_of_the_payload_are_refused() -> None:
 def test_headers_that_do_not_end_name_their_record(area: bytes) -> None:
     records = record_table(1)
     records[:] = 0
-    records[0, RecordField.HEADERS_COUNT] = 1
-    records[0, RecordField.RECORD_END] = len(area)
+    records[0, RecordColumn.HEADERS_COUNT] = 1
+    records[0, RecordColumn.RECORD_END] = len(area)
     payload = np.frombuffer(area, np.uint8)
     name = np.frombuffer(b"n", np.uint8)
     assert find_headers(payload, records, name, numbers(0), numbers(0)) == 0

@@ -39,7 +39,6 @@ from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import File, FileSystem
 from varve.foundation.errors import Corrupt
 from varve.kernels.batch_filter import (
-    HEADER_SIZE,
     KEEP_TIMESTAMP,
     RECORD_GROWTH_MAX,
     Action,
@@ -48,8 +47,8 @@ from varve.kernels.batch_filter import (
     rewrite_batches,
     seal_batch,
 )
-from varve.kernels.batch_scan import Field, batch_table, scan_batches
-from varve.kernels.status import ScanStatus
+from varve.kernels.batch_layout import HEADER_BYTES, BatchColumn, ScanStatus
+from varve.kernels.batch_scan import batch_table, scan_batches
 from varve.records import compress
 from varve.records.compression import decompress_to_array
 from varve.records.header import CODEC_MASK, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
@@ -76,13 +75,13 @@ class FilteredBatch(NamedTuple):
 
     @property
     def size(self) -> int:
-        return HEADER_SIZE + len(self.packed)
+        return HEADER_BYTES + len(self.packed)
 
     def write(self, out: Bytes, start: int) -> None:
         """Puts the whole batch into the output, which has the room."""
         source, _, packed, attributes, base_timestamp, max_timestamp, count = self
-        end = start + HEADER_SIZE + len(packed)
-        out.data[start + HEADER_SIZE : end] = packed
+        end = start + HEADER_BYTES + len(packed)
+        out.data[start + HEADER_BYTES : end] = packed
         seal_batch(source, 0, out, start, end, attributes, base_timestamp, max_timestamp, count)
 
 
@@ -96,7 +95,7 @@ def filter_compressed(
     data = source.data
     attributes, base_timestamp, max_timestamp, count = _FIELDS.unpack_from(data)
     codec = Codec(attributes & CODEC_MASK)
-    payload = decompress_to_array(codec, data[HEADER_SIZE:], where=where)
+    payload = decompress_to_array(codec, data[HEADER_BYTES:], where=where)
     if horizon != KEEP_TIMESTAMP:
         attributes |= DELETE_HORIZON_BIT
     elif attributes & DELETE_HORIZON_BIT:
@@ -281,7 +280,7 @@ class _Output:
             assert status in (ScanStatus.END, ScanStatus.FULL), "only whole batches are gathered"
             rows = self._table[:count]
             table = BatchTable(rows, view, self._written, self._written + end)
-            rows[:, Field.POSITION] += self._written
+            rows[:, BatchColumn.POSITION] += self._written
             taken = self._indexer.add(table)
             assert taken == count, "batches are copied in the order of their offsets"
             self._figure.add(table)
@@ -413,7 +412,7 @@ class _SegmentCopy:
     def _room_for(self, batch: int) -> int:
         decisions = self._decisions
         growth = int(decisions.counts[batch]) * RECORD_GROWTH_MAX
-        return int(decisions.sizes[batch]) + growth + HEADER_SIZE
+        return int(decisions.sizes[batch]) + growth + HEADER_BYTES
 
     def _filter_compressed(self, batch: int, start: int, chunk: Bytes) -> None:
         decisions = self._decisions

@@ -22,7 +22,8 @@ from varve.cleaning.removals.removal import Reason, SegmentSummary
 from varve.commit_log.producer_entry import ProducerShell
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.settings import LONG_MAX
-from varve.kernels.batch_filter import HEADER_SIZE, KEEP_TIMESTAMP, Action
+from varve.kernels.batch_filter import KEEP_TIMESTAMP, Action
+from varve.kernels.batch_layout import HEADER_BYTES
 from varve.kernels.key_merge import Tally, count_bits, set_ranges
 
 Bits = npt.NDArray[np.uint8]
@@ -90,7 +91,7 @@ class BatchDecisions:
     def changes_anything(self) -> bool:
         """An emptied batch that stays is written as it was."""
         is_same = (self.actions == Action.COPY) | (
-            (self.actions == Action.SHELL) & (self.counts == 0)
+            (self.actions == Action.KEEP_HEADER) & (self.counts == 0)
         )
         return not bool(is_same.all())
 
@@ -211,7 +212,7 @@ def decide_batches(
     actions = np.where(kept == counts, Action.COPY, Action.FILTER).astype(np.uint8)
     actions[needs_horizon] = Action.FILTER
     actions[kept == 0] = Action.SKIP
-    actions[(kept == 0) & is_protected] = Action.SHELL
+    actions[(kept == 0) & is_protected] = Action.KEEP_HEADER
     return BatchDecisions(
         positions=batches["position"].astype(np.int64),
         sizes=batches["size"].astype(np.int64),
@@ -266,11 +267,11 @@ def estimate_size(
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0
     is_control = batches["attributes"] & _CONTROL != 0
-    behind = np.maximum(decisions.sizes - HEADER_SIZE, 0)
+    behind = np.maximum(decisions.sizes - HEADER_BYTES, 0)
     data = int(behind[~is_aborted & ~is_control].sum())
     data = data * tally[Tally.KEPT_BYTES] // max(header.record_bytes, 1)
     control = int(behind[is_control & (decisions.kept > 0)].sum())
-    headers = HEADER_SIZE * int(np.count_nonzero(decisions.actions != Action.SKIP))
+    headers = HEADER_BYTES * int(np.count_nonzero(decisions.actions != Action.SKIP))
     stamped = int(decisions.kept[decisions.horizons != KEEP_TIMESTAMP].sum())
     return headers + data + control + stamped * _HORIZON_GROWTH
 
@@ -294,7 +295,7 @@ def count_by_reason(
     """
     is_aborted = batches["flags"] & BATCH_ABORTED != 0
     is_control = batches["attributes"] & _CONTROL != 0
-    behind = np.maximum(decisions.sizes - HEADER_SIZE, 0)
+    behind = np.maximum(decisions.sizes - HEADER_BYTES, 0)
     control_kept = int(decisions.kept[is_control].sum())
     markers_gone = int((decisions.counts - decisions.kept)[is_control].sum())
     aborted = int(decisions.counts[is_aborted].sum())

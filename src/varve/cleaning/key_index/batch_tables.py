@@ -24,9 +24,8 @@ from varve.cleaning.key_index.key_index import (
 from varve.commit_log.segment_scan import BatchTable
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, OffsetOverflow
-from varve.kernels.batch_marks import ABORTED_COLUMNS, find_aborted, read_control_types
-from varve.kernels.batch_scan import Field
-from varve.kernels.status import RecordStatus, describe
+from varve.kernels.batch_layout import BatchColumn, RecordStatus, status_text
+from varve.kernels.transaction_marks import ABORTED_COLUMNS, find_aborted, read_control_types
 from varve.records import Batch
 from varve.records.control import ControlType, decode_control_record
 from varve.records.header import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
@@ -67,7 +66,7 @@ class BatchReader:
         """The tables of the next batches, of which there is one at least."""
         rows = table.rows
         self._check_order(rows)
-        attributes = rows[:, Field.ATTRIBUTES]
+        attributes = rows[:, BatchColumn.ATTRIBUTES]
         control = attributes & CONTROL_BIT != 0
         transactional = attributes & TRANSACTIONAL_BIT != 0
         aborted = np.zeros(len(rows), np.uint8)
@@ -81,28 +80,31 @@ class BatchReader:
             _batch_rows(rows, self._base_offset, aborted),
             self._mark_rows(table, marked, control),
             (skipped | compressed).view(np.uint8),
-            np.flatnonzero(compressed & ~skipped & (rows[:, Field.RECORD_COUNT] != 0)),
+            np.flatnonzero(compressed & ~skipped & (rows[:, BatchColumn.RECORD_COUNT] != 0)),
         )
         self._batch_count += len(rows)
-        self.log_size = int(rows[-1, Field.POSITION] + rows[-1, Field.SIZE])
-        self.next_offset = int(rows[-1, Field.LAST_OFFSET]) + 1
-        self.last_crc = int(rows[-1, Field.CRC])
+        self.log_size = int(rows[-1, BatchColumn.POSITION] + rows[-1, BatchColumn.SIZE])
+        self.next_offset = int(rows[-1, BatchColumn.LAST_OFFSET]) + 1
+        self.last_crc = int(rows[-1, BatchColumn.CRC])
         return findings
 
     def _check_order(self, rows: Integers) -> None:
-        ends = rows[:, Field.POSITION] + rows[:, Field.SIZE]
-        self._refuse(rows, rows[:, Field.POSITION] != _shifted(ends, self.log_size), "a gap before")
-        base, last = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
+        ends = rows[:, BatchColumn.POSITION] + rows[:, BatchColumn.SIZE]
+        self._refuse(
+            rows, rows[:, BatchColumn.POSITION] != _shifted(ends, self.log_size), "a gap before"
+        )
+        base, last = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
         self._refuse(rows, base < _shifted(last + 1, self.next_offset), "an offset that repeats in")
         self._refuse(rows, last < base, "a last offset below the base offset of")
-        counts = rows[:, Field.RECORD_COUNT]
+        counts = rows[:, BatchColumn.RECORD_COUNT]
         wrong = (counts < 0) | (counts > last - base + 1)
         self._refuse(rows, wrong, "a record count that its offsets cannot hold in")
         far = np.flatnonzero((last - self._base_offset > _INT_MAX) | (ends > _INT_MAX))
         if far.size:
             row = rows[far[0]]
             raise OffsetOverflow(
-                f"{self._name(row)} has last offset {int(row[Field.LAST_OFFSET])}, a segment from"
+                f"{self._name(row)} has last offset {int(row[BatchColumn.LAST_OFFSET])}, a "
+                "segment from"
                 f" {self._base_offset} on spans {_INT_MAX} offsets and bytes at most: split it"
             )
 
@@ -110,13 +112,14 @@ class BatchReader:
         if wrong.any():
             row = rows[int(wrong.argmax())]
             raise Corrupt(
-                f"{self._name(row)}: {what} it; offsets {int(row[Field.BASE_OFFSET])} to"
-                f" {int(row[Field.LAST_OFFSET])}, {int(row[Field.RECORD_COUNT])} records, expected"
+                f"{self._name(row)}: {what} it; offsets {int(row[BatchColumn.BASE_OFFSET])} to"
+                f" {int(row[BatchColumn.LAST_OFFSET])}, {int(row[BatchColumn.RECORD_COUNT])} "
+                "records, expected"
                 f" from position {self.log_size} and offset {self.next_offset} on"
             )
 
     def _name(self, row: Integers) -> str:
-        return batch_name(self._where, int(row[Field.POSITION]))
+        return batch_name(self._where, int(row[BatchColumn.POSITION]))
 
     def _mark_rows(self, table: BatchTable, marked: Integers, control: Truths) -> Table:
         rows = table.rows
@@ -124,8 +127,8 @@ class BatchReader:
         if not len(marked):
             return marks
         marks["batch"] = marked + self._batch_count
-        marks["epoch"] = rows[marked, Field.PRODUCER_EPOCH]
-        marks["producer_id"] = rows[marked, Field.PRODUCER_ID]
+        marks["epoch"] = rows[marked, BatchColumn.PRODUCER_EPOCH]
+        marks["producer_id"] = rows[marked, BatchColumn.PRODUCER_ID]
         marks["control"] = CONTROL_NONE
         ours = np.flatnonzero(control[marked])
         marks["control"][ours] = self._control_types(table, marked[ours])
@@ -134,15 +137,15 @@ class BatchReader:
     def _control_types(self, table: BatchTable, numbers: Integers) -> Integers:
         rows = table.rows
         types = np.full(len(numbers), CONTROL_EMPTY, np.int64)
-        counts = rows[numbers, Field.RECORD_COUNT]
-        is_plain = (counts == 1) & (rows[numbers, Field.ATTRIBUTES] & CODEC_MASK == 0)
+        counts = rows[numbers, BatchColumn.RECORD_COUNT]
+        is_plain = (counts == 1) & (rows[numbers, BatchColumn.ATTRIBUTES] & CODEC_MASK == 0)
         plain = np.flatnonzero(is_plain)
         if plain.size:
             found = np.empty(plain.size, np.int64)
             buffer = np.frombuffer(table.buffer, np.uint8)
             status, row = read_control_types(buffer, table.start, rows, numbers[plain], found)
             if status != RecordStatus.OK:
-                raise Corrupt(f"{self._name(rows[row])}: control record: {describe(status)}")
+                raise Corrupt(f"{self._name(rows[row])}: control record: {status_text(status)}")
             types[plain] = np.where(found < 0, CONTROL_UNKNOWN, found)
         for index in np.flatnonzero(~is_plain & (counts != 0)).tolist():
             types[index] = self._read_control_type(table, int(numbers[index]))
@@ -166,17 +169,17 @@ def _shifted(values: Integers, first: int) -> Integers:
 
 def _batch_rows(rows: Integers, base_offset: int, aborted: npt.NDArray[np.uint8]) -> Table:
     batches = np.empty(len(rows), BATCH)
-    attributes = rows[:, Field.ATTRIBUTES]
+    attributes = rows[:, BatchColumn.ATTRIBUTES]
     has_horizon = attributes & DELETE_HORIZON_BIT != 0
-    batches["position"] = rows[:, Field.POSITION]
-    batches["size"] = rows[:, Field.SIZE]
-    batches["base"] = rows[:, Field.BASE_OFFSET] - base_offset
-    batches["last"] = rows[:, Field.LAST_OFFSET] - base_offset
-    batches["count"] = rows[:, Field.RECORD_COUNT]
+    batches["position"] = rows[:, BatchColumn.POSITION]
+    batches["size"] = rows[:, BatchColumn.SIZE]
+    batches["base"] = rows[:, BatchColumn.BASE_OFFSET] - base_offset
+    batches["last"] = rows[:, BatchColumn.LAST_OFFSET] - base_offset
+    batches["count"] = rows[:, BatchColumn.RECORD_COUNT]
     batches["attributes"] = attributes & 0xFFFF
     batches["flags"] = aborted * np.uint8(BATCH_ABORTED)
     # A horizon before 1970 has passed like that of 1970, and does not read as none.
-    horizons = np.maximum(rows[:, Field.BASE_TIMESTAMP], 0)
+    horizons = np.maximum(rows[:, BatchColumn.BASE_TIMESTAMP], 0)
     batches["horizon"] = np.where(has_horizon, horizons, NO_HORIZON)
     return batches
 

@@ -37,7 +37,8 @@ from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import TEMPORARY_SUFFIX, File, FileSystem
 from varve.foundation.errors import Corrupt
-from varve.kernels.batch_scan import HEADER_SIZE, Field
+from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES
+from varve.kernels.batch_layout import BatchColumn, RecordStatus, ScanStatus, status_text
 from varve.kernels.crc import extend_crc32c
 from varve.kernels.key_entries import (
     ENTRY_WORDS,
@@ -46,7 +47,6 @@ from varve.kernels.key_entries import (
     scan_payload_keys,
 )
 from varve.kernels.key_sort import sort_entries
-from varve.kernels.status import RecordStatus, ScanStatus, describe
 from varve.records.compression import decompress_to_array
 from varve.records.header import CODEC_MASK, Codec
 
@@ -179,12 +179,12 @@ DEFAULT_BUFFER_BYTES: Final = 128 << 20
 NO_PAYLOADS: Final[Mapping[int, Bytes]] = MappingProxyType({})
 _CAPACITY_MIN: Final = 8
 # Plain numbers: a member of an enumeration costs a look-up for every field of every batch.
-_POSITION: Final = int(Field.POSITION)
-_SIZE: Final = int(Field.SIZE)
-_BASE: Final = int(Field.BASE_OFFSET)
-_LAST: Final = int(Field.LAST_OFFSET)
-_ATTRIBUTES: Final = int(Field.ATTRIBUTES)
-_COUNT: Final = int(Field.RECORD_COUNT)
+_POSITION: Final = int(BatchColumn.POSITION)
+_SIZE: Final = int(BatchColumn.SIZE)
+_BASE: Final = int(BatchColumn.BASE_OFFSET)
+_LAST: Final = int(BatchColumn.LAST_OFFSET)
+_ATTRIBUTES: Final = int(BatchColumn.ATTRIBUTES)
+_COUNT: Final = int(BatchColumn.RECORD_COUNT)
 _SECRET = struct.Struct("<QQ")
 _WRAP: Final = (1 << 64) - 1
 
@@ -291,10 +291,12 @@ class KeyIndexBuilder:
                 fields = table.rows[row].tolist()
                 if fields[_COUNT] > len(self._entries) - self._filled:
                     start = fields[_POSITION] - table.start
-                    self._scan_payload(fields, buffer, start + HEADER_SIZE, start + fields[_SIZE])
+                    self._scan_payload(
+                        fields, buffer, start + BATCH_HEADER_BYTES, start + fields[_SIZE]
+                    )
                     row += 1
             elif status != RecordStatus.OK:
-                raise self._corrupt(table.rows[row].tolist(), describe(status))
+                raise self._corrupt(table.rows[row].tolist(), status_text(status))
 
     def _take(self, count: int) -> None:
         """The entries just scanned, but for those that are dropped."""
@@ -314,7 +316,7 @@ class KeyIndexBuilder:
         start = fields[_POSITION] - table.start
         return decompress_to_array(
             Codec(number),
-            table.buffer[start + HEADER_SIZE : start + fields[_SIZE]],
+            table.buffer[start + BATCH_HEADER_BYTES : start + fields[_SIZE]],
             where=batch_name(self._path, fields[_POSITION]),
         )
 
@@ -343,7 +345,7 @@ class KeyIndexBuilder:
                 break
             self._make_room()
         if status != RecordStatus.OK:
-            raise self._corrupt(fields, f"record {index} of {count}: {describe(status)}")
+            raise self._corrupt(fields, f"record {index} of {count}: {status_text(status)}")
         self._record_count += count
 
     def _corrupt(self, fields: list[int], problem: str) -> Corrupt:

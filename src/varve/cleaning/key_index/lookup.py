@@ -27,8 +27,8 @@ from varve.commit_log.segment_scan import BatchWalk
 from varve.disk import MemoryFileSystem
 from varve.foundation.clock import Clock
 from varve.foundation.errors import Corrupt, Unavailable
-from varve.kernels.batch_scan import Field
-from varve.kernels.key_hash import hash_bytes
+from varve.kernels.batch_layout import BatchColumn
+from varve.kernels.hashes import hash_bytes
 from varve.records import Batch, Record, decode_header
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class KeyLookup:
         size = segment.size
         walk = BatchWalk(segment.file(), start=0, end=size, verify_crc=True)
         for table in walk:
-            decided = int(np.searchsorted(table.rows[:, Field.LAST_OFFSET], stable))
+            decided = int(np.searchsorted(table.rows[:, BatchColumn.LAST_OFFSET], stable))
             builder.add(table.first(decided))
             pace(table.end - table.start)
             if decided < len(table.rows):

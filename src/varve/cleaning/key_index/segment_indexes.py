@@ -44,8 +44,8 @@ from varve.commit_log.segment_reader import first_batch_timestamp
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.disk import FileSystem
 from varve.foundation.errors import Corrupt, DiskFull, StoreError, Unavailable, UnsupportedFormat
-from varve.kernels.batch_marks import find_aborted
-from varve.kernels.batch_scan import FIELD_COUNT, Field
+from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn
+from varve.kernels.transaction_marks import find_aborted
 
 _LEFT: Final = "the segment is left as it is and everything else goes on"
 LEFT_ALONE: Final = (
@@ -286,9 +286,9 @@ def _judges_alike(
     if len(numbers) and int(numbers.max()) >= len(batches):
         return False
     candidates = (marks["control"] == CONTROL_NONE) & (batches["count"][numbers] > 0)
-    rows = np.zeros((len(marks), FIELD_COUNT), np.int64)
-    rows[:, Field.PRODUCER_ID] = marks["producer_id"]
-    rows[:, Field.BASE_OFFSET] = base_offset + batches["base"][numbers].astype(np.int64)
+    rows = np.zeros((len(marks), BATCH_COLUMN_COUNT), np.int64)
+    rows[:, BatchColumn.PRODUCER_ID] = marks["producer_id"]
+    rows[:, BatchColumn.BASE_OFFSET] = base_offset + batches["base"][numbers].astype(np.int64)
     found = np.empty(len(marks), np.uint8)
     find_aborted(rows, candidates.view(np.uint8), aborted_table(aborted), found)
     flagged = batches["flags"][numbers] & BATCH_ABORTED != 0

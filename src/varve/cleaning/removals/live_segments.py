@@ -25,7 +25,7 @@ from varve.commit_log.segment_scan import BatchWalk
 from varve.commit_log.txn_index import AbortedTransaction, TransactionIndex
 from varve.disk import FileSystem, MemoryFileSystem
 from varve.foundation.clock import ManualClock
-from varve.kernels.status import describe
+from varve.kernels.batch_layout import status_text
 
 _DIGEST_BUFFER_BYTES: Final = 16 << 20
 
@@ -132,7 +132,7 @@ class LiveSegments:
                 builder.add(table)
                 self._advance(table.end - table.start)
         is_whole = walk.position == segment.size
-        damage = "" if is_whole else f"position {walk.position}: {describe(walk.status)}"
+        damage = "" if is_whole else f"position {walk.position}: {status_text(walk.status)}"
         return Measured(builder.figure(), damage)
 
 

@@ -19,7 +19,7 @@ from varve.commit_log import TopicPartition
 from varve.commit_log.segment import Segment
 from varve.commit_log.segment_scan import BatchTable, BatchWalk
 from varve.foundation.errors import Unbalanced
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.kernels.crc import extend_crc32c
 
 
@@ -101,12 +101,12 @@ class SegmentSummaryBuilder:
         rows = table.rows
         if not len(rows):
             return
-        fields = np.frombuffer(rows[:, Field.CRC].astype(">u4").tobytes(), np.uint8)
+        fields = np.frombuffer(rows[:, BatchColumn.CRC].astype(">u4").tobytes(), np.uint8)
         self._crc = int(extend_crc32c(self._crc, fields, 0, fields.size))
-        self._next_offset = int(rows[-1, Field.LAST_OFFSET]) + 1
-        self._size += int(rows[:, Field.SIZE].sum())
+        self._next_offset = int(rows[-1, BatchColumn.LAST_OFFSET]) + 1
+        self._size += int(rows[:, BatchColumn.SIZE].sum())
         # A batch without its records has a count of 0; a header that lies has less.
-        self._records += int(np.maximum(rows[:, Field.RECORD_COUNT], 0).sum())
+        self._records += int(np.maximum(rows[:, BatchColumn.RECORD_COUNT], 0).sum())
 
     def figure(self) -> SegmentSummary:
         return SegmentSummary(

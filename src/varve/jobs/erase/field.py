@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from varve.foundation.errors import InvalidRequest
 from varve.jobs.source.record_blocks import RecordBlock
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 
 _PAYLOAD: Final = "payload"
 _ROWS: Final = ("before", "after", "source")
@@ -65,7 +65,7 @@ class FieldMatch:
     def find(self, block: RecordBlock) -> tuple[list[bool], int]:
         """Which records match, and how many values could not be read as JSON."""
         payload = block.payload.data
-        columns = slice(RecordField.KEY_START, RecordField.VALUE_SIZE + 1)
+        columns = slice(RecordColumn.KEY_START, RecordColumn.VALUE_SIZE + 1)
         found: list[bool] = []
         unread = 0
         for key_at, key_size, value_at, value_size in block.records[:, columns].tolist():

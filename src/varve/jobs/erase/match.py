@@ -15,8 +15,8 @@ from varve.cleaning.key_index.key_index import ENTRY, KeyIndex
 from varve.jobs.erase.field import FieldMatch
 from varve.jobs.source.keys import Hashes, TopicHash
 from varve.jobs.source.record_blocks import RecordBlock
-from varve.kernels.key_hash import hash_keys
-from varve.kernels.record_parse import RECORD_FIELD_COUNT, RecordField
+from varve.kernels.batch_layout import RECORD_COLUMN_COUNT, RecordColumn
+from varve.kernels.hashes import hash_keys
 
 Mask = npt.NDArray[np.bool_]
 
@@ -55,7 +55,7 @@ class Matcher:
         found = np.zeros(len(block.records), np.bool_)
         if len(self.hashes):
             hashes = TopicHash.of(self.topic_id).hash_block(block)
-            has_key = block.records[:, RecordField.KEY_SIZE] >= 0
+            has_key = block.records[:, RecordColumn.KEY_SIZE] >= 0
             found |= has_key & self._find_hashes(hashes)
         unread = 0
         if self.field is not None:
@@ -112,9 +112,9 @@ def hash_all(keys: Iterable[bytes], topic: TopicHash) -> Hashes:
 
 def _hash_some(keys: list[bytes], topic: TopicHash) -> Hashes:
     sizes = np.array([len(key) for key in keys], np.int64)
-    records = np.zeros((len(keys), RECORD_FIELD_COUNT), np.int64)
-    records[:, RecordField.KEY_START] = np.cumsum(sizes) - sizes
-    records[:, RecordField.KEY_SIZE] = sizes
+    records = np.zeros((len(keys), RECORD_COLUMN_COUNT), np.int64)
+    records[:, RecordColumn.KEY_START] = np.cumsum(sizes) - sizes
+    records[:, RecordColumn.KEY_SIZE] = sizes
     # One byte more: the last key may be empty.
     payload = np.frombuffer(b"".join([*keys, b"\0"]), np.uint8)
     out = np.empty((len(keys), 2), np.uint64)

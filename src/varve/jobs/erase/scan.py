@@ -16,8 +16,7 @@ from varve.cleaning.compaction.erasure import ErasedRecords
 from varve.cleaning.key_index.key_index import BATCH_ABORTED, KeyIndex
 from varve.jobs.erase.match import Matcher
 from varve.jobs.source.record_blocks import ByteSource, RecordBlock, Stretch, Wanted, read_blocks
-from varve.kernels.batch_scan import Field
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import BatchColumn, RecordColumn
 
 Integers = npt.NDArray[np.int64]
 
@@ -82,8 +81,8 @@ def scan_log(
         matches, unread_here = matcher.find(block)
         records += len(block.records)
         unread += unread_here
-        ends = block.records[:, RecordField.RECORD_END]
-        sizes = ends - block.records[:, RecordField.RECORD_START]
+        ends = block.records[:, RecordColumn.RECORD_END]
+        sizes = ends - block.records[:, RecordColumn.RECORD_START]
         total_bytes += int(sizes.sum())
         chosen = np.flatnonzero(matches)
         if chosen.size:
@@ -105,8 +104,8 @@ def _locate(block: RecordBlock, chosen: Integers) -> tuple[Integers, Integers, I
     owners = block.owners[chosen]
     ranks = chosen - np.searchsorted(block.owners, owners)
     return (
-        block.records[chosen, RecordField.OFFSET],
-        block.batches[owners, Field.BASE_OFFSET],
+        block.records[chosen, RecordColumn.OFFSET],
+        block.batches[owners, BatchColumn.BASE_OFFSET],
         ranks,
     )
 

@@ -17,7 +17,7 @@ from varve.embedded.packing import Packaging
 from varve.foundation.errors import InvalidRecord, InvalidRequest, RecordTooLarge
 from varve.jobs.sink.rows import NO_TIMESTAMP, SinkRows
 from varve.kernels.crc import crc32c
-from varve.kernels.key_partition import partition_keys
+from varve.kernels.hashes import partition_keys
 from varve.records import BinaryColumn, EncodedHeaders, build_batch_from_columns
 from varve.records.columns import Integers
 from varve.records.header import CRC_START, TRANSACTIONAL_BIT

@@ -16,15 +16,13 @@ from pyspark.sql.types import StructType
 from varve.foundation.errors import Corrupt, InvalidRecord
 from varve.jobs.source.columns import check_schema
 from varve.jobs.source.record_blocks import RecordBlock
-from varve.kernels.batch_scan import Field
-from varve.kernels.gather import (
+from varve.kernels.batch_layout import BatchColumn, RecordColumn, RecordStatus, status_text
+from varve.kernels.record_columns import (
     HEADER_CELL_COUNT,
+    column_offsets,
     copy_cells,
     find_header_cells,
-    lay_cells,
 )
-from varve.kernels.record_parse import RecordField
-from varve.kernels.status import RecordStatus, describe
 from varve.records.header import LOG_APPEND_TIME_BIT
 
 Numbers = npt.NDArray[np.int64]
@@ -58,7 +56,7 @@ def _parts(block: RecordBlock, chosen: Numbers) -> Iterator[Numbers]:
     if not chosen.size:
         return
     records = block.records
-    sizes = records[chosen, RecordField.RECORD_END] - records[chosen, RecordField.RECORD_START]
+    sizes = records[chosen, RecordColumn.RECORD_END] - records[chosen, RecordColumn.RECORD_START]
     groups = np.cumsum(sizes) // _BATCH_BYTES
     edges = np.flatnonzero(np.diff(groups)) + 1
     yield from np.split(chosen, edges) if edges.size else (chosen,)
@@ -88,32 +86,32 @@ class _Maker:
         return pa.array(np.full(len(self._chosen), self._partition, np.int32), type)
 
     def _make_offset(self, type: pa.DataType) -> pa.Array:
-        return pa.array(self._record(RecordField.OFFSET), type)
+        return pa.array(self._record(RecordColumn.OFFSET), type)
 
     def _make_timestamp(self, type: pa.DataType) -> pa.Array:
-        times = self._record(RecordField.TIMESTAMP)
+        times = self._record(RecordColumn.TIMESTAMP)
         clipped = np.clip(times, -_MILLISECONDS_MAX, _MILLISECONDS_MAX) * 1000
         return _fixed(clipped, type, is_null=times == _NO_TIMESTAMP)
 
     def _make_timestampType(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        flags = self._batch(Field.ATTRIBUTES) & LOG_APPEND_TIME_BIT
+        flags = self._batch(BatchColumn.ATTRIBUTES) & LOG_APPEND_TIME_BIT
         return pa.array((flags != 0).astype(np.int32), type)
 
     def _make_key(self, type: pa.DataType) -> pa.Array:
-        return self._cells(type, RecordField.KEY_START, RecordField.KEY_SIZE)
+        return self._cells(type, RecordColumn.KEY_START, RecordColumn.KEY_SIZE)
 
     def _make_value(self, type: pa.DataType) -> pa.Array:
-        return self._cells(type, RecordField.VALUE_START, RecordField.VALUE_SIZE)
+        return self._cells(type, RecordColumn.VALUE_START, RecordColumn.VALUE_SIZE)
 
     def _make_headers(self, type: pa.DataType) -> pa.Array:
-        counts = self._record(RecordField.HEADERS_COUNT)
+        counts = self._record(RecordColumn.HEADERS_COUNT)
         offsets = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         cells = np.empty((int(offsets[-1]), HEADER_CELL_COUNT), np.int64)
         block = self._block
         status = find_header_cells(block.payload, block.records, self._chosen, cells)
         if status != RecordStatus.OK:
-            raise Corrupt(f"{self._topic}-{self._partition}: headers: {describe(status)}")
+            raise Corrupt(f"{self._topic}-{self._partition}: headers: {status_text(status)}")
         pair = type.value_type
         every = np.arange(len(cells))
         keys = _as_text(_gather(block.payload, cells, 0, 1, every, pa.binary()))
@@ -123,38 +121,38 @@ class _Maker:
         return pa.Array.from_buffers(type, len(counts), buffers, children=[pairs])
 
     def _make_producerId(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _known(self._batch(Field.PRODUCER_ID), type)
+        return _known(self._batch(BatchColumn.PRODUCER_ID), type)
 
     def _make_producerEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _known(self._batch(Field.PRODUCER_EPOCH), type)
+        return _known(self._batch(BatchColumn.PRODUCER_EPOCH), type)
 
     def _make_sequence(self, type: pa.DataType) -> pa.Array:
-        first = self._batch(Field.BASE_SEQUENCE)
-        delta = self._record(RecordField.OFFSET) - self._batch(Field.BASE_OFFSET)
+        first = self._batch(BatchColumn.BASE_SEQUENCE)
+        delta = self._record(RecordColumn.OFFSET) - self._batch(BatchColumn.BASE_OFFSET)
         return _known(np.where(first < 0, -1, (first + delta) % _SEQUENCE_COUNT), type)
 
     def _make_leaderEpoch(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return _known(self._batch(Field.LEADER_EPOCH), type)
+        return _known(self._batch(BatchColumn.LEADER_EPOCH), type)
 
     def _make_isTransactional(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return pa.array((self._batch(Field.ATTRIBUTES) & _TRANSACTIONAL) != 0, type)
+        return pa.array((self._batch(BatchColumn.ATTRIBUTES) & _TRANSACTIONAL) != 0, type)
 
     def _make_batchOffset(self, type: pa.DataType) -> pa.Array:  # noqa: N802
-        return pa.array(self._batch(Field.BASE_OFFSET), type)
+        return pa.array(self._batch(BatchColumn.BASE_OFFSET), type)
 
     def _make_size(self, type: pa.DataType) -> pa.Array:
-        sizes = self._record(RecordField.RECORD_END) - self._record(RecordField.RECORD_START)
+        sizes = self._record(RecordColumn.RECORD_END) - self._record(RecordColumn.RECORD_START)
         return pa.array(sizes.astype(np.int32), type)
 
-    def _record(self, field: RecordField) -> Numbers:
+    def _record(self, field: RecordColumn) -> Numbers:
         found: Numbers = self._block.records[self._chosen, field]
         return found
 
-    def _batch(self, field: Field) -> Numbers:
+    def _batch(self, field: BatchColumn) -> Numbers:
         found: Numbers = self._block.batches[self._block.owners[self._chosen], field]
         return found
 
-    def _cells(self, type: pa.DataType, start: RecordField, size: RecordField) -> pa.Array:
+    def _cells(self, type: pa.DataType, start: RecordColumn, size: RecordColumn) -> pa.Array:
         block = self._block
         return _gather(block.payload, block.records, int(start), int(size), self._chosen, type)
 
@@ -182,7 +180,7 @@ def _gather(
 ) -> pa.Array:
     """The chosen cells of a table as a binary column."""
     offsets = np.empty(len(chosen) + 1, np.int32)
-    total = lay_cells(cells, size_field, chosen, offsets)
+    total = column_offsets(cells, size_field, chosen, offsets)
     if total < 0:
         raise InvalidRecord(f"{len(chosen)} records have more than 2 GiB in one column")
     data = np.empty(total, np.uint8)

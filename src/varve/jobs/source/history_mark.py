@@ -22,7 +22,7 @@ from varve.jobs.source.filters import SourceFilters
 from varve.jobs.source.piece_stretches import open_objects, open_stretches, wanted_of
 from varve.jobs.source.plan import PartitionSource
 from varve.jobs.source.record_blocks import Table, read_batches
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 from varve.records.header import DELETE_HORIZON_BIT
 
 _BITS_32 = (1 << 32) - 1
@@ -98,7 +98,9 @@ def _find_batch(source: PartitionSource, next_offset: int) -> Table | None:
             for stretch in open_stretches(piece, wanted_of(piece), objects, stack)
         ]
         for _, rows, _ in read_batches(stretches):
-            holds = (rows[:, Field.BASE_OFFSET] <= offset) & (rows[:, Field.LAST_OFFSET] >= offset)
+            holds = (rows[:, BatchColumn.BASE_OFFSET] <= offset) & (
+                rows[:, BatchColumn.LAST_OFFSET] >= offset
+            )
             if holds.any():
                 row: Table = rows[int(np.argmax(holds))].copy()
                 return row
@@ -107,17 +109,17 @@ def _find_batch(source: PartitionSource, next_offset: int) -> Table | None:
 
 def _mark_of(row: Table) -> HistoryMark:
     return HistoryMark(
-        base_offset=int(row[Field.BASE_OFFSET]),
-        last_offset=int(row[Field.LAST_OFFSET]),
-        leader_epoch=int(row[Field.LEADER_EPOCH]),
-        crc=int(row[Field.CRC]) & _BITS_32,
+        base_offset=int(row[BatchColumn.BASE_OFFSET]),
+        last_offset=int(row[BatchColumn.LAST_OFFSET]),
+        leader_epoch=int(row[BatchColumn.LEADER_EPOCH]),
+        crc=int(row[BatchColumn.CRC]) & _BITS_32,
     )
 
 
 def _is_rewritten(row: Table) -> bool:
-    span = int(row[Field.LAST_OFFSET]) - int(row[Field.BASE_OFFSET]) + 1
-    has_horizon = int(row[Field.ATTRIBUTES]) & DELETE_HORIZON_BIT != 0
-    return has_horizon or int(row[Field.RECORD_COUNT]) < span
+    span = int(row[BatchColumn.LAST_OFFSET]) - int(row[BatchColumn.BASE_OFFSET]) + 1
+    has_horizon = int(row[BatchColumn.ATTRIBUTES]) & DELETE_HORIZON_BIT != 0
+    return has_horizon or int(row[BatchColumn.RECORD_COUNT]) < span
 
 
 def _place_of(mark: HistoryMark) -> tuple[int, int, int]:

@@ -49,8 +49,7 @@ from varve.foundation.errors import Corrupt, OffsetOutOfRange, Unavailable
 from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.pieces import SLACK, HotPiece, cut_positions
 from varve.jobs.source.record_blocks import Stretch, Wanted, aborted_within, read_blocks
-from varve.kernels.batch_scan import Field
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import BatchColumn, RecordColumn
 
 _LOOKS: Final = 5
 
@@ -184,7 +183,7 @@ class HotLog:
             index = aborted if segment is last else None
             for table in walk:
                 replay_batches(table, producers, index, where=segment.path(LOG))
-                offset = int(table.rows[-1, Field.LAST_OFFSET]) + 1
+                offset = int(table.rows[-1, BatchColumn.LAST_OFFSET]) + 1
             walk.check_ended(segment.path(LOG))
             position = walk.position
         open_from = [one.first_offset for one in producers.ongoing]
@@ -223,7 +222,7 @@ class HotLog:
         for block in read_blocks(
             [Stretch(source, self.owner.partition, 0, self._end.position, wanted)]
         ):
-            offsets = block.records[block.chosen(), RecordField.OFFSET]
+            offsets = block.records[block.chosen(), RecordColumn.OFFSET]
             if len(offsets):
                 return int(offsets[0])
         return None
@@ -331,9 +330,9 @@ def _find_end(file: File, start: int, size: int, end_offset: int) -> int:
     """Where the first batch begins that lies wholly behind the end, by the headers."""
     walk = BatchWalk(file, start=start, end=size, verify_crc=False)
     for table in walk:
-        behind = np.flatnonzero(table.rows[:, Field.BASE_OFFSET] >= end_offset)
+        behind = np.flatnonzero(table.rows[:, BatchColumn.BASE_OFFSET] >= end_offset)
         if behind.size:
-            return int(table.rows[behind[0], Field.POSITION])
+            return int(table.rows[behind[0], BatchColumn.POSITION])
     return walk.position
 
 

@@ -15,7 +15,7 @@ from varve.commit_log.partition_metadata import decode_topic_id
 from varve.foundation.errors import Corrupt
 from varve.jobs.source.record_blocks import RecordBlock
 from varve.jobs.tier.files import TierFiles
-from varve.kernels.key_hash import hash_bytes, hash_keys
+from varve.kernels.hashes import hash_bytes, hash_keys
 from varve.object_store import ObjectStore
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment

@@ -18,7 +18,7 @@ from varve.jobs.source.piece_stretches import open_stretches, wanted_of
 from varve.jobs.source.pieces import Piece
 from varve.jobs.source.record_blocks import read_blocks
 from varve.jobs.tier.cold_input import checksum
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 from varve.object_store import ObjectStore
 
 Integers = npt.NDArray[np.int64]
@@ -42,16 +42,16 @@ def scan_keys(piece: Piece, topic_id: str, objects: Callable[[], ObjectStore]) -
     with ExitStack() as stack:
         for block in read_blocks(open_stretches(piece, wanted_of(piece), objects, stack)):
             records = block.records
-            chosen = block.chosen() & (records[:, RecordField.KEY_SIZE] >= 0)
+            chosen = block.chosen() & (records[:, RecordColumn.KEY_SIZE] >= 0)
             hashes.append(hashed.hash_block(block)[chosen])
-            sizes = records[chosen, RecordField.RECORD_END]
-            sizes = sizes - records[chosen, RecordField.RECORD_START]
+            sizes = records[chosen, RecordColumn.RECORD_END]
+            sizes = sizes - records[chosen, RecordColumn.RECORD_START]
             rows.append(
                 np.column_stack(
                     (
-                        records[chosen, RecordField.OFFSET],
+                        records[chosen, RecordColumn.OFFSET],
                         sizes,
-                        records[chosen, RecordField.VALUE_SIZE] < 0,
+                        records[chosen, RecordColumn.VALUE_SIZE] < 0,
                     )
                 )
             )

@@ -18,8 +18,7 @@ from varve.jobs.source.piece_stretches import cold_stretch, open_stretches, want
 from varve.jobs.source.pieces import ChosenPiece, KeptPiece, PlannedPiece
 from varve.jobs.source.record_blocks import RecordBlock, Stretch, Wanted, read_blocks
 from varve.jobs.tier.files import TierFiles
-from varve.kernels.batch_scan import Field
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import BatchColumn, RecordColumn
 from varve.object_store import ObjectStore
 from varve.tiering.segment_parts import KEYS_PART
 
@@ -47,7 +46,7 @@ def _read_chosen(
 ) -> Iterator[tuple[RecordBlock, Flags]]:
     whole = wanted_of(piece.piece)
     for block in read_blocks(open_stretches(piece.piece, whole, objects, stack)):
-        offsets = block.records[:, RecordField.OFFSET]
+        offsets = block.records[:, RecordColumn.OFFSET]
         yield block, block.chosen() & np.isin(offsets, piece.offsets)
 
 
@@ -92,8 +91,8 @@ class _KeptReader:
 
     def _numbers(self, block: RecordBlock) -> Integers:
         """The number of each record of a block, among those of the piece."""
-        bases = block.batches[:, Field.BASE_OFFSET]
-        counts = block.batches[:, Field.RECORD_COUNT]
+        bases = block.batches[:, BatchColumn.BASE_OFFSET]
+        counts = block.batches[:, BatchColumn.RECORD_COUNT]
         found = np.minimum(np.searchsorted(self._bases, bases), len(self._bases) - 1)
         is_known = (self._bases[found] == bases) & (self._counts[found] == counts)
         if not is_known.all():

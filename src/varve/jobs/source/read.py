@@ -33,8 +33,8 @@ from varve.jobs.source.pieces import (
     cut_positions,
 )
 from varve.jobs.source.record_blocks import CHUNK_BYTES, RecordBlock, Stretch, Wanted, read_blocks
-from varve.kernels.gather import add_hashes, mark_latest
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
+from varve.kernels.record_columns import add_hashes, mark_latest
 from varve.object_store import ObjectStore
 
 Flags = npt.NDArray[np.bool_]
@@ -156,7 +156,7 @@ class _TaskReader:
                     chosen &= numbers == self._task.part
                 known.keep_new(hashes, block, chosen)
                 if not self._task.with_tombstones:
-                    chosen &= block.records[:, RecordField.VALUE_SIZE] >= 0
+                    chosen &= block.records[:, RecordColumn.VALUE_SIZE] >= 0
                 yield block, chosen
 
     def _latest_stretches(self, piece: Piece) -> Iterator[Stretch]:

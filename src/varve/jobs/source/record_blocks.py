@@ -18,16 +18,21 @@ from varve.cleaning.key_index.batch_tables import aborted_table
 from varve.commit_log.txn_index import AbortedTransaction
 from varve.foundation.errors import Corrupt, UnsupportedFormat
 from varve.foundation.settings import LONG_MAX
-from varve.kernels.batch_marks import find_aborted
-from varve.kernels.batch_scan import FIELD_COUNT, HEADER_SIZE, Field, scan_batches
-from varve.kernels.gather import PLACE_COUNT, parse_batches
-from varve.kernels.record_parse import (
+from varve.kernels.batch_layout import (
+    BATCH_COLUMN_COUNT,
+    HEADER_BYTES,
     NO_LOG_APPEND_TIMESTAMP,
     RECORD_SIZE_MIN,
-    RecordField,
-    record_table,
+    BatchColumn,
+    RecordColumn,
+    RecordStatus,
+    ScanStatus,
+    status_text,
 )
-from varve.kernels.status import RecordStatus, ScanStatus, describe
+from varve.kernels.batch_scan import scan_batches
+from varve.kernels.record_columns import PLACE_COUNT, parse_batches
+from varve.kernels.record_parse import record_table
+from varve.kernels.transaction_marks import find_aborted
 from varve.records.compression import decompress_to_array
 from varve.records.header import CODEC_MASK, LOG_APPEND_TIME_BIT, Codec
 
@@ -69,12 +74,12 @@ class Wanted:
     aborted: tuple[AbortedTransaction, ...] = ()
 
     def choose_batches(self, rows: Table) -> Flags:
-        attributes = rows[:, Field.ATTRIBUTES]
+        attributes = rows[:, BatchColumn.ATTRIBUTES]
         chosen: Flags = (attributes & _CONTROL) == 0
-        chosen &= rows[:, Field.LAST_OFFSET] >= self.start_offset
-        chosen &= rows[:, Field.BASE_OFFSET] < self.end_offset
-        chosen &= rows[:, Field.MAX_TIMESTAMP] >= self.min_ms
-        chosen &= rows[:, Field.RECORD_COUNT] != 0
+        chosen &= rows[:, BatchColumn.LAST_OFFSET] >= self.start_offset
+        chosen &= rows[:, BatchColumn.BASE_OFFSET] < self.end_offset
+        chosen &= rows[:, BatchColumn.MAX_TIMESTAMP] >= self.min_ms
+        chosen &= rows[:, BatchColumn.RECORD_COUNT] != 0
         if self.aborted:
             is_candidate = (chosen & ((attributes & _TRANSACTIONAL) != 0)).astype(np.uint8)
             is_aborted = np.empty(len(rows), np.uint8)
@@ -83,10 +88,10 @@ class Wanted:
         return chosen
 
     def choose_records(self, records: Table) -> Flags:
-        offsets = records[:, RecordField.OFFSET]
+        offsets = records[:, RecordColumn.OFFSET]
         chosen: Flags = (offsets >= self.start_offset) & (offsets < self.end_offset)
         if self.min_ms > -LONG_MAX or self.max_ms < LONG_MAX:
-            timestamps = records[:, RecordField.TIMESTAMP]
+            timestamps = records[:, RecordColumn.TIMESTAMP]
             chosen &= (timestamps >= self.min_ms) & (timestamps <= self.max_ms)
         return chosen
 
@@ -169,7 +174,7 @@ class _Order:
             self._begin(stretch)
         if not len(rows):
             return
-        bases, lasts = rows[:, Field.BASE_OFFSET], rows[:, Field.LAST_OFFSET]
+        bases, lasts = rows[:, BatchColumn.BASE_OFFSET], rows[:, BatchColumn.LAST_OFFSET]
         is_wrong = (lasts < bases) | (lasts >= self._high)
         is_wrong[0] |= bases[0] < self._low
         is_wrong[1:] |= bases[1:] <= lasts[:-1]
@@ -227,12 +232,12 @@ def _scan(buffer: Bytes, stretch: Stretch, start: int) -> Iterator[tuple[Table, 
     """Rows of the whole batches in a buffer, and the position in it behind them."""
     position, status = 0, int(ScanStatus.FULL)
     while status == ScanStatus.FULL:
-        rows = np.empty((_ROWS, FIELD_COUNT), np.int64)
+        rows = np.empty((_ROWS, BATCH_COLUMN_COUNT), np.int64)
         count, position, status = scan_batches(buffer, position, buffer.size, True, rows)
         if status not in (ScanStatus.END, ScanStatus.FULL, ScanStatus.INCOMPLETE):
             where = f"{stretch.source.name}: position {start + position}"
             kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
-            raise kind(f"{where}: {describe(status)}; {_REMEDY}")
+            raise kind(f"{where}: {status_text(status)}; {_REMEDY}")
         yield rows[:count], position
 
 
@@ -248,7 +253,7 @@ def _parse(buffer: Bytes, rows: Table, stretch: Stretch) -> RecordBlock | None:
     if status != RecordStatus.OK:
         raise Corrupt(
             f"{stretch.source.name}: batch with offset {int(places[batch, 3])}, record {record}: "
-            f"{describe(status)}; {_REMEDY}"
+            f"{status_text(status)}; {_REMEDY}"
         )
     owners = np.repeat(np.arange(len(batches)), counts)
     return RecordBlock(payload, records, batches, owners, stretch)
@@ -257,14 +262,14 @@ def _parse(buffer: Bytes, rows: Table, stretch: Stretch) -> RecordBlock | None:
 def _place_records(buffer: Bytes, batches: Table, where: str) -> tuple[Bytes, Table]:
     """The bytes that hold the records, and where in them those of each batch lie."""
     places = np.empty((len(batches), PLACE_COUNT), np.int64)
-    attributes = batches[:, Field.ATTRIBUTES]
-    places[:, 0] = batches[:, Field.POSITION] + HEADER_SIZE
-    places[:, 1] = batches[:, Field.POSITION] + batches[:, Field.SIZE]
-    places[:, 2] = batches[:, Field.RECORD_COUNT]
-    places[:, 3] = batches[:, Field.BASE_OFFSET]
-    places[:, 4] = batches[:, Field.BASE_TIMESTAMP]
+    attributes = batches[:, BatchColumn.ATTRIBUTES]
+    places[:, 0] = batches[:, BatchColumn.POSITION] + HEADER_BYTES
+    places[:, 1] = batches[:, BatchColumn.POSITION] + batches[:, BatchColumn.SIZE]
+    places[:, 2] = batches[:, BatchColumn.RECORD_COUNT]
+    places[:, 3] = batches[:, BatchColumn.BASE_OFFSET]
+    places[:, 4] = batches[:, BatchColumn.BASE_TIMESTAMP]
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
-    times = batches[:, Field.MAX_TIMESTAMP]
+    times = batches[:, BatchColumn.MAX_TIMESTAMP]
     places[:, 5] = np.where(is_append_time, times, NO_LOG_APPEND_TIMESTAMP)
     codecs = attributes & CODEC_MASK
     if not codecs.any():

@@ -20,8 +20,8 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.source.pieces import ServerPiece
 from varve.jobs.source.record_blocks import CHUNK_BYTES, Stretch, Table, Wanted
 from varve.kafka_client.client import FetchedBatches, KafkaClient, open_client
-from varve.kernels.batch_scan import FIELD_COUNT, Field, scan_batches
-from varve.kernels.status import ScanStatus, describe
+from varve.kernels.batch_layout import BATCH_COLUMN_COUNT, BatchColumn, ScanStatus, status_text
+from varve.kernels.batch_scan import scan_batches
 from varve.wire.messages.data import AbortedTransaction as ToldAborted
 
 _ROWS: Final = 4096
@@ -64,9 +64,9 @@ def fetch_stretches(piece: ServerPiece, wanted: Wanted) -> Iterator[Stretch]:
             if fetched is None:
                 return
             rows, size = whole_batches(fetched.data, name)
-            if not len(rows) or int(rows[-1, Field.LAST_OFFSET]) < offset:
+            if not len(rows) or int(rows[-1, BatchColumn.LAST_OFFSET]) < offset:
                 raise Corrupt(f"{name}: the answer for offset {offset} has no whole batch of it")
-            behind = int(rows[-1, Field.LAST_OFFSET]) + 1
+            behind = int(rows[-1, BatchColumn.LAST_OFFSET]) + 1
             flight = pool.submit(fetch, behind) if behind < piece.end_offset else None
             narrowed = replace(wanted, aborted=bound_aborted(fetched.aborted, rows))
             source = AnswerSource(name, fetched.data)
@@ -117,15 +117,15 @@ def fetch_some(
 def whole_batches(data: memoryview, where: str) -> tuple[Table, int]:
     """A row for each whole batch of an answer, and where the last of them ends."""
     buffer = np.frombuffer(data, np.uint8)
-    tables: list[Table] = [np.empty((0, FIELD_COUNT), np.int64)]
+    tables: list[Table] = [np.empty((0, BATCH_COLUMN_COUNT), np.int64)]
     position, status = 0, int(ScanStatus.FULL)
     while status == ScanStatus.FULL:
-        rows = np.empty((_ROWS, FIELD_COUNT), np.int64)
+        rows = np.empty((_ROWS, BATCH_COLUMN_COUNT), np.int64)
         count, position, status = scan_batches(buffer, position, buffer.size, False, rows)
         tables.append(rows[:count])
     if status not in (ScanStatus.END, ScanStatus.INCOMPLETE):
         kind = UnsupportedFormat if status == ScanStatus.OLD_MAGIC else Corrupt
-        raise kind(f"{where}: position {position} of an answer: {describe(status)}")
+        raise kind(f"{where}: position {position} of an answer: {status_text(status)}")
     return np.concatenate(tables), position
 
 
@@ -134,10 +134,12 @@ def bound_aborted(told: Sequence[ToldAborted], rows: Table) -> tuple[AbortedTran
 
     The next marker of the producer ends a transaction; one that is not in the answer lies behind.
     """
-    markers = rows[(rows[:, Field.ATTRIBUTES] & _CONTROL) != 0]
+    markers = rows[(rows[:, BatchColumn.ATTRIBUTES] & _CONTROL) != 0]
     bounded = []
     for one in told:
-        own = markers[markers[:, Field.PRODUCER_ID] == one.producer_id, Field.BASE_OFFSET]
+        own = markers[
+            markers[:, BatchColumn.PRODUCER_ID] == one.producer_id, BatchColumn.BASE_OFFSET
+        ]
         later = own[own > one.first_offset]
         last = int(later[0]) if later.size else LONG_MAX
         bounded.append(AbortedTransaction(one.producer_id, one.first_offset, last, last))

@@ -18,7 +18,7 @@ from varve.jobs.source.cold_plan import ColdPlan
 from varve.jobs.source.pieces import ServerPiece
 from varve.jobs.source.server_stretches import fetch_some, whole_batches
 from varve.kafka_client.client import EARLIEST, LATEST, KafkaClient, TopicMetadata
-from varve.kernels.batch_scan import Field
+from varve.kernels.batch_layout import BatchColumn
 
 _SAMPLE_BYTES: Final = 256 << 10
 _SAMPLE_WAIT_MS: Final = 500
@@ -166,5 +166,5 @@ class ServerTail:
         rows, size = whole_batches(fetched.data, f"{self.directory}: {self.owner}")
         if not len(rows):
             return len(fetched.data)
-        covered = int(rows[-1, Field.LAST_OFFSET]) + 1 - start_offset
+        covered = int(rows[-1, BatchColumn.LAST_OFFSET]) + 1 - start_offset
         return max(size, size * (end_offset - start_offset) // covered)

@@ -24,7 +24,7 @@ from varve.jobs.table.schema import (
     TIMESTAMP,
     VALUE,
 )
-from varve.kernels.murmur3 import hash_cells
+from varve.kernels.hashes import murmur3_cells
 
 SOURCE: Final = StructType(
     [
@@ -134,7 +134,7 @@ def _hash(keys: pa.Array) -> npt.NDArray[np.uint32]:
     _, offsets, data = small.buffers()
     cells = np.frombuffer(offsets, np.int32)[small.offset : small.offset + len(small) + 1]
     bytes_ = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    hash_cells(bytes_, cells, hashes)
+    murmur3_cells(bytes_, cells, hashes)
     return hashes
 
 

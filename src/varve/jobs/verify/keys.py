@@ -30,7 +30,7 @@ from varve.foundation.settings import LONG_MAX
 from varve.jobs.compact.tasks import make_sources, no_pace
 from varve.jobs.tier.cold_input import open_files
 from varve.jobs.tier.reach import TierReach
-from varve.kernels.batch_filter import HEADER_SIZE
+from varve.kernels.batch_layout import HEADER_BYTES as BATCH_HEADER_BYTES
 from varve.kernels.key_merge import Tally
 from varve.tiering.cold_keys import ColdPartition
 from varve.tiering.cold_segment import ColdSegment
@@ -275,5 +275,5 @@ class UniqueTask:
 def _count_bytes(index: KeyIndex) -> int:
     batches = index.batches()
     is_other = (batches["flags"] & BATCH_ABORTED != 0) | (batches["attributes"] & _CONTROL != 0)
-    behind = np.maximum(batches["size"].astype(np.int64) - HEADER_SIZE, 0)
+    behind = np.maximum(batches["size"].astype(np.int64) - BATCH_HEADER_BYTES, 0)
     return index.header.record_bytes + int(behind[is_other].sum())

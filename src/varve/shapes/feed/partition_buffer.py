@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from varve.kernels.record_parse import RecordField
+from varve.kernels.batch_layout import RecordColumn
 from varve.records import RecordColumns
 from varve.shapes.feed.decoder import Decoded, Decoder, Record
 
@@ -19,7 +19,7 @@ Entry = tuple[int, int, int, Decoded]
 """A record: offset, timestamp, bytes of key and value, what it says. A tuple, for many are made."""
 
 _DECODED_MAX: Final = 512
-_FIELD_COUNT: Final = int(RecordField.VALUE_SIZE) + 1
+_FIELD_COUNT: Final = int(RecordColumn.VALUE_SIZE) + 1
 
 
 def split_records(columns: RecordColumns) -> tuple[list[int], list[int], list[Record]]:

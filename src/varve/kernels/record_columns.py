@@ -1,26 +1,36 @@
-"""Records of many batches into a table, and chosen cells of it into columns without gaps.
+"""Records of many batches parsed into one table, and cells of tables joined into columns.
 
 A column is what Arrow calls a variable-size binary layout: the bytes of all cells one after the
 other, and 32-bit offsets of where each begins.
 
-Invariant  nothing outside the given buffers is read or written, whatever tables and bytes say.
+Invariant  nothing outside the given buffers is read or written, whatever tables and bytes are.
+Threads    `join_byte_strings` keeps the GIL: it reads Python objects. No Python code runs
+           meanwhile, so the list cannot change.
 """
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from varve.kernels.batch_build import address_of, copy_bytes
-from varve.kernels.compile import byte_buffers, kernel
-from varve.kernels.loads import Bytes
-from varve.kernels.record_parse import (
+from varve.kernels.batch_layout import (
     NO_LOG_APPEND_TIMESTAMP,
-    RECORD_FIELD_COUNT,
-    RecordField,
-    Table,
-    parse_records,
-    record_table,
+    RECORD_COLUMN_COUNT,
+    RecordColumn,
+    RecordStatus,
 )
-from varve.kernels.status import RecordStatus
+from varve.kernels.compile import byte_buffers, kernel, object_kernel
+from varve.kernels.memory import (
+    Bytes,
+    address_of,
+    bytes_address,
+    bytes_size,
+    clear_error,
+    copy_bytes,
+    list_item,
+    list_size,
+)
+from varve.kernels.record_parse import Table, parse_records, record_table
 from varve.kernels.varint import read_varint
 
 Numbers = npt.NDArray[np.int64]
@@ -34,13 +44,6 @@ offset, base timestamp, and the log append time or NO_LOG_APPEND_TIMESTAMP."""
 HEADER_CELL_COUNT = 4
 """Columns of header cells: start and size of the key, start and size of the value; -1 is null."""
 COLUMN_BYTES_MAX = (1 << 31) - 1
-
-_OK = int(RecordStatus.OK)
-_FIELD_OVERRUN = int(RecordStatus.FIELD_OVERRUN)
-_KEY_SIZE = int(RecordField.KEY_SIZE)
-_HEADERS_START = int(RecordField.HEADERS_START)
-_HEADERS_COUNT = int(RecordField.HEADERS_COUNT)
-_RECORD_END = int(RecordField.RECORD_END)
 
 
 @kernel
@@ -66,17 +69,17 @@ def parse_batches(payload: Bytes, places: Table, out: Table) -> tuple[int, int, 
             places[batch, 5],
             out[at : at + count],
         )
-        if status != _OK:
+        if status != RecordStatus.OK:
             return status, batch, record
         at += count
-    return _OK, -1, -1
+    return RecordStatus.OK.value, -1, -1
 
 
 @kernel
-def lay_cells(cells: Table, size_field: int, chosen: Numbers, out: Offsets) -> int:
-    """Where each chosen cell begins in a column, and its end last; gives the bytes of all.
+def column_offsets(cells: Table, size_field: int, chosen: Numbers, out: Offsets) -> int:
+    """The offset of each chosen cell in a column, then the column's end; returns that end.
 
-    -1 when they are more than 32-bit offsets can tell.
+    -1 when the column is larger than 32-bit offsets allow.
     """
     if size_field < 0 or size_field >= cells.shape[1] or out.size < chosen.size + 1:
         raise IndexError("the field is not there, or out has too few places")
@@ -97,7 +100,7 @@ def lay_cells(cells: Table, size_field: int, chosen: Numbers, out: Offsets) -> i
 def copy_cells(
     payload: Bytes, cells: Table, start_field: int, chosen: Numbers, offsets: Offsets, out: Bytes
 ) -> None:
-    """Copy the chosen cells to where `lay_cells` has put them."""
+    """Copy the chosen cells to their `column_offsets`."""
     if start_field < 0 or start_field >= cells.shape[1] or offsets.size < chosen.size + 1:
         raise IndexError("the field is not there, or offsets are too few")
     source, target = address_of(payload), address_of(out)
@@ -120,28 +123,33 @@ def copy_cells(
 @kernel
 def find_header_cells(payload: Bytes, records: Table, chosen: Numbers, out: Table) -> int:
     """A row of `out` per header of the chosen records, in order; gives a RecordStatus."""
-    if records.shape[1] < RECORD_FIELD_COUNT or out.shape[1] != HEADER_CELL_COUNT:
+    if records.shape[1] < RECORD_COLUMN_COUNT or out.shape[1] != HEADER_CELL_COUNT:
         raise IndexError("records or out have too few columns")
-    at = 0
+    base = address_of(payload)
+    header = 0
     for index in range(chosen.size):
         row = chosen[index]
         if row < 0 or row >= records.shape[0]:
             raise IndexError("chosen names a row that is not there")
-        position, end = records[row, _HEADERS_START], records[row, _RECORD_END]
+        position, end = (
+            records[row, RecordColumn.HEADERS_START],
+            records[row, RecordColumn.RECORD_END],
+        )
         if position < 0 or end > payload.size:
             raise IndexError("a record lies outside the payload")
-        for _ in range(records[row, _HEADERS_COUNT]):
-            if at >= out.shape[0]:
+        at, end = base + position, base + end
+        for _ in range(records[row, RecordColumn.HEADERS_COUNT]):
+            if header >= out.shape[0]:
                 raise IndexError("out has too few rows for the headers")
             for side in range(2):
-                size, position = read_varint(payload, position, end)
-                if position < 0 or size > end - position:
-                    return _FIELD_OVERRUN
-                out[at, 2 * side] = position
-                out[at, 2 * side + 1] = max(size, -1)
-                position += max(size, 0)
-            at += 1
-    return _OK
+                size, at = read_varint(at, end)
+                if at < 0 or size > end - at:
+                    return RecordStatus.FIELD_OVERRUN.value
+                out[header, 2 * side] = at - base
+                out[header, 2 * side + 1] = max(size, -1)
+                at += max(size, 0)
+            header += 1
+    return RecordStatus.OK.value
 
 
 @kernel
@@ -175,7 +183,7 @@ def mark_latest(hashes: Hashes, records: Table, keep: Flags, slots: Hashes) -> i
         if not keep[row]:
             continue
         keep[row] = False
-        if records[row, _KEY_SIZE] < 0:
+        if records[row, RecordColumn.KEY_SIZE] < 0:
             continue
         slot = hashes[row, 0] & mask
         is_known = False
@@ -192,6 +200,41 @@ def mark_latest(hashes: Hashes, records: Table, keep: Flags, slots: Hashes) -> i
     return added
 
 
+@object_kernel
+def _join_list(cells: int, none: int) -> Any:
+    count = list_size(cells)
+    starts = np.empty(count, np.int64)
+    sizes = np.empty(count, np.int64)
+    total = 0
+    for index in range(count):
+        cell = list_item(cells, index)
+        starts[index] = total
+        sizes[index] = -1
+        if cell != none:
+            size = bytes_size(cell)
+            if size < 0:
+                clear_error()
+                return index, np.empty(0, np.uint8), starts, sizes
+            sizes[index] = size
+            total += size
+    data = np.empty(total, np.uint8)
+    at = address_of(data)
+    for index in range(count):
+        if sizes[index] > 0:
+            copy_bytes(at + starts[index], bytes_address(list_item(cells, index)), sizes[index])
+    return -1, data, starts, sizes
+
+
+def join_byte_strings(cells: list[bytes | None]) -> tuple[int, Bytes, Numbers, Numbers]:
+    """A list of byte strings as one column: (-1, bytes, starts, sizes), None has size -1.
+
+    The first number is the index of the first item that is neither bytes nor None. Joining in
+    Python would take longer than building the batch.
+    """
+    joined: tuple[int, Bytes, Numbers, Numbers] = _join_list(id(cells), id(None))
+    return joined
+
+
 def warm() -> None:
     """Compile for the argument types in use."""
     data = bytes([0x0C, 0, 0, 0, 1, 1, 0])
@@ -202,8 +245,9 @@ def warm() -> None:
     hashes, slots = np.ones((1, 2), np.uint64), np.zeros((4, 2), np.uint64)
     for payload in byte_buffers(data):
         parse_batches(payload, places, records)
-        lay_cells(records, _KEY_SIZE, chosen, offsets)
-        copy_cells(payload, records, _KEY_SIZE - 1, chosen, offsets, np.empty(8, np.uint8))
+        column_offsets(records, RecordColumn.KEY_SIZE, chosen, offsets)
+        copy_cells(payload, records, RecordColumn.KEY_START, chosen, offsets, np.empty(8, np.uint8))
         find_header_cells(payload, records, chosen, np.empty((0, HEADER_CELL_COUNT), np.int64))
     mark_latest(hashes, records, np.ones(1, np.bool_), slots)
     add_hashes(hashes, slots)
+    join_byte_strings([b"", None])
